@@ -96,7 +96,7 @@ def lock_one(folder: Path, address: str) -> Ran:
 
 def measured(command: list[str], place: Path, address: str) -> Ran:
     """Run to the end; the peak of resident memory is what the kernel counted for this child."""
-    env = {**environment(), "PROVISION_CHANNEL_ALIAS": address}
+    env = {**environment(), "PROVISION_MIRRORS": f"*={address}"}
     start = time.perf_counter()
     child = subprocess.Popen(
         command, env=env, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -51,7 +51,7 @@ def main() -> None:
     place = box() / "lock"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    env = {**environment(), "PROVISION_CHANNEL_ALIAS": channels}
+    env = {**environment(), "PROVISION_MIRRORS": f"*={channels}"}
     subprocess.run(
         [PROVISION, "lock", *REQUEST], check=True, env=env, cwd=place, capture_output=True
     )

@@ -11,6 +11,7 @@ import resource
 import sys
 
 from provision.adapters import clustershell
+from provision.cluster import actions
 from provision.cluster.inventory import NodeDefaults, select_nodes
 from provision.cluster.remote import run_action
 
@@ -33,16 +34,16 @@ def main() -> None:
         clustershell.run(names, "true", worker="exec", timeout_s=600)
         plain.append(cpu_s() - start)
         start = cpu_s()
-        answers = run_action(
+        replies = run_action(
             nodes,
-            "facts",
-            {"path": "/"},
+            actions.FACTS,
+            {"path": "/", "rules": {}},
             stage="check",
             timeout_s=600,
             defaults=NodeDefaults(python=ANSWER),
         )
         ours.append(cpu_s() - start)
-        assert all(answer.failure is None for answer in answers)
+        assert all(reply.failure is None for reply in replies)
     print(f"{count} nodes, caller's CPU: one command {min(plain):.2f} s, action {min(ours):.2f} s")
     print(f"ratio {min(ours) / min(plain):.2f}")
 

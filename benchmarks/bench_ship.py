@@ -18,6 +18,7 @@ import statistics
 import sys
 import tarfile
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 import zstandard
 from measure import box
@@ -25,10 +26,10 @@ from measure import box
 from provision.adapters import clustershell
 from provision.cli.console import Console
 from provision.cluster.inventory import NodeDefaults, NodeSelection, select_nodes
-from provision.cluster.pack import Pack
+from provision.cluster.pack import Pack, Sidecar
 from provision.core.platforms import PLATFORM
-from provision.workflow.ship.shipment import Shipment, ShipOptions
-from provision.workflow.ship.stages import RunIdentity
+from provision.workflow.ship.shipment import Shipment
+from provision.workflow.ship.stages import RunIdentity, ShipOptions
 from provision_runtime.facts import digests
 
 RUNS = 5
@@ -73,7 +74,7 @@ def image(folder: Path) -> Pack:
         "unpacked_size": 1000,
         "unpacked_files": 3,
     }
-    return Pack(image=path, sidecar=sidecar)
+    return Pack(image=path, sidecar=cast("Sidecar", sidecar))
 
 
 def selection(count: int, folder: str) -> NodeSelection:

@@ -16,7 +16,7 @@ from provision.adapters.slurm.jobs import SlurmJob
 from provision.channel.host_python import HostPython, HostPythonChannel
 from provision.cluster.failures import NodeFailure
 from provision.cluster.fitness import NodeVerdict
-from provision.cluster.inventory import Engine, NodeNames
+from provision.cluster.inventory import Engine
 from provision.core.types import BuildResult, EnvironmentOutcome, Image, Kernel, Prefix, SmokeResult
 from provision.environment.drift import Drift
 from provision.environment.kernel import KernelSpec
@@ -45,7 +45,7 @@ from provision.verbs.status.status import MachineStatus
 from provision.workflow.environments import Environment
 from provision.workflow.image.registry import ImageSummary, PulledImage
 from provision.workflow.lock import LockPreview
-from provision.workflow.ship.ship import Verb
+from provision.workflow.ship.journal import Verb
 from provision.workflow.ship.states import State
 from provision_runtime.checkpoint.inspection.audit import Audit
 from provision_runtime.checkpoint.inspection.contents import Contents
@@ -82,7 +82,7 @@ def _result(name: str, verbs: str, holds: str, *shapes: Shape) -> PrintedResult:
 DOCTOR = (Diagnosis, {"kind": Literal["doctor"], "verdict": str})
 NODE = {
     "name": str,
-    "names": NodeNames,
+    "host": str,
     "engine": Engine,
     "address": str,
     "state": str,
@@ -99,11 +99,11 @@ NODE_CHECK = {
 }
 SHIPPED_NODE = {
     "state": State,
-    "way": str | None,
+    "method": str | None,
     "stage?": str,
     "reason?": str,
     "message?": str,
-    "note?": str,
+    "note": str,
     "removed": list[str],
     "in_use": list[str],
 }

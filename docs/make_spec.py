@@ -25,6 +25,8 @@ def row(key: SpecKey) -> str:
         name, option = f"`{key.name}: false`", f"`{key.negative_option}`"
     elif key.kind == "flag":
         name = f"`{key.name}: true`"
+    if key.in_file_only:
+        option = ""
     meaning = key.docs
     if key.kind in ("choice", "source"):
         values = ", ".join(f"`{value}`" for value in sources.allowed_choices(key))

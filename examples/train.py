@@ -8,7 +8,7 @@ On a cluster, requeued up to three times, with the same checkpoints:
 
     provision launch NAME --on slurm:gpu --nodes 4 --gpus 8 --time 4h --requeue 3 -- train.py
 
-USR1 comes before the time limit (`--signal`, 120 s before): the ranks agree on a step, save there
+USR1 comes before the time limit (`--set signal=S`, 120 s before): the ranks agree on a step, save there
 and end, and the job is requeued. The next run loads that checkpoint. A run that was interrupted
 ends with the same weights as one that was not.
 """

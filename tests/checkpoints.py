@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from provision_runtime.checkpoint import catalog, choice
 from provision_runtime.checkpoint.backends import Backend, open_root
 from provision_runtime.checkpoint.commit import Committed, commit
-from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
-from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item, SavePlan
+from provision_runtime.checkpoint.manifest import Manifest
 from provision_runtime.comm.ranks import Ranks, single_process
 
 
-def plan(contents: dict[str, bytes]) -> SavePlan:
+def plan(contents: Mapping[str, object]) -> SavePlan:
     return SavePlan(
         tuple(Item(name, OBJECT, content) for name, content in contents.items()),
         {name: (name,) for name in contents},
@@ -22,7 +25,7 @@ def plan(contents: dict[str, bytes]) -> SavePlan:
 def save(
     root: Path | str | Backend,
     step: int,
-    contents: dict[str, bytes],
+    contents: Mapping[str, object],
     ranks: Ranks | None = None,
     **options: Any,
 ) -> Committed:
@@ -33,3 +36,18 @@ def save(
 def big(letter: str) -> bytes:
     """Of a file of its own."""
     return letter.encode() * MIN_FILE_BYTES
+
+
+def manifest_of(root: Path | str | Backend, step: int) -> Manifest:
+    """The manifest of a step."""
+    backend = open_root(root)
+    return catalog.read_manifest(backend, choice.folder_of(backend, step))
+
+
+def flip(path: Path) -> None:
+    """Changes a bit in place: the file's other names see it too."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import random
+import socket
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import zstandard
 
+from provision.cluster.pack import Sidecar
 from provision.core.platforms import PLATFORM
 from provision_runtime.facts.digests import prefix_digests
 from provision_runtime.node import activation, install, transfer
+from provision_runtime.node.errors import NodeError
+from provision_runtime.node.results import Activation
 from provision_runtime.node.store import Store, StoredPack, parse_pack
 
 # Folders of tests are closed to other users.
@@ -31,12 +36,12 @@ PYTHON = "#!/bin/sh\necho 3.11.7\n"
 class PackedToy:
     """An image, and what its sidecar says of it."""
 
-    pack: Mapping[str, Any]
+    pack: Sidecar
     image: bytes
 
     @property
     def key(self) -> str:
-        return str(self.pack["key"])
+        return self.pack["key"]
 
     @property
     def parsed(self) -> StoredPack:
@@ -64,11 +69,11 @@ def _without_times(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def sidecar(version: str, pack_format: str, image: bytes, prefix: Path) -> dict[str, Any]:
+def sidecar(version: str, pack_format: str, image: bytes, prefix: Path) -> Sidecar:
     """What nodes need to know of a pack."""
     digest = hashlib.sha256(version.encode()).hexdigest()[:12]
     files = list(prefix.rglob("*"))
-    return {
+    fields = {
         "name": NAME,
         "key": f"{NAME}-{digest}",
         "format": pack_format,
@@ -80,6 +85,7 @@ def sidecar(version: str, pack_format: str, image: bytes, prefix: Path) -> dict[
         "unpacked_size": sum(file.stat().st_size for file in files if file.is_file()),
         "unpacked_files": len(files) + 1,
     }
+    return cast("Sidecar", fields)
 
 
 def pack_record(prefix: Path, name: str, key: str, lock_sha256: str) -> dict[str, Any]:
@@ -109,23 +115,35 @@ def pack_record(prefix: Path, name: str, key: str, lock_sha256: str) -> dict[str
     }
 
 
+@contextlib.contextmanager
+def refused(reason: str, match: str | None = None) -> Iterator[None]:
+    """An action that fails for this reason."""
+    with pytest.raises(NodeError, match=match) as error:
+        yield
+    assert error.value.reason == reason
+
+
 def receive(
     store: Store,
     toy: PackedToy,
-    monkeypatch: pytest.MonkeyPatch,
     data: bytes | None = None,
     offset: int = 0,
     run: Mapping[str, str] = RUN,
-) -> dict[str, Any]:
+) -> dict[str, str | int | None]:
     """Send an image, or other data, to the store."""
-    if data is None:
-        data = toy.image[offset:]
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-    return transfer.receive(store.path, toy.pack, toy.pack, run, offset)
+    stdin = SimpleNamespace(buffer=io.BytesIO(toy.image[offset:] if data is None else data))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("sys.stdin", stdin)
+        return transfer.receive(store.path, toy.pack, run, offset)
 
 
-def ship(store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def ship(store: Store, toy: PackedToy, run: Mapping[str, str] = RUN) -> Activation:
     """Receive, install and activate an image."""
-    receive(store, toy, monkeypatch)
-    install.install(store.path, NAME, toy.key, RUN)
-    return activation.activate(store.path, NAME, toy.key, RUN)
+    receive(store, toy, run=run)
+    install.install(store.path, NAME, toy.key, run)
+    return activation.activate(store.path, NAME, toy.key, run)
+
+
+def free_port() -> int:
+    with socket.create_server(("", 0)) as listener:
+        return int(listener.getsockname()[1])

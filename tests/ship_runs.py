@@ -12,14 +12,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from provision.cluster.inventory import NodeDefaults, NodeSelection, select_nodes
-from provision.cluster.pack import Pack
+from provision.cluster.pack import Pack, Sidecar
 from provision.core.types import MeterContext
 from provision.workflow.ship.journal import ShipJournal
-from provision.workflow.ship.shipment import Shipment, ShipOptions
-from provision.workflow.ship.stages import RunIdentity
+from provision.workflow.ship.shipment import Shipment
+from provision.workflow.ship.stages import RunIdentity, ShipOptions
 from tests.node_stores import PackedToy
 
 # What fails on a node of that name (`SimulatedNodes.faults`).
@@ -151,7 +151,7 @@ def write_image(folder: Path, toy: PackedToy, **changes: Any) -> Pack:
     suffix = ".sqsh" if toy.pack["format"] == "squashfs" else ".tar.zst"
     image = folder / f"{toy.key}{suffix}"
     image.write_bytes(toy.image)
-    return Pack(image=image, sidecar={**toy.pack, **changes})
+    return Pack(image=image, sidecar=cast("Sidecar", {**toy.pack, **changes}))
 
 
 def shipment(

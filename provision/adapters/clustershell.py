@@ -7,6 +7,7 @@ password nor about a host key.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import re
@@ -30,7 +31,7 @@ MAX_NODES = 100_000
 # The digits of a number in a node set. Python itself refuses to read 4,300.
 MAX_DIGITS = 18
 # Characters of an operand in a message.
-SHOWN_LENGTH = 60
+QUOTED_LENGTH = 60
 # What a host name, an address, or a name of ~/.ssh/config can be, after a user and `@` too. It may
 # not begin with a dash: ssh, or what a ProxyCommand starts, would take it for an option.
 _NODE_NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.@-]*@)?[A-Za-z0-9_][A-Za-z0-9_.:-]*")
@@ -52,10 +53,8 @@ SSH_OPTIONS = (
     f"-oServerAliveInterval={KEEPALIVE_S}",
     f"-oServerAliveCountMax={KEEPALIVES}",
 )
-# How long Ctrl-C may have to wait.
-INTERRUPT_CHECK_S = 0.2
-# How often nodes that are late are looked for.
-LATE_CHECK_S = 0.5
+# How often interrupts and time limits are looked at.
+CHECK_S = 0.2
 # As much is read at once.
 READ_BYTES = 1 << 16
 # The characters of the number of a task of srun.
@@ -94,7 +93,7 @@ def run(
     fanout: int = 64,
     connect_s: float = 10,
     timeout_s: float,
-    late_factor: float = 0.0,
+    straggler_factor: float = 0.0,
     ssh_options: Sequence[str] = (),
     most_bytes: int = MOST_BYTES,
     is_labeled: bool = False,
@@ -105,8 +104,8 @@ def run(
     stdin: what the command reads, or a function from a node to that. worker: "exec" runs the
     command on this machine once for each node, with `%h` replaced by the node's name (and `%%` by
     `%`). connect_s: how long ssh may take to connect. timeout_s: how long a node may take, counted
-    from its own start; its ssh is then killed. late_factor: a node may also take this many times
-    the median of those that have ended, if that is more. most_bytes: of each of a node's two
+    from its own start; its ssh is then killed. straggler_factor: a node may also take this many
+    times the median of those that have ended, if that is more. most_bytes: of each of a node's two
     outputs; no more is read, and a command that goes on printing gets SIGPIPE. is_labeled: the
     command is srun's, whose lines begin with `TASK:`, and most_bytes are for each task. on_output:
     called with each output as it comes.
@@ -122,45 +121,40 @@ def run(
         )
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
     worker_class = _worker_class(worker, math.inf if is_labeled else most_bytes)
-    limit_s = math.inf if late_factor else timeout_s
-    collector = _collector(on_output, limit_s, most_bytes if is_labeled else None)
     task = Task(thread=threading.current_thread())
     interrupts = _Interrupts()
+    limit_s = functools.partial(time_limit_s, timeout_s, straggler_factor)
+    label_bytes = most_bytes if is_labeled else None
+    collector = _collector(on_output, limit_s, interrupts, label_bytes)
     try:
         task.set_default("stdout_msgtree", False)
         task.set_default("stderr_msgtree", False)
         task.set_info("fanout", min(fanout, _most_commands()))
         task.set_info("connect_timeout", math.ceil(connect_s))
-        own_options = task.info("ssh_options") or ""
-        task.set_info("ssh_options", f"{shlex.join([*ssh_options, *SSH_OPTIONS])} {own_options}")
-        # ClusterShell can change its mind about a whole worker only.
-        groups = _by_stdin(nodes, stdin, one_each=late_factor > 0)
-        for text, group_nodes in groups:
-            group_worker = worker_class(
-                NodeSet.fromlist(group_nodes, resolver=RESOLVER_NOGROUP),
+        user_options = task.info("ssh_options") or ""
+        task.set_info("ssh_options", f"{shlex.join([*ssh_options, *SSH_OPTIONS])} {user_options}")
+        for node in nodes:
+            # ClusterShell can end a whole worker only, so each node has one.
+            node_worker = worker_class(
+                NodeSet.fromlist([node], resolver=RESOLVER_NOGROUP),
                 handler=collector,
                 command=command,
                 stderr=True,
-                timeout=None if late_factor else timeout_s,
             )
-            group_worker.write(text)
-            group_worker.set_write_eof()
-            task.schedule(group_worker)
-        if late_factor:
-            limit = _TimeLimit(timeout_s=timeout_s, late_factor=late_factor)
-            handler = _timer_handler(lambda: collector.abort_late(limit))
-            task.timer(LATE_CHECK_S, handler, interval=LATE_CHECK_S, autoclose=True)
-        task.timer(
-            INTERRUPT_CHECK_S,
-            _timer_handler(interrupts.deliver),
-            interval=INTERRUPT_CHECK_S,
-            autoclose=True,
-        )
+            node_worker.write(stdin if isinstance(stdin, bytes) else stdin(node))
+            node_worker.set_write_eof()
+            task.schedule(node_worker)
+        task.timer(CHECK_S, collector, interval=CHECK_S, autoclose=True)
         with interrupts:
             task.resume()
     finally:
         task.abort(kill=True)
     return [collector.outputs[node] for node in nodes]
+
+
+def time_limit_s(timeout_s: float, straggler_factor: float, durations: Sequence[float]) -> float:
+    """How long a node may take, after others took these times."""
+    return max(timeout_s, straggler_factor * statistics.median(durations or [0.0]))
 
 
 def ssh_command(
@@ -200,20 +194,6 @@ def fold(nodes: Collection[str]) -> str:
     return str(NodeSet.fromlist(list(nodes), resolver=RESOLVER_NOGROUP))
 
 
-def group(text: str) -> list[str]:
-    """The nodes of a group (`@rack7`, `@source:group`) of the user's ClusterShell configuration.
-
-    Raises InvalidSpec if there is no such group, or if it is empty.
-    """
-    names = expand(text if text.startswith("@") else f"@{text}")
-    if not names:
-        raise InvalidSpec(
-            f"`{text}` is no group of your ClusterShell configuration, or has no nodes.",
-            advice="`nodeset -L` lists your groups.",
-        )
-    return names
-
-
 def _refuse_huge_sets(text: str) -> None:
     """Raise InvalidSpec if the operands of a node set name too many nodes together."""
     total = 0
@@ -223,9 +203,9 @@ def _refuse_huge_sets(text: str) -> None:
             count *= sum(_range_length(part) for part in numbers.split(","))
         total += count
         if total > MAX_NODES:
-            shown = operand if len(operand) <= SHOWN_LENGTH else f"{operand[:SHOWN_LENGTH]}..."
+            quoted = operand if len(operand) <= QUOTED_LENGTH else f"{operand[:QUOTED_LENGTH]}..."
             raise InvalidSpec(
-                f"A node set with `{shown}` has more than {MAX_NODES:,} nodes.", advice=_FORMS
+                f"A node set with `{quoted}` has more than {MAX_NODES:,} nodes.", advice=_FORMS
             )
 
 
@@ -274,33 +254,6 @@ def _worker_class(worker: Worker, most_bytes: float) -> Any:
     return OneAtATime
 
 
-def _by_stdin(
-    nodes: Sequence[str], stdin: bytes | Callable[[str], bytes], one_each: bool
-) -> list[tuple[bytes, list[str]]]:
-    """What to write, and to which nodes."""
-    if one_each:
-        return [(stdin if isinstance(stdin, bytes) else stdin(node), [node]) for node in nodes]
-    if isinstance(stdin, bytes):
-        return [(stdin, list(nodes))] if nodes else []
-    groups: dict[bytes, list[str]] = {}
-    for node in nodes:
-        groups.setdefault(stdin(node), []).append(node)
-    return list(groups.items())
-
-
-@dataclass(frozen=True, kw_only=True)
-class _TimeLimit:
-    """How long a node may take, after others took these times."""
-
-    timeout_s: float
-    late_factor: float
-
-    def seconds(self, durations: Sequence[float]) -> float:
-        if not durations:
-            return self.timeout_s
-        return max(self.timeout_s, self.late_factor * statistics.median(durations))
-
-
 def _most_commands() -> int:
     """How many commands may run at once before this process has too many open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -310,26 +263,29 @@ def _most_commands() -> int:
 
 
 def _collector(
-    on_output: Callable[[NodeOutput], None] | None, timeout_s: float, label_bytes: int | None
+    on_output: Callable[[NodeOutput], None] | None,
+    limit_s: Callable[[Sequence[float]], float],
+    interrupts: _Interrupts,
+    label_bytes: int | None,
 ) -> Any:
-    """A ClusterShell event handler that makes NodeOutputs. timeout_s: ClusterShell's own limit.
-    label_bytes: how much to keep of the lines that begin with the same word."""
+    """A ClusterShell event handler that makes NodeOutputs, and its timer's. limit_s: how long a
+    node may take, after others took these times. label_bytes: how much to store of the
+    lines that begin with the same word."""
     from ClusterShell.Event import EventHandler
 
     class Collector(EventHandler):  # type: ignore[misc]
         def __init__(self) -> None:
             self.outputs: dict[str, NodeOutput] = {}
-            self.running: dict[str, Any] = {}
+            self._workers: dict[str, Any] = {}
             self._started: dict[str, float] = {}
             self._pieces: dict[tuple[str, str], list[bytes]] = {}
-            self._late: set[str] = set()
             self._label_counts: dict[tuple[str, bytes], int] = {}
             # The nodes that printed more than was read.
             self.cut: set[str] = set()
 
         def ev_pickup(self, worker: Any, node: str) -> None:
             self._started[node] = time.time()
-            self.running[node] = worker
+            self._workers[node] = worker
 
         def add(self, node: str, sname: str, data: bytes) -> None:
             pieces = self._pieces.setdefault((node, sname), [])
@@ -346,38 +302,30 @@ def _collector(
             pieces.append(rest[:label_bytes])
 
         def ev_hup(self, worker: Any, node: str, rc: int) -> None:
-            # At a time limit ClusterShell drops output that it has not read. If the command has
-            # ended by then, it reports the command's status all the same. Seen where this machine
-            # was so busy that answers waited to be read, and where a process that was left behind
-            # held the output open.
-            is_late = node in self._late or time.time() - self._started[node] >= timeout_s
-            self._add(node, None if is_late else rc)
+            self._end(node, rc)
 
-        def ev_close(self, worker: Any, timedout: bool) -> None:
-            for node in list(worker.iter_keys_timeout()):
-                self._add(node, None)
-
-        def abort_late(self, limit: _TimeLimit) -> None:
-            """End the nodes that have taken too long; each has a worker of its own."""
+        def ev_timer(self, timer: Any) -> None:
+            interrupts.deliver()
             outputs = self.outputs.values()
-            durations = [each.ended - each.started for each in outputs if each.status is not None]
-            latest_start = time.time() - limit.seconds(durations)
-            for node, worker in list(self.running.items()):
+            durations = [
+                output.ended - output.started for output in outputs if output.status is not None
+            ]
+            latest_start = time.time() - limit_s(durations)
+            for node, worker in list(self._workers.items()):
                 if self._started[node] < latest_start:
-                    self._late.add(node)
-                    worker.abort()  # this calls ev_hup if the command has ended
-                    if node in self.running:
-                        self._add(node, None)
+                    # What was not read yet is dropped, so its status would not help.
+                    self._end(node, None)
+                    worker.abort()
 
-        def _add(self, node: str, status: int | None) -> None:
-            del self.running[node]
-            errors = self._printed(node, "stderr")
+        def _end(self, node: str, status: int | None) -> None:
+            if self._workers.pop(node, None) is None:
+                return  # it was overdue
             output = NodeOutput(
                 node=node,
                 status=status,
                 stdout=self._printed(node, "stdout"),
-                stderr=errors.decode(errors="replace"),
-                started=self._started.pop(node),
+                stderr=self._printed(node, "stderr").decode(errors="replace"),
+                started=self._started[node],
                 ended=time.time(),
                 is_cut=node in self.cut,
             )
@@ -423,14 +371,3 @@ class _Interrupts:
         if self._received:
             number, frame = self._received.pop()
             self._handlers[number](number, frame)
-
-
-def _timer_handler(action: Callable[[], None]) -> Any:
-    """A handler of a ClusterShell timer that calls a function."""
-    from ClusterShell.Event import EventHandler
-
-    class TimerHandler(EventHandler):  # type: ignore[misc]
-        def ev_timer(self, timer: Any) -> None:
-            action()
-
-    return TimerHandler()

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from provision.core import process
-from provision.core.errors import ProvisionError, ToolMissing
+from provision.core.errors import ProvisionError
 
 KEY = "id_ed25519"
 HOST_KEYS = Path("/etc/ssh")
-ANSWER_TIMEOUT_S = 10.0
+COMMAND_TIMEOUT_S = 10.0
 AgentState = Literal["keys", "empty", "none"]
 
 
@@ -25,29 +25,14 @@ def public_key(key: Path) -> Path:
 
 
 def agent_state() -> AgentState:
-    """Whether an agent answers, and has keys (ssh-add(1): status 1 without keys, 2 without an
+    """Whether an agent responds, and has keys (ssh-add(1): status 1 without keys, 2 without an
     agent)."""
     try:
-        answer = process.run(["ssh-add", "-l"], timeout_s=ANSWER_TIMEOUT_S, check=False)
+        listing = process.run(["ssh-add", "-l"], timeout_s=COMMAND_TIMEOUT_S, check=False)
     except ProvisionError:
         return "none"
-    if answer.returncode == 0:
-        return "keys"
-    return "empty" if answer.returncode == 1 else "none"
-
-
-def make_key(folder: Path, comment: str) -> Path:
-    """Make a key without a passphrase, where there is none of its name. Raises ToolMissing."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / KEY
-    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
-    try:
-        process.run(command, timeout_s=ANSWER_TIMEOUT_S)
-    except ToolMissing as error:
-        raise ToolMissing(
-            "There is no `ssh-keygen` on this machine.", advice="Install OpenSSH's client."
-        ) from error
-    return path
+    states: dict[int, AgentState] = {0: "keys", 1: "empty"}
+    return states.get(listing.returncode, "none")
 
 
 def host_keys(folder: Path = HOST_KEYS) -> list[str]:
@@ -65,6 +50,6 @@ def has_host_key(known_hosts: Path, host: str) -> bool:
     """Whether a known_hosts file has a key of a host. False also without ssh-keygen here."""
     command = ["ssh-keygen", "-F", host, "-f", str(known_hosts)]
     try:
-        return process.run(command, timeout_s=ANSWER_TIMEOUT_S, check=False).returncode == 0
+        return process.run(command, timeout_s=COMMAND_TIMEOUT_S, check=False).returncode == 0
     except ProvisionError:
         return False

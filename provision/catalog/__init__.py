@@ -38,6 +38,7 @@ from provision.catalog.releases import (
     version_key,
 )
 from provision.catalog.rules import CompatibilityRule, matching_rules, rules
+from provision.catalog.source_builds import SourceBuild, source_builds
 
 __all__ = [
     "DATA",
@@ -50,6 +51,7 @@ __all__ = [
     "IndexDefault",
     "Library",
     "Release",
+    "SourceBuild",
     "Toolkit",
     "architectures",
     "covers_minor",
@@ -65,6 +67,7 @@ __all__ = [
     "rules",
     "runs_on_driver",
     "runs_on_gpu",
+    "source_builds",
     "toolkits",
     "version_key",
 ]

@@ -6,13 +6,18 @@ Reads only runners.yml; contacts no runner and no CI service.
 
 from __future__ import annotations
 
-from provision.ci.assignment import Across, Assignment, CiTarget, Job, assign, misfits
-from provision.ci.runners import Runner, read_runners
-from provision.ci.workflow import (
-    FORMATS,
-    RETENTION_DAYS,
-    WorkflowFormat,
+from provision.ci.assignment import Assignment, CiTarget, Job, assign, misfits
+from provision.ci.runners import (
+    FILE,
+    Across,
+    Runner,
+    RunnersFile,
     WorkflowSettings,
+    read_runners,
+)
+from provision.ci.workflow import (
+    WorkflowFormat,
+    WorkflowPaths,
     check_jobs,
     github_matrices,
     gitlab_values,
@@ -21,14 +26,15 @@ from provision.ci.workflow import (
 )
 
 __all__ = [
-    "FORMATS",
-    "RETENTION_DAYS",
+    "FILE",
     "Across",
     "Assignment",
     "CiTarget",
     "Job",
     "Runner",
+    "RunnersFile",
     "WorkflowFormat",
+    "WorkflowPaths",
     "WorkflowSettings",
     "assign",
     "check_jobs",

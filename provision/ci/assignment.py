@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from provision import catalog, sources
 from provision.catalog import Build, version_key
@@ -16,13 +15,12 @@ from provision.catalog.mismatches import (
     code_mismatches,
     driver_mismatches,
 )
-from provision.ci.runners import Runner
+from provision.ci.runners import Across, Runner
 from provision.core.platforms import Platform
 from provision.core.types import Resolution
 
 REHEARSAL_RANKS = 2  # on the CPU: one rank alone reduces nothing
 RANKS_MAX = 8  # by default, however many GPUs a runner has
-Across = Literal["first", "gpu"]
 # A runner, and why it does not fit or may not.
 Fit = tuple[Runner, Sequence[Mismatch]]
 

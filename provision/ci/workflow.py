@@ -16,12 +16,11 @@ from typing import Any, Literal
 
 from provision.catalog.data_files import load
 from provision.ci.assignment import Assignment, Job
-from provision.ci.runners import TIMEOUT_MIN
+from provision.ci.runners import ADVICE, FILE, Runner, WorkflowSettings
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
 
 WorkflowFormat = Literal["github", "gitlab"]
-FORMATS: tuple[WorkflowFormat, ...] = ("github", "gitlab")
 # GitHub: "A job matrix can generate a maximum of 256 jobs per workflow run" (its documentation of
 # workflow syntax).
 MATRIX_MAX = 256
@@ -29,52 +28,24 @@ MATRIX_MAX = 256
 CACHE = ".provision/cache"
 DATA = ".provision/data"
 EVIDENCE = ".provision/evidence"  # GitLab's; on GitHub it is in the job's temporary folder
-RETENTION_DAYS = 30  # GitHub's own default is 90, where the repository allows it
-# Weekly, off the full hour, when many schedules start late.
-SCHEDULE = "17 4 * * 1"
-
 SAFE_PATH = r"[A-Za-z0-9_][A-Za-z0-9._/-]*"
-CRON = r"[0-9A-Za-z*,/-]+( [0-9A-Za-z*,/-]+){4}"
-# pip refuses a wheel that was renamed: its file name says what it fits.
-WHEEL = r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.+]+){4,5}\.whl"
-# What pip may install on a runner. Not a name: whoever owns that name on the runner's index could
-# run code there. A checkout, a wheel in the repository, a commit, or a wheel with its hash.
-INSTALL = (
-    r"\.",
-    rf"(\./)?([A-Za-z0-9_][A-Za-z0-9._+-]*/)*{WHEEL}",
-    r"git\+(https|ssh)://[A-Za-z0-9._~:/@%+-]+@[0-9a-f]{40}",
-    rf"https?://[A-Za-z0-9._~:/@%+-]+/{WHEEL}#sha256=[0-9a-f]{{64}}",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkflowSettings:
-    """The settings of a workflow besides its jobs.
+class WorkflowPaths:
+    """Paths relative to the repository's root, and the command of the workflow's first job.
 
-    jobs_command: what the first job runs to learn the other jobs.
+    workflow: of the workflow's file, if it is in the repository.
     """
 
-    install: str  # what pip installs; one of the forms of INSTALL
     jobs_command: tuple[str, ...]
-    envs: str = "envs"  # relative to the repository's root
-    runners: str = "runners.yml"  # the same
-    schedule: str = SCHEDULE
-    retention_days: int = RETENTION_DAYS
-    workflow: str | None = None  # the workflow file's path, if it is in the repository
-    image: bool = False  # images too, where there is an engine
-    strict: bool = True  # warnings about speed fail jobs on GPUs
+    envs: str = "envs"
+    runners: str = str(FILE)
+    workflow: str | None = None
 
-    def mistakes(self) -> list[str]:
-        """All invalid settings, in sentences."""
+    def check(self) -> None:
+        """Raise InvalidSpec for what no workflow can name."""
         mistakes = []
-        if not any(re.fullmatch(form, self.install) for form in INSTALL):
-            problem = f"`{self.install}` is none of these." if self.install else "It is missing."
-            mistakes.append(
-                "--install must say where runners get provision: `.` (the checkout is provision "
-                "itself), a wheel in the repository (tools/provision_gpu-0.2.0-py3-none-any.whl), "
-                "git+https://HOST/REPO@COMMIT or https://HOST/NAME.whl#sha256=HASH. "
-                f"{problem} A wheel keeps the name that its build gave it: pip refuses another."
-            )
         if not _is_in_repository(self.envs):
             mistakes.append(
                 "The folder of environments must be in the repository, and this command must run "
@@ -82,44 +53,48 @@ class WorkflowSettings:
             )
         if not _is_in_repository(self.runners):
             mistakes.append(
-                "The workflow's first job reads --runners, so that file must be in the repository; "
-                f"`{self.runners}` is not."
+                "The workflow's first job reads the file of runners, so that file must be in the "
+                f"repository; `{self.runners}` is not."
             )
-        if not re.fullmatch(CRON, self.schedule):
-            mistakes.append(
-                f"--schedule must be five fields of cron like `{SCHEDULE}`, not `{self.schedule}`."
-            )
-        for argument in self.jobs_command:
-            if "${{" in argument or not argument.isprintable():
-                mistakes.append(f"`{argument}` cannot be part of a workflow.")
-        return mistakes
+        if mistakes:
+            raise InvalidSpec("\n".join(mistakes))
 
 
 def _is_in_repository(path: str) -> bool:
     return re.fullmatch(SAFE_PATH, path) is not None and ".." not in path.split("/")
 
 
-def template_values(format: WorkflowFormat, settings: WorkflowSettings) -> dict[str, Any]:
+def template_values(
+    format: WorkflowFormat, settings: WorkflowSettings, paths: WorkflowPaths
+) -> dict[str, object]:
     """The values of a workflow's template: everything but the jobs, which its first job computes.
 
-    Raises InvalidSpec for settings that no workflow can have.
+    Raises InvalidSpec for paths that no workflow can have, and without `install`.
     """
-    mistakes = settings.mistakes()
-    if mistakes:
-        raise InvalidSpec("\n".join(mistakes))
-    paths = [settings.runners, f"{settings.envs}/**"]
-    if settings.workflow and re.fullmatch(r"[A-Za-z0-9._/-]+", settings.workflow):
-        paths.append(settings.workflow)
+    paths.check()
+    _require_install(settings)
+    triggers = [paths.runners, f"{paths.envs}/**"]
+    if paths.workflow and re.fullmatch(r"[A-Za-z0-9._/-]+", paths.workflow):
+        triggers.append(paths.workflow)
     return {
         "settings": settings,
-        "paths": paths,
-        "jobs_command": shlex.join(settings.jobs_command),
+        "envs": paths.envs,
+        "paths": triggers,
+        "jobs_command": shlex.join(paths.jobs_command),
         "actions": _ci_facts()["actions"],
         "label": _hosted_label(format, PLATFORM),
         "image": _image(),
         "cache": CACHE,
         "data": DATA,
     }
+
+
+def _require_install(settings: WorkflowSettings) -> None:
+    if not settings.install:
+        raise InvalidSpec(
+            "The file of runners does not say where runners get provision.",
+            advice=f"Write `install:` under `workflow:`. {ADVICE}",
+        )
 
 
 def check_jobs(format: WorkflowFormat, jobs: Sequence[Job]) -> None:
@@ -145,8 +120,8 @@ def _format_mistakes(format: WorkflowFormat, jobs: Sequence[Job]) -> Iterator[st
                 "in runners.yml, without `gpu`."
             )
     if format == "github":
-        for is_own in (True, False):
-            count = sum((job.runner is not None) is is_own for job in jobs)
+        for is_self_hosted in (True, False):
+            count = sum((job.runner is not None) is is_self_hosted for job in jobs)
             if count > MATRIX_MAX:
                 yield (
                     f"GitHub runs at most {MATRIX_MAX} jobs of one matrix, and this is {count}: "
@@ -159,25 +134,25 @@ def github_matrices(jobs: Sequence[Job], settings: WorkflowSettings) -> dict[str
     GitHub's. Empty text if there are no such jobs, because GitHub refuses an empty matrix.
     """
     matrices = {}
-    for name, is_own in (("own", True), ("hosted", False)):
+    for name, is_self_hosted in (("own", True), ("hosted", False)):
         entries = []
         for job in jobs:
-            if (job.runner is not None) is is_own:
+            if (job.runner is not None) is is_self_hosted:
                 entries.append(_github_entry(job, settings))
         matrices[name] = json.dumps({"include": entries}) if entries else ""
     return matrices
 
 
-def _github_entry(job: Job, settings: WorkflowSettings) -> dict[str, Any]:
-    place = _place("github", job)
+def _github_entry(job: Job, settings: WorkflowSettings) -> dict[str, object]:
+    runner = _runner("github", job)
     has_image = tests_image(job, settings.image)
     return {
         "environment": job.target.name,
         "platform": job.target.platform,
-        "runner": place["runner"],
-        "labels": place["labels"],
-        "timeout": place["timeout"],
-        "cache": place["cache"] or "",
+        "runner": runner.name,
+        "labels": runner.labels,
+        "timeout": runner.timeout_min,
+        "cache": runner.cache or "",
         "ranks": job.ranks,
         "device": _device_setting(job),
         "strict": "strict=true" if is_strict(job, settings) else "",
@@ -186,26 +161,33 @@ def _github_entry(job: Job, settings: WorkflowSettings) -> dict[str, Any]:
     }
 
 
-def gitlab_values(jobs: Sequence[Job], settings: WorkflowSettings) -> dict[str, Any]:
+def gitlab_values(jobs: Sequence[Job], settings: WorkflowSettings, envs: str) -> dict[str, object]:
     """The values of the template of GitLab's child pipeline, which has one job for each of ours."""
+    _require_install(settings)
     entries = []
     for job in jobs:
+        runner = _runner("gitlab", job)
         entries.append(
             {
-                **_place("gitlab", job),
+                "runner": runner.name,
+                "labels": runner.labels,
+                "timeout": runner.timeout_min,
+                "cache": runner.cache,
+                "image": runner.image,
                 "own": job.runner is not None,
                 "environment": job.target.name,
                 "platform": job.target.platform,
                 "locked": job.target.locked,
-                "title": f"{job.target.name} on {_place('gitlab', job)['runner']}",
+                "title": f"{job.target.name} on {runner.name}",
                 "commands": commands(job, settings),
                 "removes_image": tests_image(job, settings.image),
-                "about": about(job),
+                "about": describe_job(job),
                 "notes": job.notes,
             }
         )
     return {
         "settings": settings,
+        "envs": envs,
         "default_image": _image(),
         "cache": CACHE,
         "data": DATA,
@@ -214,25 +196,13 @@ def gitlab_values(jobs: Sequence[Job], settings: WorkflowSettings) -> dict[str, 
     }
 
 
-def _place(format: WorkflowFormat, job: Job) -> dict[str, Any]:
-    """Where a job runs."""
-    runner = job.runner
-    if runner is None:
-        label = _hosted_label(format, job.target.platform)
-        return {
-            "runner": label,
-            "labels": (label,),
-            "image": None,
-            "cache": None,
-            "timeout": TIMEOUT_MIN,
-        }
-    return {
-        "runner": runner.name,
-        "labels": runner.labels,
-        "image": runner.image,
-        "cache": runner.cache,
-        "timeout": runner.timeout_min,
-    }
+def _runner(format: WorkflowFormat, job: Job) -> Runner:
+    """The runner of a job; where it has none, the service's own. GitLab's has no label."""
+    if job.runner is not None:
+        return job.runner
+    label = _hosted_label(format, job.target.platform)
+    assert label is not None  # as `check_jobs` has found
+    return Runner(name=label, labels=(label,))
 
 
 def tests_image(job: Job, image: bool) -> bool:
@@ -256,7 +226,7 @@ def commands(job: Job, settings: WorkflowSettings) -> list[str]:
     if is_strict(job, settings):
         smoke += ["--set=strict=true"]
     smoke += [f"--in={'both' if has_image else 'prefix'}"]
-    smoke += [f"--out={EVIDENCE}", f"--junit={EVIDENCE}/junit.xml"]
+    smoke += [f"--output={EVIDENCE}", f"--junit={EVIDENCE}/junit.xml"]
     image_option = "--image" if has_image else "--no-image"
     verbs = [
         ["lock", job.target.name],
@@ -285,7 +255,7 @@ def summary(assignments: Sequence[Assignment], *, image: bool) -> str:
     return "\n".join([*lines, "", *dict.fromkeys(remarks)]) + "\n"
 
 
-def about(job: Job) -> str:
+def describe_job(job: Job) -> str:
     """The environment, and the GPUs and driver of the runner."""
     resolution, runner = job.target.resolution, job.runner
     device = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"

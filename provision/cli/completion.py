@@ -1,15 +1,14 @@
-"""What a shell completes: environments, GPUs, versions, ids of warnings and findings.
+"""What a shell completes: the names of environments and of their packages.
 
-Each answer reads a few names from files and imports nothing else: a shell waits for it at every press
-of Tab. The text of the data files is searched, not parsed, which takes a hundredth of the time.
+Reads file names, or searches the text of one file, and imports nothing else: a shell waits for it at
+every press of Tab.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
@@ -17,14 +16,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from provision.core.paths import Folders
 
-DATA = Path(__file__).parent.parent / "catalog" / "data"
-RELEASE = re.compile(r'^"(\d+\.\d+\.\d+)":', re.MULTILINE)
-PYTHONS = re.compile(r"^ +versions: \[(.*)\]", re.MULTILINE)
-TOOLKIT = re.compile(r"\bcu(\d\d)(\d)\b")
-PRODUCT = re.compile(r"^  - ([A-Z][\w ]*)$|products: \[([^\]]+)\]", re.MULTILINE)
-RULE = re.compile(r"^- id: (\S+)\n(?:^ .*\n)*?^  consequence: warn$", re.MULTILINE)
 LOCKED = re.compile(r"^- name: (\S+)$", re.MULTILINE)
-REQUESTED = re.compile(r"^ *- +['\"]?([A-Za-z0-9][A-Za-z0-9._-]*)", re.MULTILINE)
 
 Names = Callable[[click.Context], Iterable[str]]
 
@@ -74,68 +66,11 @@ def package_names(ctx: click.Context) -> list[str]:
     return sorted(set(LOCKED.findall(path.read_text(encoding="utf-8", errors="replace"))))
 
 
-def changed_names(ctx: click.Context) -> list[str]:
-    """What `update` and `remove` take: locked packages, those that spec.yml requests."""
-    from provision.core.paths import SPEC
-
-    if ctx.info_name != "remove":
-        return package_names(ctx)
-    path = _folders(ctx).envs / str(ctx.params.get("name")) / SPEC
-    if not path.is_file():
-        return []
-    return sorted(set(REQUESTED.findall(path.read_text(encoding="utf-8", errors="replace"))))
-
-
-def torch_releases(ctx: click.Context) -> list[str]:
-    """Minor releases first, newest first; then every release."""
-    releases = sorted(RELEASE.findall(_data("releases.yml")), key=_numbers, reverse=True)
-    minors = [release.rpartition(".")[0] for release in releases]
-    return [*dict.fromkeys(minors), *releases]
-
-
-def cuda_versions(ctx: click.Context) -> list[str]:
-    """The CUDA versions that releases were built for, newest first."""
-    builds = set(TOOLKIT.findall(_data("releases.yml")))
-    return sorted((f"{major}.{minor}" for major, minor in builds), key=_numbers, reverse=True)
-
-
-def python_versions(ctx: click.Context) -> list[str]:
-    """The Python versions that releases were built for, newest first."""
-    versions: set[str] = set()
-    for listed in PYTHONS.findall(_data("releases.yml")):
-        versions.update(re.findall(r"\d+\.\d+", listed))
-    return sorted(versions, key=_numbers, reverse=True)
-
-
-def gpu_names(ctx: click.Context) -> list[str]:
-    """The GPUs that the catalog knows, newest first."""
-    names = []
-    for product, inline in PRODUCT.findall(_data("gpus.yml")):
-        names += [product] if product else [name.strip() for name in inline.split(",")]
-    return names
-
-
-def warning_names(ctx: click.Context) -> list[str]:
-    return RULE.findall(_data("rules.yml"))
-
-
-def finding_names(ctx: click.Context) -> list[str]:
-    from provision_runtime.report.findings import CATALOG
-
-    return sorted(CATALOG)
-
-
 # What is completed, by the name of the parameter.
 BY_PARAMETER: dict[str, Names] = {
     "name": environment_names,
-    "torch": torch_releases,
-    "cuda": cuda_versions,
-    "python": python_versions,
-    "gpu": gpu_names,
-    "accept": warning_names,
     "package": package_names,
-    "packages": changed_names,
-    "explain": finding_names,
+    "packages": package_names,
     # Environments, where a file or another thing can be named too.
     "subject": environment_names,
     "target": environment_names,
@@ -150,11 +85,3 @@ def add_completion(parameter: click.Parameter) -> None:
     names = BY_PARAMETER.get(parameter.name or "")
     if names is not None and type(parameter.type) is click.types.StringParamType:
         parameter.type = CompletedText(names)
-
-
-def _data(name: str) -> str:
-    return (DATA / name).read_text(encoding="utf-8")
-
-
-def _numbers(version: str) -> tuple[Any, ...]:
-    return tuple(int(number) for number in version.split("."))

@@ -25,7 +25,7 @@ from provision.core.types import MeterContext
 from provision_runtime.report.text import escape_terminal
 
 # How far what happens meanwhile is indented.
-SAY_INDENT = 2
+NARRATIVE_INDENT = 2
 # Lines of a message, however wide the terminal is.
 WIDEST = 100
 # The last column of a table stays readable, even if the line then is too long for the terminal.
@@ -134,9 +134,9 @@ class Console:
 
     def say(self, text: str, *, shows_token: bool = False) -> None:
         if self.is_narrating:
-            text = _wrapped(for_stream(text, sys.stderr, shows_token=shows_token), SAY_INDENT)
+            text = _wrapped(for_stream(text, sys.stderr, shows_token=shows_token), NARRATIVE_INDENT)
             # One write, so that lines of several threads stay lines.
-            sys.stderr.write(f"{' ' * SAY_INDENT}{text}\n")
+            sys.stderr.write(f"{' ' * NARRATIVE_INDENT}{text}\n")
             sys.stderr.flush()
 
     def warn(self, text: str) -> None:
@@ -234,7 +234,7 @@ def _wrapped(text: str, label_width: int) -> str:
     lines = []
     for number, line in enumerate(text.splitlines()):
         label = " " * label_width if number == 0 else ""
-        indent = " " * (len(line) - len(line.lstrip(" ")) + SAY_INDENT)
+        indent = " " * (len(line) - len(line.lstrip(" ")) + NARRATIVE_INDENT)
         pieces = textwrap.wrap(
             label + line,
             width,
@@ -285,7 +285,7 @@ def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
     return pieces or [""]
 
 
-def wrap_line(line: str, width: int | None, indent: int = SAY_INDENT) -> list[str]:
+def wrap_line(line: str, width: int | None, indent: int = NARRATIVE_INDENT) -> list[str]:
     """A line in pieces of at most that width. Further pieces are indented, deeper than the line."""
     if width is None:
         return [line]

@@ -1,37 +1,21 @@
-"""How the help of a verb reads: options in groups, an example, exit codes.
+"""How the help of a verb reads: options in sections, an example, exit codes.
 
 The verbs are made by click's decorators in their own modules. `dressed` gives each the same help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-
 import click
 
 from provision.cli.completion import add_completion
 from provision.cli.other_tools import moved_option
-from provision.cli.shared_options import SHARED_OPTIONS
-from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
+from provision.cli.set_option import SetOption
+from provision.cli.shared_options import ARGUMENTS, SHARED_OPTIONS
 
-# The groups of options, in the order of the help, by the names of the parameters.
-SOURCE = ("source", "channels", "python_from", "as_of", "mirrors")
-SMOKE = ("is_tested", "smoke", "profile", "baseline", "out", "inject", "target", "junit")
-REQUEST = tuple(key.name for key in (*SPEC_KEYS, *QUERY_KEYS) if key.name not in (*SOURCE, *SMOKE))
-NODES = (
-    *("on", "inventory", "connect_s", "count", "pairs", "drain", "drain_max", "queue_s"),
-    *("health_check",),
-)
-OUTPUT = ("dry_run", "output", "help")
-GROUPS = (
-    ("Request", REQUEST),
-    ("Source", SOURCE),
-    ("Smoke", SMOKE),
-    ("Nodes", NODES),
-    ("Output", OUTPUT),
-)
+# What only one verb has comes first.
+SECTIONS = ("Options", "Request", "Source", "Smoke", "Nodes", "Settings of --set", "Output")
 # Of fewer options the help is one list.
-GROUPED_FROM = 14
+SECTIONS_FROM = 14
 
 SHARED = (
     f"Every verb also takes {', '.join(option.opts[0] for option in SHARED_OPTIONS)}: "
@@ -88,7 +72,7 @@ EXAMPLES = {
     "lock verify": "lock verify lab",
     "lock": "lock lab --update numpy",
     "matrix": "matrix --driver 535 --gpu V100",
-    "matrix ci": "matrix ci --format github --install .",
+    "matrix ci": "matrix ci --format github",
     "matrix explain": "matrix explain --torch 2.3 --cuda 12.1",
     "matrix lock": "matrix lock --torch 2.3 --dry-run",
     "nodes check": "nodes check lab --on slurm:gpu",
@@ -118,6 +102,7 @@ class GroupedHelp(click.Command):
         return [*super().get_params(ctx), *SHARED_OPTIONS]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = tuple(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -127,15 +112,24 @@ class GroupedHelp(click.Command):
             raise click.UsageError(advice, ctx) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = [
-            option
-            for option in default_command(self).get_params(ctx)
-            if option not in SHARED_OPTIONS
-        ]
-        for title, parameters in _groups(shown):
-            rows = [parameter.get_help_record(ctx) for parameter in parameters]
+        options = []
+        for parameter in default_command(self).get_params(ctx):
+            if isinstance(parameter, click.Option) and parameter not in SHARED_OPTIONS:
+                options.append(parameter)
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
+        for option in options:
+            row = option.get_help_record(ctx)
+            if row is not None:
+                has_sections = len(options) >= SECTIONS_FROM
+                section = getattr(option, "section", "Options") if has_sections else "Options"
+                sections[section].append(row)
+            if isinstance(option, SetOption):
+                sections["Settings of --set"] = option.help_rows()
+        for title, rows in sections.items():
+            if not rows:
+                continue
             with formatter.section(title):
-                formatter.write_dl([row for row in rows if row is not None])
+                formatter.write_dl(rows)
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 
@@ -145,37 +139,6 @@ class GroupedHelp(click.Command):
             formatter.write_text(f"Example: provision {EXAMPLES[self.path]}")
         formatter.write_text(SHARED)
         formatter.write_text(EXIT_CODES)
-
-
-def _groups(parameters: Sequence[click.Parameter]) -> Iterable[tuple[str, list[click.Parameter]]]:
-    """The options that `--help` shows, by group."""
-    options = [parameter for parameter in parameters if isinstance(parameter, click.Option)]
-    if len(options) < GROUPED_FROM:
-        return [("Options", list(options))]
-    names = {option.name for option in options}
-    # What only this verb has comes first.
-    members: dict[str, list[click.Parameter]] = {"Options": []}
-    for title, _ in GROUPS:
-        members[title] = []
-    for option in options:
-        members[_group_of(option, names)].append(option)
-    return [(title, group) for title, group in members.items() if group]
-
-
-def _group_of(option: click.Option, names: Collection[str | None]) -> str:
-    """The title of an option's group. names: of all options of the verb."""
-    if "--help" in option.opts:
-        return "Output"
-    # `--only`, `--ranks` and `--jupyter` mean something else where no test runs or no build is
-    # requested.
-    if option.name in SMOKE and "profile" not in names:
-        return "Options"
-    if option.name in REQUEST and "torch" not in names:
-        return "Options"
-    for title, members in GROUPS:
-        if option.name in members:
-            return title
-    return "Options"
 
 
 def default_command(command: click.Command) -> click.Command:
@@ -197,8 +160,8 @@ def dressed(command: click.Command, path: str) -> click.Command:
     if isinstance(command, GroupedHelp):
         return command
     # A verb that parses its arguments in its own way keeps that: only its help changes.
-    own = type(command)
-    same_with_help: type[GroupedHelp] = type(own.__name__, (GroupedHelp, own), {"path": path})
-    result = same_with_help.__new__(same_with_help)
+    kind = type(command)
+    kind_with_help: type[GroupedHelp] = type(kind.__name__, (GroupedHelp, kind), {"path": path})
+    result = kind_with_help.__new__(kind_with_help)
     vars(result).update(vars(command))
     return result

@@ -22,7 +22,7 @@ import click
 
 from provision import __version__
 from provision.cli import streams
-from provision.cli.other_tools import GroupWithOtherWords
+from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.shared_options import SHARED_OPTIONS
 
 # Every verb, in the order of `provision --help`: its folder in provision.verbs, its section, its summary.
@@ -125,13 +125,13 @@ def _run() -> int:
     except click.ClickException as error:
         from provision.core.credentials import without_credentials
 
-        shown = io.StringIO()
-        error.show(shown)
-        sys.stderr.write(without_credentials(shown.getvalue()))
+        output = io.StringIO()
+        error.show(output)
+        sys.stderr.write(without_credentials(output.getvalue()))
         _print_error_object("UsageError", error.format_message(), error.exit_code)
         return error.exit_code
     except click.exceptions.Abort:
-        from provision.cli.options import INTERRUPT, INTERRUPTED
+        from provision.cli.verb import INTERRUPT, INTERRUPTED
 
         _print_error_object(INTERRUPT, "interrupted", INTERRUPTED)
         return INTERRUPTED
@@ -152,7 +152,7 @@ def _print_error_object(kind: str, message: str, exit_code: int) -> None:
     Console(as_json="--json" in sys.argv).error_object(kind, message, exit_code)
 
 
-class VerbGroup(GroupWithOtherWords):
+class VerbGroup(GroupWithForeignVerbs):
     """The verbs, each imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

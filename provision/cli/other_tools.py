@@ -6,11 +6,12 @@ They are no aliases: one thing has one name here, and the error says it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import click
 
-VERBS_OF_WORDS = {
+FOREIGN_VERBS = {
     "create": "build",
     "delete": "env remove",
     "diff": "env diff",
@@ -33,7 +34,7 @@ VERBS_OF_WORDS = {
     "upgrade": "update",
     "version": "--version",
 }
-VERBS_OF_ENV_WORDS = {
+FOREIGN_ENV_VERBS = {
     "activate": "shell",
     "add": "add",
     "build": "build",
@@ -49,21 +50,6 @@ VERBS_OF_ENV_WORDS = {
 }
 
 
-# Settings of the smoke test that were options, and the form that replaces each.
-SMOKE_SETTINGS = {
-    "--backend": "backend=gloo",
-    "--deadline": "deadline=30",
-    "--device": "device=cpu",
-    "--expect": "expect=FILE",
-    "--folder": "folder=DIR",
-    "--full": "profile=full",
-    "--only": "only=PHASE,PHASE",
-    "--ranks": "ranks=N",
-    "--require-gpu": "require_gpu=true",
-    "--skip": "skip=PHASE,PHASE",
-    "--strict": "strict=true",
-    "--timeout": "timeout=S",
-}
 # Verbs that took the options of a request, and take an environment.
 TAKE_AN_ENVIRONMENT = ("env create", "image build", "kernel add", "smoke")
 
@@ -71,15 +57,12 @@ TAKE_AN_ENVIRONMENT = ("env create", "image build", "kernel add", "smoke")
 def moved_option(path: str, option: str) -> str | None:
     """Where to state what an option of this verb stated before; None if it never had that option."""
     from provision.core.spec_fields import QUERY_KEYS, SPEC_KEYS
+    from provision.core.yaml_text import parse_yaml
 
-    if option == "--channel-alias":
-        return "--channel-alias URL is --mirror '*=URL'."
-    if path in ("build", "smoke") and option in SMOKE_SETTINGS:
-        setting = SMOKE_SETTINGS[option]
-        return (
-            f"{option} is a setting of the smoke test: give --set {setting}, or write it under "
-            "`smoke:` in envs/NAME/spec.yml."
-        )
+    forms = parse_yaml(Path(__file__).with_name("moved_options.yml").read_text(encoding="utf-8"))
+    form = forms.get(path, {}).get(option) or forms["*"].get(option)
+    if form is not None:
+        return f"There is no {option} any more: {form}."
     flags = {flag for key in SPEC_KEYS for flag in (key.option, key.negative_option)}
     if path in TAKE_AN_ENVIRONMENT and option in flags:
         return (
@@ -94,20 +77,20 @@ def moved_option(path: str, option: str) -> str | None:
     return None
 
 
-class GroupWithOtherWords(click.Group):
+class GroupWithForeignVerbs(click.Group):
     """A group whose error for another tool's word names our verb."""
 
-    words: ClassVar[Mapping[str, str]] = VERBS_OF_WORDS
+    foreign_verbs: ClassVar[Mapping[str, str]] = FOREIGN_VERBS
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        verb = self.words.get(args[0])
+        verb = self.foreign_verbs.get(args[0])
         if verb is not None and not ctx.resilient_parsing:
             message = f"No such command '{args[0]}'. Did you mean `provision {verb}`?"
             raise click.UsageError(message, ctx)
         return super().resolve_command(ctx, args)
 
 
-class EnvGroup(GroupWithOtherWords):
-    words = VERBS_OF_ENV_WORDS
+class EnvGroup(GroupWithForeignVerbs):
+    foreign_verbs = FOREIGN_ENV_VERBS

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    pass
+# What was typed after the verb, in `meta` of its context.
+ARGUMENTS = "provision.arguments"
 
 
 def _share(context: click.Context, option: click.Parameter, value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from provision.cli.console import wrap_line
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 WIDEST_NODE_SET = 30
 
 
-# How an environment lies on a node.
-WAYS = {"kernel": "mounted", "fuse": "mounted by squashfuse", "tree": "unpacked"}
+# By the method that installed an environment.
+INSTALLED_AS = {"kernel": "mounted", "fuse": "mounted by squashfuse", "tree": "unpacked"}
 
 
 def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
@@ -25,9 +26,11 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     the terminal."""
     texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
     sentences = _advice_lines(report.states.values())
-    sentences += _note_lines(report.notes)
-    sentences += _key_lines("removed", report.removed)
-    sentences += _key_lines("still used by a job, and kept:", report.in_use)
+    details = report.details
+    sentences += _note_lines({name: node.note for name, node in details.items() if node.note})
+    sentences += _key_lines("removed", {name: node.removed for name, node in details.items()})
+    in_use = {name: node.in_use for name, node in details.items()}
+    sentences += _key_lines("still used by a job, and retained:", in_use)
     if report.stopped is not None:
         failure = report.stopped.failure
         sentences.append(
@@ -49,15 +52,15 @@ def _state_text(report: ShipReport, name: str, state: NodeState) -> str:
         return "fit: would get the image"
     if report.dry_run and state.state == "verified" and report.verb != "ship":
         return "would be activated"
-    way = report.ways.get(name)
-    return f"{state.state} ({WAYS.get(way, way)})" if way else state.state
+    method = report.details[name].method
+    return f"{state.state} ({INSTALLED_AS.get(method, method)})" if method else state.state
 
 
 def _advice_lines(states: Any) -> list[str]:
     from provision.cluster.failures import REASONS
 
     reasons = dict.fromkeys(state.failure.reason for state in states if state.failure)
-    return [f"{each}: {REASONS[each].meaning}. {REASONS[each].advice}" for each in reasons]
+    return [f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}" for reason in reasons]
 
 
 def _note_lines(notes: Mapping[str, str]) -> list[str]:
@@ -116,18 +119,12 @@ def _sent_text(report: ShipReport) -> str:
     return text
 
 
-def ship_json(report: ShipReport) -> dict[str, Any]:
+def ship_json(report: ShipReport) -> dict[str, object]:
     nodes = {}
     for name, state in report.states.items():
-        row: dict[str, Any] = {"state": state.state, "way": report.ways.get(name)}
+        row = {"state": state.state, **asdict(report.details[name])}
         if state.failure is not None:
-            row["stage"] = state.failure.stage
-            row["reason"] = state.failure.reason
-            row["message"] = state.failure.message
-        if name in report.notes:
-            row["note"] = report.notes[name]
-        row["removed"] = report.removed.get(name, ())
-        row["in_use"] = report.in_use.get(name, ())
+            row.update(asdict(state.failure))
         nodes[name] = row
     return {
         "verb": report.verb,

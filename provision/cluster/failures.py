@@ -1,5 +1,5 @@
 """Why a node could not do something: one registry of reasons, and how ssh, srun and the node
-program say them."""
+program word them."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ REASONS: dict[str, FailureReason] = {
         advice="Check its power and network; a jump host belongs in ~/.ssh/config.",
     ),
     "connect-timeout": FailureReason(
-        meaning="the host did not answer within the time for connecting",
-        advice="It is down, or a firewall drops packets. --connect-timeout gives it longer.",
+        meaning="the host did not respond within the time for connecting",
+        advice="It is down, or a firewall drops packets. `connect_s` of nodes.yml gives it longer.",
     ),
     "hung": FailureReason(
-        meaning="the host takes connections, but its sshd says nothing",
+        meaning="the host takes connections, but its sshd sends nothing",
         advice="It may be out of memory or processes, or stopped. Look at its console.",
     ),
     "connection-lost": FailureReason(
@@ -71,7 +71,7 @@ REASONS: dict[str, FailureReason] = {
     ),
     "connection-closed": FailureReason(
         meaning="the host closed the connection before the login",
-        advice="sshd may have too many logins at once (MaxStartups): try a smaller --fanout.",
+        advice="sshd may have too many logins at once (MaxStartups): try a smaller `fanout` in nodes.yml.",
     ),
     "host-key-unknown": FailureReason(
         meaning="ssh does not know the host's key",
@@ -89,7 +89,7 @@ REASONS: dict[str, FailureReason] = {
     ),
     "account-unusable": FailureReason(
         meaning="the login works, but the account may not run commands",
-        advice="The host's own words say why: password expired, no shell, login hours.",
+        advice="The message of the host tells why: password expired, no shell, login hours.",
     ),
     "no-job": FailureReason(
         meaning="the node admits only users with a running job on it (pam_slurm_adopt)",
@@ -112,16 +112,16 @@ REASONS: dict[str, FailureReason] = {
         advice="Name a newer one with `python:` in the defaults of nodes.yml.",
     ),
     "timed-out": FailureReason(
-        meaning="the node was still at it when its time was up; its state is unknown",
-        advice="It is slow or hangs (often a network file system). Try it alone. If many are late, "
-        "this machine may be the slow one: try a smaller --fanout.",
+        meaning="the node was still working when its time was up; its state is unknown",
+        advice="It is slow or hangs (often a network file system). Try it alone. If many time out, "
+        "this machine may be the slow one: try a smaller `fanout` in nodes.yml.",
     ),
     "killed": FailureReason(
         meaning="a signal ended the program on the node",
         advice="The kernel's log there says why (dmesg: out of memory?).",
     ),
-    "bad-answer": FailureReason(
-        meaning="the node gave no answer, or one that is not what was asked for; nothing of it was used",
+    "bad-reply": FailureReason(
+        meaning="the node sent no reply, or one that is not what was asked for; nothing of it was used",
         advice="The message says what is wrong, or what was printed. A shell start file that ends the "
         "shell does this; so does a Python there that is not what it says.",
     ),
@@ -187,11 +187,11 @@ REASONS: dict[str, FailureReason] = {
         advice="Run nvidia-smi there; after an update of the driver the node needs a restart.",
     ),
     "gpu-missing": FailureReason(
-        meaning="a GPU is on the bus and does not answer",
+        meaning="a GPU is on the bus and does not respond",
         advice="dmesg there says why (Xid); drain the node and reset it.",
     ),
     "gpu-count": FailureReason(
-        meaning="the engine counts more GPUs than answer on the node",
+        meaning="the engine counts more GPUs than respond on the node",
         advice="Compare nvidia-smi on the node with gres.conf and the node's line in slurm.conf.",
     ),
     "gpu-unsupported": FailureReason(
@@ -227,7 +227,7 @@ REASONS: dict[str, FailureReason] = {
         advice="Set memlock to unlimited in limits.conf, or LimitMEMLOCK of slurmd.",
     ),
     "not-ready": FailureReason(
-        meaning="the engine says that the node cannot take jobs",
+        meaning="the engine lists the node as unable to take jobs",
         advice="`kubectl describe node NAME` says why.",
     ),
     "unread": FailureReason(
@@ -274,24 +274,24 @@ REASONS: dict[str, FailureReason] = {
         "and ship again), or say who uses it: `readers: all`, `group:NAME` or `me` in nodes.yml.",
     ),
     "no-engine": FailureReason(
-        meaning="no container engine on the node answers",
+        meaning="no container engine on the node responds",
         advice="Start Docker or install podman there; or ship a pack with --to local or shared.",
     ),
     "pull-failed": FailureReason(
         meaning="the node's engine could not pull the image",
-        advice="The message has the engine's words: the registry's name, its certificate, a login.",
+        advice="The message is the engine's: the registry's name, its certificate, a login.",
     ),
     "not-shared": FailureReason(
         meaning="the node does not see what another node wrote into the store",
         advice="Check that `path:` is one shared file system on all nodes; else ship --to local.",
     ),
-    "no-way": FailureReason(
+    "no-method": FailureReason(
         meaning="the node can neither mount nor unpack the image",
         advice="Install squashfuse and fuse3, or squashfs-tools; or `provision pack --format tar`.",
     ),
     "does-not-start": FailureReason(
         meaning="the environment is installed there, and its Python does not start",
-        advice="The message has Python's own words. `provision nodes check NAME` compares needs.",
+        advice="The message is Python's. `provision nodes check NAME` compares needs.",
     ),
     "cannot-unmount": FailureReason(
         meaning="an older environment could not be unmounted",
@@ -299,7 +299,7 @@ REASONS: dict[str, FailureReason] = {
     ),
     "peer-unreachable": FailureReason(
         meaning="the node could not connect to the node that serves the image",
-        advice="If a firewall keeps nodes apart: `--tree 0` sends each its copy from here, or use "
+        advice="If a firewall keeps nodes apart: `--set tree=0` sends each its copy from here, or use "
         "`--to shared` or `--to registry:...`.",
     ),
     "peer-failed": FailureReason(
@@ -313,7 +313,7 @@ REASONS: dict[str, FailureReason] = {
     "no-server": FailureReason(
         meaning="three nodes got the image from here, or ten failed while they received it, and no "
         "node can serve it to others",
-        advice="If a firewall keeps nodes apart: `--tree 0` sends each its copy from here, or use "
+        advice="If a firewall keeps nodes apart: `--set tree=0` sends each its copy from here, or use "
         "`--to shared` or `--to registry:...`.",
     ),
     "no-previous": FailureReason(
@@ -325,7 +325,7 @@ REASONS: dict[str, FailureReason] = {
     ),
 }
 
-# What ssh (OpenSSH 7 to 10) and what it prints for others say -> reason. First match wins.
+# What ssh (OpenSSH 7 to 10) and the programs that it starts print -> reason. First match wins.
 _SSH_TEXTS: tuple[tuple[str, str], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending \S+ key in|Host key for \S+ has changed",
@@ -356,29 +356,32 @@ _SSH_TEXTS: tuple[tuple[str, str], ...] = (
 )
 _SSH_FAILED = 255
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
-_NO_PYTHON = re.compile(r"command not found|[Nn]o such file or directory|not found|Unknown command")
 # Lines of ssh and of login shells that explain nothing.
 _NOISE = re.compile(r"^(Warning: Permanently added|@|\*\*|debug\d:)")
 
 
 def classify(status: int | None, stdout: str, stderr: str) -> tuple[str, str]:
-    """The reason and message for a command that gave no answer, by its exit status (None: still
+    """The reason and message for a command that sent no reply, by its exit status (None: still
     running at the end of its time) and by what it printed."""
-    message = _telling_line(stderr) or _telling_line(stdout) or "it printed nothing"
+    message = _last_line(stderr) or _last_line(stdout) or "it printed nothing"
     if status is None:
-        return "timed-out", _telling_line(stderr) or "no answer within the time limit"
+        return "timed-out", _last_line(stderr) or "no answer within the time limit"
     if status == _SSH_FAILED:
         reason = _ssh_reason(stderr)
-        if reason:
-            return reason, _line_of_reason(stderr, reason)
-        return "connection-lost", message
+        if reason is None:
+            return "connection-lost", message
+        # The last line that has the reason: ssh ends with the one that names the host.
+        for line in reversed(_lines(stderr)):
+            if _ssh_reason(line) == reason:
+                return reason, message_line(line)
+        return reason, message
     if status in (_NOT_EXECUTABLE, _NOT_FOUND):
         return "no-python", message
     if status > 128:
         return "killed", f"signal {status - 128}; {message}"
     if re.search(r"account is currently not available|nologin", stdout + stderr):
         return "account-unusable", message
-    return "bad-answer", f"status {status}; {message}"
+    return "bad-reply", f"status {status}; {message}"
 
 
 def _ssh_reason(text: str) -> str | None:
@@ -388,16 +391,13 @@ def _ssh_reason(text: str) -> str | None:
     return None
 
 
-def _line_of_reason(text: str, reason: str) -> str:
-    """The last line that has the reason: ssh ends with the one that names the host."""
-    for line in reversed(text.splitlines()):
-        if _ssh_reason(line) == reason and not _NOISE.match(line):
-            return message_line(line.strip())
-    return _telling_line(text)
+def _lines(text: str) -> list[str]:
+    """Those that explain something."""
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line and not _NOISE.match(line)]
 
 
-def _telling_line(text: str) -> str:
-    """The last line that says something: tools put their reason there."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if not _NOISE.match(line)]
-    return message_line(telling[-1]) if telling else ""
+def _last_line(text: str) -> str:
+    """Tools put their reason there."""
+    lines = _lines(text)
+    return message_line(lines[-1]) if lines else ""

@@ -1,4 +1,4 @@
-"""Equal answers of many nodes as one line: `n[0001-0998]`."""
+"""Equal replies of many nodes as one line: `n[0001-0998]`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def fold_messages(messages: Mapping[str, str]) -> list[tuple[str, str]]:
     kinds = {}
     examples: dict[str, str] = {}
     for node, message in messages.items():
-        own_name = rf"(?<![\w.-]){re.escape(node)}(?![\w-])"
-        kinds[node] = _ADDRESS.sub("ADDRESS", re.sub(own_name, "NODE", message))
+        node_name = rf"(?<![\w.-]){re.escape(node)}(?![\w-])"
+        kinds[node] = _ADDRESS.sub("ADDRESS", re.sub(node_name, "NODE", message))
         examples.setdefault(kinds[node], message)
     return [(nodes, examples[kind]) for nodes, kind in fold_equal(kinds)]
 

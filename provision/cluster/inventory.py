@@ -11,10 +11,11 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from provision.adapters import clustershell
 from provision.adapters.kubernetes import nodes as kubernetes_nodes
+from provision.adapters.kubernetes.nodes import KubernetesNode
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.core.errors import InvalidSpec
 from provision.core.schema import location, schema_violations
@@ -32,42 +33,33 @@ _FORMS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeNames:
-    """The names of one node: they differ in practice."""
-
-    slurm: str | None = None
-    host: str | None = None
-    ssh: str | None = None
-    kubernetes: str | None = None
-
-    def all(self) -> tuple[str, ...]:
-        names = (self.slurm, self.host, self.ssh, self.kubernetes)
-        return tuple(dict.fromkeys(name for name in names if name))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Node:
     """A node: what we print as its name, and how it is reached.
 
-    address: what ssh connects to. state: the engine's own word, e.g. `drained`; answers: False if
-    the engine says that the node is down. gpus: as the engine counts them, None if it does not.
-    partition: of Slurm, where the node comes from; context: of kubectl. engine_facts: what
-    Kubernetes says about the node.
+    host: the machine's own name, where the engine lists another one. address: what ssh connects to.
+    state: the engine's own word, e.g. `drained`; responds: False if the engine lists the node as
+    down. gpus: as the engine counts them, None if it does not. partition: of Slurm, where the node
+    comes from; context: of kubectl. kubernetes: what the API server lists of the node.
     """
 
     name: str
-    names: NodeNames
     engine: Engine
     address: str
+    host: str = ""
     state: str = ""
     reason: str = ""
-    answers: bool = True
+    responds: bool = True
     features: tuple[str, ...] = ()
     gpus: int | None = None
     gpu_type: str = ""
     partition: str = ""
     context: str = ""
-    engine_facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    kubernetes: KubernetesNode | None = field(default=None, compare=False)
+
+    @property
+    def names(self) -> list[str]:
+        """All names under which `--on` finds the node."""
+        return [self.name, self.host] if self.host else [self.name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +95,7 @@ class NodeDefaults:
 class NodeSelection:
     """What `--on` selects. text: as it was given.
 
-    is_assumed: the engine did not answer, so the nodes stand for some that nobody has seen.
+    is_assumed: the engine did not respond, so the nodes stand for unlisted ones.
     """
 
     text: str
@@ -112,11 +104,27 @@ class NodeSelection:
     is_assumed: bool = False
 
 
+# A group of nodes.yml, which nodes.schema.json checks.
+Group = TypedDict(
+    "Group",
+    {
+        "from": str,
+        "partition": str,
+        "features": str | list[str],
+        "selector": str,
+        "context": str,
+        "group": str,
+        "hosts": str,
+    },
+    total=False,
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
     """A lab's nodes.yml. groups: their definitions by name."""
 
-    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    groups: Mapping[str, Group] = field(default_factory=dict)
     defaults: NodeDefaults = field(default_factory=NodeDefaults)
 
 
@@ -154,7 +162,7 @@ def assume_nodes(on: str, count: int, inventory: Path | None = None) -> NodeSele
     """
     lab = read_inventory(inventory) if inventory else Inventory()
     text = on.strip()
-    group = lab.groups.get(text.removeprefix("@"), {})
+    group: Group = lab.groups.get(text.removeprefix("@"), {})
     prefix, colon, rest = text.partition(":")
     if colon and prefix in ("slurm", "k8s"):
         group = {"from": prefix, "partition": rest, "selector": rest}
@@ -170,7 +178,6 @@ def assume_nodes(on: str, count: int, inventory: Path | None = None) -> NodeSele
         nodes.append(
             Node(
                 name=f"node{number}",
-                names=NodeNames(),
                 engine=engine,
                 address="",
                 partition=group.get("partition", ""),
@@ -206,18 +213,14 @@ def read_inventory(path: Path) -> Inventory:
         raise InvalidSpec(error.in_file(path)) from error
     mistakes = []
     for violation in schema_violations(document, "nodes"):
-        place = location(document, violation.path)
-        mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
+        message = f"{location(document, violation.path)}: {violation.message}."
+        mistakes.append((lines.line(violation.path), message))
     defaults = dict(document.get("defaults", {})) if not mistakes else {}
     trusted, readers = defaults.get("trusted_group"), defaults.get("readers", "all")
     if trusted and readers not in ("all", f"group:{trusted}"):
         line = lines.line(("defaults", "readers"))
         mistakes.append((line, f"`readers: {readers}` leaves out members of `trusted_group`."))
-    keys = lines.keys(("groups",))
-    last_lines = dict(keys)
-    for name, line in keys:
-        if line != last_lines[name]:
-            mistakes.append((line, f"the group `{name}` is repeated."))
+    mistakes += lines.repeated_keys()
     if mistakes:
         sentences = [f"{path}:{line}: {mistake}" for line, mistake in sorted(mistakes)]
         raise InvalidSpec(" ".join(sentences), advice=_ADVICE)
@@ -231,14 +234,13 @@ def _nodes_of_prefix(text: str) -> list[Node] | None:
     """The nodes of `k8s:`, `ssh:`, `exec:` and `local`; None for other texts."""
     prefix, colon, rest = text.partition(":")
     if text == LOCAL:
-        names = NodeNames(host=socket.gethostname())
-        return [Node(name=LOCAL, names=names, engine="local", address="")]
+        return [Node(name=LOCAL, host=socket.gethostname(), engine="local", address="")]
     if not colon:
         return None
     if prefix == "ssh":
-        return [_ssh_node(name) for name in clustershell.expand(rest)]
+        return _ssh_nodes(rest)
     if prefix == "exec":
-        return [_simulated_node(name) for name in clustershell.expand(rest)]
+        return [Node(name=name, engine="exec", address=name) for name in clustershell.expand(rest)]
     if prefix == "k8s":
         return _kubernetes_nodes(rest)
     return None
@@ -252,7 +254,7 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
         operand = match[0]
         group = lab.groups.get(operand.removeprefix("@"))
         if group is not None:
-            nodes = _nodes_of_group(operand.removeprefix("@"), group)
+            nodes = _nodes_of_group(group)
         elif operand == "slurm:":
             raise InvalidSpec(f"`slurm:` in --on `{text}` names no partition.", advice=_FORMS)
         elif operand == LOCAL:
@@ -268,7 +270,7 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
                 advice=_groups_advice(lab),
             )
         elif operand.startswith("@"):
-            nodes = [_ssh_node(name) for name in clustershell.expand(operand)]
+            nodes = _ssh_nodes(operand)
         else:
             return operand
         if not nodes:
@@ -281,7 +283,7 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
     if not names:
         raise InvalidSpec(f"--on `{text}` selects no node.", advice=_groups_advice(lab))
     by_name = _nodes_by_all_names(nodes_by_name.values())
-    return [by_name.get(name) or _ssh_node(name) for name in names]
+    return [by_name.get(name) or Node(name=name, engine="ssh", address=name) for name in names]
 
 
 def _nodes_by_all_names(nodes: Collection[Node]) -> dict[str, Node]:
@@ -290,84 +292,73 @@ def _nodes_by_all_names(nodes: Collection[Node]) -> dict[str, Node]:
     Where several have a name, the later rule decides: a host whose name Slurm knows is the Slurm node,
     and a node's own name is its own.
     """
-    hosts = [node for node in nodes if node.engine == "ssh"]
-    of_engines = [node for node in nodes if node.engine != "ssh"]
+    hosts = {node.name: node for node in nodes if node.engine == "ssh"}
     of_slurm = [node for node in nodes if node.engine == "slurm"]
-    by_name = {name: node for node in of_engines for name in node.names.all()}
-    by_name.update({node.name: node for node in hosts})
-    by_name.update({name: node for node in of_slurm for name in node.names.all()})
-    by_name.update({node.name: node for node in of_engines})
-    return by_name
+    of_engines = [node for node in nodes if node.engine != "ssh"]
+    return {
+        **{name: node for node in of_engines for name in node.names},
+        **hosts,
+        **{name: node for node in of_slurm for name in node.names},
+        **{node.name: node for node in of_engines},
+    }
 
 
-def _nodes_of_group(name: str, group: Mapping[str, Any]) -> list[Node]:
+def _nodes_of_group(group: Group) -> list[Node]:
     if group["from"] == "slurm":
-        features = group.get("features", ())
-        return _slurm_nodes(
-            group["partition"], [features] if isinstance(features, str) else features
-        )
+        features = group.get("features", [])
+        features = [features] if isinstance(features, str) else features
+        return _slurm_nodes(group["partition"], features)
     if group["from"] == "kubernetes":
         return _kubernetes_nodes(group.get("selector", ""), group.get("context", ""))
     if group["from"] == "clustershell":
-        return [_ssh_node(host) for host in clustershell.group(group["group"])]
-    return [_ssh_node(host) for host in clustershell.expand(group["hosts"])]
+        return _ssh_nodes("@" + group["group"].removeprefix("@"))
+    return _ssh_nodes(group["hosts"])
 
 
 def _slurm_nodes(partition: str, features: Sequence[str] = ()) -> list[Node]:
     nodes = []
-    for each in slurm_nodes.list_nodes(partition):
-        if not set(features) <= set(each.features):
-            continue
+    for item in slurm_nodes.list_nodes(partition):
+        if set(features) <= set(item.features):
+            nodes.append(
+                Node(
+                    name=item.name,
+                    host=item.host,
+                    engine="slurm",
+                    address=item.host,
+                    state=item.state + item.flags,
+                    reason=item.reason,
+                    responds=item.responds,
+                    features=item.features,
+                    gpus=item.gpus,
+                    gpu_type=item.gpu_type,
+                    partition=partition,
+                )
+            )
+    return nodes
+
+
+def _kubernetes_nodes(selector: str, context: str = "") -> list[Node]:
+    nodes = []
+    for item in kubernetes_nodes.list_nodes(selector, context):
         nodes.append(
             Node(
-                name=each.name,
-                names=NodeNames(slurm=each.name, host=each.host, ssh=each.host),
-                engine="slurm",
-                address=each.host,
-                state=each.state + each.flags,
-                reason=each.reason,
-                answers=each.answers,
-                features=each.features,
-                gpus=each.gpus,
-                gpu_type=each.gpu_type,
-                partition=partition,
+                name=item.name,
+                host=item.host,
+                engine="kubernetes",
+                address=item.name,
+                state=item.state,
+                responds=item.state.startswith("Ready"),
+                gpus=item.gpus,
+                gpu_type=item.gpu_type,
+                context=context,
+                kubernetes=item,
             )
         )
     return nodes
 
 
-def _kubernetes_nodes(selector: str, context: str = "") -> list[Node]:
-    return [
-        Node(
-            name=each.name,
-            names=NodeNames(kubernetes=each.name, host=each.host),
-            engine="kubernetes",
-            address=each.name,
-            state=each.state,
-            answers=each.state.startswith("Ready"),
-            gpus=each.gpus,
-            gpu_type=each.gpu_type,
-            context=context,
-            engine_facts={
-                "arch": each.arch,
-                "kernel": each.kernel,
-                "os": each.os_image,
-                "container_runtime": each.container_runtime,
-                "kubelet": each.kubelet,
-                "driver": each.driver,
-                "pressure": each.pressure,
-            },
-        )
-        for each in kubernetes_nodes.list_nodes(selector, context)
-    ]
-
-
-def _ssh_node(name: str) -> Node:
-    return Node(name=name, names=NodeNames(ssh=name), engine="ssh", address=name)
-
-
-def _simulated_node(name: str) -> Node:
-    return Node(name=name, names=NodeNames(), engine="exec", address=name)
+def _ssh_nodes(text: str) -> list[Node]:
+    return [Node(name=name, engine="ssh", address=name) for name in clustershell.expand(text)]
 
 
 def _groups_advice(lab: Inventory) -> str:

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 from provision.adapters import squashfs, zstd
 from provision.adapters.http import sha256_of
@@ -24,6 +24,7 @@ from provision.core.atomic import atomic_stream, atomic_write, remove_tree
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.json_text import parse_json
 from provision.core.paths import Folders
+from provision.core.platforms import Platform
 from provision.core.schema import schema_error
 from provision.core.similar_names import did_you_mean
 from provision.core.system_errors import disk_full_raises
@@ -45,28 +46,59 @@ STORE_NAMES = ("envs", "images", "journal.jsonl", "lock", "staging")
 RETAINED = 2
 
 
+class PackedDistribution(TypedDict):
+    """A distribution in a pack. digest: of the bytes of its files."""
+
+    version: str
+    kind: str
+    digest: str
+    shallow_digest: str
+
+
+class Sidecar(TypedDict):
+    """provision/schemas/pack.schema.json describes the fields."""
+
+    schema: int
+    name: str
+    key: str
+    format: PackFormat
+    compression: PackCompression
+    install_path: str
+    made_with: str
+    size: int
+    sha256: str
+    unpacked_size: int
+    unpacked_files: int
+    lock_sha256: str
+    content_hash: str
+    runtime: dict[str, str]
+    python: str
+    platform: Platform
+    glibc_min: str
+    driver_min: str | None
+    root: str
+    shallow_root: str
+    distributions: dict[str, PackedDistribution]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pack:
-    """A packed environment. sidecar: as provision/schemas/pack.schema.json has it."""
+    """A packed environment."""
 
     image: Path
-    sidecar: Mapping[str, Any]
+    sidecar: Sidecar
 
     @property
     def name(self) -> str:
-        return str(self.sidecar["name"])
+        return self.sidecar["name"]
 
     @property
     def key(self) -> str:
-        return str(self.sidecar["key"])
+        return self.sidecar["key"]
 
     @property
     def size(self) -> int:
-        return int(self.sidecar["size"])
-
-    @property
-    def install_path(self) -> PurePosixPath:
-        return PurePosixPath(self.sidecar["install_path"])
+        return self.sidecar["size"]
 
     @property
     def sidecar_path(self) -> Path:
@@ -87,19 +119,16 @@ class PackPlan:
     def filename(self) -> str:
         return self.key + SUFFIXES[self.format]
 
-    def fields(self) -> dict[str, str]:
-        """The same in the sidecar."""
-        return {
-            "name": self.name,
-            "key": self.key,
-            "format": self.format,
-            "compression": self.compression,
-            "install_path": str(self.install_path),
-        }
-
     def is_made(self, pack: Pack) -> bool:
         """Whether a pack is what this plan would make."""
-        return all(pack.sidecar[key] == value for key, value in self.fields().items())
+        sidecar = pack.sidecar
+        planned = (self.key, self.format, self.compression, str(self.install_path))
+        return planned == (
+            sidecar["key"],
+            sidecar["format"],
+            sidecar["compression"],
+            sidecar["install_path"],
+        )
 
 
 def pack_key(name: str, lock_sha256: str, runtime_sha256: str) -> str:
@@ -153,10 +182,10 @@ def read_pack(path: Path) -> Pack:
     return Pack(image=image, sidecar=sidecar)
 
 
-def read_sidecar(path: Path) -> Mapping[str, Any]:
-    """What a sidecar says. Raises IntegrityError for one that is missing or invalid."""
+def read_sidecar(path: Path) -> Sidecar:
+    """Raises IntegrityError for one that is missing or invalid."""
     try:
-        sidecar: Mapping[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        sidecar: Sidecar = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise _damaged(path, "it is missing") from error
     except ValueError as error:
@@ -201,7 +230,11 @@ def _sidecar_of(path: Path) -> Path | None:
 
 
 def _latest_sidecar(folder: Path) -> Path | None:
-    return max(folder.glob("*.json"), key=lambda each: each.stat().st_mtime_ns, default=None)
+    return max(folder.glob("*.json"), key=_modified, default=None)
+
+
+def _modified(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 def _damaged(path: Path, problem: str) -> IntegrityError:
@@ -261,7 +294,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeFacts:
-    """What a tree holds. deep, shallow: answers of provision_runtime.facts.digests."""
+    """What a tree holds. deep, shallow: its digests by provision_runtime.facts.digests."""
 
     size: int
     files: int
@@ -287,16 +320,21 @@ def describe(
     runtime: Mapping[str, str],
     tree: TreeFacts,
     image: Path,
-) -> dict[str, Any]:
+) -> Sidecar:
     """The sidecar of an image. runtime: version and sha256 of the package provision_runtime."""
     python = lock.find("python")
-    distributions = {}
+    distributions: dict[str, PackedDistribution] = {}
     for name, entry in tree.deep["distributions"].items():
         shallow_digest = tree.shallow["distributions"][name]["digest"]
-        distributions[name] = {**entry, "shallow_digest": shallow_digest}
+        fields = {**entry, "shallow_digest": shallow_digest}
+        distributions[name] = cast("PackedDistribution", fields)
     return {
         "schema": SCHEMA,
-        **plan.fields(),
+        "name": plan.name,
+        "key": plan.key,
+        "format": plan.format,
+        "compression": plan.compression,
+        "install_path": str(plan.install_path),
         "made_with": tool_name(plan.format),
         "size": image.stat().st_size,
         "sha256": sha256_of(image),
@@ -315,12 +353,13 @@ def describe(
     }
 
 
-def publish(image: Path, sidecar: Mapping[str, Any], folder: Path) -> Pack:
+def publish(image: Path, sidecar: Sidecar, folder: Path) -> Pack:
     """Move a finished image into a folder of packs, with its sidecar."""
     final = folder / (sidecar["key"] + SUFFIXES[sidecar["format"]])
     pack = Pack(image=final, sidecar=sidecar)
     image.chmod(0o644)
-    _sync(image)
+    with image.open("rb") as file:  # all its bytes are on the disk before its name is
+        os.fsync(file.fileno())
     pack.sidecar_path.unlink(missing_ok=True)
     for suffix in SUFFIXES.values():  # the same environment in another format
         final.with_name(pack.key + suffix).unlink(missing_ok=True)
@@ -333,30 +372,21 @@ def _write_sidecar(pack: Pack) -> None:
     atomic_write(pack.sidecar_path, json.dumps(pack.sidecar, indent=1, sort_keys=True) + "\n")
 
 
-def _sync(path: Path) -> None:
-    """All bytes of a file are on the disk when this returns."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed runs left in a folder of packs: hidden files and trees, and images without
     a sidecar. The caller holds the environment's lock."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_dir():
             remove_tree(path)
-        elif path.name.startswith(".") or (_sidecar_of(path) != path and not _has_sidecar(path)):
+            continue
+        sidecar = _sidecar_of(path)
+        if path.name.startswith(".") or (sidecar and not sidecar.is_file()):
             path.unlink()
-
-
-def _has_sidecar(image: Path) -> bool:
-    sidecar = _sidecar_of(image)
-    return sidecar is not None and sidecar.is_file()
 
 
 def remove_older(folder: Path) -> None:
     """Remove all but the latest packs of an environment."""
-    by_age = sorted(folder.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)
+    by_age = sorted(folder.glob("*.json"), key=_modified)
     for sidecar in by_age[:-RETAINED]:
         sidecar.unlink()
         for suffix in SUFFIXES.values():

@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from provision_runtime.node.program import ACTIONS, MARK, SLURM_NODE
 
@@ -36,9 +35,9 @@ import sys
 if sys.version_info < {oldest}:
     import json, os
     text = "%s is Python %s" % (sys.executable or "python3", sys.version.split()[0])
-    answer = {{"error": {{"reason": "python-too-old", "message": text}}}}
-    answer["slurm_node"] = os.environ.get({slurm_variable!r})
-    sys.stdout.write("\\n" + {mark!r} + json.dumps(answer) + "\\n")
+    reply = {{"error": {{"reason": "python-too-old", "message": text}}}}
+    reply["slurm_node"] = os.environ.get({slurm_variable!r})
+    sys.stdout.write("\\n" + {mark!r} + json.dumps(reply) + "\\n")
     sys.stdout.flush()
     os._exit(0)
 # A module in the current folder must not hide one of the standard library.
@@ -58,16 +57,16 @@ class ProgramModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 sys.meta_path.insert(0, ProgramModules(json.loads(zlib.decompress(base64.b64decode({payload!r})).decode())))
 """
 _CALL = """\
-importlib.import_module({program!r}).main(json.loads({request!r}))
+importlib.import_module({program!r}).main(*json.loads({request!r}))
 # A fact that hangs (a dead NFS server) has a thread that never ends.
 os._exit(0)
 """
 
 
-def node_program(action: str, arguments: Mapping[str, Any]) -> bytes:
+def node_program(action: str, arguments: Mapping[str, object]) -> bytes:
     """The program that runs an action of `provision_runtime/node/program.py` with these arguments,
     which JSON must be able to hold. ASCII."""
-    request = json.dumps({"action": action, "arguments": dict(arguments)})
+    request = json.dumps([action, dict(arguments)])
     with _PARSING:
         text = _modules_text(action)
     return text + _CALL.format(program=PROGRAM, request=request).encode("ascii")

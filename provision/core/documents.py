@@ -187,6 +187,8 @@ class DriftNode(TypedDict, total=False):
 class DriftRecord(TypedDict, total=False):
     """drift.schema.json."""
 
+    schema: int
+    kind: str
     made_by: str
     written_at: str
     name: str
@@ -196,6 +198,7 @@ class DriftRecord(TypedDict, total=False):
     expected: str | None
     verdict: str
     counts: dict[str, int]
+    distributions: int | None
     facts: list[DriftFact]
     failures: list[dict[str, str]]
     notes: list[str]

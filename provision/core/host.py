@@ -102,7 +102,7 @@ def has_ended(identity: list[str]) -> bool:
         state, current_start_time = _read_stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         # /proc may hide the processes of other users (hidepid=2); a signal finds them.
-        return not _answers_signals(pid)
+        return not _takes_signals(pid)
     except OSError:
         return False
     return current_start_time != start_time or state in "ZX"
@@ -121,7 +121,7 @@ def _read_stat(pid: int) -> tuple[str, str]:
     return fields[_STATE], fields[_START_TIME]
 
 
-def _answers_signals(pid: int) -> bool:
+def _takes_signals(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):  # OverflowError: no process has such a number
@@ -133,7 +133,7 @@ def _answers_signals(pid: int) -> bool:
 
 # The driver of a machine that sleeps needs seconds to wake its GPUs (no persistence mode); one that
 # hangs must not hang us.
-ANSWER_TIMEOUT_S = 30.0
+REPLY_TIMEOUT_S = 30.0
 COMMAND = ["nvidia-smi", "--format=csv,noheader"]
 # A driver before 510 does not know compute_cap, and prints nothing at all if that is queried.
 FIELDS = ("driver_version,compute_cap,name", "driver_version,name")
@@ -146,12 +146,12 @@ def this_machine() -> HostGpus:
     for fields in FIELDS:
         try:
             result = process.run(
-                [*COMMAND, f"--query-gpu={fields}"], timeout_s=ANSWER_TIMEOUT_S, check=False
+                [*COMMAND, f"--query-gpu={fields}"], timeout_s=REPLY_TIMEOUT_S, check=False
             )
         except ToolMissing:
             return HostGpus(why="there is no nvidia-smi on this machine")
         except TimedOut:
-            return HostGpus(why=f"nvidia-smi did not respond within {ANSWER_TIMEOUT_S:.0f} s")
+            return HostGpus(why=f"nvidia-smi did not respond within {REPLY_TIMEOUT_S:.0f} s")
         machine = parse_nvidia_smi(result.stdout.strip() or result.stderr)
         if machine.gpus:
             break
@@ -221,7 +221,7 @@ def _gpu_identity() -> tuple[str, str]:
     try:
         result = process.run(
             [*COMMAND, "--query-gpu=driver_version,uuid,name"],
-            timeout_s=ANSWER_TIMEOUT_S,
+            timeout_s=REPLY_TIMEOUT_S,
             check=False,
         )
     except ToolMissing:

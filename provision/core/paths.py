@@ -98,15 +98,15 @@ def default_folders(envs: Path | None = None) -> Folders:
     """
     import platformdirs
 
-    places = settings.places(os.environ)
-    data = os.environ.get("PROVISION_DATA") or places.get("data")
-    cache = os.environ.get("PROVISION_CACHE") or places.get("cache")
+    folder_settings = settings.folder_settings(os.environ)
+    data = os.environ.get("PROVISION_DATA") or folder_settings.get("data")
+    cache = os.environ.get("PROVISION_CACHE") or folder_settings.get("cache")
     data = data or platformdirs.user_data_path("provision")
     cache = cache or platformdirs.user_cache_path("provision")
     envs = Path(envs or os.environ.get("PROVISION_ENVS") or "envs")
     templates = Path("templates")
-    if envs == Path("envs") and not envs.exists() and "envs" in places:
-        envs = places["envs"]
+    if envs == Path("envs") and not envs.exists() and "envs" in folder_settings:
+        envs = folder_settings["envs"]
         templates = envs.parent / "templates"
     return Folders(
         data=Path(data).absolute(),
@@ -133,9 +133,9 @@ def owner_writes_only() -> Iterator[None]:
     Threads have one umask: it is the user's again when the last of their blocks has ended."""
     with _protection:
         if not _umasks:
-            others_write = stat.S_IWGRP | stat.S_IWOTH
-            _umasks.append(os.umask(others_write))
-            os.umask(_umasks[0] | others_write)
+            foreign_write_bits = stat.S_IWGRP | stat.S_IWOTH
+            _umasks.append(os.umask(foreign_write_bits))
+            os.umask(_umasks[0] | foreign_write_bits)
         else:
             _umasks.append(_umasks[0])
     try:

@@ -123,20 +123,28 @@ def run(
     timeout_s. In any case, Ctrl-C included, the child and its children have ended afterwards.
     """
     argv = [os.fspath(part) for part in command]
+    stdout_reader: _LinePipe | None = None
+    reader: _Reader | None = None
+    if on_stdout_line is not None or most_bytes is not None:
+        stdout_reader = _LinePipe(on_stdout_line, most_bytes)
+    if on_stderr_line is not None or most_bytes is not None:
+        reader = _LinePipe(on_stderr_line, most_bytes)
+    elif show and sys.stderr.isatty():
+        reader = _Terminal(hidden)
     with (
-        _open_stdout_reader(on_stdout_line, most_bytes) as stdout_reader,
-        _open_stderr_reader(show, hidden, on_stderr_line, most_bytes) as reader,
+        _reading(stdout_reader),
+        _reading(reader),
         _open_feeder(feed) as stdin,
-        contextlib.ExitStack() as held_signals,
+        contextlib.ExitStack() as signals,
     ):
         stderr = reader.child_end if reader else subprocess.PIPE
-        held_signals.enter_context(_hold_signals())
+        signals.enter_context(_hold_signals())
         stdout = stdout_reader.child_end if stdout_reader else subprocess.PIPE
         prepare = _protect_files if owner_writes_only else _die_with_parent
         child = _start(argv, env, cwd, stdin, stdout, stderr, prepare)
         _running.add(child)
         try:
-            held_signals.close()
+            signals.close()
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise TimedOut(
@@ -221,8 +229,8 @@ def _die_with_parent() -> None:
 
 def _protect_files() -> None:
     _die_with_parent()
-    others_write = stat.S_IWGRP | stat.S_IWOTH
-    os.umask(os.umask(others_write) | others_write)
+    foreign_write_bits = stat.S_IWGRP | stat.S_IWOTH
+    os.umask(os.umask(foreign_write_bits) | foreign_write_bits)
 
 
 def run_in_threads(
@@ -300,16 +308,16 @@ class _Terminal:
         while piece := self._read():
             self._recorded = (self._recorded + piece)[-self.RECORDED_BYTES :]
             *lines, unfinished = (unfinished + piece).split(b"\n")
-            shown = []
+            visible = []
             for line in lines:
                 # Codes of a hidden line may clear a progress bar.
                 codes = b"".join(_TERMINAL_CODES.findall(line)) + b"\r"
-                shown.append(codes if self._is_hidden(line) else line + b"\n")
+                visible.append(codes if self._is_hidden(line) else line + b"\n")
             if not self._may_become_hidden(unfinished):
-                shown.append(unfinished)
+                visible.append(unfinished)
                 unfinished = b""
             with contextlib.suppress(OSError):
-                os.write(2, b"".join(shown))
+                os.write(2, b"".join(visible))
         with contextlib.suppress(OSError):
             os.write(2, unfinished)
 
@@ -385,41 +393,18 @@ class _LinePipe:
         return "".join(self._lines)
 
 
-@contextlib.contextmanager
-def _open_stdout_reader(
-    on_line: Callable[[str], None] | None, most_bytes: int | None
-) -> Iterator[_LinePipe | None]:
-    """What reads the child's standard output while it runs; None if it is read at its end."""
-    if on_line is None and most_bytes is None:
-        yield None
-        return
-    reader = _LinePipe(on_line, most_bytes)
-    reader.start()
-    try:
-        yield reader
-    finally:
-        reader.close()
+_Reader = _Terminal | _LinePipe
 
 
 @contextlib.contextmanager
-def _open_stderr_reader(
-    show: bool,
-    hidden: Sequence[str],
-    on_line: Callable[[str], None] | None,
-    most_bytes: int | None,
-) -> Iterator[_Terminal | _LinePipe | None]:
-    """What reads the child's standard error while it runs; None if it is read at its end."""
-    reader: _Terminal | _LinePipe
-    if on_line is not None or most_bytes is not None:
-        reader = _LinePipe(on_line, most_bytes)
-    elif show and sys.stderr.isatty():
-        reader = _Terminal(hidden)
-    else:
-        yield None
+def _reading(reader: _Reader | None) -> Iterator[None]:
+    """Read a child's output while it runs; None: it is read at its end."""
+    if reader is None:
+        yield
         return
     reader.start()
     try:
-        yield reader
+        yield
     finally:
         reader.close()
 

@@ -114,7 +114,11 @@ def _most_telling(error: Any) -> Any:
     ]
     if not alternatives:
         return error
-    return _most_telling(max(alternatives, key=lambda alternative: len(alternative.instance_path)))
+
+    def closeness(alternative: Any) -> tuple[int, bool]:
+        return len(alternative.instance_path), alternative.kind.name != "type"
+
+    return _most_telling(max(alternatives, key=closeness))
 
 
 def _not_json(value: Any, path: DocumentPath) -> tuple[DocumentPath, str]:

@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict, cast, get_args
 
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import (
@@ -20,8 +20,8 @@ from provision.core.mirrors import (
     MirrorSetting,
     merge_settings,
     parse_mirror,
-    path_from_url,
 )
+from provision.core.schema import schema_error
 from provision.core.yaml_text import YamlError, parse_yaml, read_source_text
 
 FILE = "settings.yml"
@@ -29,11 +29,24 @@ FILE = "settings.yml"
 JOINED = "joined.yml"
 CONFIG = "PROVISION_CONFIG"
 MIRRORS = "PROVISION_MIRRORS"
+# Its earlier form, for all channels: CI configurations have it, and to ignore it would be silent.
 CHANNEL_ALIAS = "PROVISION_CHANNEL_ALIAS"
 # data, cache: as PROVISION_DATA and PROVISION_CACHE. tmp: for temporary files, if it exists. envs:
 # the environments, where the working folder has none.
-PLACES = ("data", "cache", "tmp", "envs")
-KEYS = ("mirrors", "smoke", *PLACES)
+FolderKey = Literal["data", "cache", "tmp", "envs"]
+FOLDER_KEYS: tuple[FolderKey, ...] = get_args(FolderKey)
+KEYS = ("mirrors", "smoke", *FOLDER_KEYS)
+
+
+class Settings(TypedDict, total=False):
+    """settings.schema.json."""
+
+    mirrors: list[str] | None
+    smoke: list[str] | None
+    data: str
+    cache: str
+    tmp: str
+    envs: str
 
 
 def mirror_settings(
@@ -48,21 +61,9 @@ def mirror_settings(
     from_options = [parse_mirror(text, directory) for text in options]
     from_variables = [parse_mirror(text, directory) for text in environ.get(MIRRORS, "").split()]
     if environ.get(CHANNEL_ALIAS):
-        from_variables.append(_alias_setting(environ[CHANNEL_ALIAS], directory))
+        from_variables.append(parse_mirror(f"{ALL_CHANNELS}={environ[CHANNEL_ALIAS]}", directory))
     from_files = [_read_mirrors(path) for path in settings_files(environ)]
     return merge_settings(from_options, from_variables, *from_files)
-
-
-def _alias_setting(text: str, directory: Path) -> MirrorSetting:
-    """A mirror of all channel names. It is a URL, seldom a folder: a folder that does not exist is
-    a typing error, not an outage."""
-    setting = parse_mirror(f"{ALL_CHANNELS}={text}", directory)
-    if "://" not in text and not path_from_url(setting.url).is_dir():
-        raise InvalidSpec(
-            f"{path_from_url(setting.url)} does not exist.",
-            advice="A channel alias is a URL (https://…), or a folder of channels.",
-        )
-    return setting
 
 
 def settings_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -90,7 +91,7 @@ def joined_file() -> Path:
     return platformdirs.user_config_path("provision") / JOINED
 
 
-def places(environ: Mapping[str, str], without: Path | None = None) -> dict[str, Path]:
+def folder_settings(environ: Mapping[str, str], without: Path | None = None) -> dict[str, Path]:
     """The folders that settings files name, by key; the first file that names one decides.
 
     without: a file to leave out.
@@ -100,13 +101,13 @@ def places(environ: Mapping[str, str], without: Path | None = None) -> dict[str,
         if path == without:
             continue
         content = _read(path)
-        for key in PLACES:
+        for key in FOLDER_KEYS:
             if key in content:
-                chosen.setdefault(key, _place(path, key, content[key]))
+                chosen.setdefault(key, _folder(path, key, content[key]))
     return chosen
 
 
-def place_path(text: str, folder: Path) -> Path:
+def folder_path(text: str, folder: Path) -> Path:
     """A folder as settings and lab.yml write it: `~` and `{user}` are replaced, and a relative
     path starts from `folder`. Raises ValueError for another word in braces, for `~NAME` of an
     unknown user, and for characters that cannot be printed."""
@@ -121,23 +122,20 @@ def place_path(text: str, folder: Path) -> Path:
         raise ValueError(f"`{text}`: {error}") from error
 
 
-def _place(path: Path, key: str, value: object) -> Path:
+def _folder(path: Path, key: str, value: str) -> Path:
     try:
-        if isinstance(value, str) and value:
-            return place_path(value, path.parent)
-        problem = "it is not a path"
+        return folder_path(value, path.parent)
     except ValueError as error:
-        problem = str(error)
-    raise InvalidSpec(
-        f"{path}: `{key}` does not name a folder: {problem}.",
-        advice=f"Write `{key}: /scratch/{{user}}/provision`, for instance.",
-    )
+        raise InvalidSpec(
+            f"{path}: `{key}` does not name a folder: {error}.",
+            advice=f"Write `{key}: /scratch/{{user}}/provision`, for instance.",
+        ) from error
 
 
-def apply_places(environ: MutableMapping[str, str]) -> None:
+def apply_folders(environ: MutableMapping[str, str]) -> None:
     """Set the variables that say where temporary files and uv's cache go, for this process and its
     children. A variable that is set stays."""
-    folders = places(environ)
+    folders = folder_settings(environ)
     tmp, cache = folders.get("tmp"), folders.get("cache")
     if tmp is not None and tmp.is_dir() and not environ.get("TMPDIR"):
         environ["TMPDIR"] = str(tmp)
@@ -146,7 +144,7 @@ def apply_places(environ: MutableMapping[str, str]) -> None:
         environ["UV_CACHE_DIR"] = str(cache / "uv")
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path) -> Settings:
     """The content of a settings file. Raises InvalidSpec."""
     try:
         content = parse_yaml(read_source_text(path)) or {}
@@ -154,18 +152,14 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise InvalidSpec(f"{path} is not YAML: it is not UTF-8.") from error
     except YamlError as error:
         raise InvalidSpec(f"{path} is not YAML: {error.problem}.") from error
-    advice = f"Its keys: {', '.join(KEYS)}."
-    if not isinstance(content, dict):
-        raise InvalidSpec(f"{path} is not a mapping.", advice=advice)
-    unknown_keys = sorted(str(key) for key in content if key not in KEYS)
-    if unknown_keys:
-        raise InvalidSpec(f"{path} has unknown keys: {', '.join(unknown_keys)}.", advice=advice)
-    return content
+    problem = schema_error(content, "settings")
+    if problem:
+        raise InvalidSpec(f"{path}: {problem}.", advice=f"Its keys: {', '.join(KEYS)}.")
+    return cast(Settings, content)
 
 
 def _read_mirrors(path: Path) -> list[MirrorSetting]:
-    rows = _texts(path, "mirrors", "--mirror", "`- NAME_OR_URL=URL` or `- DIR`")
-    return [parse_mirror(row, path.parent) for row in rows]
+    return [parse_mirror(text, path.parent) for text in _read(path).get("mirrors") or ()]
 
 
 def smoke_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -173,15 +167,5 @@ def smoke_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
     one of a key decides."""
     texts: list[str] = []
     for path in reversed(settings_files(environ)):
-        texts += _texts(path, "smoke", "--set", "`- KEY=VALUE`")
+        texts += _read(path).get("smoke") or ()
     return tuple(texts)
-
-
-def _texts(path: Path, key: str, option: str, form: str) -> list[str]:
-    """The values of a key that is a list of what an option takes."""
-    rows = _read(path).get(key) or []
-    if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
-        raise InvalidSpec(
-            f"{path}: `{key}` is not a list of what {option} takes.", advice=f"Write {form}."
-        )
-    return rows

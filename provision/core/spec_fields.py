@@ -18,7 +18,7 @@ from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 SpecContent = Mapping[str, Any]
 SourceName = str  # the name of a source, which `provision.sources` knows, or auto
 PythonFrom = Literal["auto", "channel", "host"]
-# The form of a key's values. `resolver/spec.py` validates each kind, `cli/options.py` makes an
+# The form of a key's values. `resolver/spec.py` validates each kind, `cli/spec_options.py` makes an
 # option of it.
 Kind = Literal[
     "text",  # matches `pattern`
@@ -59,9 +59,10 @@ class SpecKey:
     example: str = ""  # what a value looks like, for error messages
     item: str = ""  # what an item of the list is called
     choices: tuple[str, ...] = ()
-    about_gpus: bool = False  # says nothing about a build without CUDA
+    is_gpu_key: bool = False  # says nothing about a build without CUDA
     extends_file: bool = False  # the option's items are added to those of spec.yml
     installs: tuple[str, ...] = ()  # the packages that a flag adds
+    in_file_only: bool = False  # spec.yml states it, and no option does
 
     @property
     def is_list(self) -> bool:
@@ -103,7 +104,7 @@ class Spec:
             docs="`12.1`, `12` (newest 12.x), `auto` (newest that the machine runs)",
             pattern=r"\d+(\.\d+)?|auto",
             example="12.1, 12 (the newest 12.x) or auto",
-            about_gpus=True,
+            is_gpu_key=True,
         )
     )
     python: str | None = field(
@@ -128,7 +129,7 @@ class Spec:
             "a requirement on the solver",
             pattern=r"\d+(\.\d+){0,3}",
             example="2.20.5",
-            about_gpus=True,
+            is_gpu_key=True,
         ),
     )
     cudnn: str | None = field(
@@ -140,7 +141,7 @@ class Spec:
             docs="the same for cuDNN",
             pattern=r"\d+(\.\d+){0,3}",
             example="8.9.2.26 or 9.1",
-            about_gpus=True,
+            is_gpu_key=True,
         ),
     )
     gpu: tuple[str, ...] = field(
@@ -153,7 +154,7 @@ class Spec:
             "prints",
             pattern=GPU,
             item="a GPU",
-            about_gpus=True,
+            is_gpu_key=True,
         ),
     )
     driver: str | None = field(
@@ -165,7 +166,7 @@ class Spec:
             docs="the oldest NVIDIA driver that the build must run on: `535`, `535.54.03`",
             pattern=r"\d+(\.\d+){0,2}",
             example="535 or 535.54.03",
-            about_gpus=True,
+            is_gpu_key=True,
         ),
     )
     glibc: str | None = field(
@@ -320,7 +321,7 @@ class Spec:
             "stay in the passport",
             pattern=r"[a-z0-9][a-z0-9.-]*",
             item="the id of a warning",
-            extends_file=True,
+            in_file_only=True,
         ),
     )
     fast_checkpoints: bool = field(
@@ -376,65 +377,39 @@ SPEC_KEYS = declared_keys(Spec)
 # The flags that add packages unless they are switched off.
 DEFAULT_PACKAGE_KEYS = tuple(key for key in SPEC_KEYS if key.installs and key.default == "yes")
 
-# The options of a query, declared once as those of a spec are. A query has looser forms: a
-# free-threaded Python, several sources.
+_KEYS_BY_OPTION = {key.option: key for key in SPEC_KEYS}
+
+
+def _query_key(name: str, help: str, **changes: Any) -> SpecKey:
+    """An option of a query: that of a request with another help, and perhaps looser forms."""
+    declared = _KEYS_BY_OPTION[f"--{name}"]
+    return dataclasses.replace(declared, name=name, default="", help=help, **changes)
+
+
+# The options of a query.
 QUERY_KEYS = (
-    SpecKey(
-        kind="release",
-        name="torch",
-        metavar="EXPR",
-        help="PyTorch release: 2, 2.3, 2.3.1, '>=2.3,<2.6' or latest.",
-    ),
-    SpecKey(
-        kind="text",
-        name="cuda",
-        metavar="X.Y",
-        help="Built for this CUDA: 12.1, or 12 for every 12.x.",
+    _query_key("torch", "PyTorch release: 2, 2.3, 2.3.1, '>=2.3,<2.6' or latest.", metavar="EXPR"),
+    _query_key(
+        "cuda",
+        "Built for this CUDA: 12.1, or 12 for every 12.x.",
         pattern=r"\d+(\.\d+)?",
         example="12.1 or 12",
     ),
-    SpecKey(
+    _query_key(
+        "python",
+        "Built for this Python: 3.13, or 3.13t for a free-threaded one.",
         kind="text",
-        name="python",
-        metavar="X.Y",
-        help="Built for this Python: 3.13, or 3.13t for a free-threaded one.",
         pattern=r"3\.\d+t?",
         example="3.11, or 3.13t for a free-threaded one",
     ),
-    SpecKey(
-        kind="gpus",
-        name="gpu",
-        metavar="GPU",
-        help="Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. Repeatable.",
-    ),
-    SpecKey(
-        kind="text",
-        name="driver",
-        metavar="VERSION",
-        help="Runs with this NVIDIA driver: 535, or 535.129.03.",
-        pattern=r"\d+(\.\d+){0,2}",
-        example="535 or 535.129.03",
-    ),
-    SpecKey(
-        kind="text",
-        name="glibc",
-        metavar="X.Y",
-        help="Runs with this glibc.",
-        pattern=r"\d+\.\d+",
-        example="2.28",
-    ),
-    SpecKey(
-        kind="list",
-        name="platform",
-        help="For this platform. Repeatable.",
-        choices=PLATFORMS,
-    ),
-    SpecKey(kind="sources", name="source", help="From this source. Repeatable."),
-    SpecKey(
-        kind="text",
-        name="nccl",
-        metavar="VERSION",
-        help="Has this NCCL, or can be combined with it: 2.27 or 2.27.5.",
+    _query_key("gpu", "Runs on this GPU: sm_90, 9.0, H100, or nvidia-smi's name. Repeatable."),
+    _query_key("driver", "Runs with this NVIDIA driver: 535, or 535.129.03."),
+    _query_key("glibc", "Runs with this glibc."),
+    _query_key("platform", "For this platform. Repeatable."),
+    _query_key("source", "From this source. Repeatable.", kind="sources"),
+    _query_key(
+        "nccl",
+        "Has this NCCL, or can be combined with it: 2.27 or 2.27.5.",
         pattern=r"\d+(\.\d+){0,2}",
         example="2.27 or 2.27.5",
     ),

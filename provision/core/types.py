@@ -104,6 +104,12 @@ class LockedPackage:
         return is_source(self.url)
 
     @property
+    def is_archive(self) -> bool:
+        """An index's source archive: there is no wheel."""
+        is_file = self.manager == "pip" and not self.is_source
+        return is_file and not self.filename.endswith(".whl")
+
+    @property
     def is_editable(self) -> bool:
         return self.url.endswith(EDITABLE)
 

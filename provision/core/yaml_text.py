@@ -4,7 +4,7 @@ not YAML.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,23 @@ class YamlLines:
         if node is None or node.id != "mapping":
             return []
         return [(str(key.value), key.start_mark.line + 1) for key, _ in node.value]
+
+    def repeated_keys(self) -> Iterator[tuple[int, str]]:
+        """The line of each key that its mapping has already, and a sentence about it."""
+        pending = [self._root]
+        while pending:
+            node = pending.pop()
+            if node is None or node.id == "scalar":
+                continue
+            children = node.value
+            if node.id == "mapping":
+                children = [value for _, value in node.value]
+                keys: set[str] = set()
+                for key, _ in node.value:
+                    if key.value in keys:
+                        yield key.start_mark.line + 1, f"`{key.value}` is repeated."
+                    keys.add(str(key.value))
+            pending += children
 
     def _child(self, node: Any, step: str | int) -> tuple[int, Any] | None:
         if node is None:

@@ -14,7 +14,7 @@ from typing import Literal
 from provision.core.errors import InvalidSpec
 from provision.core.types import Resolution
 
-# The ranks have this long from the signal to the end of the job, unless --signal says otherwise.
+# The ranks have this long from the signal to the end of the job, unless --set signal says otherwise.
 SIGNAL_S = 120
 # The part of that which is left for requeueing, after the ranks' part.
 REQUEUE_S = 15
@@ -186,7 +186,7 @@ def check_job(job: JobSpec, resolution: Resolution) -> None:
     if job.command == ("-m",):
         problems.append("-m needs the name of a module")
     if job.ranks is not None and not job.has_ranks:
-        problems.append("--ranks is for Python code (train.py or -m MODULE)")
+        problems.append("--set ranks is for Python code (train.py or -m MODULE)")
     problems += _time_problems(job)
     if problems:
         raise InvalidSpec(f"This job cannot run: {'; '.join(problems)}.")
@@ -196,7 +196,7 @@ def _time_problems(job: JobSpec) -> list[str]:
     problems = []
     if job.signal_s is not None and job.signal_s < MIN_SIGNAL_S:
         problems.append(
-            f"--signal {job.signal_s} leaves no time to save: at least {MIN_SIGNAL_S} s"
+            f"--set signal={job.signal_s} leaves no time to save: at least {MIN_SIGNAL_S} s"
         )
     if job.time_s is not None and job.signal_s is not None and job.time_s <= 2 * job.signal_s:
         problems.append(

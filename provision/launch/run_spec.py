@@ -166,6 +166,7 @@ def docker_arguments(
 # command line.
 TOKEN_VARIABLE = "JUPYTER_TOKEN"
 LOOPBACK = "127.0.0.1"
+PORT_MAX = 65535
 # Packages that serve notebooks, the most convenient first, with the module to run and its page.
 NOTEBOOK_SERVERS: Mapping[str, tuple[str, str]] = {
     "jupyterlab": ("jupyterlab", "lab"),
@@ -220,11 +221,11 @@ class NotebookServer:
         return f"http://{_bracketed(address)}:{self.port}/{self.page}?token={token}"
 
 
-def find_notebook_server(
-    lock: Lock, *, port: int = 8888, address: str = LOOPBACK
-) -> NotebookServer:
-    """The server that an environment contains. InvalidSpec if it contains none, or for an invalid
-    address."""
+def find_notebook_server(lock: Lock, endpoint: str) -> NotebookServer:
+    """The server that an environment contains, at [ADDRESS:]PORT. InvalidSpec if it contains none,
+    or for an invalid address or port."""
+    address, _, port = endpoint.rpartition(":")
+    address = address.removeprefix("[").removesuffix("]") or LOOPBACK
     try:
         ipaddress.ip_address(address)
     except ValueError as error:
@@ -232,10 +233,12 @@ def find_notebook_server(
             f"{address!r} is not an IP address.",
             advice="Write a numeric address: 127.0.0.1, or 0.0.0.0 for all.",
         ) from error
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) <= PORT_MAX):
+        raise InvalidSpec(f"{port!r} is not a port.", advice=f"Write a number up to {PORT_MAX}.")
     locked_names = {canonicalize_name(package.name) for package in lock.packages}
     for package, (module, page) in NOTEBOOK_SERVERS.items():
         if package in locked_names:
-            return NotebookServer(module=module, page=page, port=port, address=address)
+            return NotebookServer(module=module, page=page, port=int(port), address=address)
     raise InvalidSpec(
         f"{lock.path} has none of {', '.join(NOTEBOOK_SERVERS)}: nothing in the image serves "
         "notebooks.",

@@ -11,12 +11,12 @@ from provision.launch.durations import slurm_time
 from provision.launch.jobs import JobSpec
 
 # One task on each node, and how the job is told to save and is requeued: these are ours.
-OWN_OPTIONS = {
+RESERVED_OPTIONS = {
     "chdir": "the folder from which you run provision",
     "comment": "how `provision jobs` knows its jobs",
-    "cpus-per-task": "--cpus",
+    "cpus-per-task": "--set cpus",
     "gpus-per-node": "--gpus",
-    "job-name": "--job-name",
+    "job-name": "--set job_name",
     "nodes": "--nodes",
     "ntasks-per-node": "one task on each node starts the ranks",
     "ntasks": "one task on each node starts the ranks",
@@ -24,7 +24,7 @@ OWN_OPTIONS = {
     "open-mode": "a requeued job goes on with its log",
     "requeue": "--requeue",
     "no-requeue": "--requeue",
-    "signal": "--signal",
+    "signal": "--set signal",
     "time": "--time",
     "partition": "--on",
     "exclude": "--on",
@@ -97,14 +97,14 @@ def parse_option(text: str) -> Directive:
             f"{text!r} is not an option of sbatch.", advice="Write it as --option=value."
         )
     option, value = match[1], match[2]
-    if option in OWN_OPTIONS:
+    if option in RESERVED_OPTIONS:
         raise InvalidSpec(
-            f"--{option} of sbatch is set by provision: {OWN_OPTIONS[option]}.",
-            advice=f"Leave --sbatch={text} out.",
+            f"--{option} of sbatch is set by provision: {RESERVED_OPTIONS[option]}.",
+            advice=f"Leave --set sbatch={text} out.",
         )
     if value is not None and not value.isprintable():
         raise InvalidSpec(f"{text!r} has characters that no line of a script can hold.")
-    return Directive(option=option, value=value, reason="as --sbatch says")
+    return Directive(option=option, value=value, reason="as --set sbatch says")
 
 
 def _quoted(value: str) -> str:

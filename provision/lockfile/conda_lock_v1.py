@@ -161,9 +161,12 @@ def read_platforms(path: Path) -> tuple[Lock, ...]:
     return tuple(_lock(path, content, document, platform) for platform in platforms)
 
 
-def read_file(path: Path) -> LockFile:
-    """All of a lock file. Raises IntegrityError if it is not a lock file of version 1."""
-    content, document = _load(path)
+def read_file(path: Path, content: bytes | None = None) -> LockFile:
+    """All of a lock file. content: what it is to hold, instead of what it holds.
+
+    Raises IntegrityError if it is not a lock file of version 1.
+    """
+    content, document = _load(path, content)
     metadata = document["metadata"]
     entries = []
     credentials = []
@@ -237,10 +240,10 @@ def compose(
     return text, _lock(path, text.encode(), document, None)
 
 
-def _load(path: Path) -> tuple[bytes, LockDocument]:
+def _load(path: Path, content: bytes | None = None) -> tuple[bytes, LockDocument]:
     """The bytes of a lock file, and its document as the schema has it."""
     try:
-        content = read_source(path)
+        content = read_source(path) if content is None else content
         document = parse_yaml(content)
     except YamlError as error:
         raise IntegrityError(error.in_file(path), advice=_RELOCK) from error

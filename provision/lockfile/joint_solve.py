@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from packaging.utils import canonicalize_name
 
 from provision import sources
 from provision.adapters import conda
 from provision.adapters import uv as wheels
+from provision.adapters.uv import ResolveRequest
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec, Unsolvable
 from provision.core.platforms import Platform, host_platform
@@ -24,8 +26,10 @@ from provision.core.types import Lock, LockedPackage, Resolution
 from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
 from provision.lockfile.diagnose.unsat_core import PinReasons
 from provision.lockfile.input_files import LockInputs
+from provision.sources.base import REQUESTED
 
 Packages = tuple[LockedPackage, ...]
+T = TypeVar("T")
 
 # conda packages that the package index has under another name, by which wheels require them.
 # Source: the dist-info they install.
@@ -95,12 +99,18 @@ def joint_solve(
         as_of=as_of,
     )
     wheel_request = None
+    own = {pin.requirement for pin in resolution.pins if pin.reason != REQUESTED}
+    named = tuple(text for text in inputs.pip if text not in own)
     if inputs.pip:
         build_path = None
         if resolution.needs_local_build:
             build_path = resolution.local_version.partition("+")[2]
         wheel_request = wheels.ResolveRequest(
-            requirements=tuple(absolute_requirement(text, inputs.folder) for text in inputs.pip),
+            # uv chooses a version for what comes first, unless something conflicts with it later.
+            requirements=tuple(
+                absolute_requirement(text, inputs.folder)
+                for text in sorted(inputs.pip, key=lambda text: text in own)
+            ),
             python=resolution.python,
             glibc=virtual_packages["__glibc"],
             platform=platform,
@@ -109,33 +119,39 @@ def joint_solve(
             mirrors=solver.mirrors,
         )
     reasons = PinReasons.of(resolution.pins, _wheel_bounds(inputs.pip))
-    return JointSolve(solver, conda_request, wheel_request, reasons)
+    return JointSolve(solver, conda_request, wheel_request, reasons, named)
 
 
 @dataclass(frozen=True)
 class JointSolve:
     """Two solvers that must agree on one platform.
 
-    Wheels are for what conda does not provide. A Python package that both have comes from conda and
-    binds the wheels. If the wheels conflict with conda's choice (its pip brings the newest
-    setuptools, which some torch releases refuse), conda is bound by theirs.
+    Wheels are for what conda does not provide. A Python package that both have comes from conda, in
+    a version that the wheels allow: conda's pip brings the newest setuptools, which some releases of
+    torch refuse, and which would leave vLLM at a release of 2023.
+
+    named: the wheels that the user requested. They are as new as everything requested allows.
     """
 
     solver: conda.Solver
     conda: conda.SolveRequest
     wheels: wheels.ResolveRequest | None
     reasons: PinReasons
+    named: tuple[str, ...] = ()
 
     def solve(self) -> Packages:
         conda_packages = self.solve_conda()
         if self.wheels is None:
             return conda_packages
-        try:
-            wheel_request = dataclasses.replace(self.wheels, provided=provided(conda_packages))
-            return conda_packages + wheels.resolve(wheel_request)
-        except Unsolvable:
-            conda_packages = self._solve_conda_below_wheels(conda_packages)
-            return conda_packages + self._solve_wheels(provided(conda_packages))
+        if not self.named:
+            try:
+                request = dataclasses.replace(self.wheels, provided=provided(conda_packages))
+                return conda_packages + wheels.resolve(request)
+            except Unsolvable:
+                pass  # perhaps only because conda's packages are newer than the wheels allow
+        conda_packages = self._solve_conda_below_wheels(conda_packages)
+        request = dataclasses.replace(self.wheels, provided=provided(conda_packages))
+        return conda_packages + self._explained(wheels.resolve, request)
 
     def solve_conda(self, *bounds: str) -> Packages:
         """conda's part, within these bounds and those of the requests."""
@@ -159,26 +175,48 @@ class JointSolve:
         return packages
 
     def _solve_conda_below_wheels(self, conda_packages: Packages) -> Packages:
-        """conda's part with nothing newer than what the wheels choose on their own."""
-        wheel_versions = versions(self._solve_wheels({}))
-        bounds = []
+        """conda's part with nothing newer than what the wheels choose on their own.
+
+        A version that the request gives for conda binds the wheels; others give way.
+        """
+        assert self.wheels is not None
+        wheel_versions = self._wheel_versions(conda_packages, self.wheels)
+        bounds: list[str] = []
         for package in conda_packages:
             version = wheel_versions.get(canonicalize_name(package.name))
-            if version is None:
+            if version is None or _is_at_most(package.version, version):
                 continue
             # conda and wheels may count versions differently (tzdata 2026.2, 2026b).
             bound = f"{package.name} <={version}"
-            if self.solver.is_solvable(dataclasses.replace(self.conda, bounds=(bound,))):
+            bounded = dataclasses.replace(self.conda, bounds=(*self.bounds(), *bounds, bound))
+            if self.solver.is_solvable(bounded):
                 bounds.append(bound)
-        if not bounds:
-            return conda_packages
-        return self.solve_conda(*bounds)
+        return self.solve_conda(*bounds) if bounds else conda_packages
 
-    def _solve_wheels(self, conda_provided: Mapping[str, str]) -> Packages:
+    def with_newest(self, names: Collection[str], conda_packages: Packages) -> JointSolve:
+        """The same with these wheels at the versions that they have if no other package must stay.
+
+        A locked package that stays would otherwise hold a new one back: uv prefers to keep it.
+        """
         assert self.wheels is not None
-        request = dataclasses.replace(self.wheels, provided=conda_provided)
+        free = dataclasses.replace(self.wheels, prefer={}, new_requirements=None)
+        newest = self._wheel_versions(conda_packages, free)
+        pins = tuple(f"{name}=={newest[name]}" for name in sorted(names) if name in newest)
+        request = dataclasses.replace(self.wheels, constraints=pins, new_requirements=None)
+        return dataclasses.replace(self, wheels=request)
+
+    def _wheel_versions(self, conda_packages: Packages, request: ResolveRequest) -> dict[str, str]:
+        """The versions by name that the wheels have without what only conda's packages need."""
+        with_version = {conda.spec_name(spec) for spec in self.conda.specs}
+        with_version.difference_update(self.conda.specs)
+        binding = [package for package in conda_packages if package.name in with_version]
+        request = dataclasses.replace(request, provided=provided(binding))
+        return self._explained(wheels.resolve_versions, request)
+
+    def _explained(self, resolve: Callable[[ResolveRequest], T], request: ResolveRequest) -> T:
+        """The result for a request to uv. Raises Unsolvable with the cause."""
         try:
-            return wheels.resolve(request)
+            return resolve(request)
         except Unsolvable as error:
             from provision.lockfile.diagnose import uv as diagnose_uv
 
@@ -203,6 +241,16 @@ def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:
     conda's pytorch is in it as torch: otherwise a wheel that needs torch would bring a second one.
     """
     return {WHEEL_NAMES.get(package.name, package.name): package.version for package in packages}
+
+
+def _is_at_most(version: str, other: str) -> bool:
+    """Whether it is the other version or older. False where they cannot be compared."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(version) <= Version(other)
+    except InvalidVersion:
+        return False
 
 
 def versions(packages: Sequence[LockedPackage]) -> dict[str, str]:
@@ -330,7 +378,26 @@ def _update(
             prefer=versions(staying_wheels),
             new_requirements=None if moving else tuple(new),
         )
-    return dataclasses.replace(joint, conda=request, wheels=wheel_request).solve()
+    joint = dataclasses.replace(joint, conda=request, wheels=wheel_request)
+    packages = joint.solve()
+    if wheel_request is None or not _is_held_back({*moving, *changed}, packages, wheel_request):
+        return packages
+    return joint.with_newest({*moving, *changed}, tuple(staying_conda)).solve()
+
+
+def _is_held_back(names: Collection[str], packages: Packages, request: ResolveRequest) -> bool:
+    """Whether an index has a newer wheel of one of these packages than was chosen."""
+    from packaging.version import Version
+
+    for package in packages:
+        if package.manager == "pip" and canonicalize_name(package.name) in names:
+            current, glibc = Version(package.version), Version(request.glibc)
+            for release in wheels.index_releases(package.name, request):
+                is_usual = current.is_prerelease or not release.version.is_prerelease
+                fits = release.glibc is not None and release.glibc <= glibc
+                if fits and is_usual and release.version > current:
+                    return True
+    return False
 
 
 def _with_locked_commits(

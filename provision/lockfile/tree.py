@@ -88,21 +88,17 @@ def requested_packages(graph: PackageGraph, pins: Sequence[Pin]) -> dict[str, Pi
     return requested
 
 
-def dependency_tree(
-    graph: PackageGraph, pins: Sequence[Pin], *, depth: int | None = None
-) -> list[TreeNode]:
-    """The requested packages, and below each what it needs. depth: levels below the requested."""
+def dependency_tree(graph: PackageGraph, pins: Sequence[Pin]) -> list[TreeNode]:
+    """The requested packages, and below each what it needs."""
     expanded: set[str] = set()
     trees = []
     for name, pin in requested_packages(graph, pins).items():
-        node = _grow(graph, name, pin.requirement, graph.requirements, {}, expanded, depth)
+        node = _grow(graph, name, pin.requirement, graph.requirements, {}, expanded)
         trees.append(replace(node, reason=pin.reason))
     return trees
 
 
-def dependents_tree(
-    graph: PackageGraph, pins: Sequence[Pin], package: str, *, depth: int | None = None
-) -> TreeNode:
+def dependents_tree(graph: PackageGraph, pins: Sequence[Pin], package: str) -> TreeNode:
     """A package, and below it who needs it, up to what was requested.
 
     The requirement of a node is what it asks of the node above. KeyError without such a package.
@@ -116,7 +112,7 @@ def dependents_tree(
         raise KeyError(package)
     requested = requested_packages(graph, pins)
     reasons = {requested_name: pin.reason for requested_name, pin in requested.items()}
-    return _grow(graph, name, "", lambda each: dependents.get(each, ()), reasons, set(), depth)
+    return _grow(graph, name, "", lambda each: dependents.get(each, ()), reasons, set())
 
 
 def _grow(
@@ -126,19 +122,15 @@ def _grow(
     neighbors: Neighbors,
     reasons: Mapping[str, str],
     expanded: set[str],
-    depth: int | None,
 ) -> TreeNode:
     """The tree from one package on. expanded: the packages whose neighbors a node already lists."""
     rows = neighbors(name)
     reason = reasons.get(name, "")
     if name in expanded and rows:
         return graph.node(name, requirement, reason=reason, is_repeated=True)
-    if depth == 0:
-        return graph.node(name, requirement, reason=reason)
     expanded.add(name)
-    below = None if depth is None else depth - 1
     children = [
-        _grow(graph, neighbor, constraint, neighbors, reasons, expanded, below)
+        _grow(graph, neighbor, constraint, neighbors, reasons, expanded)
         for neighbor, constraint in rows
     ]
     return graph.node(name, requirement, reason=reason, children=children)

@@ -27,7 +27,6 @@ REPORT_MADE_BY = "Made by provision report"
 OUR_TEMPLATES = Templates()
 
 DOCKERFILE = "Dockerfile"
-TABLE = "matrix.html"
 REPORT = "report.html"
 NODES_REPORT = "nodes.html"
 LAB = "lab.yml"
@@ -95,11 +94,6 @@ def render_lab(values: Values) -> str:
 def render_inventory(values: Values) -> str:
     """A first nodes.yml, which its owner edits."""
     return render_page(INVENTORY, values)
-
-
-def render_table(values: Values) -> str:
-    """The table of builds as one self-contained HTML page."""
-    return render_page(TABLE, values)
 
 
 def render_report(values: Values, *, remake: Sequence[str]) -> str:

@@ -14,5 +14,14 @@ from __future__ import annotations
 from provision.resolver.explanation import Explanation, explain
 from provision.resolver.python_versions import DEFAULT_PYTHON
 from provision.resolver.resolution import build_without, resolve, warning_ids
+from provision.resolver.select import possible_releases
 
-__all__ = ["DEFAULT_PYTHON", "Explanation", "build_without", "explain", "resolve", "warning_ids"]
+__all__ = [
+    "DEFAULT_PYTHON",
+    "Explanation",
+    "build_without",
+    "explain",
+    "possible_releases",
+    "resolve",
+    "warning_ids",
+]

@@ -31,6 +31,12 @@ def select(spec: Spec, machine: HostGpus) -> Candidate | None:
     return next(_best(described), None)
 
 
+def possible_releases(spec: Spec, machine: HostGpus) -> tuple[str, ...]:
+    """The releases of which a build satisfies a spec, newest first."""
+    candidates = _best(with_machine(spec, machine))
+    return tuple(dict.fromkeys(candidate.release.version for candidate in candidates))
+
+
 def with_machine(spec: Spec, machine: HostGpus) -> Spec:
     """The spec with the machine that `cuda: auto` is for: the one it describes, else this one."""
     if spec.cuda != "auto" or spec.gpu or spec.driver:

@@ -29,7 +29,7 @@ NAME_LENGTH = 100
 FILE_NAME = re.compile(r"[^\s=<>@]*\.txt|[^\s=<>@]*requirements[^\s=<>@]*\.in|environment\.ya?ml")
 
 KEYS = tuple(key.name for key in SPEC_KEYS)
-ABOUT_GPUS = tuple(key.name for key in SPEC_KEYS if key.about_gpus)
+GPU_KEYS = tuple(key.name for key in SPEC_KEYS if key.is_gpu_key)
 _KEYS_BY_NAME = {key.name: key for key in SPEC_KEYS}
 
 
@@ -106,7 +106,7 @@ def combine(file: SpecContent, options: SpecContent, *, name: str) -> Spec:
     if "cuda" in overrides:
         merged.pop("cpu", None)
     if "cpu" in overrides:
-        for key_name in ABOUT_GPUS:
+        for key_name in GPU_KEYS:
             if key_name not in overrides:
                 merged.pop(key_name, None)
     mistakes = [sentence for _, sentence in _mistakes(merged)]
@@ -217,7 +217,7 @@ def _mistakes(
     if content.get("cuda") and content.get("cpu"):
         mistakes.append(("cpu", "`cuda` and `cpu: true` exclude each other."))
     elif content.get("cpu"):
-        for name in ABOUT_GPUS:
+        for name in GPU_KEYS:
             if content.get(name):
                 sentence = f"`{name}` is about GPUs, and `cpu: true` requests a build without CUDA."
                 mistakes.append((name, sentence))

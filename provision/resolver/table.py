@@ -99,7 +99,7 @@ def parse_query(options: Mapping[str, Any]) -> Query:
     versions = {}
     for key in QUERY_KEYS:
         value = options.get(key.name)
-        if not key.pattern:
+        if key.kind != "text":
             continue
         versions[key.name] = value
         if value is not None and not re.fullmatch(key.pattern, value):

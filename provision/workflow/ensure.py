@@ -19,13 +19,12 @@ from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
 from provision.core.file_locks import environment_lock
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM, host_platform
-from provision.core.tempdirs import temporary_directory
 from provision.core.types import Kernel, Lock, LockedPackage, Prefix
 from provision.environment import install_record, marker, runtime_package
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
-from provision.workflow import change_journal
+from provision.workflow import change_journal, named_wheels, source_builds
 from provision.workflow.context import Context, warn_once
 from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
 from provision.workflow.resolution import check_host_python
@@ -153,8 +152,8 @@ def _changed_options(plan: Plan) -> list[str]:
 def _warn_of_unwritten_options(context: Context, plan: Plan) -> None:
     """The spec.yml of a user is not rewritten, so what options change is in the lock alone."""
     path = plan.folder / render.SPEC
-    # Neither of these is part of a lock.
-    options = [flag for flag in _changed_options(plan) if flag not in ("--base", "--accept")]
+    # The base image is not part of a lock.
+    options = [flag for flag in _changed_options(plan) if flag != "--base"]
     if options and render.file_state(path) == "edited":
         context.progress.warn(
             f"{path} was edited and is not rewritten: write what {', '.join(options)} says into "
@@ -180,13 +179,14 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     )
     packages = solve(context, plan, context.folders.channels)
     path = plan.folder / locks.FILE
-    text, lock = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
-    if plan.lock is not None:
-        for line in locks.describe_diff(diff_with(path, text)):
-            context.progress.say(line)
-    _warn_of_unwritten_options(context, plan)
-    with new_lock(context, plan, lock, text) as written:
-        return lock, True, written
+    with source_builds.built(context, plan, packages) as built:
+        text, lock = locks.compose(path, plan.inputs, built, python_from=plan.python_from)
+        if plan.lock is not None:
+            for line in locks.describe_diff(diff_with(path, text)):
+                context.progress.say(line)
+        _warn_of_unwritten_options(context, plan)
+        with new_lock(context, plan, lock, text) as written:
+            return lock, True, written
 
 
 @contextlib.contextmanager
@@ -216,15 +216,13 @@ def new_lock(
         written = ensure_inputs(plan)
         atomic_write(plan.folder / locks.FILE, text)
         yield written + ensure_dockerfile(context, plan, lock)
+    named_wheels.report_older(context, plan.resolution, lock)
 
 
 def diff_with(path: Path, text: str) -> locks.LockDiff:
     """How a lock would differ with this text."""
-    with temporary_directory("diff") as folder:
-        new = folder / path.name
-        new.write_text(text, encoding="utf-8")
-        titles = ("the present lock", "the new lock")
-        return locks.diff_locks(locks.read_file(path), locks.read_file(new), titles)
+    titles = ("the present lock", "the new lock")
+    return locks.diff_locks(locks.read_file(path), locks.read_file(path, text.encode()), titles)
 
 
 def report_index_settings(context: Context) -> None:

@@ -15,7 +15,7 @@ from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import parse_mirror
 from provision.core.schema import DocumentPath, location, schema_violations
-from provision.core.settings import place_path
+from provision.core.settings import folder_path
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.runner import SmokeRequest
@@ -73,7 +73,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """A lab's repository. paths: folders for the member who reads this, by their settings key.
+    """A lab's repository. folders: those for the member who reads this, by their settings key.
     mirrors: as `--mirror` takes them, paths absolute. smoke: as `--set` takes them."""
 
     name: str
@@ -81,7 +81,7 @@ class Lab:
     contact: str
     clusters: tuple[Cluster, ...] = ()
     known_hosts: Path | None = None
-    paths: Mapping[str, Path] = field(default_factory=dict)
+    folders: Mapping[str, Path] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     smoke: tuple[str, ...] = ()
     environments: tuple[LabEnvironment, ...] = ()
@@ -123,14 +123,9 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
     """What is wrong, with lines: by the schema; if that is content, by what values mean."""
     mistakes = []
     for violation in schema_violations(document, "lab"):
-        key = location(document, violation.path)
-        mistakes.append((lines.line(violation.path), f"{key}: {violation.message}."))
-    for section in ("clusters", "environments", "paths", "policy"):
-        keys = lines.keys((section,))
-        last_lines = dict(keys)
-        for name, line in keys:
-            if line != last_lines[name]:
-                mistakes.append((line, f"{section}: `{name}` is repeated."))
+        place = location(document, violation.path)
+        mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
+    mistakes += lines.repeated_keys()
     if mistakes:
         return mistakes
     for key, value in document.items():
@@ -146,7 +141,7 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
     for index, text in enumerate(document.get("smoke", ())):
         checks.append((("smoke", index), functools.partial(_check_smoke_setting, text)))
     for key, text in document.get("paths", {}).items():
-        checks.append((("paths", key), functools.partial(place_path, text, folder)))
+        checks.append((("paths", key), functools.partial(folder_path, text, folder)))
     for document_path, check in checks:
         try:
             check()
@@ -184,7 +179,7 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
             _cluster(name, content) for name, content in document.get("clusters", {}).items()
         ),
         known_hosts=folder / known_hosts if known_hosts else None,
-        paths={key: place_path(text, folder) for key, text in document.get("paths", {}).items()},
+        folders={key: folder_path(text, folder) for key, text in document.get("paths", {}).items()},
         mirrors=tuple(mirrors),
         smoke=tuple(document.get("smoke", ())),
         environments=tuple(

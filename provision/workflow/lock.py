@@ -12,6 +12,7 @@ from provision.core.errors import InvalidSpec
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import Lock, LockedPackage
 from provision.resolver import spec as specs
+from provision.workflow import source_builds
 from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import (
     diff_with,
@@ -56,12 +57,12 @@ def preview(context: Context, request: BuildRequest) -> LockPreview:
         platforms = locks.read_platforms(current.path)
         packages = tuple(package for platform in platforms for package in platform.packages)
         return LockPreview(packages=packages)
-    packages = solve_preview(context, plan)
-    if plan.lock is None:
-        return LockPreview(packages=packages)
-    path = plan.lock.path
-    text, _ = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
-    return LockPreview(packages=packages, difference=diff_with(path, text))
+    with source_builds.built(context, plan, solve_preview(context, plan), dry_run=True) as packages:
+        if plan.lock is None:
+            return LockPreview(packages=packages)
+        path = plan.lock.path
+        text, _ = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
+        return LockPreview(packages=packages, difference=diff_with(path, text))
 
 
 def solve_preview(context: Context, plan: Plan) -> tuple[LockedPackage, ...]:
@@ -105,12 +106,12 @@ def update(
             local_python=local_python(context, plan, context.folders.channels),
             solver=context.solver,
         )
-        text, lock = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
-        diff = diff_with(path, text)
-        is_unchanged = diff.same and plan.lock_is_current
-        if not dry_run and not is_unchanged:
-            with new_lock(context, plan, lock, text):
-                pass
+        with source_builds.built(context, plan, packages, dry_run=dry_run) as built:
+            text, lock = locks.compose(path, plan.inputs, built, python_from=plan.python_from)
+            diff = diff_with(path, text)
+            if not dry_run and not (diff.same and plan.lock_is_current):
+                with new_lock(context, plan, lock, text):
+                    pass
         return diff
 
 

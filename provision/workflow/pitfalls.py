@@ -10,6 +10,7 @@ from provision.core.types import Resolution
 from provision.environment import marker
 from provision.environment import passport as passports
 from provision.workflow.context import Context, warn_once
+from provision.workflow.named_wheels import OLD_RELEASE
 
 
 def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path) -> None:
@@ -21,11 +22,12 @@ def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path
     folder: of the environment, in the envs folder. prefix: where it is installed, or will be.
     """
     accepted = set(resolution.spec.accept)
-    unknown = sorted(accepted - set(resolver.warning_ids()))
+    ids = (*resolver.warning_ids(), OLD_RELEASE)
+    unknown = sorted(accepted.difference(ids))
     if unknown:
         raise InvalidSpec(
             f"accept: there is no warning {', '.join(unknown)}.",
-            advice=f"Warnings: {', '.join(resolver.warning_ids())}.",
+            advice=f"Warnings: {', '.join(ids)}.",
         )
     if not resolution.warnings:
         return
@@ -41,7 +43,7 @@ def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path
             avoiding = resolver.build_without(resolution.spec, warning.what)
             if avoiding is not None:
                 text += f" The nearest build without this: {avoiding}."
-            text += f" `--accept {warning.what}` silences this warning."
+            text += f" `accept: [{warning.what}]` in spec.yml silences this warning."
         warn_once(context, text)
 
 

@@ -18,6 +18,7 @@ from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus, Lock, Resolution
 from provision.resolver import spec as specs
+from provision.workflow import named_wheels
 from provision.workflow.context import Context, warn_once
 
 if TYPE_CHECKING:
@@ -102,6 +103,15 @@ def resolve_with_python(
 
     resolution: the spec's own, if the caller has it.
     """
+    if lock is not None:
+        spec = named_wheels.with_locked_torch(spec, lock)
+    else:
+        resolution = resolution or resolve(spec)
+        fitting = named_wheels.fitting_wheels(
+            context, spec, machine_for(spec) or HostGpus(), resolution
+        )
+        if fitting is not spec:
+            spec, resolution = fitting, resolve(fitting)
     locked_channel = lock is not None and lock.python_from == "channel"
     if spec.python_from == "channel" or (spec.python_from == "auto" and locked_channel):
         return ResolvedRequest(python_from="channel", resolution=resolution or resolve(spec))

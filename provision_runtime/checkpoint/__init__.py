@@ -10,11 +10,11 @@ A save writes to a temporary folder, syncs it, and renames it into place. Plain
 
 From the state dict to the disk: nested.py (live objects in it), plan.py (which rank writes what),
 serialize.py (one piece as bytes), writer.py (hashing, writing, linking), commit.py (the order of
-the steps), backends/ (kinds of stores), manifest.py and layout.py (what is on the disk). Back:
-catalog.py, verification.py, loader.py (the order), match.py (what a state dict needs), reader.py
-(into memory). inspection/ is the command `checkpoint`. path, latest, list_steps, contents,
-metadata, verify and prune work without torch. training_run.py is CheckpointManager, plain.py reads
-torch's own checkpoints.
+the steps), publication.py (rank 0's part), backends/ (kinds of stores), manifest.py and layout.py
+(what is on the disk). Back: catalog.py, choice.py, verification.py, loader.py (the order), match.py
+(what a state dict needs), reader.py (into memory). inspection/ is the command `checkpoint`. path,
+latest, list_steps, contents, metadata, verify and prune work without torch. training_run.py is
+CheckpointManager, plain.py reads torch's own checkpoints.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import catalog, layout, loader, retention, saver, verification
+from . import catalog, choice, layout, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
+from .choice import LATEST, REFUSE
 from .commit import SaveProgress
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
 from .items import OBJECT
-from .loader import LATEST, REFUSE, LoadReport
+from .loader import LoadReport
 from .plain import read_plain
 from .retention import Pruned
 from .saver import SaveReport
@@ -73,17 +74,17 @@ DEADLINE_S = 120.0
 
 
 def save(
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, object],
     root: str | os.PathLike[str] | Backend,
     *,
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
     for_dcp: bool = True,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
     progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> SaveReport:
     """Commits the state dict as checkpoint `step`; all ranks call it.
 
@@ -124,35 +125,36 @@ def save(
             or the metadata are not what JSON can hold.
         TypeError: On the rank that was passed them, for storage_options of a folder.
     """
-    return saver.save(
+    request = saver.SaveRequest(
         state_dict,
         partial(open_root, root, storage_options),
         step,
         _default_ranks(ranks, deadline_s),
-        incremental=incremental,
-        for_dcp=for_dcp,
-        metadata=metadata,
-        progress=progress,
+        metadata,
+        incremental,
+        for_dcp,
+        progress,
     )
+    return saver.save(request)
 
 
 def save_async(
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, object],
     root: str | os.PathLike[str] | Backend,
     *,
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
     progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> Future[SaveReport]:
     """Like save, but returns once the state is copied to host memory; the rest runs in the
     background.
 
     Waits first for a save that is still running, and warns if that failed and its future was never
-    checked. The copy stays for the next save, which neither copies nor hashes what still equals it.
+    checked. The memory of the copy stays for the next save.
     The process does not end before the save is over.
 
     Args:
@@ -181,15 +183,16 @@ def save_async(
             "save_async cannot use ranks that exchange values by collectives: "
             "the training goes on meanwhile and needs them for itself"
         )
-    return saver.save_async(
+    request = saver.SaveRequest(
         state_dict,
         partial(open_root, root, storage_options),
         step,
         ranks,
-        incremental=incremental,
-        metadata=metadata,
+        metadata,
+        incremental,
         progress=progress,
     )
+    return saver.save_async(request)
 
 
 def load(
@@ -202,7 +205,7 @@ def load(
     allow_pickle: bool = False,
     strict: bool = True,
     deadline_s: float = DEADLINE_S,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> LoadReport:
     """Reads a checkpoint into the tensors of the state dict, in place, and its other values; all
     ranks call it.
@@ -257,7 +260,7 @@ def load(
 
 
 def latest(
-    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, Any] | None = None
+    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, object] | None = None
 ) -> int | None:
     """The step that was committed last, which need not be the highest.
 
@@ -280,7 +283,7 @@ def path(
     root: str | os.PathLike[str] | Backend,
     *,
     step: int | str = LATEST,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> str:
     """The folder of a checkpoint, for other readers: `dcp.load(state_dict, checkpoint_id=path(root))`.
 
@@ -298,11 +301,11 @@ def path(
         OSError: If the store fails.
     """
     backend = open_root(root, storage_options)
-    return f"{backend.root}/{loader.folder_of(backend, step)}"
+    return f"{backend.root}/{choice.folder_of(backend, step)}"
 
 
 def list_steps(
-    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, Any] | None = None
+    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, object] | None = None
 ) -> list[int]:
     """The committed steps, without unfinished ones.
 
@@ -323,7 +326,7 @@ def contents(
     root: str | os.PathLike[str] | Backend,
     *,
     step: int | str = LATEST,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The names in a checkpoint, with their types and shapes. Reads only the manifest.
 
@@ -354,7 +357,7 @@ def metadata(
     root: str | os.PathLike[str] | Backend,
     *,
     step: int | str = LATEST,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """The metadata that `save` was given.
 
@@ -375,14 +378,14 @@ def metadata(
 
 
 def _manifest(backend: Backend, step: int | str) -> Manifest:
-    return catalog.read_manifest(backend, loader.folder_of(backend, step))
+    return catalog.read_manifest(backend, choice.folder_of(backend, step))
 
 
 def verify(
     root: str | os.PathLike[str] | Backend,
     *,
     step: int | str = LATEST,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> list[Damage]:
     """Hashes every byte of a checkpoint, with SHA-256. Changes nothing, and needs no torch.
 
@@ -400,7 +403,7 @@ def verify(
     """
     backend = open_root(root, storage_options)
     for _ in range(catalog.TRIES):
-        folder, latest_damage = loader.look_up(backend, step)
+        folder, latest_damage = choice.look_up(backend, step)
         damages = verification.check_folder(backend, folder)
         if latest_damage:
             damages.insert(0, Damage(".", layout.LATEST, latest_damage.problem))
@@ -416,7 +419,7 @@ def prune(
     keep: int,
     every: int | None = None,
     dry_run: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> Pruned:
     """Removes old checkpoints, and unfinished ones whose writers died. One process calls it.
 

@@ -1,9 +1,7 @@
 """What `save_async` needs: one save at a time in the background, and a copy of the state in host
 memory.
 
-The copy is reused by the next save. Memory that is already allocated costs no page faults. And what
-still equals the copy is neither copied nor hashed again: comparing is as fast as copying, and
-several times as fast as SHA-256.
+The memory is reused by the next save, because memory that is already allocated costs no page faults.
 """
 
 from __future__ import annotations
@@ -18,22 +16,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import streams
-from .compare import first_difference
 from .items import pieces
 from .serialize import is_plain
 from .writer import hashing_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import torch
 
-    from .items import Item, Place, SavePlan
+    from .items import BoxKey, Item, SavePlan
 
 T = TypeVar("T")
-
-# Smaller items are copied without comparing: that costs more than hashing them.
-MIN_COMPARED_BYTES = 1 << 20
 
 
 # The thread
@@ -108,79 +102,47 @@ class BackgroundSave:
 
 
 class HostSnapshot:
-    """Call `take` and `learn` one at a time; between the two the copy does not change."""
+    """Call `take` only when no save reads the copy."""
 
     def __init__(self) -> None:
-        self._memory: dict[Place, torch.Tensor] = {}
-        # Of pieces of the copy, as long as their content stays.
-        self._digests: dict[Place, str] = {}
+        self._memory: dict[BoxKey, torch.Tensor] = {}
 
     def take(self, plan: SavePlan) -> SavePlan:
         """The same plan, on the copy.
 
         Raises MemoryError or RuntimeError (torch's) if host memory is too small.
         """
-        tensors = {item.place: item for item in plan.items if not item.is_object}
-        devices = streams.devices_of(item.data for item in tensors.values())
-        # If anything fails below, no digest of the earlier content is left.
-        old_digests = self._digests
-        self._digests = {}
-        new_places = self._make_room(tensors)
-        streams.wait_for(devices)
-        comparable: list[Item] = []
-        others: list[Item] = []
-        for item in tensors.values():
-            is_comparable = is_plain(item.data) and item.bytes >= MIN_COMPARED_BYTES
-            (comparable if is_comparable else others).append(item)
-        unchanged = self._update(comparable, new_places)
-        self._copy(others)
-        streams.wait_for(devices)
-        for place in unchanged:
-            if place in old_digests:
-                self._digests[place] = old_digests[place]
-        items = []
-        for item in plan.items:
-            items.append(item if item.is_object else replace(item, data=self._memory[item.place]))
-        return replace(plan, items=tuple(items), digests=dict(self._digests))
-
-    def learn(self, digests: Mapping[Place, str]) -> None:
-        """Remembers the digests with which the pieces of the copy were committed."""
-        self._digests = dict(digests)
-
-    def _make_room(self, tensors: Mapping[Place, Item]) -> set[Place]:
-        """Frees memory that does not fit and allocates what is missing; returns the new places."""
-        reusable = {}
-        for place, memory in self._memory.items():
-            if place in tensors and _fits(memory, tensors[place]):
-                reusable[place] = memory
-        self._memory = reusable
-        new_memory = {}
-        for place, item in tensors.items():
-            if place not in self._memory:
-                new_memory[place] = _allocate(item)
-        self._memory.update(new_memory)
-        return set(new_memory)
-
-    def _update(self, items: Sequence[Item], new_places: set[Place]) -> set[Place]:
-        """Updates the copy. Returns the pieces that were compared and did not differ."""
-        sources: list[Item] = []
-        targets: list[Item] = []
-        are_new: list[bool] = []
-        for item in items:
-            item_pieces = list(pieces(item))
-            sources += item_pieces
-            targets += pieces(replace(item, data=self._memory[item.place]))
-            are_new += [item.place in new_places] * len(item_pieces)
-        with ThreadPoolExecutor(hashing_threads(), thread_name_prefix="provision-snapshot") as pool:
-            were_equal = list(pool.map(_update_piece, sources, targets, are_new))
-        return {piece.place for piece, was_equal in zip(sources, were_equal) if was_equal}
-
-    def _copy(self, items: Sequence[Item]) -> None:
         import torch
 
+        tensors = {item.box_key: item for item in plan.items if not item.is_object}
+        devices = streams.devices_of(item.data for item in tensors.values())
+        self._make_room(tensors)
+        copies = {
+            box_key: replace(item, data=self._memory[box_key]) for box_key, item in tensors.items()
+        }
+        streams.wait_for(devices)
+        sources: list[Item] = []
+        targets: list[Item] = []
         with torch.no_grad():
-            for item in items:
-                self._memory[item.place].copy_(item.data, non_blocking=True)
+            for box_key, item in tensors.items():
+                if is_plain(item.data):
+                    sources += pieces(item)
+                    targets += pieces(copies[box_key])
+                else:
+                    copies[box_key].data.copy_(item.data, non_blocking=True)
+        with ThreadPoolExecutor(hashing_threads(), thread_name_prefix="provision-snapshot") as pool:
+            list(pool.map(_copy_memory, sources, targets))
+        streams.wait_for(devices)
+        return replace(plan, items=tuple(copies.get(item.box_key, item) for item in plan.items))
+
+    def _make_room(self, tensors: Mapping[BoxKey, Item]) -> None:
+        """Frees memory that does not fit, and allocates what is missing."""
+        for box_key, memory in tuple(self._memory.items()):
+            if box_key not in tensors or not _fits(memory, tensors[box_key]):
+                del self._memory[box_key]
+        for box_key, item in tensors.items():
+            if box_key not in self._memory:
+                self._memory[box_key] = _allocate(item)
 
 
 def _fits(memory: torch.Tensor, item: Item) -> bool:
@@ -203,14 +165,5 @@ def _allocate(item: Item) -> torch.Tensor:
         )
 
 
-def _update_piece(source: Item, target: Item, is_new: bool) -> bool:
-    """Whether the copy was equal. Every byte is compared or copied, hardly any both."""
-    source_address = source.data.data_ptr()
-    target_address = target.data.data_ptr()
-    length = source.bytes
-    begin = 0
-    if not is_new:
-        begin = first_difference(source_address, target_address, length)
-    if begin < length:
-        ctypes.memmove(target_address + begin, source_address + begin, length - begin)
-    return begin >= length
+def _copy_memory(source: Item, target: Item) -> None:
+    ctypes.memmove(target.data.data_ptr(), source.data.data_ptr(), source.bytes)

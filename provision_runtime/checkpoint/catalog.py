@@ -41,7 +41,7 @@ def read_manifest(backend: Backend, folder: str) -> Manifest:
     """
     path = f"{backend.root}/{folder}/{manifest.NAME}"
     try:
-        size = backend.size(folder, manifest.NAME)
+        size = backend.stat(folder, manifest.NAME).size
         if size > manifest.MAX_BYTES:
             raise DamagedFile(path, manifest.TOO_BIG.format(size))
         content = manifest.loads(backend.read(folder, manifest.NAME), path)
@@ -53,7 +53,10 @@ def read_manifest(backend: Backend, folder: str) -> Manifest:
     return content
 
 
-def manifest_if_intact(backend: Backend, folder: str) -> Manifest | None:
+def manifest_if_intact(backend: Backend, folder: str | None) -> Manifest | None:
+    """None also without a folder."""
+    if folder is None:
+        return None
     try:
         return read_manifest(backend, folder)
     except (CheckpointError, OSError):

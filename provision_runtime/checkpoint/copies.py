@@ -14,12 +14,12 @@ import hashlib
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Dict, Hashable, Tuple
 
 from . import catalog, corrupt_files, disk_usage, manifest
 from .errors import DamagedFile
-from .hashes import fastest_of
+from .hashes import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,26 +94,28 @@ def survey(
 
 def missing(
     backend: Backend,
-    kept: Sequence[str],
+    remaining: Sequence[str],
     is_alone: bool = False,
     is_included: Callable[[str], bool] = lambda _: True,
 ) -> tuple[dict[str, Content], list[str]]:
     """The copies that these checkpoints lack, by name; and names of copies that they do not need.
 
-    kept: the newest first. is_alone: no checkpoint shortly before the newest stays, so that all of
+    remaining: the newest first. is_alone: no checkpoint shortly before the newest stays, so that all of
     its files are needed twice; so it is if there is only one.
     """
-    contents = survey(backend, kept, is_included)
-    is_alone = is_alone or len(kept) == 1
+    contents = survey(backend, remaining, is_included)
+    is_alone = is_alone or len(remaining) == 1
     if is_alone:
-        place = (kept[0], manifest.NAME)
-        read = backend.read(*place)
+        location = (remaining[0], manifest.NAME)
+        read = backend.read(*location)
         entry = manifest.FileEntry(manifest.NAME, len(read), manifest.possible_digests(read)[0])
         if is_included(entry.sha256):
-            contents[entry.sha256] = Content(entry, [kept[0]], {_key(backend, *place): place})
+            contents[entry.sha256] = Content(
+                entry, [remaining[0]], {_key(backend, *location): location}
+            )
     needed = {}
     for content in contents.values():
-        if len(content.folders) > 1 or (is_alone and kept[0] in content.folders):
+        if len(content.folders) > 1 or (is_alone and remaining[0] in content.folders):
             needed[name_of(content.entry)] = content
     present = names(backend)
     lacking = {}
@@ -125,7 +127,7 @@ def missing(
 
 
 def make(
-    backend: Backend, kept: Sequence[str], is_alone: bool, rank: int = 0, world_size: int = 1
+    backend: Backend, remaining: Sequence[str], is_alone: bool, rank: int = 0, world_size: int = 1
 ) -> int:
     """Writes this rank's share of the copies that these checkpoints lack, and removes copies that
     they do not need. Returns the bytes written.
@@ -134,10 +136,10 @@ def make(
     written then), DamagedFile if a file is damaged and there is no intact copy.
     """
 
-    def is_own(sha256: str) -> bool:
+    def is_assigned(sha256: str) -> bool:
         return int(sha256[:8], 16) % world_size == rank
 
-    lacking, unneeded = missing(backend, kept, is_alone, is_own)
+    lacking, unneeded = missing(backend, remaining, is_alone, is_assigned)
     _discard(backend, unneeded)
     size = sum(content.entry.size for content in lacking.values())
     free = backend.free()
@@ -153,7 +155,7 @@ def make(
                 backend.replace(FOLDER, name, intact)
                 return None
         corrupt_files.add(backend.root, content.entry.name)
-        path = f"{backend.root}/{kept[0]}/{content.entry.name}"
+        path = f"{backend.root}/{remaining[0]}/{content.entry.name}"
         return DamagedFile(path, "it is missing, or its content is not the committed one")
 
     if not lacking:
@@ -180,14 +182,14 @@ def heal(backend: Backend, home: str, name: str, entry: FileEntry) -> bool:
     folders = [str(folder) for folder in catalog.committed(backend)]
     damaged = _key(backend, home, name)
     targets, content = [(home, name)], None
-    for place in [(FOLDER, name_of(entry)), *((folder, entry.name) for folder in folders)]:
-        key = _key(backend, *place)
-        if key is None or place == (home, name):
+    for location in [(FOLDER, name_of(entry)), *((folder, entry.name) for folder in folders)]:
+        key = _key(backend, *location)
+        if key is None or location == (home, name):
             continue
         if key != damaged:
-            content = content or _read_intact(backend, *place, entry)
-        elif place[0] not in foreign:
-            targets.append(place)
+            content = content or _read_intact(backend, *location, entry)
+        elif location[0] not in foreign:
+            targets.append(location)
     if content is None or home in foreign:
         return False
     try:
@@ -202,17 +204,13 @@ def heal(backend: Backend, home: str, name: str, entry: FileEntry) -> bool:
 
 def heal_manifest(backend: Backend, folder: str) -> bool:
     """The same for a damaged manifest. Its digest, or what remains of it, finds its copy."""
-    try:
-        damaged = backend.read(folder, manifest.NAME)
-    except OSError:
-        return False
-    for digest in manifest.possible_digests(damaged):
-        entry = manifest.FileEntry(manifest.NAME, 0, digest)
-        content = None
-        if NAMED_BY_CONTENT.fullmatch(name_of(entry)):
-            content = _read_intact(backend, FOLDER, name_of(entry), entry)
-        if content is not None and folder not in backend.linked():
-            with suppress(OSError):
+    with suppress(OSError):
+        for digest in manifest.possible_digests(backend.read(folder, manifest.NAME)):
+            entry = manifest.FileEntry(manifest.NAME, 0, digest)
+            content = None
+            if NAMED_BY_CONTENT.fullmatch(name_of(entry)):
+                content = _read_intact(backend, FOLDER, name_of(entry), entry)
+            if content is not None and folder not in backend.linked():
                 backend.replace(folder, manifest.NAME, content)
                 backend.flush(folder)
                 return True
@@ -248,6 +246,6 @@ def _read_intact(backend: Backend, folder: str, name: str, entry: FileEntry) -> 
             return content if is_intact(name_of(entry), content) else None
     except OSError:
         return None
-    _, digest, committed = fastest_of(replace(entry, name=name))
+    _, digest, committed = digest_of(entry)
     digest.update(content)
     return content if digest.hexdigest() == committed else None

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 NAME = ".metadata"
 # From the folder that holds a file, and its name, to the path by which another folder refers to it.
 Address = Callable[[str, str], str]
-PLAIN_ADDRESS: Address = "{}/{}".format
 
 
 def metadata_bytes(
-    content: Manifest, paths: dict[str, tuple[Any, ...]], address: Address
+    content: Manifest, paths: dict[str, tuple[object, ...]], address: Address
 ) -> bytes | None:
     """None if this torch has no distributed checkpoints (1.13). paths: of each name in the nested
     state dict.
@@ -34,8 +33,8 @@ def metadata_bytes(
 def metadata(
     content: Manifest,
     tensors: Iterable[str],
-    paths: dict[str, tuple[Any, ...]] | None = None,
-    address: Address = PLAIN_ADDRESS,
+    paths: dict[str, tuple[object, ...]] | None = None,
+    address: Address = "{}/{}".format,
 ) -> Any:
     """torch.distributed.checkpoint.metadata.Metadata of these tensors of a checkpoint, or None.
 
@@ -55,7 +54,7 @@ def metadata(
     for entry in content.files:
         file_paths[entry.name] = address(entry.home, entry.name) if entry.home else entry.name
     storage = {}
-    described: dict[str, Any] = {}
+    described: dict[str, object] = {}
     for name in tensors:
         tensor = content.tensors[name]
         described[name] = _describe(tensor)

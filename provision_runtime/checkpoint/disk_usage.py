@@ -5,6 +5,7 @@ Works without torch.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Dict, Hashable
 
 from . import catalog, layout, manifest
@@ -65,36 +66,33 @@ def total_bytes(usages: Iterable[Usage]) -> int:
 
 def freed_bytes(usages: Mapping[str, Usage], removed: Iterable[str]) -> int:
     """Bytes that removing these folders frees: a file goes with the last of all its names."""
-    folders = _count_folders(usages)
-    names_left: dict[Hashable, int] = {}
-    sizes: dict[Hashable, int] = {}
-    for folder in removed:
-        for file_key, stat in usages[folder].items():
-            sizes[file_key] = stat.size
-            names_before = names_left.get(file_key, max(stat.names, folders[file_key]))
-            names_left[file_key] = names_before - 1
-    return sum(sizes[file_key] for file_key, count in names_left.items() if count <= 0)
+    folders = _count_folders(usages.values())
+    removed_usages = [usages[folder] for folder in removed]
+    removed_names = _count_folders(removed_usages)
+    files: Usage = {}
+    for usage_of_folder in removed_usages:
+        files.update(usage_of_folder)
+    freed = 0
+    for file_key, stat in files.items():
+        if removed_names[file_key] >= max(stat.names, folders[file_key]):
+            freed += stat.size
+    return freed
 
 
-def own_bytes(usages: Mapping[str, Usage]) -> dict[str, int]:
+def exclusive_bytes(usages: Mapping[str, Usage]) -> dict[str, int]:
     """What removing each folder alone would free."""
-    folders = _count_folders(usages)
-    own = {}
+    folders = _count_folders(usages.values())
+    exclusive = dict.fromkeys(usages, 0)
     for folder, files in usages.items():
-        own[folder] = 0
         for file_key, stat in files.items():
             if max(stat.names, folders[file_key]) == 1:
-                own[folder] += stat.size
-    return own
+                exclusive[folder] += stat.size
+    return exclusive
 
 
-def _count_folders(usages: Mapping[str, Usage]) -> dict[Hashable, int]:
+def _count_folders(usages: Iterable[Usage]) -> Counter[Hashable]:
     """How many of the folders need each file."""
-    counts: dict[Hashable, int] = {}
-    for files in usages.values():
-        for file_key in files:
-            counts[file_key] = counts.get(file_key, 0) + 1
-    return counts
+    return Counter(file_key for files in usages for file_key in files)
 
 
 def _stat_files(backend: Backend, folder: str, names: Iterable[str]) -> Usage:

@@ -10,7 +10,6 @@ release the interpreter's lock.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,14 +29,6 @@ def _import_xxh3_128() -> Any:
 XXH3_128 = _import_xxh3_128()
 
 
-@dataclass(frozen=True)
-class FileHashes:
-    """Hexadecimal digits. xxh128: None if xxhash is not installed, or the hash is not needed."""
-
-    sha256: str
-    xxh128: str | None
-
-
 def xxh128_of(parts: Iterable[memoryview | bytes]) -> str | None:
     """Of all parts, one after the other; None if the package is not installed."""
     if XXH3_128 is None:
@@ -49,14 +40,11 @@ def xxh128_of(parts: Iterable[memoryview | bytes]) -> str | None:
     return hexdigest
 
 
-def fastest_of(entry: FileEntry) -> tuple[str, Any, str]:
-    """The fastest hash of a committed file: its name, an object that computes it, and the committed
-    value.
+def digest_of(entry: FileEntry, quick: bool = True) -> tuple[str, Any, str]:
+    """A hash of a committed file: its name, an object that computes it, and the committed value.
+
+    quick: the fastest that was committed; otherwise SHA-256.
     """
-    if entry.xxh128 is not None and XXH3_128 is not None:
+    if quick and entry.xxh128 is not None and XXH3_128 is not None:
         return "XXH128", XXH3_128(), entry.xxh128
-    return sha256_of(entry)
-
-
-def sha256_of(entry: FileEntry) -> tuple[str, Any, str]:
     return "SHA-256", hashlib.sha256(), entry.sha256

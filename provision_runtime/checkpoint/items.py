@@ -7,15 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Tuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 # A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into pieces.
 # Together with writer.WORKERS this bounds the memory for staging from a GPU.
 MAX_PIECE_BYTES = 32 << 20
-# Small pieces are packed into files of about this size.
-PACK_BYTES = 16 << 20
+# Pieces of this size and more are files of their own.
+MIN_FILE_BYTES = 1 << 20
+# Smaller ones are packed into files of about this size, since each file costs a sync. One changed
+# piece is a new pack.
+PACK_BYTES = 4 << 20
 # A box's name and where in the tensor it begins.
-Place = Tuple[str, Tuple[int, ...]]
+BoxKey = Tuple[str, Tuple[int, ...]]
 OBJECT = "object"
 
 
@@ -39,7 +42,7 @@ class Item:
         return self.dtype == OBJECT
 
     @property
-    def place(self) -> Place:
+    def box_key(self) -> BoxKey:
         return self.name, self.offsets
 
     @property
@@ -53,15 +56,13 @@ class Item:
 class SavePlan:
     """What this rank writes.
 
-    paths: where each name is in the nested state dict, for the names of all ranks. digests: the
-    SHA-256 of the records of some pieces, by `Item.place`; known because an earlier save had the
-    same content. metadata: the caller's own, for the manifest; that of rank 0 counts.
+    paths: where each name is in the nested state dict, for the names of all ranks. metadata: the
+    caller's own, for the manifest; that of rank 0 counts.
     """
 
     items: tuple[Item, ...]
-    paths: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    digests: Mapping[Place, str] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    paths: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    metadata: Mapping[str, object] = field(default_factory=dict)
 
 
 def pieces(item: Item, limit: int = MAX_PIECE_BYTES) -> Iterator[Item]:
@@ -79,18 +80,23 @@ def pieces(item: Item, limit: int = MAX_PIECE_BYTES) -> Iterator[Item]:
         yield from pieces(_cut(item, axis, begin, min(step, item.sizes[axis] - begin)), limit)
 
 
-def packs(small_pieces: Sequence[Item], limit: int = PACK_BYTES) -> Iterator[list[Item]]:
-    """Pieces in groups of about `limit` bytes, in order."""
-    group: list[Item] = []
+def packs(all_pieces: Iterable[Item], limit: int = PACK_BYTES) -> Iterator[list[Item]]:
+    """What each file holds: a piece of MIN_FILE_BYTES and more alone, the others in groups of about
+    `limit` bytes, in order.
+    """
+    pack: list[Item] = []
     size = 0
-    for piece in small_pieces:
-        group.append(piece)
+    for piece in all_pieces:
+        if piece.bytes >= MIN_FILE_BYTES:
+            yield [piece]
+            continue
+        pack.append(piece)
         size += piece.bytes
         if size >= limit:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+            yield pack
+            pack, size = [], 0
+    if pack:
+        yield pack
 
 
 def _cut(item: Item, axis: int, begin: int, length: int) -> Item:

@@ -17,9 +17,12 @@ import hashlib
 import re
 import secrets
 import socket
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..comm import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LATEST = "latest"
 COMMITTED = re.compile(r"step-(\d{12,})(?:\.([1-9]\d*))?(?:-([0-9a-f]{12}))?")
@@ -80,6 +83,13 @@ def parse(folder: str) -> CheckpointName | None:
         return None
     step, generation, token = match.groups()
     return CheckpointName(int(step), int(generation or 0), token or "")
+
+
+def next_generation(folders: Iterable[str], step: int) -> int:
+    """A generation of the step that no folder has."""
+    names = map(parse, folders)
+    generations = [name.generation for name in names if name is not None and name.step == step]
+    return max(generations, default=-1) + 1
 
 
 def pointer(folder: str) -> bytes:

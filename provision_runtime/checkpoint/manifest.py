@@ -12,22 +12,25 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .errors import CheckpointError, DamagedFile, OtherSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+T = TypeVar("T")
+
 SCHEMA = 4
-# Schema 2 had no XXH128, schema 3 did not count links.
-READABLE = (2, 3, SCHEMA)
 NAME = "manifest.json"
 # The manifest begins with the digest of all that follows it, so that a flipped bit in the manifest
 # is noticed too.
 HEAD = b'{"sha256": "'
 AFTER = b'",\n'
 DIGITS = 64
+BODY_AT = len(HEAD) + DIGITS + len(AFTER)
+SHA256, XXH128 = "[0-9a-f]{64}", "[0-9a-f]{32}"
+DTYPE = r"torch\.[a-z0-9_]+"
 # Of a manifest; 550 bytes for a piece of 32 MiB. A value takes 80 bytes of memory at most, and the
 # bytes are held three times: so reading takes less than a gigabyte, whatever the content.
 MAX_BYTES = 128 << 20
@@ -37,7 +40,6 @@ MAX_DIMENSIONS = 64
 MAX_NUMBER = 2**63 - 1
 # Of the caller's metadata.
 MAX_DEPTH = 100
-RECORD_FIELDS = ["file", "at", "size", "sha256", "data", "offsets", "sizes"]
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,9 @@ class FileEntry:
     links: int = 0
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """One box of a tensor, or one object, as torch.save wrote it: `size` bytes of `file` from `at`
-    on.
+    on. In JSON it is a list, since there are many.
 
     The elements begin at byte `data` of the file; None for an object, or if only torch.load can
     tell. offsets, sizes: the box within the whole tensor, in elements.
@@ -84,7 +85,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What one checkpoint holds.
+    """What one checkpoint holds, or one rank's part of it.
 
     parent: the folder that was the latest when this one was saved. sequence: one more than the
     parent's, since the order of checkpoints must not depend on a clock.
@@ -125,7 +126,7 @@ class Manifest:
 def dumps(manifest: Manifest) -> bytes:
     """Raises CheckpointError if no reader would accept it."""
     body = _body(manifest)
-    content = HEAD + hashlib.sha256(body).hexdigest().encode() + AFTER + body
+    content = _head(body) + body
     try:
         check_size(content)
     except ValueError as error:
@@ -136,27 +137,31 @@ def dumps(manifest: Manifest) -> bytes:
 
 
 def _body(manifest: Manifest) -> bytes:
-    return json.dumps(_as_json(manifest), sort_keys=True)[1:].encode() + b"\n"
+    document = {**vars(manifest), "schema": SCHEMA, "record_fields": Record._fields}
+    return json.dumps(document, sort_keys=True, default=vars)[1:].encode() + b"\n"
 
 
-def loads(content: bytes, path: object) -> Manifest:
+def _head(body: bytes | memoryview) -> bytes:
+    return HEAD + hashlib.sha256(body).hexdigest().encode() + AFTER
+
+
+def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
     """Raises DamagedFile if `dumps` did not write this content, OtherSchema if another version
     wrote it.
+
+    is_part: the records of a tensor need not cover it.
     """
-    begin = len(HEAD) + DIGITS + len(AFTER)
-    digest = content[len(HEAD) : len(HEAD) + DIGITS]
-    body = memoryview(content)[begin:]
-    is_framed = content.startswith(HEAD) and content[len(HEAD) + DIGITS : begin] == AFTER
-    if not is_framed or hashlib.sha256(body).hexdigest().encode() != digest:
+    body = memoryview(content)[BODY_AT:]
+    if content[:BODY_AT] != _head(body):
         raise DamagedFile(path, "its digest does not match its content")
     try:
         check_size(content)
         document = json.loads("{" + str(body, "utf-8"), object_pairs_hook=_unique)
-        schema = _count(document.get("schema"), "schema")
-        if schema not in READABLE:
-            readable = ", ".join(map(str, READABLE[:-1])) + f" and {READABLE[-1]}"
-            raise OtherSchema(f"{path} has schema {schema}; this code reads {readable}")
-        return _from_json(document)
+        fields = _Fields(document, "the manifest")
+        schema = fields.count("schema")
+        if schema != SCHEMA:
+            raise OtherSchema(f"{path} has schema {schema}; this code reads {SCHEMA}")
+        return _from_json(fields, is_part)
     except RecursionError as error:
         raise DamagedFile(path, "it is nested too deeply") from error
     except ValueError as error:
@@ -173,17 +178,23 @@ def check_size(content: bytes) -> None:
         raise ValueError(f"it has up to {count} values, at most {MAX_VALUES} are read")
 
 
-def check_depth(metadata: Any) -> None:
-    """Raises ValueError if it is nested so deeply that some call of a reader could fail."""
+def check_metadata(metadata: object) -> None:
+    """Raises ValueError unless JSON can hold it, and every reader can follow how it is nested."""
     level = [metadata]
     for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
+        inner: list[object] = []
         for value in level:
-            if isinstance(value, (dict, list)):
+            if isinstance(value, list) or (isinstance(value, dict) and all(map(_is_text, value))):
                 inner += value.values() if isinstance(value, dict) else value
+            elif not isinstance(value, (str, int, float, type(None))):
+                raise ValueError(f"metadata must be what JSON can hold, not {value!r:.80}")
         level = inner
     if level:
         raise ValueError(f"metadata is nested more than {MAX_DEPTH} deep")
+
+
+def _is_text(key: object) -> bool:
+    return isinstance(key, str)
 
 
 def element_bytes(dtype: str) -> int:
@@ -199,7 +210,7 @@ def possible_digests(content: bytes) -> tuple[str, str]:
     one of them right after a single error.
     """
     stated = content[len(HEAD) : len(HEAD) + DIGITS].decode(errors="replace")
-    return stated, hashlib.sha256(content[len(HEAD) + DIGITS + len(AFTER) :]).hexdigest()
+    return stated, hashlib.sha256(content[BODY_AT:]).hexdigest()
 
 
 def unique_by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
@@ -263,123 +274,111 @@ def _intersect(first: Record, second: Record) -> bool:
     )
 
 
-def record_as_json(record: Record) -> list[Any]:
-    return [
-        record.file,
-        record.at,
-        record.size,
-        record.sha256,
-        record.data,
-        list(record.offsets),
-        list(record.sizes),
-    ]
-
-
-def record_from_json(fields: list[Any]) -> Record:
-    file, at, size, sha256, data, offsets, sizes = fields
-    return Record(file, at, size, sha256, data, tuple(offsets), tuple(sizes))
-
-
-def file_as_json(entry: FileEntry) -> dict[str, Any]:
-    document: dict[str, Any] = {"name": entry.name, "size": entry.size, "sha256": entry.sha256}
-    if entry.xxh128 is not None:
-        document["xxh128"] = entry.xxh128
-    if entry.home is not None:
-        document["home"] = entry.home
-    if entry.links:
-        document["links"] = entry.links
-    return document
-
-
-def _as_json(manifest: Manifest) -> dict[str, Any]:
-    tensors = {}
-    for name, tensor in manifest.tensors.items():
-        tensors[name] = {
-            "dtype": tensor.dtype,
-            "shape": list(tensor.shape),
-            "records": [record_as_json(record) for record in tensor.records],
-        }
-    document = {
-        "schema": SCHEMA,
-        "step": manifest.step,
-        "sequence": manifest.sequence,
-        "parent": manifest.parent,
-        "world_size": manifest.world_size,
-        "torch": manifest.torch,
-        "files": [file_as_json(entry) for entry in manifest.files],
-        "record_fields": RECORD_FIELDS,
-        "tensors": tensors,
-        "objects": {name: record_as_json(record) for name, record in manifest.objects.items()},
-    }
-    if manifest.metadata:
-        document["metadata"] = manifest.metadata
-    return document
-
-
 # Reading. All of these raise ValueError.
 
 
-def _from_json(document: dict[str, Any]) -> Manifest:
+class _Fields:
+    """The fields of a JSON object, which are checked when they are read."""
+
+    def __init__(self, values: object, what: str) -> None:
+        self._values = _typed(values, dict, what)
+        self._what = what
+
+    def get(self, key: str, kind: type[T]) -> T:
+        return _typed(self._values.get(key), kind, f"{key} of {self._what}")
+
+    def is_null(self, key: str) -> bool:
+        return self._values.get(key) is None
+
+    def count(self, key: str) -> int:
+        return _count(self._values.get(key), f"{key} of {self._what}")
+
+    def counts(self, key: str) -> tuple[int, ...]:
+        numbers = self.get(key, list)
+        what = f"{key} of {self._what}"
+        if len(numbers) > MAX_DIMENSIONS:
+            raise ValueError(
+                f"{what} has {len(numbers)} numbers, at most {MAX_DIMENSIONS} are read"
+            )
+        return tuple(_count(number, what) for number in numbers)
+
+    def text(self, key: str, pattern: str) -> str:
+        text = self.get(key, str)
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{key} of {self._what} is {text!r:.80}")
+        return text
+
+    def file_name(self, key: str) -> str:
+        name = self.get(key, str)
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise ValueError(
+                f"{key} of {self._what} is {name!r:.80}, which leads out of its folder"
+            )
+        name.encode()
+        return name
+
+
+def _from_json(fields: _Fields, is_part: bool) -> Manifest:
+    if fields.get("record_fields", list) != list(Record._fields):
+        raise ValueError(f"record_fields is not {list(Record._fields)}")
     files: dict[str, FileEntry] = {}
-    for fields in _typed(document.get("files"), list, "files"):
-        entry = _file(fields)
+    for values in fields.get("files", list):
+        entry = _file(values)
         if entry.name in files:
             raise ValueError(f"file {entry.name!r:.80} is there twice")
         files[entry.name] = entry
     _count(sum(entry.size for entry in files.values()), "the size of all files")
-    if _typed(document.get("record_fields"), list, "record_fields") != RECORD_FIELDS:
-        raise ValueError(f"record_fields is not {RECORD_FIELDS}")
     tensors = {}
-    for name, fields in _typed(document.get("tensors"), dict, "tensors").items():
-        tensors[name] = _tensor(name, fields, files)
+    for name, values in fields.get("tensors", dict).items():
+        tensors[name] = tensor = _tensor(name, values, files)
+        problem = None if is_part else coverage_problem(tensor.shape, tensor.records)
+        if problem:
+            raise ValueError(f"tensor {name!r:.80}: {problem}")
     objects = {}
-    for name, fields in _typed(document.get("objects"), dict, "objects").items():
+    for name, values in fields.get("objects", dict).items():
         what = f"object {name!r:.80}"
-        objects[name] = record = _record(what, fields, files)
+        objects[name] = record = _record(what, values, files)
         if name in tensors:
             raise ValueError(f"{what} is a tensor too")
         if record.data is not None or record.offsets or record.sizes:
             raise ValueError(f"{what} has elements")
-    parent = document.get("parent")
     content = Manifest(
-        step=_count(document.get("step"), "step"),
-        world_size=_count(document.get("world_size"), "world_size"),
+        step=fields.count("step"),
+        world_size=fields.count("world_size"),
         files=tuple(files.values()),
         tensors=tensors,
         objects=objects,
-        sequence=_count(document.get("sequence"), "sequence"),
-        parent=None if parent is None else _file_name(parent, "parent"),
-        torch=_typed(document.get("torch"), str, "torch"),
-        metadata=_typed(document.get("metadata", {}), dict, "metadata"),
+        sequence=fields.count("sequence"),
+        parent=None if fields.is_null("parent") else fields.file_name("parent"),
+        torch=fields.get("torch", str),
+        metadata=fields.get("metadata", dict),
     )
-    check_depth(content.metadata)
+    check_metadata(content.metadata)
     _check_ranges(content)
     return content
 
 
-def _file(fields: Any) -> FileEntry:
-    name = _file_name(_typed(fields, dict, "an entry of files").get("name"), "a file")
-    what = f"file {name!r:.80}"
-    home, xxh128 = fields.get("home"), fields.get("xxh128")
+def _file(values: object) -> FileEntry:
+    name = _Fields(values, "a file").file_name("name")
+    fields = _Fields(values, f"file {name!r:.80}")
     return FileEntry(
         name=name,
-        size=_count(fields.get("size"), f"size of {what}"),
-        sha256=_hash(fields.get("sha256"), DIGITS, what),
-        home=None if home is None else _file_name(home, f"home of {what}"),
-        xxh128=None if xxh128 is None else _hash(xxh128, DIGITS // 2, what),
-        links=_count(fields.get("links", 0), f"links of {what}"),
+        size=fields.count("size"),
+        sha256=fields.text("sha256", SHA256),
+        home=None if fields.is_null("home") else fields.file_name("home"),
+        xxh128=None if fields.is_null("xxh128") else fields.text("xxh128", XXH128),
+        links=fields.count("links"),
     )
 
 
-def _tensor(name: str, fields: Any, files: dict[str, FileEntry]) -> Tensor:
+def _tensor(name: str, values: object, files: dict[str, FileEntry]) -> Tensor:
     what = f"tensor {name!r:.80}"
-    dtype = _typed(_typed(fields, dict, what).get("dtype"), str, f"dtype of {what}")
-    if not re.fullmatch(r"torch\.[a-z0-9_]+", dtype):
-        raise ValueError(f"dtype of {what} is {dtype!r:.80}")
-    shape = _counts(fields.get("shape"), f"shape of {what}")
+    fields = _Fields(values, what)
+    dtype = fields.text("dtype", DTYPE)
+    shape = fields.counts("shape")
     records = []
-    for record_fields in _typed(fields.get("records"), list, f"records of {what}"):
-        record = _record(what, record_fields, files)
+    for record_values in fields.get("records", list):
+        record = _record(what, record_values, files)
         if not len(shape) == len(record.offsets) == len(record.sizes):
             raise ValueError(f"{what}: a record has other dimensions")
         for length, begin, size in zip(shape, record.offsets, record.sizes):
@@ -390,27 +389,26 @@ def _tensor(name: str, fields: Any, files: dict[str, FileEntry]) -> Tensor:
         if not record.at <= begin <= begin + length <= record.at + record.size:
             raise ValueError(f"{what}: its elements are outside of their record")
         records.append(record)
-    problem = coverage_problem(shape, records)
-    if problem:
-        raise ValueError(f"{what}: {problem}")
     return Tensor(dtype, shape, tuple(records))
 
 
-def _record(what: str, fields: Any, files: dict[str, FileEntry]) -> Record:
-    if len(_typed(fields, list, f"a record of {what}")) != len(RECORD_FIELDS):
-        raise ValueError(f"a record of {what} has {len(fields)} fields")
-    file, at, size, sha256, data, offsets, sizes = fields
-    entry = files.get(_typed(file, str, f"file of {what}"))
-    if entry is None:
+def _record(what: str, values: object, files: dict[str, FileEntry]) -> Record:
+    listed = _typed(values, list, f"a record of {what}")
+    if len(listed) != len(Record._fields):
+        raise ValueError(f"a record of {what} has {len(listed)} fields")
+    fields = _Fields(dict(zip(Record._fields, listed)), what)
+    file = fields.get("file", str)
+    if file not in files:
         raise ValueError(f"{what} is in {file!r:.80}, which is not one of the files")
+    entry = files[file]
     record = Record(
         file=entry.name,
-        at=_count(at, f"at of {what}"),
-        size=_count(size, f"size of {what}"),
-        sha256=_hash(sha256, DIGITS, what),
-        data=None if data is None else _count(data, f"data of {what}"),
-        offsets=_counts(offsets, f"offsets of {what}"),
-        sizes=_counts(sizes, f"sizes of {what}"),
+        at=fields.count("at"),
+        size=fields.count("size"),
+        sha256=fields.text("sha256", SHA256),
+        data=None if fields.is_null("data") else fields.count("data"),
+        offsets=fields.counts("offsets"),
+        sizes=fields.counts("sizes"),
     )
     if record.at + record.size > entry.size:
         raise ValueError(f"a record of {what} goes beyond the end of its file")
@@ -422,9 +420,7 @@ def _record(what: str, fields: Any, files: dict[str, FileEntry]) -> Record:
 def _check_ranges(content: Manifest) -> None:
     """Two records of a file are the same one, or apart."""
     ends: dict[str, int] = {}
-    ranges = {
-        (record.file, record.at, record.size, record.sha256) for _, record in content.records()
-    }
+    ranges = {record[:4] for _, record in content.records()}
     for file, at, size, _ in sorted(ranges):
         if at < ends.get(file, 0):
             names = ", ".join(map(repr, content.names_in(file)[:3]))
@@ -432,7 +428,7 @@ def _check_ranges(content: Manifest) -> None:
         ends[file] = at + size
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     document = dict(pairs)
     if len(document) < len(pairs):
         names = [name for name, _ in pairs]
@@ -441,32 +437,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _typed(value: Any, kind: type, what: str) -> Any:
+def _typed(value: object, kind: type[T], what: str) -> T:
     if type(value) is not kind:  # a bool is an int
         raise ValueError(f"{what} is {value!r:.80}, which is not of type {kind.__name__}")
     return value
 
 
-def _count(value: Any, what: str) -> int:
-    if not 0 <= _typed(value, int, what) <= MAX_NUMBER:
-        raise ValueError(f"{what} is {value!r:.80}")
-    return int(value)
-
-
-def _counts(value: Any, what: str) -> tuple[int, ...]:
-    if len(_typed(value, list, what)) > MAX_DIMENSIONS:
-        raise ValueError(f"{what} has {len(value)} numbers, at most {MAX_DIMENSIONS} are read")
-    return tuple(_count(number, what) for number in value)
-
-
-def _hash(value: Any, digits: int, what: str) -> str:
-    if not re.fullmatch("[0-9a-f]{%d}" % digits, _typed(value, str, f"a hash of {what}")):
-        raise ValueError(f"a hash of {what} is {value!r:.80}")
-    return str(value)
-
-
-def _file_name(value: Any, what: str) -> str:
-    if _typed(value, str, what) in ("", ".", "..") or "/" in value or "\0" in value:
-        raise ValueError(f"{what} is named {value!r:.80}, which leads out of its folder")
-    value.encode()
-    return str(value)
+def _count(value: object, what: str) -> int:
+    number = _typed(value, int, what)
+    if not 0 <= number <= MAX_NUMBER:
+        raise ValueError(f"{what} is {number!r:.80}")
+    return number

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 ONE_OBJECT = (
-    "{} is one object in the checkpoint, which cannot be put into what is here: load it with None "
-    "in its place, and take the values from it"
+    "{} is one object in the checkpoint, which cannot fill the value here: load it with None "
+    "instead of the value, and take the values from it"
 )
 
 
@@ -185,10 +185,10 @@ def compare(plan: LoadPlan, objects: Sequence[Any], strict: bool) -> LoadPlan:
             problems.append(ONE_OBJECT.format(leaf.name))
             continue
         problems += _misfits_within(leaf.name, leaf.value, value)
-        here = {name_of(inner) for inner, _ in values(leaf.value, (leaf.name,))}
-        if here != {leaf.name}:
+        live_names = {name_of(inner) for inner, _ in values(leaf.value, (leaf.name,))}
+        if live_names != {leaf.name}:
             committed = {name_of(inner) for inner, _ in values(value, (leaf.name,))}
-            missing += sorted(here - committed)
+            missing += sorted(live_names - committed)
     if strict and missing:
         problems.append(f"the checkpoint has no {', '.join(missing)}")
     if problems:
@@ -228,7 +228,7 @@ def _misfits(leaves: Sequence[Leaf], content: Manifest) -> list[str]:
         if problem:
             problems.append(problem)
         elif leaf.name in content.tensors or leaf.name in content.objects:
-            first_name = first_names.setdefault(_place(leaf), leaf.name)
+            first_name = first_names.setdefault(_memory_key(leaf), leaf.name)
             if _content_of(first_name, content) != _content_of(leaf.name, content):
                 problems.append(
                     f"{first_name} and {leaf.name} are one value here, and two in the checkpoint"
@@ -236,7 +236,7 @@ def _misfits(leaves: Sequence[Leaf], content: Manifest) -> list[str]:
     return problems
 
 
-def _place(leaf: Leaf) -> tuple[Any, ...]:
+def _memory_key(leaf: Leaf) -> tuple[Any, ...]:
     """Equal for values of which the later one would overwrite the other."""
     import torch
 

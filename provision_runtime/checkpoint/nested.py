@@ -34,7 +34,7 @@ class Expansion:
     Raises CheckpointError for what has no name, or no end.
     """
 
-    def __init__(self, state_dict: Mapping[str, Any]) -> None:
+    def __init__(self, state_dict: Mapping[str, object]) -> None:
         if not isinstance(state_dict, Mapping):
             raise CheckpointError(
                 f"the state dict is of type {type(state_dict).__name__}: "
@@ -47,7 +47,7 @@ class Expansion:
         self._nodes: dict[int, tuple[Any, Any]] = {id(state_dict): (state_dict, OPEN)}
         self._states: dict[int, Any] = {}
         self._restored: set[int] = set()
-        self.tree: dict[str, Any] = {}
+        self.tree: dict[str, object] = {}
         for key, value in entries(state_dict):
             _check_key(key, ())
             self.tree[key] = self._expand(value, (key,))

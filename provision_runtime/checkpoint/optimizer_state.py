@@ -26,20 +26,22 @@ def adapt_optimizers(expansion: Expansion, content: Manifest) -> None:
             _adapt(node, optimizer, path, content)
 
 
-def _adapt(node: dict[str, Any], optimizer: Any, path: tuple[Any, ...], content: Manifest) -> None:
+def _adapt(
+    node: dict[str, dict[int, object]], optimizer: Any, path: tuple[Any, ...], content: Manifest
+) -> None:
     prefix = name_of((*path, "state"))
     if prefix in content.objects:  # of torch before 2.4, and without tensors
         node["state"] = {}
         return
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     by_number: dict[int, dict[tuple[str, ...], str]] = {}
     has_groups = False
     for name in (*content.tensors, *content.objects):
         has_groups = has_groups or name.startswith(name_of((*path, "param_groups")))
-        number, *field = name[len(prefix) + 1 :].split(".")
-        is_state = name.startswith(f"{prefix}.") and number.isdigit() and field
-        if is_state and int(number) < len(parameters):
-            by_number.setdefault(int(number), {})[tuple(field)] = name
+        digits, *field = name[len(prefix) + 1 :].split(".")
+        is_state = name.startswith(f"{prefix}.") and digits.isdigit() and field
+        if is_state and int(digits) < len(parameters):
+            by_number.setdefault(int(digits), {})[tuple(field)] = name
     state = node["state"]
     if not has_groups or not all(isinstance(number, int) for number in state):
         return  # the checkpoint has nothing of it; or its state is by other names

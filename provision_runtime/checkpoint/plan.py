@@ -14,26 +14,29 @@ import json
 import warnings
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, Sequence
 
 from ..comm.store import RanksMissing, StoreLost
 from . import streams
 from .errors import CheckpointError
 from .items import OBJECT, Item, SavePlan
 from .nested import Expansion, hidden_state, is_distributed, name_of, values
+from .rank_errors import exchange_or_fail
 from .serialize import has_memory
 from .unpickle import runs_code
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import torch
 
     from ..comm.ranks import Ranks
 
+CONSEQUENCE = "nothing was saved"
+
 
 def plan_save(
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, object],
     ranks: Ranks,
     for_dcp: bool = True,
     problem: Exception | None = None,
@@ -46,122 +49,94 @@ def plan_save(
     hold different boxes at one place of a tensor, or different shapes of one tensor.
     """
     items: list[Item] = []
-    paths: dict[str, tuple[Any, ...]] = {}
+    paths: dict[str, tuple[object, ...]] = {}
     if problem is None:
         try:
             items, paths = local_items(state_dict)
-        except Exception as error:  # whatever it is, the other ranks wait for an answer
+        except Exception as error:  # whatever it is, the other ranks wait for the exchange
             problem = error
     try:
-        own_items = _own_share(items, problem, ranks)
-        own_items = _pickle_objects(own_items, ranks)
+        items = _pickle_objects(_rank_share(items, problem, ranks), ranks)
     except (RanksMissing, StoreLost) as error:
         raise CheckpointError(f"nothing was saved: {error}") from error
-    return SavePlan(tuple(own_items), paths if for_dcp else {})
-
-
-def exchange_or_fail(
-    name: str,
-    ranks: Ranks,
-    payload: Any,
-    problem: Exception | None,
-    *,
-    consequence: str = "nothing was saved",
-) -> list[Any]:
-    """Every rank's payload, unless one has a problem.
-
-    Then it raises the problem on the rank that has it, and on the others CheckpointError, whose
-    text begins with the consequence.
-    """
-    text = None
-    if problem is not None:
-        text = str(problem)
-        if not isinstance(problem, CheckpointError):
-            text = f"{type(problem).__name__}: {problem}"
-    answers = ranks.exchange(name, [payload, text])
-    if problem is not None:
-        raise problem
-    for rank, answer in enumerate(answers):
-        if answer[1] is not None:
-            raise CheckpointError(f"{consequence}: rank {rank}: {answer[1]}")
-    return [answer[0] for answer in answers]
+    return SavePlan(tuple(items), paths if for_dcp else {})
 
 
 # Which rank writes what
 
 
-def _own_share(items: Sequence[Item], problem: Exception | None, ranks: Ranks) -> list[Item]:
+class Box(NamedTuple):
+    """What the other ranks must know of an item.
+
+    size: in bytes; 0 for an object, which may have another size on each rank (a random state).
+    """
+
+    name: str
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+    shape: Sequence[int]
+    dtype: str
+    size: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return (self.name, *self.offsets)
+
+
+def _rank_share(items: Sequence[Item], problem: Exception | None, ranks: Ranks) -> list[Item]:
     """The items that this rank writes.
 
     The ranks exchange their lists only if these differ: with replicas a digest is all they send.
     """
-    own_keys = [_key(item) for item in items]
-    digest = hashlib.sha256(json.dumps(own_keys).encode()).hexdigest()
-    digests = exchange_or_fail("checkpoint/plans", ranks, digest, problem)
-    if len(set(digests)) == 1:
-        keys_by_rank = [own_keys] * ranks.world_size
-    else:
-        keys_by_rank = ranks.exchange("checkpoint/boxes", own_keys)
-    writers = assign(keys_by_rank)
-    return [item for item, key in zip(items, own_keys) if writers[_place(key)] == ranks.rank]
+    boxes = []
+    for item in items:
+        size = 0 if item.is_object else item.bytes
+        boxes.append(Box(item.name, item.offsets, item.sizes, item.shape, item.dtype, size))
+    digest = hashlib.sha256(json.dumps(boxes).encode()).hexdigest()
+    digests = exchange_or_fail("checkpoint/plans", ranks, digest, problem, CONSEQUENCE)
+    boxes_by_rank = [boxes] * ranks.world_size
+    if len(set(digests)) > 1:
+        boxes_by_rank = []
+        for fields_of_boxes in ranks.exchange("checkpoint/boxes", boxes):
+            boxes_by_rank.append([Box(*fields) for fields in fields_of_boxes])
+    writers = assign(boxes_by_rank)
+    return [item for item, box in zip(items, boxes) if writers[box.key] == ranks.rank]
 
 
-def _key(item: Item) -> list[Any]:
-    """What the other ranks must know of an item.
-
-    An object's size may differ from rank to rank (a random state), and does not matter.
-    """
-    size = 0 if item.is_object else item.bytes
-    return [item.name, list(item.offsets), list(item.sizes), list(item.shape), item.dtype, size]
-
-
-def _place(key: Sequence[Any]) -> tuple[Any, ...]:
-    return (key[0], *key[1])
-
-
-def assign(keys_by_rank: Sequence[Sequence[Sequence[Any]]]) -> dict[tuple[Any, ...], int]:
+def assign(boxes_by_rank: Sequence[Sequence[Box]]) -> dict[tuple[object, ...], int]:
     """Which rank writes each box, the same on every rank: so that all write about as much.
 
     The biggest box first, to the holder with the least so far. Objects go to the lowest rank, as in
     torch's planner. Raises CheckpointError if two ranks disagree about a tensor.
     """
-    holders: dict[tuple[Any, ...], list[int]] = {}
-    first_keys: dict[tuple[Any, ...], Sequence[Any]] = {}
-    first_shapes: dict[str, tuple[Any, int]] = {}
-    for rank, keys in enumerate(keys_by_rank):
-        for key in keys:
-            place = _place(key)
-            first_key = first_keys.setdefault(place, key)
-            first_shape = first_shapes.setdefault(key[0], (key[3:5], rank))
-            _check_agreement(key, rank, first_key, first_shape)
-            holders.setdefault(place, []).append(rank)
-    load = [0] * len(keys_by_rank)
+    holders: dict[tuple[object, ...], list[int]] = {}
+    first_boxes: dict[tuple[object, ...], Box] = {}
+    first_of_name: dict[str, tuple[Box, int]] = {}
+    for rank, boxes in enumerate(boxes_by_rank):
+        for box in boxes:
+            named, named_rank = first_of_name.setdefault(box.name, (box, rank))
+            if (box.shape, box.dtype) != (named.shape, named.dtype):
+                raise CheckpointError(
+                    f"{box.name} is {box.shape} {box.dtype} on rank {rank}, "
+                    f"but {named.shape} {named.dtype} on rank {named_rank}: "
+                    "one name must be the same tensor on all ranks"
+                )
+            first = first_boxes.setdefault(box.key, box)
+            if box.sizes != first.sizes:
+                raise CheckpointError(
+                    f"{box.name} is cut differently on rank {rank}: {box.sizes} at {box.offsets}, "
+                    f"elsewhere {first.sizes}"
+                )
+            holders.setdefault(box.key, []).append(rank)
+    load = [0] * len(boxes_by_rank)
     writers = {}
-    for place in sorted(holders, key=lambda place: (-first_keys[place][5], str(place))):
-        writer = holders[place][0]
-        if first_keys[place][4] != OBJECT:
-            writer = min(holders[place], key=lambda rank: (load[rank], rank))
-        writers[place] = writer
-        load[writer] += first_keys[place][5]
+    for box in sorted(first_boxes.values(), key=lambda box: (-box.size, str(box.key))):
+        writer = holders[box.key][0]
+        if box.dtype != OBJECT:
+            writer = min(holders[box.key], key=lambda rank: (load[rank], rank))
+        writers[box.key] = writer
+        load[writer] += box.size
     return writers
-
-
-def _check_agreement(
-    key: Sequence[Any], rank: int, first_key: Sequence[Any], first_shape: tuple[Any, int]
-) -> None:
-    name, offsets, sizes, shape, dtype, _ = key
-    (other_shape, other_dtype), other_rank = first_shape
-    if [shape, dtype] != [other_shape, other_dtype]:
-        raise CheckpointError(
-            f"{name} is {shape} {dtype} on rank {rank}, "
-            f"but {other_shape} {other_dtype} on rank {other_rank}: "
-            "one name must be the same tensor on all ranks"
-        )
-    if list(sizes) != list(first_key[2]):
-        raise CheckpointError(
-            f"{name} is cut differently on rank {rank}: {sizes} at {offsets}, "
-            f"elsewhere {first_key[2]}"
-        )
 
 
 def _pickle_objects(items: Sequence[Item], ranks: Ranks) -> list[Item]:
@@ -176,9 +151,9 @@ def _pickle_objects(items: Sequence[Item], ranks: Ranks) -> list[Item]:
         streams.wait_for(streams.devices_of(streams.tensors_in(objects)))
         for item in items:
             pickled.append(replace(item, data=_pickle(item)) if item.is_object else item)
-    except Exception as error:  # whatever it is, the other ranks wait for an answer
+    except Exception as error:  # whatever it is, the other ranks wait for the exchange
         problem = error
-    exchange_or_fail("checkpoint/pickled", ranks, None, problem)
+    exchange_or_fail("checkpoint/pickled", ranks, None, problem, CONSEQUENCE)
     return pickled
 
 
@@ -209,7 +184,9 @@ def _pickle(item: Item) -> bytes:
 # The items of one rank
 
 
-def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tuple[Any, ...]]]:
+def local_items(
+    state_dict: Mapping[str, object],
+) -> tuple[list[Item], dict[str, tuple[object, ...]]]:
     """The items of this rank, and each name's path; objects are not pickled yet."""
     expansion = Expansion(state_dict)
     leaves = list(values(expansion.tree, as_before_2_4=_is_before_2_4(), copies=expansion.copies))
@@ -236,7 +213,7 @@ def local_items(state_dict: Mapping[str, Any]) -> tuple[list[Item], dict[str, tu
     return storable, paths
 
 
-def _plan_by_torch(named: dict[str, Any]) -> list[Item] | None:
+def _plan_by_torch(named: Mapping[str, object]) -> list[Item] | None:
     """None if torch has no distributed checkpoints."""
     try:
         from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -245,7 +222,7 @@ def _plan_by_torch(named: dict[str, Any]) -> list[Item] | None:
         return None
     planner = DefaultSavePlanner(flatten_state_dict=False)
     try:
-        # The coordinator plans the objects too (2.3); here every rank does, and _own_share leaves
+        # The coordinator plans the objects too (2.3); here every rank does, and _rank_share leaves
         # each object to one rank.
         planner.set_up_planner(named, is_coordinator=True)
     except ValueError as error:
@@ -271,7 +248,7 @@ def _plan_by_torch(named: dict[str, Any]) -> list[Item] | None:
     return items
 
 
-def _plan_plain(named: dict[str, Any]) -> list[Item]:
+def _plan_plain(named: Mapping[str, object]) -> list[Item]:
     import torch
 
     items: list[Item] = []

@@ -8,7 +8,7 @@ import hashlib
 import io
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from . import dcp
 from .errors import CheckpointError, DamagedFile
@@ -17,13 +17,15 @@ from .serialize import is_plain, memory_of
 from .unpickle import load_without_code, pickle_of_data
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import torch
 
     from .backends import Backend
     from .manifest import Manifest, Record
     from .match import RecordRead
+
+T = TypeVar("T")
 
 WORKERS = 3
 
@@ -47,14 +49,10 @@ class Reader:
         the manifest says. Reads little: the records of a pack, and the beginnings of others.
         """
         records = {(read.name, read.record) for read in reads}
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-load") as pool:
-            for _ in pool.map(lambda pair: self._check_record(*pair), records):
-                pass
+        _run_all(lambda pair: self._check_record(*pair), records)
 
     def read_tensors(self, reads: Sequence[RecordRead]) -> None:
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-load") as pool:
-            for _ in pool.map(self._read_tensor, reads):
-                pass
+        _run_all(self._read_tensor, reads)
 
     def read_object(self, name: str, allow_pickle: bool) -> Any:
         """The object, with its tensors in host memory.
@@ -99,8 +97,8 @@ class Reader:
             elements = bytes(memory_of(loaded.contiguous()))
         except Exception as error:  # whatever torch raises for what it did not write
             raise self._damaged(record, f"{name} in it cannot be read: {error}") from error
-        has_place = record.data is None or content.startswith(elements, begin)
-        if not is_same or not has_place:
+        has_elements = record.data is None or content.startswith(elements, begin)
+        if not is_same or not has_elements:
             raise self._damaged(record, f"{name} in it is not what the manifest says")
         self._kinds[head] = kind
 
@@ -149,3 +147,8 @@ class Reader:
         folder = self._homes[record.file]
         if self._backend.read_into(folder, record.file, offset, memory) != len(memory):
             raise self._damaged(record, "it became shorter while it was read")
+
+
+def _run_all(action: Callable[[T], None], arguments: Iterable[T]) -> None:
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-load") as pool:
+        list(pool.map(action, arguments))

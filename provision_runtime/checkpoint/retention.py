@@ -53,17 +53,15 @@ def prune(
     keep: int,
     *,
     every: int | None = None,
-    protected: Sequence[int] = (),
     dry_run: bool = False,
 ) -> Pruned:
-    """Keeps the last `keep` committed steps, the multiples of `every`, the `protected` steps, and
-    what `latest` names.
+    """Keeps the last `keep` committed steps, the multiples of `every`, and what `latest` names.
 
     Steps that cannot be read do not count. The order of commits decides, so a run that resumed from
     an earlier step keeps its own checkpoints. Raises ValueError if `keep` is less than 1. Warns of
     each problem.
     """
-    plan = plan_pruning(backend, keep, every=every, protected=protected)
+    plan = plan_pruning(backend, keep, every=every)
     if dry_run:
         return plan
     pruned = carry_out(backend, plan, single_process(), keep)
@@ -114,10 +112,10 @@ def carry_out(
     removed, problems, copied, lacks_copies = list(plan.removed), [], 0, False
 
     def copy() -> int:
-        kept = own_kept(backend, plan.removed)[: 2 if keep is None else None]
-        if not kept:
+        remaining = remaining_folders(backend, plan.removed)[: 2 if keep is None else None]
+        if not remaining:
             return 0
-        return copies.make(backend, kept, keep == 1, ranks.rank, ranks.world_size)
+        return copies.make(backend, remaining, keep == 1, ranks.rank, ranks.world_size)
 
     if with_copies:
         copying = collective.run_with_heartbeat("checkpoint/copy", ranks, copy)
@@ -146,7 +144,7 @@ def carry_out(
     )
 
 
-def own_kept(backend: Backend, removed: Sequence[str]) -> list[str]:
+def remaining_folders(backend: Backend, removed: Sequence[str]) -> list[str]:
     """What stays, the newest first, without links: where these lead may be elsewhere tomorrow."""
     left_out = {*removed, *backend.linked()}
     return [folder for folder in catalog.intact_newest_first(backend) if folder not in left_out]
@@ -177,19 +175,15 @@ def _select(
     """
     present = catalog.committed(backend)
     # The last commit first.
-    by_age = []
-    for folder in catalog.intact_newest_first(backend, present):
-        name = layout.parse(folder)
-        if name is not None:
-            by_age.append(name)
+    by_age = list(map(layout.parse, catalog.intact_newest_first(backend, present)))
     linked = backend.linked()
-    own = [name for name in by_age if str(name) not in linked]
     protected = {layout.parse(catalog.latest(backend) or ""), *by_age[:1]}
     protected.update(map(layout.parse, (*linked, *linked.values())))
     last_of_step: dict[int, layout.CheckpointName] = {}
-    for name in own:
-        last_of_step.setdefault(name.step, name)
-    last_commits = [name for name in own if last_of_step[name.step] == name]
+    for name in by_age:
+        if name is not None and str(name) not in linked:
+            last_of_step.setdefault(name.step, name)
+    last_commits = list(last_of_step.values())
     retained = set(last_commits[:keep])
     retained.update(name for name in last_commits if name.step in protected_steps)
     if every:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 from . import manifest, streams
 from .async_save import BackgroundSave, HostSnapshot
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..comm.ranks import Ranks
     from .backends import Backend
-    from .commit import Committed, ProgressCallback, SaveProgress
+    from .commit import ProgressCallback, SaveProgress
 
 
 @dataclass(frozen=True)
@@ -56,97 +55,93 @@ class SaveReport:
         return self.bytes / seconds if seconds else 0.0
 
 
+@dataclass(frozen=True)
+class SaveRequest:
+    """What `checkpoint.save` was called with. open_backend: opens the root."""
+
+    state_dict: Mapping[str, object]
+    open_backend: Callable[[], Backend]
+    step: int
+    ranks: Ranks
+    metadata: Mapping[str, object] | None = None
+    incremental: bool = True
+    for_dcp: bool = True
+    progress: ProgressCallback = lambda _: None
+
+
 BACKGROUND = BackgroundSave()
 SNAPSHOT = HostSnapshot()
 
 
-def save(
-    state_dict: Mapping[str, Any],
-    open_backend: Callable[[], Backend],
-    step: int,
-    ranks: Ranks,
-    *,
-    incremental: bool,
-    for_dcp: bool = True,
-    metadata: Mapping[str, Any] | None = None,
-    progress: ProgressCallback,
-) -> SaveReport:
+def save(request: SaveRequest) -> SaveReport:
     BACKGROUND.finish()
-    started = time.monotonic()
-    step, backend, problem = _check_arguments(open_backend, step, metadata)
-    plan = replace(plan_save(state_dict, ranks, for_dcp, problem), metadata=metadata or {})
-    assert backend is not None
-    try:
-        tensors = (item.data for item in plan.items if not item.is_object)
-        streams.wait_for(streams.devices_of(tensors))
-    except (MemoryError, RuntimeError) as error:
-        plan, progress = SavePlan(()), _raise_in_callback(error)
-    plan_s = time.monotonic() - started
-    committed = commit(backend, step, plan, ranks, incremental=incremental, progress=progress)
-    return _report(backend, step, committed, plan_s, 0.0)
+    return _prepare(request, copies=False)()
 
 
 def save_async(
-    state_dict: Mapping[str, Any],
-    open_backend: Callable[[], Backend],
-    step: int,
-    ranks: Ranks,
-    *,
-    incremental: bool,
-    metadata: Mapping[str, Any] | None = None,
-    progress: ProgressCallback,
-    after: Callable[[], None] = lambda: None,
+    request: SaveRequest, after: Callable[[], None] = lambda: None
 ) -> Future[SaveReport]:
     """after: called in the background once the checkpoint is committed."""
     BACKGROUND.finish()
+    write = _prepare(request, copies=True)
+
+    def run() -> SaveReport:
+        report = write()
+        after()
+        return report
+
+    return BACKGROUND.start(run)
+
+
+def _prepare(request: SaveRequest, copies: bool) -> Callable[[], SaveReport]:
+    """Plans the save, and copies the state to host memory; returns what writes it."""
     started = time.monotonic()
-    step, backend, problem = _check_arguments(open_backend, step, metadata)
-    plan = replace(plan_save(state_dict, ranks, problem=problem), metadata=metadata or {})
+    step, backend, problem = 0, None, None
+    try:
+        step = check_step(request.step)
+        manifest.check_metadata(request.metadata)
+        backend = request.open_backend()
+    except Exception as error:
+        # It is raised at the first exchange of the ranks: raised here, it would leave the others
+        # waiting there, and one save behind from then on.
+        problem = error
+    plan = plan_save(request.state_dict, request.ranks, request.for_dcp, problem)
+    plan = replace(plan, metadata=request.metadata or {})
     assert backend is not None
     planned = time.monotonic()
+    progress = request.progress
     try:
-        snapshot = SNAPSHOT.take(plan)
+        tensors = (item.data for item in plan.items if not item.is_object)
+        streams.wait_for(streams.devices_of(tensors))
+        if copies:
+            plan = SNAPSHOT.take(plan)
     except (MemoryError, RuntimeError) as error:
-        snapshot, progress = SavePlan(()), _raise_in_callback(error)
-    snapshot_s = time.monotonic() - planned
+        plan, progress = SavePlan(()), _raise_in_callback(error)
+    copied = time.monotonic()
 
     def write() -> SaveReport:
         committed = commit(
-            backend, step, snapshot, ranks, incremental=incremental, progress=progress
+            backend,
+            step,
+            plan,
+            request.ranks,
+            incremental=request.incremental,
+            progress=progress,
         )
-        SNAPSHOT.learn(committed.digests)
-        after()
-        return _report(backend, step, committed, planned - started, snapshot_s)
+        total = committed.progress
+        return SaveReport(
+            step=step,
+            folder=f"{backend.root}/{committed.folder}",
+            bytes=total.total,
+            written=total.written,
+            linked=total.linked,
+            plan_s=planned - started,
+            snapshot_s=copied - planned if copies else 0.0,
+            write_s=committed.write_s,
+            commit_s=committed.commit_s,
+        )
 
-    return BACKGROUND.start(write)
-
-
-def _check_arguments(
-    open_backend: Callable[[], Backend], step: int, metadata: Mapping[str, Any] | None
-) -> tuple[int, Backend | None, Exception | None]:
-    """The step, the backend, and the error in this rank's arguments, if any.
-
-    The error is raised at the first exchange of the ranks: raised here, it would leave the others
-    waiting there, and one save behind from then on.
-    """
-    try:
-        number = check_step(step)
-        _check_metadata(metadata)
-        return number, open_backend(), None
-    except Exception as error:
-        return 0, None, error
-
-
-def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
-    """Raises ValueError unless reading it back gives the same."""
-    try:
-        manifest.check_depth(metadata)
-        is_unchanged = json.loads(json.dumps(metadata, allow_nan=True)) == metadata
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"metadata must be what JSON can hold: {error}") from None
-    has_nan = is_unchanged is False and "NaN" in json.dumps(metadata)
-    if not is_unchanged and not has_nan:
-        raise ValueError("metadata must be what JSON can hold: names as text, lists, no tuples")
+    return write
 
 
 def check_step(step: int) -> int:
@@ -169,20 +164,3 @@ def _raise_in_callback(error: Exception) -> ProgressCallback:
         raise error
 
     return progress
-
-
-def _report(
-    backend: Backend, step: int, committed: Committed, plan_s: float, snapshot_s: float
-) -> SaveReport:
-    total = committed.progress
-    return SaveReport(
-        step=step,
-        folder=f"{backend.root}/{committed.folder}",
-        bytes=total.total,
-        written=total.written,
-        linked=total.linked,
-        plan_s=plan_s,
-        snapshot_s=snapshot_s,
-        write_s=committed.write_s,
-        commit_s=committed.commit_s,
-    )

@@ -13,7 +13,9 @@ never checks it (it is compiled with MINIZ_DISABLE_ZIP_READER_CRC32_CHECKS), but
 from __future__ import annotations
 
 import ctypes
+import io
 import mmap
+import re
 import struct
 import threading
 import zlib
@@ -29,46 +31,51 @@ if TYPE_CHECKING:
 
     from .items import Item
 
-# The member of torch.save's archive that holds the elements of a single tensor.
-ELEMENTS = b"/data/0"
-LOCAL_HEADER = b"PK\x03\x04"
-DESCRIPTOR = b"PK\x07\x08"  # the CRC-32 follows
-DIRECTORY_ENTRY = b"PK\x01\x02"
-DIRECTORY_CRC_AT, NAME_LENGTH_AT, NAME_AT = 16, 28, 46  # from the entry's begin
 CRC = struct.Struct("<I")
-NAME_LENGTH = struct.Struct("<H")
+# Of a record: what is before the elements, they, and what is after them.
+PARTS = 3
 # Alignment that suits every type of tensor.
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Serialized:
-    """A record without the CRC-32 of its elements, which is slow to compute.
+class Archive:
+    """What is around the elements of a tensor; without elements, all of it is before them.
 
-    before, after: what is around the elements. crc_at: offsets of the CRC in `after`. data: offset
-    of the elements in the record; None for an object or an empty tensor.
+    crc_at: offsets of the elements' CRC-32 in `after`.
     """
 
-    before: bytes
-    elements: memoryview
+    before: bytes = b""
     after: bytes = b""
     crc_at: tuple[int, ...] = ()
-    data: int | None = None
+
+
+@dataclass(frozen=True)
+class Serialized:
+    """A record without the CRC-32 of its elements, which is slow to compute."""
+
+    archive: Archive
+    elements: memoryview
+
+    @property
+    def data(self) -> int | None:
+        """The offset of the elements in the record; None for an object or an empty tensor."""
+        return len(self.archive.before) if self.archive.after else None
 
     @property
     def size(self) -> int:
-        return len(self.before) + len(self.elements) + len(self.after)
+        return len(self.archive.before) + len(self.elements) + len(self.archive.after)
 
     def crc32(self) -> int:
         """Reads all elements (2.5 to 2.9 GB/s per core, measured) without the interpreter's lock."""
-        return zlib.crc32(self.elements) if self.crc_at else 0
+        return zlib.crc32(self.elements) if self.archive.crc_at else 0
 
     def parts(self, crc32: int) -> list[memoryview]:
         """The record, with this as the CRC-32 of its elements."""
-        after = bytearray(self.after)
-        for offset in self.crc_at:
+        after = bytearray(self.archive.after)
+        for offset in self.archive.crc_at:
             CRC.pack_into(after, offset, crc32)
-        return [memoryview(self.before), self.elements, memoryview(after)]
+        return [memoryview(self.archive.before), self.elements, memoryview(after)]
 
 
 class StagingMemory(threading.local):
@@ -113,12 +120,10 @@ class StagingMemory(threading.local):
 def serialize(item: Item, staging: StagingMemory) -> Serialized:
     """Copies tensors that are on another device or not contiguous into the staging memory."""
     if item.is_object:
-        return Serialized(b"", memoryview(item.data))
+        return Serialized(Archive(), memoryview(item.data))
     tensor = staging.plain(item.data)
     elements = memory_of(tensor)
-    archive = _archive(tensor.dtype, tuple(tensor.shape), len(elements))
-    data = len(archive.before) if len(elements) else None
-    return Serialized(archive.before, elements, archive.after, archive.crc_at, data)
+    return Serialized(_archive(tensor.dtype, tuple(tensor.shape), len(elements)), elements)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -161,27 +166,17 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
     return memoryview(array).cast("B")
 
 
-@dataclass(frozen=True)
-class _Archive:
-    """The bytes around the elements; without elements, all of it is before them. crc_at: where
-    `after` has the elements' CRC-32."""
-
-    before: bytes
-    after: bytes
-    crc_at: tuple[int, ...] = ()
-
-
 @lru_cache(maxsize=1024)
-def _archive(dtype: torch.dtype, shape: tuple[int, ...], length: int) -> _Archive:
+def _archive(dtype: torch.dtype, shape: tuple[int, ...], length: int) -> Archive:
     import torch
 
     if not length:
-        collector = _Collector(0)
-        torch.save(torch.empty(shape, dtype=dtype, device="cpu"), collector)
-        return _Archive(bytes(collector.before), b"")
+        buffer = io.BytesIO()
+        torch.save(torch.empty(shape, dtype=dtype, device="cpu"), buffer)
+        return Archive(buffer.getvalue())
     # Private memory that is only read takes none: all its pages are the kernel's one page of zeros.
     zeros = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    collector = _Collector(length)
+    collector = _Collector(zeros)
     try:
         torch.save(torch.frombuffer(zeros, dtype=torch.uint8).view(dtype).view(shape), collector)
     except KeyError as error:  # 2.3 has torch.uint16 and others that it cannot save
@@ -191,7 +186,7 @@ def _archive(dtype: torch.dtype, shape: tuple[int, ...], length: int) -> _Archiv
     after = bytes(collector.after)
     if not collector.is_past:
         raise RuntimeError(f"torch {torch.__version__} saves a tensor in an unknown form")
-    return _Archive(bytes(collector.before), after, _crc_offsets(after, zlib.crc32(zeros)))
+    return Archive(bytes(collector.before), after, _crc_offsets(after, zlib.crc32(zeros)))
 
 
 def _crc_offsets(after: bytes, crc32: int) -> tuple[int, ...]:
@@ -201,45 +196,27 @@ def _crc_offsets(after: bytes, crc32: int) -> tuple[int, ...]:
     Empty if a release of torch has it elsewhere: the archive then keeps the CRC of the zeros, which
     torch.load accepts.
     """
-    offsets = [len(DESCRIPTOR)] if after.startswith(DESCRIPTOR) else []
-    entry = after.find(DIRECTORY_ENTRY)
-    while entry >= 0:
-        name_length = NAME_LENGTH.unpack_from(after, entry + NAME_LENGTH_AT)[0]
-        name = after[entry + NAME_AT : entry + NAME_AT + name_length]
-        if name.endswith(ELEMENTS):
-            offsets.append(entry + DIRECTORY_CRC_AT)
-        entry = after.find(DIRECTORY_ENTRY, entry + NAME_AT)
-    is_there = [CRC.unpack_from(after, offset)[0] == crc32 for offset in offsets]
-    return tuple(offsets) if len(offsets) == 2 and all(is_there) else ()
+    offsets = tuple(match.start() for match in re.finditer(re.escape(CRC.pack(crc32)), after))
+    return offsets if len(offsets) == 2 else ()
 
 
 class _Collector:
-    """A file for torch.save that keeps all but the elements.
+    """A file for torch.save that keeps all but the elements, which are zeros."""
 
-    Each member of the archive comes as a header, a name, padding, and content (miniz's order, the
-    same from torch 1.13 to 2.13).
-    """
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-        self._writes_until_content = 0
-        self._after_header = False
+    def __init__(self, elements: mmap.mmap | bytes) -> None:
+        self._length = len(elements)
+        self._crc32 = zlib.crc32(elements)
         self.before = bytearray()
         self.after = bytearray()
         self.is_past = False
 
     def write(self, view: memoryview | bytes) -> int:
         length = len(view)
-        self._writes_until_content = max(0, self._writes_until_content - 1)
-        is_content = self._writes_until_content == 1 and length == self._length
-        if is_content and not self.is_past:
+        could_be_elements = length == self._length and not self.is_past
+        if could_be_elements and zlib.crc32(view) == self._crc32:
             self.is_past = True
-            return length
-        content = bytes(view)
-        if self._after_header and content.endswith(ELEMENTS):
-            self._writes_until_content = 3
-        self._after_header = content.startswith(LOCAL_HEADER)
-        (self.after if self.is_past else self.before).extend(content)
+        else:
+            (self.after if self.is_past else self.before).extend(view)
         return length
 
     def flush(self) -> None:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..comm import collective
 from ..comm.store import RanksMissing, StoreLost
-from . import catalog, loader, retention, saver
+from . import catalog, choice, loader, retention, saver
 from .backends import open_root
 from .errors import CheckpointError, CheckpointWarning, NoCheckpoint
-from .rehash import Rehash
 
 if TYPE_CHECKING:
     import os
@@ -24,16 +23,11 @@ if TYPE_CHECKING:
 
     from ..comm.ranks import Ranks
     from .backends import Backend
-    from .commit import SaveProgress
     from .saver import SaveReport
 
 # Signals by which schedulers announce the end: saves and stops, and saves and goes on.
 STOP, SAVE = "SIGTERM", "SIGUSR1"
 METRICS = "metrics"
-
-
-def _ignore(_: SaveProgress) -> None:
-    """No progress is reported."""
 
 
 class CheckpointManager:
@@ -83,7 +77,7 @@ class CheckpointManager:
         agree_every: int = 10,
         ranks: Ranks | None = None,
         deadline_s: float = 120.0,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, object] | None = None,
     ) -> None:
         counts = {"every": every, "agree_every": agree_every, "keep": 1 if keep is None else keep}
         for name, count in counts.items():
@@ -107,9 +101,8 @@ class CheckpointManager:
         self._best, self._best_mode = best, best_mode
         self._background = background
         self._saving: Future[SaveReport] | None = None
-        self._rehash = Rehash()
         # The last prune left a checkpoint in place of second copies. The same on all ranks.
-        self._is_late = False
+        self._lacks_copies = False
         self._received: set[str] = set()
         self._stopping = False
         self._handlers: dict[int, Any] = {}
@@ -130,7 +123,6 @@ class CheckpointManager:
             if error is None:
                 self.finish()
         finally:
-            self._rehash.stop()
             self._stop_listening()
 
     def restore(self, *, strict: bool = True, allow_pickle: bool = False) -> int | None:
@@ -155,9 +147,9 @@ class CheckpointManager:
             report = loader.load(
                 self.state_dict,
                 self._open,
-                loader.LATEST,
+                choice.LATEST,
                 self._ranks,
-                on_damage=loader.PREVIOUS,
+                on_damage=choice.PREVIOUS,
                 allow_pickle=allow_pickle,
                 strict=strict,
             )
@@ -193,8 +185,6 @@ class CheckpointManager:
     def save(self, step: int, **metrics: float) -> None:
         """Saves this step now, and removes what need not be kept.
 
-        Warns (CheckpointWarning) of damage that was found in the background since the last save.
-
         Args:
             step: The number of the step.
             metrics: Numbers of this step, kept with its checkpoint. Rank 0's count.
@@ -204,21 +194,14 @@ class CheckpointManager:
             CheckpointError: If the state dict cannot be saved.
         """
         self.finish()
-        for problem in self._rehash.take_problems():
-            warnings.warn(problem, CheckpointWarning, stacklevel=2)
-        if self._is_late:
+        if self._lacks_copies:
             self._prune(with_copies=False)  # its space may be needed
-        metadata: Mapping[str, Any] = {METRICS: metrics} if metrics else {}
-        arguments = (self.state_dict, self._open, step, self._ranks)
-        options: dict[str, Any] = {
-            "incremental": True,
-            "metadata": metadata,
-            "progress": _ignore,
-        }
+        metadata = {METRICS: metrics} if metrics else None
+        request = saver.SaveRequest(self.state_dict, self._open, step, self._ranks, metadata)
         if self._background:
-            self._saving = saver.save_async(*arguments, **options, after=self._prune)
+            self._saving = saver.save_async(request, after=self._prune)
         else:
-            saver.save(*arguments, **options)
+            saver.save(request)
             self._prune()
 
     def finish(self) -> None:
@@ -259,30 +242,29 @@ class CheckpointManager:
         """A failure is a warning: the checkpoints are whole, there are only too many."""
         backend = self._open()
 
-        def plan() -> dict[str, Any]:
+        def plan() -> dict[str, object]:
             best = self.best_step()
             protected = () if best is None else (best,)
             return asdict(retention.plan_pruning(backend, self._keep, protected=protected))
 
-        self._is_late = False
+        self._lacks_copies = False
         try:
             chosen = retention.Pruned(**collective.broadcast("checkpoint/plan", self._ranks, plan))
             pruned = retention.carry_out(backend, chosen, self._ranks, self._keep, with_copies)
-            problems, self._is_late = pruned.problems, pruned.lacks_copies
+            problems, self._lacks_copies = pruned.problems, pruned.lacks_copies
         except (OSError, CheckpointError, RanksMissing, StoreLost) as error:
             problems = (f"old checkpoints were not removed: {error}",)
         if self._ranks.rank == 0 and with_copies:
             for problem in problems:
                 warnings.warn(problem, CheckpointWarning, stacklevel=2)
-            self._rehash.start(backend)
 
     def _agree(self) -> set[str]:
         """The signals that came to any rank since they last agreed."""
         if self._signal_ranks is self._ranks:
             self.finish()  # the caller's ranks exchange values in one thread at a time
-        own, self._received = self._received, set()
+        received, self._received = self._received, set()
         requested: set[str] = set()
-        for names in self._signal_ranks.exchange("checkpoint/signals", sorted(own)):
+        for names in self._signal_ranks.exchange("checkpoint/signals", sorted(received)):
             requested.update(names)
         return requested
 

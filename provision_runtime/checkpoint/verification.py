@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable
 
 from . import catalog, corrupt_files, manifest
 from .errors import DamagedFile
-from .hashes import fastest_of, sha256_of
+from .hashes import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,10 +65,12 @@ def check_folder(backend: Backend, folder: str) -> list[Damage]:
 
 def find_foreign_files(backend: Backend, folder: str, content: Manifest) -> list[Damage]:
     """Files that are not in the manifest: something else wrote into the folder."""
-    own_names = {manifest.NAME} | {entry.name for entry in content.files if entry.home is None}
+    committed_names = {manifest.NAME} | {
+        entry.name for entry in content.files if entry.home is None
+    }
     damages = []
     for name in sorted(backend.files(folder)):
-        if name not in own_names:
+        if name not in committed_names:
             damages.append(Damage(folder, name, "it is not in the manifest"))
     return damages
 
@@ -88,39 +90,35 @@ def check_files(
     """
     buffers = threading.local()
 
-    def check_entry(entry: FileEntry) -> str | None:
+    def check(entry: FileEntry) -> str | None:
+        """What is wrong with the file, in words."""
+        home = entry.home or folder
         if not hasattr(buffers, "block"):
             buffers.block = memoryview(bytearray(backend.traits.block))
-        problem = check_file(backend, entry.home or folder, entry, buffers.block, quick)
-        progress(entry.size)
-        return problem
+        block = buffers.block
+        name, digest, committed = digest_of(entry, quick)
+        try:
+            size = backend.stat(home, entry.name).size
+            if size != entry.size:
+                return f"{size} bytes instead of {entry.size}"
+            for offset in range(0, size, len(block)):
+                part = block[: min(len(block), size - offset)]
+                count = backend.read_into(home, entry.name, offset, part)
+                digest.update(part[:count])
+        except FileNotFoundError:
+            return "it is missing"
+        finally:
+            progress(entry.size)
+        if digest.hexdigest() != committed:
+            return f"its {name} is not the committed one"
+        return None
 
     damages = []
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-verify") as pool:
-        for entry, problem in zip(entries, pool.map(check_entry, entries)):
+        for entry, problem in zip(entries, pool.map(check, entries)):
             if problem:
                 names = content.names_in(entry.name)
                 damages.append(Damage(entry.home or folder, entry.name, problem, names))
     for damage in damages:
         corrupt_files.add(backend.root, damage.file)
     return damages
-
-
-def check_file(
-    backend: Backend, folder: str, entry: FileEntry, block: memoryview, quick: bool
-) -> str | None:
-    """What is wrong with a file, in words. block: memory for reading it."""
-    try:
-        size = backend.size(folder, entry.name)
-        if size != entry.size:
-            return f"{size} bytes instead of {entry.size}"
-        name, digest, committed = fastest_of(entry) if quick else sha256_of(entry)
-        for offset in range(0, entry.size, len(block)):
-            part = block[: min(len(block), entry.size - offset)]
-            count = backend.read_into(folder, entry.name, offset, part)
-            digest.update(part[:count])
-    except FileNotFoundError:
-        return "it is missing"
-    if digest.hexdigest() != committed:
-        return f"its {name} is not the committed one"
-    return None

@@ -1,28 +1,34 @@
-"""Which environment of the store is active: switched by one rename, the last ones kept."""
+"""Which environment of the store is active: switched by one rename, the last ones retained."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import store as stores
 from .errors import NodeError
 from .install import remove_environment
 from .store import Store
+from .store_access import require_safe_environment
+from .store_files import remove_file, sync_directory
+from .store_journal import append_journal, read_journal
+from .store_lock import locked, release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KEPT_ENVIRONMENTS = 3
+    from .results import Activation, History
+
+RETAINED_ENVIRONMENTS = 3
 # An image that nobody went on receiving for this time is removed.
-PARTS_KEPT_S = 7 * 86400.0
+PARTS_RETAINED_S = 7 * 86400.0
 
 
 def activate(
     path: str, name: str, key: str, run: Mapping[str, str], is_shared: bool = False
-) -> dict[str, Any]:
-    """Make an installed environment the active one, and remove those that are no longer kept.
+) -> Activation:
+    """Make an installed environment the active one, and remove those that are no longer retained.
 
     is_shared: other nodes use this store too, and jobs there cannot be seen: nothing is removed.
 
@@ -30,66 +36,55 @@ def activate(
     Raises NodeError (not-installed, unsafe-store).
     """
     store = Store(path, run)
-    with stores.locked(store, name, run):
+    with locked(store, name, run):
         previous = stores.active_key(store, name)
-        if not is_usable(store, key):
-            raise NodeError("not-installed", f"{store.environment(key)} is not there")
-        stores.require_safe_environment(store, key)
+        directory = store.environment(key)
+        # A folder without `bin` is one where the image is not mounted any more.
+        if not (os.path.exists(store.installed(key)) and os.path.isdir(f"{directory}/bin")):
+            raise NodeError("not-installed", f"{directory} is not there")
+        require_safe_environment(store, key)
         if previous != key:
-            _replace_link(store, name, key)
-            stores.append_journal(store, "activated", run, name=name, key=key, previous=previous)
+            staged = store.join("staging", f"{name}.link")
+            remove_file(staged)
+            os.symlink(os.path.join("envs", key), staged)
+            os.replace(staged, store.link(name))
+            sync_directory(store.path)
+            append_journal(store, "activated", run, name=name, key=key, previous=previous)
         removed, in_use = ([], []) if is_shared else prune(store, name, run)
-        stores.release(path, name, run)
+        release(path, name, run)
     return {"active": key, "previous": previous, "removed": removed, "in_use": in_use}
 
 
-def is_usable(store: Store, key: str) -> bool:
-    """Whether an environment was installed, and is still mounted if it was mounted."""
-    if stores.read_json(store.installed(key)) is None:
-        return False
-    return os.path.isdir(os.path.join(store.environment(key), "bin"))
-
-
-def _replace_link(store: Store, name: str, key: str) -> None:
-    staged = os.path.join(store.path, "staging", f"{name}.link")
-    stores.remove_file(staged)
-    os.symlink(os.path.join("envs", key), staged)
-    os.replace(staged, store.link(name))
-    stores.sync_directory(store.path)
-
-
-def history(path: str, name: str) -> dict[str, Any]:
+def history(path: str, name: str) -> History:
     """The active environment of this name, the one that was active before it, and all that are
     installed here."""
     store = Store(path)
     active = stores.active_key(store, name)
     installed = stores.installed_keys(store, name)
     previous = None
-    for key in _activated_keys(stores.read_journal(store, name)):
+    for key in _latest_first(read_journal(store, name), "activated"):
         if key != active and key in installed:
             previous = key
             break
     return {"active": active, "previous": previous, "installed": installed}
 
 
-def _activated_keys(events: list[dict[str, Any]]) -> list[str]:
-    """All keys that were ever active, the latest first, each once."""
-    keys = [event["key"] for event in events if event["event"] == "activated"]
-    return list(dict.fromkeys(reversed(keys)))
+def _latest_first(events: list[tuple[str, str]], kind: str) -> list[str]:
+    """The keys of one kind of event, each once."""
+    return list(dict.fromkeys(key for event, key in reversed(events) if event == kind))
 
 
 def prune(store: Store, name: str, run: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Remove the environments of this name that are no longer kept.
+    """Remove the environments of this name that are no longer retained.
 
-    Kept: those that were active last, the newest of those that were never active (staged for
-    later), and what the journal does not know. Returns what was removed, and what should be but
+    Retained: those that were active last, the newest of those that were never active (staged for
+    later), and what the journal does not list. Returns what was removed, and what should be but
     stays because processes use it.
     """
-    events = stores.read_journal(store, name)
-    activated = _activated_keys(events)
-    staged = [event["key"] for event in events if event["event"] == "installed"]
-    staged = [key for key in reversed(staged) if key not in activated]
-    retained = {stores.active_key(store, name), *activated[:KEPT_ENVIRONMENTS], *staged[:1]}
+    events = read_journal(store, name)
+    activated = _latest_first(events, "activated")
+    staged = [key for key in _latest_first(events, "installed") if key not in activated]
+    retained = {stores.active_key(store, name), *activated[:RETAINED_ENVIRONMENTS], *staged[:1]}
     removed: list[str] = []
     in_use: list[str] = []
     for key in stores.installed_keys(store, name):
@@ -102,16 +97,11 @@ def prune(store: Store, name: str, run: Mapping[str, str]) -> tuple[list[str], l
                 raise
             in_use.append(key)
             continue
-        stores.append_journal(store, "removed", run, name=name, key=key)
+        append_journal(store, "removed", run, name=name, key=key)
         removed.append(key)
-    _remove_old_parts(store, name)
-    return removed, in_use
-
-
-def _remove_old_parts(store: Store, name: str) -> None:
-    staging = os.path.join(store.path, "staging")
-    for file in os.listdir(staging):
-        path = os.path.join(staging, file)
+    for file in os.listdir(store.join("staging")):
+        part = store.join("staging", file)
         is_of_name = file.endswith(".part") and stores.name_of(file.rsplit(".", 2)[0]) == name
-        if is_of_name and time.time() - os.stat(path).st_mtime > PARTS_KEPT_S:
-            stores.remove_file(path)
+        if is_of_name and time.time() - os.stat(part).st_mtime > PARTS_RETAINED_S:
+            remove_file(part)
+    return removed, in_use

@@ -15,20 +15,22 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..facts import libraries, limits, nccl
 from ..facts.digests import prefix_digests, read_marker
 from ..fs import mounts
 from . import fabric_libraries
+from .commands import read_text
 from .facts import read_within, system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from .fabric_libraries import LibraryFile
+    from .results import Distributions, DriftFacts
 
-    FactReaders = Mapping[str, Callable[[], Any]]
+    FactReader = Callable[[Path], object]
 
 # Of libfabric, aws-ofi-nccl, SHARP and UCX: they change what NCCL's plug-ins do.
 TRANSPORT_PREFIXES = ("FI_", "OFI_NCCL_", "SHARP_COLL_", "UCX_")
@@ -51,7 +53,7 @@ def node_facts(
     deep: bool = False,
     digests: bool = True,
     root: str = "/",
-) -> dict[str, Any]:
+) -> DriftFacts:
     """All facts of this node, and one digest of its environment.
 
     path: the store; name: of the environment. prefix: the environment's folder if it is not in a
@@ -60,17 +62,16 @@ def node_facts(
     started = time.time()
     top, folder = Path(root), _environment_folder(path, name, prefix)
     is_installed = (folder / "bin").is_dir()
-    readers = {**gpu_facts(top), **network_facts(top), **system_facts(top)}
-    readers[HOST_LIBRARIES] = partial(host_library_facts, top)
+    readers = {fact: partial(_or_none, read, top) for fact, read in HOST_FACTS.items()}
     if is_installed:
-        readers.update(environment_facts(folder))
-    values, unread = read_within(
-        {fact: partial(_or_none, read) for fact, read in readers.items()}, FACT_DEADLINE_S
-    )
+        for fact, read in ENVIRONMENT_FACTS.items():
+            readers[fact] = partial(_or_none, read, folder)
+    values, unread = read_within(readers, FACT_DEADLINE_S)
     values.update(values.pop(HOST_LIBRARIES, {}))
     if HOST_LIBRARIES in unread:
         reason = unread.pop(HOST_LIBRARIES)
         unread.update(dict.fromkeys(LIBRARY_FACTS.values(), reason))
+    values.update(system(top))
     values.update(limit_facts())
     if not is_installed:
         values["environment"] = None
@@ -88,15 +89,15 @@ def node_facts(
     }
 
 
-def _or_none(read: Callable[[], Any]) -> Any:
+def _or_none(read: FactReader, folder: Path) -> object:
     """None if the node lacks what the fact is about."""
     try:
-        return read()
+        return read(folder)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def distributions(path: str, name: str, prefix: str = "", deep: bool = False) -> dict[str, Any]:
+def distributions(path: str, name: str, prefix: str = "", deep: bool = False) -> Distributions:
     """The digest of each distribution in this node's environment, of them all (`files`), and the
     environment's key."""
     folder = _environment_folder(path, name, prefix)
@@ -104,24 +105,11 @@ def distributions(path: str, name: str, prefix: str = "", deep: bool = False) ->
     rows = {}
     for distribution, entry in digests["distributions"].items():
         rows[distribution] = [entry["version"], entry["digest"]]
-    return {
-        "files": digests["root"],
-        "environment": _key(folder),
-        "distributions": rows,
-    }
+    return {"files": digests["root"], "environment": _key(folder), "distributions": rows}
 
 
 def _environment_folder(path: str, name: str, prefix: str) -> Path:
     return Path(prefix) if prefix else Path(path) / name
-
-
-def environment_facts(folder: Path) -> FactReaders:
-    return {
-        "environment": partial(_key, folder),
-        "lock": partial(_lock_sha256, folder),
-        "mounted_as": partial(_mount_type, folder),
-        "nccl": partial(_nccl_version, folder),
-    }
 
 
 def _key(folder: Path) -> str:
@@ -139,8 +127,8 @@ def _mount_type(folder: Path) -> str | None:
     mount = mounts.locate(folder).mount
     if mount is None:
         return None
-    is_own_mount = mount.point == os.path.realpath(folder)
-    return mount.type if is_own_mount else f"folder on {mount.type}"
+    is_mount_point = mount.point == os.path.realpath(folder)
+    return mount.type if is_mount_point else f"folder on {mount.type}"
 
 
 def _nccl_version(folder: Path) -> str | None:
@@ -149,47 +137,36 @@ def _nccl_version(folder: Path) -> str | None:
     return "; ".join(_describe_version(file) for file in files if file.kind == "nccl") or None
 
 
-def gpu_facts(root: Path) -> FactReaders:
-    return {
-        "driver": partial(_driver, root),
-        "gpus": partial(_gpu_property, root, "Model"),
-        "vbios": partial(_gpu_property, root, "Video BIOS"),
-        "iommu": partial(_iommu, root),
-    }
-
-
 def _driver(root: Path) -> str | None:
     return libraries.parse_driver((root / "proc/driver/nvidia/version").read_text(errors="replace"))
 
 
+def _gpus(root: Path) -> str | None:
+    return _gpu_property(root, "Model")
+
+
+def _vbios(root: Path) -> str | None:
+    return _gpu_property(root, "Video BIOS")
+
+
 def _gpu_property(root: Path, name: str) -> str | None:
-    """What the driver says about each GPU under this name; it needs no nvidia-smi, which takes
+    """What the driver lists for each GPU under this name; it needs no nvidia-smi, which takes
     seconds a GPU where the driver is not loaded persistently."""
     values = []
     for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
-        match = re.search(rf"^{name}:\s*(.+?)\s*$", file.read_text(errors="replace"), re.MULTILINE)
-        values.append(match[1] if match else "unnamed")
+        values.append(_match(rf"^{name}:\s*(.+?)\s*$", file) or "unnamed")
     return _counted(values)
 
 
 def _iommu(root: Path) -> str | None:
-    types = [gpu["iommu"] or "none" for gpu in libraries.pci_gpus(root)]
-    return _counted(types)
-
-
-def network_facts(root: Path) -> FactReaders:
-    return {
-        "adapters": partial(_adapters, root),
-        "ports": partial(_ports, root),
-        "kernel_modules": partial(_kernel_modules, root),
-    }
+    return _counted([gpu["iommu"] or "none" for gpu in libraries.pci_gpus(root)])
 
 
 def _adapters(root: Path) -> str | None:
     names = []
     for folder in sorted((root / "sys/class/infiniband").glob("*")):
-        kind = _line(folder / "hca_type") or re.sub(r"_?\d+$", "", folder.name)
-        firmware = _line(folder / "fw_ver")
+        kind = read_text(folder / "hca_type") or re.sub(r"_?\d+$", "", folder.name)
+        firmware = read_text(folder / "fw_ver")
         names.append(f"{kind} firmware {firmware}" if firmware else kind)
     return _counted(names)
 
@@ -197,9 +174,8 @@ def _adapters(root: Path) -> str | None:
 def _ports(root: Path) -> str | None:
     states = []
     for folder in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
-        state = (_line(folder / "state") or "unknown").partition(": ")  # "4: ACTIVE"
-        rate = _line(folder / "rate") or ""
-        states.append(f"{state[2] or state[0]} {rate}".strip())
+        state = (read_text(folder / "state") or "unknown").rpartition(": ")[2]  # "4: ACTIVE"
+        states.append(f"{state} {read_text(folder / 'rate') or ''}".strip())
     return _counted(states)
 
 
@@ -208,8 +184,7 @@ def _kernel_modules(root: Path) -> str | None:
     for name in KERNEL_MODULES:
         folder = root / "sys/module" / name
         if folder.is_dir():
-            version = _line(folder / "version")
-            modules.append(f"{name} {version}" if version else name)
+            modules.append(f"{name} {read_text(folder / 'version') or ''}".strip())
     return ", ".join(modules) or None
 
 
@@ -218,53 +193,38 @@ def host_library_facts(root: Path) -> dict[str, str | None]:
     files = fabric_libraries.host_libraries(root, os.environ)
     facts = {}
     for kind, fact in LIBRARY_FACTS.items():
-        facts[fact] = _describe_files(file for file in files if file.kind == kind)
+        texts = [f"{_describe_version(file)} {file.path}" for file in files if file.kind == kind]
+        facts[fact] = "; ".join(texts) or None
     return facts
-
-
-def _describe_files(files: Iterable[LibraryFile]) -> str | None:
-    return "; ".join(f"{_describe_version(file)} {file.path}" for file in files) or None
 
 
 def _describe_version(file: LibraryFile) -> str:
     return f"{file.version or 'unknown version'} (build {file.build})"
 
 
-def system_facts(root: Path) -> FactReaders:
-    facts: dict[str, Callable[[], Any]] = {
-        "cpus": partial(_cpus, root),
-        "memory": partial(_memory, root),
-        "governor": partial(_line, root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "huge_pages": partial(_huge_pages, root),
-    }
-    known = system(root)
-    for name in ("arch", "os", "kernel", "glibc"):
-        facts[name] = partial(known.get, name)
-    return facts
-
-
 def _cpus(root: Path) -> str:
-    text = (root / "proc/cpuinfo").read_text(errors="replace")
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return f"{os.cpu_count()} x {match[1] if match else 'CPU'}"
+    model = _match(r"^model name\s*:\s*(.+)$", root / "proc/cpuinfo")
+    return f"{os.cpu_count()} x {model or 'CPU'}"
 
 
 def _memory(root: Path) -> int | None:
     """Bytes."""
-    text = (root / "proc/meminfo").read_text()
-    match = re.search(r"^MemTotal:\s*(\d+) kB", text, re.MULTILINE)
-    return int(match[1]) * 1024 if match else None
+    kibibytes = _match(r"^MemTotal:\s*(\d+) kB", root / "proc/meminfo")
+    return int(kibibytes) * 1024 if kibibytes else None
 
 
 def _huge_pages(root: Path) -> str | None:
-    text = (root / "sys/kernel/mm/transparent_hugepage/enabled").read_text()
-    match = re.search(r"\[(\w+)\]", text)  # always [madvise] never
-    return match[1] if match else None
+    # always [madvise] never
+    return _match(r"\[(\w+)\]", root / "sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def limit_facts() -> dict[str, Any]:
+def _governor(root: Path) -> str | None:
+    return read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def limit_facts() -> dict[str, str | int | None]:
     """Those of this session. A job of Slurm has the submitter's limits, or PropagateResourceLimits."""
-    facts: dict[str, Any] = {}
+    facts: dict[str, str | int | None] = {}
     for name, kind in COUNT_LIMITS.items():
         facts[name] = _limit(kind, 1)
     for name, kind in MEMORY_LIMITS.items():
@@ -305,8 +265,29 @@ def _counted(values: list[str]) -> str | None:
     return ", ".join(f"{counts[value]} x {value}" for value in sorted(counts)) or None
 
 
-def _line(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return None
+def _match(pattern: str, path: Path) -> str | None:
+    match = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
+    return match[1] if match else None
+
+
+# By fact: what reads it below the folder above /proc and /sys, or in the environment's folder.
+HOST_FACTS: Mapping[str, FactReader] = {
+    "driver": _driver,
+    "gpus": _gpus,
+    "vbios": _vbios,
+    "iommu": _iommu,
+    "adapters": _adapters,
+    "ports": _ports,
+    "kernel_modules": _kernel_modules,
+    "cpus": _cpus,
+    "memory": _memory,
+    "governor": _governor,
+    "huge_pages": _huge_pages,
+    HOST_LIBRARIES: host_library_facts,
+}
+ENVIRONMENT_FACTS: Mapping[str, FactReader] = {
+    "environment": _key,
+    "lock": _lock_sha256,
+    "mounted_as": _mount_type,
+    "nccl": _nccl_version,
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-# The reason of a system error. provision/cluster/failures.py says what each reason means.
+# The reason of a system error. provision/cluster/failures.py explains the reasons.
 REASONS = {
     errno.ENOSPC: "disk-full",
     errno.EDQUOT: "disk-full",
@@ -35,8 +35,8 @@ def of_system_error(error: OSError) -> NodeError:
     reason = REASONS.get(error.errno or 0, OTHER)
     if reason == "disk-full" and error.filename and _has_no_inodes(str(error.filename)):
         reason = "no-inodes"
-    place = f"{error.filename}: " if error.filename else ""
-    return NodeError(reason, place + (error.strerror or str(error)))
+    message = error.strerror or str(error)
+    return NodeError(reason, f"{error.filename}: {message}" if error.filename else message)
 
 
 def _has_no_inodes(path: str) -> bool:

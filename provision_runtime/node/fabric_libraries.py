@@ -7,15 +7,14 @@ read, never loaded. Two builds of one version differ by their build id.
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import shared_library
+from .commands import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,15 +48,13 @@ ENVIRONMENT_FOLDERS = (
     "lib/python3*/site-packages/nvidia/nccl/lib",
     "lib/python3*/site-packages/torch/lib",
 )
-LINKER_CONFIGURATION = "etc/ld.so.conf"
-INCLUDE_DEPTH = 5
+# ldconfig(8); every distribution includes the folder.
+LINKER_CONFIGURATION = ("etc/ld.so.conf", "etc/ld.so.conf.d/*.conf")
 VERSION = rb"(\d+\.\d+(?:\.\d+)*(?:[-+.\w]*\w)?)"
 LINKED_NCCL = rb"NCCL version (\d+\.\d+\.\d+\+cuda[\d.]*\d)"
 # A version alone between two zero bytes: 1.17.0, and AWS's 1.18.2amzn3.0, but not 127.0.0.1.
 BARE_VERSION = rb"\0(\d+\.\d+\.\d+(?:[a-z]\w*(?:\.\d+)*)?)(?=\0)"
-PACKAGE_QUERY_S = 5.0
 BUILD_DIGITS = 8
-BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class LibraryKind:
 
     files: the pattern of its file names. mark: the pattern that tells its files from others of such
     names. version: the pattern of its version. Both are searched among its constants.
-    file_version: the pattern of its version in its file name. package: its name for pkg-config.
+    file_version: the pattern of its version in its file name.
     """
 
     name: str
@@ -74,7 +71,6 @@ class LibraryKind:
     mark: bytes = b""
     version: bytes | None = None
     file_version: str | None = None
-    package: str | None = None
 
 
 PLUGIN_FILES = r"libnccl[-_][-\w]+\.so"  # of every kind: net, tuner, profiler, ...
@@ -100,11 +96,10 @@ KINDS = (
         "nccl_rdma_sharp",
         PLUGIN_FILES,
         mark=b"NCCL RDMA Plugin",
-        package="nccl-rdma-sharp-plugins",
     ),
-    LibraryKind("sharp", r"libsharp_coll\.so", package="sharp"),
+    LibraryKind("sharp", r"libsharp_coll\.so"),
     # fi_tostr(FI_TYPE_VERSION) prints it.
-    LibraryKind("libfabric", r"libfabric\.so", version=BARE_VERSION, package="libfabric"),
+    LibraryKind("libfabric", r"libfabric\.so", version=BARE_VERSION),
     # libibverbs.so.1.14.44.0 is of rdma-core 44.0.
     LibraryKind("rdma_core", r"libibverbs\.so", file_version=r"\.so\.\d+\.\d+\.(\d+\.\d+)$"),
     LibraryKind("other_plugins", PLUGIN_FILES),
@@ -133,35 +128,12 @@ def environment_libraries(prefix: Path) -> list[LibraryFile]:
 
 def host_folders(root: Path, environment: Mapping[str, str]) -> list[Path]:
     """The folders in which the linker would look, and those of vendors."""
-    folders = []
-    for name in environment.get("LD_LIBRARY_PATH", "").split(":"):
-        if os.path.isabs(name):
-            folders.append(_below(root, name))
-    folders += _configured_folders(root, _below(root, LINKER_CONFIGURATION), INCLUDE_DEPTH)
-    folders += _matching(root, DEFAULT_FOLDERS)
-    folders += _matching(root, VENDOR_FOLDERS)
-    return folders
-
-
-def _configured_folders(root: Path, file: Path, depth: int) -> Iterator[Path]:
-    """What a file of the linker's configuration names, with the files that it includes."""
-    try:
-        lines = file.read_text(errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        words = line.partition("#")[0].split()
-        if words[:1] == ["include"] and depth > 0:
-            for pattern in words[1:]:
-                start = root if os.path.isabs(pattern) else file.parent
-                for included in _matching(start, (pattern.lstrip("/"),)):
-                    yield from _configured_folders(root, included, depth - 1)
-        elif words and os.path.isabs(words[0]):
-            yield _below(root, words[0])
-
-
-def _below(root: Path, path: str) -> Path:
-    return root / path.lstrip("/")
+    names = environment.get("LD_LIBRARY_PATH", "").split(":")
+    for file in _matching(root, LINKER_CONFIGURATION):
+        for line in (read_text(file) or "").splitlines():
+            names.append(line.partition("#")[0].strip())
+    folders = [root / name.lstrip("/") for name in names if os.path.isabs(name)]
+    return [*folders, *_matching(root, DEFAULT_FOLDERS), *_matching(root, VENDOR_FOLDERS)]
 
 
 def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
@@ -170,7 +142,7 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
             yield Path(name)
 
 
-def _libraries(folders: list[Path], root: Path, shown_root: str) -> list[LibraryFile]:
+def _libraries(folders: list[Path], root: Path, printed_root: str) -> list[LibraryFile]:
     """Each library of these folders once, however many links name it, sorted by path."""
     real_root = os.path.realpath(root)
     libraries = {}
@@ -181,88 +153,34 @@ def _libraries(folders: list[Path], root: Path, shown_root: str) -> list[Library
             continue
         for name in names:
             kinds = [kind for kind in KINDS if re.match(kind.files, name)]
-            if not kinds:
-                continue
             path = Path(os.path.realpath(os.path.join(folder, name)))
-            if path not in libraries and path.is_file():
-                shown = shown_root + os.path.relpath(path, real_root)
-                libraries[path] = _library(path, kinds, shown)
+            if kinds and path not in libraries and path.is_file():
+                printed = printed_root + os.path.relpath(path, real_root)
+                libraries[path] = _library(path, kinds, printed)
     readable = [library for library in libraries.values() if library is not None]
     return sorted(readable, key=lambda library: library.path)
 
 
-def _library(path: Path, kinds: list[LibraryKind], shown: str) -> LibraryFile | None:
+def _library(path: Path, kinds: list[LibraryKind], printed: str) -> LibraryFile | None:
     """None for a file that is no library (a linker script), or none of these kinds."""
     try:
         content = shared_library.read_library(path)
-        build = content.build_id or _file_digest(path)
     except (shared_library.NotALibrary, OSError):
         return None
     for kind in kinds:
         if re.search(kind.mark, content.constants):
             version = _version(kind, path, content)
-            return LibraryFile(kind.name, shown, version, build[:BUILD_DIGITS])
+            return LibraryFile(kind.name, printed, version, content.build[:BUILD_DIGITS])
     return None
 
 
 def _version(kind: LibraryKind, path: Path, content: SharedLibrary) -> str | None:
-    """What the file says, its name, pkg-config's file next to it, or the package manager."""
+    """By the file's constants, or its name; two builds without a version differ by their build."""
     if kind.version is not None:
         versions = set(re.findall(kind.version, content.constants))
         if len(versions) == 1:
             return bytes(versions.pop()).decode("ascii")
     if kind.file_version is not None:
         match = re.search(kind.file_version, path.name)
-        if match:
-            return match[1]
-    if kind.package is not None:
-        version = _pkg_config_version(path.parent, kind.package)
-        if version:
-            return version
-    return _installed_version(path)
-
-
-def _pkg_config_version(folder: Path, package: str) -> str | None:
-    for place in (folder / "pkgconfig", folder.parent / "pkgconfig"):
-        try:
-            text = (place / f"{package}.pc").read_text(errors="replace")
-        except OSError:
-            continue
-        match = re.search(r"^Version:\s*(\S+)", text, re.MULTILINE)
-        if match:
-            return match[1]
+        return match[1] if match else None
     return None
-
-
-def _installed_version(path: Path) -> str | None:
-    """The version of the Debian package or RPM that a file of this system belongs to."""
-    owner = _output(["dpkg-query", "--search", str(path)])
-    if owner:
-        package = owner.partition(": ")[0].partition(",")[0]
-        return _output(["dpkg-query", "--show", "--showformat=${Version}", package])
-    return _output(["rpm", "-qf", "--qf", "%{VERSION}-%{RELEASE}", str(path)])
-
-
-def _output(command: list[str]) -> str | None:
-    """What a command prints; None if it does not exist, fails, or takes too long."""
-    try:
-        process = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=PACKAGE_QUERY_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if process.returncode:
-        return None
-    return process.stdout.decode(errors="replace").strip() or None
-
-
-def _file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(BLOCK), b""):
-            digest.update(block)
-    return digest.hexdigest()

@@ -9,9 +9,14 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..comm import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .results import HostJob, HostJobs, HostLog, HostLogs
 
 LOG, PROCESS, STATUS = "log", "process.json", "status"
 # The end of a log that `job-log` returns.
@@ -31,64 +36,63 @@ def part_folder(job: str, node: int) -> Path:
     return jobs_folder() / job / f"node-{node}"
 
 
-def list_jobs() -> dict[str, Any]:
+class _Part(NamedTuple):
+    """A part of a job that was started on this host. identity: of its process."""
+
+    folder: Path
+    node: int
+    identity: list[str]
+
+    def state(self) -> tuple[str, int | None]:
+        try:
+            status = int((self.folder / STATUS).read_text())
+        except (OSError, ValueError):
+            is_running = processes.state(self.identity) in (processes.ALIVE, processes.STOPPED)
+            return "running" if is_running else "killed", None
+        return {0: "done", CANCELED: "canceled"}.get(status, "failed"), status
+
+
+def list_jobs() -> HostJobs:
     """The parts of jobs that ran or run on this host."""
-    rows = []
-    for folder in sorted(jobs_folder().glob("*/node-*")):
-        record = _record(folder)
-        if record is None:
-            continue
-        state, status = _state(folder, record)
-        node = int(folder.name.rpartition("-")[2])
-        rows.append({"id": folder.parent.name, "node": node, "state": state, "status": status})
-    return {"jobs": rows}
+    jobs: list[HostJob] = []
+    for part in _parts("*"):
+        state, status = part.state()
+        job = part.folder.parent.name
+        jobs.append({"id": job, "node": part.node, "state": state, "status": status})
+    return {"jobs": jobs}
 
 
-def read_logs(id: str) -> dict[str, Any]:
+def read_logs(id: str) -> HostLogs:
     """The end of the log of every part of a job on this host."""
-    logs = []
-    for folder in sorted((jobs_folder() / id).glob("node-*")):
-        if _record(folder) is None:
-            continue
-        with (folder / LOG).open("rb") as file:
+    logs: list[HostLog] = []
+    for part in _parts(id):
+        with (part.folder / LOG).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - LOG_BYTES))
-            text = file.read().decode(errors="replace")
-        logs.append({"node": int(folder.name.rpartition("-")[2]), "text": text})
+            logs.append({"node": part.node, "text": file.read().decode(errors="replace")})
     return {"logs": logs}
 
 
-def cancel(id: str) -> dict[str, Any]:
+def cancel(id: str) -> dict[str, list[str]]:
     """Send SIGTERM to every part of a job that runs on this host."""
     signaled = []
-    for folder in sorted((jobs_folder() / id).glob("node-*")):
-        record = _record(folder)
-        if record is not None and _state(folder, record)[0] == "running":
-            os.kill(int(record["identity"][1]), signal.SIGTERM)
-            signaled.append(folder.name)
+    for part in _parts(id):
+        if part.state()[0] == "running":
+            os.kill(int(part.identity[1]), signal.SIGTERM)
+            signaled.append(part.folder.name)
     return {"signaled": signaled}
 
 
-def _record(folder: Path) -> dict[str, Any] | None:
-    """What the part wrote when it started; None if that was another host, or the file is damaged."""
-    try:
-        int(folder.name.rpartition("-")[2])
-        record = json.loads((folder / PROCESS).read_text())
-        is_own = record["host"] == os.uname().nodename
-        _, number, _ = record["identity"]
-        int(number)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return record if is_own else None
-
-
-def _state(folder: Path, record: dict[str, Any]) -> tuple[str, int | None]:
-    try:
-        status = int((folder / STATUS).read_text())
-    except (OSError, ValueError):
-        status = None
-    if status is not None:
-        return {0: "done", CANCELED: "canceled"}.get(status, "failed"), status
-    if processes.state(record["identity"]) in (processes.ALIVE, processes.STOPPED):
-        return "running", None
-    return "killed", None
+def _parts(job: str) -> Iterator[_Part]:
+    """Without those of another host, and those whose record is damaged."""
+    for folder in sorted(jobs_folder().glob(f"{job}/node-*")):
+        try:
+            node = int(folder.name.rpartition("-")[2])
+            record = json.loads((folder / PROCESS).read_text())
+            is_here = record["host"] == os.uname().nodename
+            _, number, _ = record["identity"]
+            int(number)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+        if is_here:
+            yield _Part(folder, node, record["identity"])

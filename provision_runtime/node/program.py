@@ -1,8 +1,7 @@
-"""Runs one action on this node and prints its answer as one line.
+"""Runs one action on this node and prints its reply as one line.
 
 The host finds the line by its mark, so whatever login shells print around it does no harm. The
-answer also says which machine it comes from, because the same machine may be listed under two
-names.
+reply also names the machine that it comes from: one machine may be listed under two names.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ ACTIONS = {
     "image-activate": "registry_image:activate",
     "store-status": "store_status:status",
     "store-history": "activation:history",
-    "store-prepare": "store:prepare",
+    "store-prepare": "store_lock:prepare",
     "store-receive": "transfer:receive",
     "store-exchange": "transfer:exchange",
     "store-verify": "transfer:verify",
     "store-install": "install:install",
     "store-attach": "install:attach",
     "store-activate": "activation:activate",
-    "store-release": "store:release",
-    "store-distrust": "store_distrust:distrust",
+    "store-release": "store_lock:release",
+    "store-distrust": "store_lock:distrust",
     "drift-facts": "drift_facts:node_facts",
     "job-list": "jobs:list_jobs",
     "job-log": "jobs:read_logs",
@@ -53,27 +52,21 @@ SLURM_NODE = "SLURMD_NODENAME"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
-def main(request: dict[str, Any]) -> None:
-    """Run `request["action"]` with `request["arguments"]` and print the answer."""
-    answer: dict[str, Any] = {"identity": identity(), "slurm_node": os.environ.get(SLURM_NODE)}
-    try:
-        answer["result"] = run(request["action"], request["arguments"])
-    except NodeError as error:
-        answer["error"] = {"reason": error.reason, "message": error.message}
-    except OSError as error:
-        system_error = of_system_error(error)
-        answer["error"] = {"reason": system_error.reason, "message": system_error.message}
-    if request["action"] != "job-log":  # the user's own, as the job wrote it
-        answer = public_document(answer)
-    # It begins with a line end: what was printed before may not have ended its line.
-    sys.stdout.write("\n" + MARK + json.dumps(answer) + "\n")
-    sys.stdout.flush()
-
-
-def run(action: str, arguments: dict[str, Any]) -> Any:
+def main(action: str, arguments: dict[str, Any]) -> None:
+    """Run an action and print the reply."""
     module_name, _, function_name = ACTIONS[action].partition(":")
-    module = importlib.import_module("." + module_name, __package__)
-    return getattr(module, function_name)(**_for_simulated_node(arguments))
+    function = getattr(importlib.import_module("." + module_name, __package__), function_name)
+    reply: dict[str, object] = {"identity": identity(), "slurm_node": os.environ.get(SLURM_NODE)}
+    try:
+        reply["result"] = function(**_for_simulated_node(arguments))
+    except (NodeError, OSError) as error:
+        failure = error if isinstance(error, NodeError) else of_system_error(error)
+        reply["error"] = {"reason": failure.reason, "message": failure.message}
+    if action != "job-log":  # the user's own, as the job wrote it
+        reply = public_document(reply)
+    # It begins with a line end: what was printed before may not have ended its line.
+    sys.stdout.write("\n" + MARK + json.dumps(reply) + "\n")
+    sys.stdout.flush()
 
 
 def identity() -> list[str]:

@@ -8,25 +8,27 @@ give up when a node is missing, the test itself can say which node is missing an
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from ..comm import addresses, processes
 from ..facts import libraries
-from . import store as stores
+from .commands import is_caller_gone
 from .errors import NodeError
+from .store import Store
+from .store_access import require_safe_path
+from .store_files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from .results import Assignment, LastState, Prepared, RanksResult
 
 # Variables of the step that runs this program, which would mislead a rank.
 STEP_VARIABLES = ("SLURM_STEP", "PMI", "OMPI_", "TORCHELASTIC_")
@@ -45,12 +47,9 @@ POLL_S = 0.2
 ENDING_S = 10.0
 # Of each rank's log: its end is what explains a failure.
 LOG_BYTES = 20_000
-REPORT = "report.json"
 
 
-def find_python(
-    environments: list[str], rules: Mapping[str, str] = stores.NO_RULES
-) -> dict[str, Any]:
+def find_python(environments: list[str], rules: Mapping[str, str]) -> dict[str, str]:
     """The Python of an environment on this node.
 
     environments: folders that may hold it; the first that has a Python is taken. rules: of nodes.yml.
@@ -62,14 +61,14 @@ def find_python(
             break
     else:
         raise NodeError("no-environment", f"there is no {' and no '.join(environments)}")
-    stores.require_safe_path(stores.Store(folder, rules), f"{folder}/bin/python")
+    require_safe_path(Store(folder, rules), f"{folder}/bin/python")
     return {"python": python}
 
 
-def prepare(environments: list[str], rules: Mapping[str, str] = stores.NO_RULES) -> dict[str, Any]:
+def prepare(environments: list[str], rules: Mapping[str, str]) -> Prepared:
     """The same, and how the other nodes reach this one. Raises NodeError (also no-address)."""
     return {
-        **find_python(environments, rules),
+        "python": find_python(environments, rules)["python"],
         "host": socket.gethostname(),
         "address": _address(),
         "port": addresses.free_port(),
@@ -78,24 +77,22 @@ def prepare(environments: list[str], rules: Mapping[str, str] = stores.NO_RULES)
 
 
 def run(
-    assignments: dict[str, dict[str, Any]],
+    assignments: dict[str, Assignment],
     arguments: list[str],
     timeout_s: float,
     name: str | None = None,
-) -> dict[str, Any]:
+) -> RanksResult:
     """Run this node's ranks until they have ended, or are ended after timeout_s.
 
-    assignments: of every node: python, first_rank, ranks, world_size, address and port of rank 0's
-    node. arguments: of the smoke test, but for its folder. name: of this node; None in a step of
-    Slurm, which knows it. Returns the exit status and log of each rank, the report if one of them
-    wrote it, and their last states.
+    assignments: by node. arguments: of the smoke test, but for its folder. name: of this node; None
+    in a step of Slurm, which knows it.
     """
     assignment = assignments[name or os.environ["SLURMD_NODENAME"]]
     out = tempfile.mkdtemp(prefix="provision-smoke-")
     try:
         ranks = _Ranks(assignment, arguments, out)
         reason = ranks.wait(timeout_s)
-        return {"statuses": ranks.statuses(), "ended_because": reason, **_left_files(out)}
+        return _result(ranks.statuses(), reason, out)
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
@@ -103,7 +100,7 @@ def run(
 class _Ranks:
     """Processes of this node's ranks."""
 
-    def __init__(self, assignment: dict[str, Any], arguments: list[str], out: str) -> None:
+    def __init__(self, assignment: Assignment, arguments: list[str], out: str) -> None:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         environment = _environment(assignment)
         # -I: neither variables nor the user's folders nor the current one change what is imported.
@@ -133,13 +130,13 @@ class _Ranks:
             time.sleep(POLL_S)
             if time.monotonic() > ends_at:
                 reason = f"the ranks were still running after {timeout_s:g} s"
-            elif _is_caller_gone():
+            elif is_caller_gone():
                 reason = "the connection to the caller is gone"
         self._end()
         return reason
 
-    def statuses(self) -> dict[str, int | None]:
-        return {str(rank): child.poll() for rank, child in self._children.items()}
+    def statuses(self) -> dict[str, int]:
+        return {str(rank): child.wait() for rank, child in self._children.items()}
 
     def _living(self) -> list[subprocess.Popen[bytes]]:
         return [child for child in self._children.values() if child.poll() is None]
@@ -157,7 +154,7 @@ class _Ranks:
             child.wait()
 
 
-def _environment(assignment: dict[str, Any]) -> dict[str, str]:
+def _environment(assignment: Assignment) -> dict[str, str]:
     """This program's variables, without those of its own step, and with those of the ranks."""
     removed = (*RANK_VARIABLES, *FOREIGN_VARIABLES)
     environment = {}
@@ -179,48 +176,37 @@ def _environment(assignment: dict[str, Any]) -> dict[str, str]:
     return environment
 
 
-def _is_caller_gone() -> bool:
-    """Whether nobody reads our output any more: ssh or srun was killed."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return bool(poll.poll(0))
-
-
-def _left_files(out: str) -> dict[str, Any]:
-    """The report, last states and the ends of the logs that the ranks wrote."""
-    report, states, logs = None, {}, {}
+def _result(statuses: dict[str, int], ended_because: str, out: str) -> RanksResult:
+    """With the report, the last states and the ends of the logs that the ranks wrote."""
+    result: RanksResult = {
+        "statuses": statuses,
+        "ended_because": ended_because,
+        "report": read_json(os.path.join(out, "report.json")),
+        "states": {},
+        "logs": {},
+    }
     for name in sorted(os.listdir(out)):
         path = os.path.join(out, name)
-        if name == REPORT:
-            report = _read_json(path)
-        elif name.endswith(".last-state.json"):
-            states[name] = _read_json(path)
+        if name.endswith(".last-state.json"):
+            result["states"][name] = cast("LastState | None", read_json(path))
         elif name.endswith(".log"):
-            logs[name] = _tail(path)
-    return {"report": report, "states": states, "logs": logs}
-
-
-def _read_json(path: str) -> Any:
-    try:
-        with open(path) as file:
-            return json.load(file)
-    except ValueError:
-        return None
-
-
-def _tail(path: str) -> str:
-    with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - LOG_BYTES))
-        return file.read().decode(errors="replace")
+            with open(path, "rb") as file:
+                file.seek(max(0, os.path.getsize(path) - LOG_BYTES))
+                result["logs"][name] = file.read().decode(errors="replace")
+    return result
 
 
 def _address() -> str:
     """The address at which other nodes reach this one: that of its name, unless that is a loopback
     address; else that of the interface with the default route."""
-    own = addresses.host_address()
-    if own is not None and not addresses.is_loopback(own):
-        return own
-    for interface in _default_interfaces():
+    address = addresses.host_address()
+    if address is not None and not addresses.is_loopback(address):
+        return address
+    # The interfaces of default routes, as /proc/net/route lists them.
+    with open("/proc/net/route") as file:
+        routes = [line.split() for line in file.readlines()[1:]]
+    default_interfaces = [route[0] for route in routes if route[1] == "00000000"]
+    for interface in default_interfaces:
         address = addresses.address_of(interface)
         if address is not None:
             return address
@@ -231,13 +217,6 @@ def _address() -> str:
     raise NodeError(
         "no-address", f"{socket.gethostname()} has no address that other nodes could reach"
     )
-
-
-def _default_interfaces() -> list[str]:
-    """The interfaces of default routes, as /proc/net/route lists them."""
-    with open("/proc/net/route") as file:
-        rows = [line.split() for line in file.readlines()[1:]]
-    return [row[0] for row in rows if row[1] == "00000000"]
 
 
 def _interface_to(address: str) -> str | None:

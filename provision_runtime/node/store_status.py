@@ -7,51 +7,50 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import facts
 from . import store as stores
 from .errors import NodeError
+from .install_methods import install_methods
 from .program import SIMULATED_NAME
 from .store import Store
-from .ways import ways
+from .store_access import reader_note, require_safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from .results import StoreStatus
 
-def status(
-    path: str, pack: Mapping[str, Any], run: Mapping[str, str] = stores.NO_RULES
-) -> dict[str, Any]:
+
+def status(path: str, pack: Mapping[str, object], run: Mapping[str, str]) -> StoreStatus:
     """The state of the store for this image, and the facts that decide whether it fits here: those
-    of `nodes check` as far as they matter, and the ways to install it. Raises NodeError
+    of `nodes check` as far as they matter, and the methods that can install it. Raises NodeError
     (unsafe-store)."""
     store, packed = Store(path, run), stores.parse_pack(pack)
-    stores.require_safe(store)
-    way, note = stores.installed_way(store, packed), ""
+    require_safe(store)
+    method, note = stores.installed_method(store, packed), ""
     try:
-        if way is not None:
-            note = stores.reader_note(store, store.python(packed.key))
+        if method is not None:
+            note = reader_note(store, store.python(packed.key))
     except NodeError:
-        way = None  # installing it again opens it to its readers, or says why not
-    present = {
+        method = None  # installing it again opens it to its readers, or says why not
+    readers: dict[str, Callable[[], object]] = {
+        "system": facts.system,
+        "store": partial(facts.store, path, run),
+        "methods": partial(install_methods, packed.format),
+    }
+    return {
         "active": stores.active_key(store, packed.name),
         "verified": stores.is_verified(store, packed),
-        "installed": way,
+        "installed": method,
         "note": note,
         "received": stores.received_bytes(store, packed),
         "has_image": os.path.exists(store.image(packed)),
         "addresses": _addresses(),
+        **facts.fitness_facts(readers, facts.DEADLINE_S),
     }
-    readers: dict[str, Callable[[], Any]] = {
-        "system": facts.system,
-        "store": partial(facts.store, path, run),
-        "ways": partial(ways, packed.format),
-    }
-    values, unread = facts.read_within(readers, facts.DEADLINE_S)
-    return {**present, **values, "unread": unread, "time": time.time()}
 
 
 def _addresses() -> list[str]:

@@ -96,7 +96,7 @@ class Trust:
             try:
                 self._gid = grp.getgrnam(trusted_group).gr_gid
             except KeyError:
-                pass  # `path_problem` says so
+                pass  # `path_problem` reports it
 
     def path_problem(self, path: str) -> str | None:
         """How another user could change what runs from a path or is made there; None if nobody can.
@@ -159,7 +159,7 @@ class Trust:
         return self._mounting_user(path)
 
     def _mounting_user(self, path: str) -> str | None:
-        """A FUSE file system says what its server likes, of owners too."""
+        """A FUSE file system reports what its server likes, of owners too."""
         mount = self.fuse_mount(path)
         if mount is None or self._trusts_user(_user_of(mount)):
             return None

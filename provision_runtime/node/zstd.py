@@ -1,15 +1,15 @@
-"""Decompression with libzstd, which nearly every Linux has even where the zstd command is missing:
+"""Decompression with libzstd, which nearly every Linux has, even where the zstd command is missing:
 dpkg, rpm and systemd use it. Python has none before 3.14.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import Any
 
-from . import store as stores
+from . import store_lock
 from .errors import NodeError
+from .store_files import write_all
 
 CHUNK = 1 << 20
 
@@ -30,22 +30,22 @@ def load_library() -> Any:
         library = ctypes.CDLL("libzstd.so.1")
     except OSError:
         return None
+    buffer = ctypes.POINTER(_Buffer)
     library.ZSTD_createDStream.restype = ctypes.c_void_p
     library.ZSTD_freeDStream.argtypes = [ctypes.c_void_p]
     library.ZSTD_decompressStream.restype = ctypes.c_size_t
-    library.ZSTD_decompressStream.argtypes = [
-        ctypes.c_void_p,
-        ctypes.POINTER(_Buffer),
-        ctypes.POINTER(_Buffer),
-    ]
+    library.ZSTD_decompressStream.argtypes = [ctypes.c_void_p, buffer, buffer]
     library.ZSTD_isError.argtypes = [ctypes.c_size_t]
     library.ZSTD_getErrorName.restype = ctypes.c_char_p
     library.ZSTD_getErrorName.argtypes = [ctypes.c_size_t]
     return library
 
 
-def decompress(library: Any, path: str, output: int) -> None:
-    """Write the decompressed bytes of a file to a descriptor. Raises NodeError (no-way)."""
+def decompress(path: str, output: int) -> None:
+    """Write the decompressed bytes of a file to a descriptor. Raises NodeError (no-method)."""
+    library = load_library()
+    if library is None:
+        raise NodeError("no-method", "there is no libzstd")
     target = ctypes.create_string_buffer(CHUNK)
     stream = library.ZSTD_createDStream()
     try:
@@ -62,15 +62,10 @@ def decompress(library: Any, path: str, output: int) -> None:
                     )
                     if library.ZSTD_isError(code):
                         problem = library.ZSTD_getErrorName(code).decode()
-                        raise NodeError("no-way", f"{path}: {problem}")
-                    _write_all(output, memoryview(target)[: decoded.position])
+                        raise NodeError("no-method", f"{path}: {problem}")
+                    write_all(output, memoryview(target)[: decoded.position])
                     # A full buffer may mean that more of this input is still inside.
                     is_drained = decoded.position < CHUNK
-                stores.require_caller()
+                store_lock.require_caller()
     finally:
         library.ZSTD_freeDStream(stream)
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]

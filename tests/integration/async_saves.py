@@ -85,10 +85,10 @@ def the_state_at_the_call_is_what_is_saved(root: Path) -> None:
 
 
 @case
-def what_equals_the_copy_is_linked_unhashed_and_memory_is_used_again(root: Path) -> None:
+def what_did_not_change_is_linked_and_memory_is_used_again(root: Path) -> None:
     state = {"big": tensor(2 * MAX_PIECE_BYTES // MIB), "frozen": tensor(), "moving": tensor()}
     assert save_async(state, root, step=1).result().linked == 0
-    places = {place: memory.data_ptr() for place, memory in saver.SNAPSHOT._memory.items()}
+    addresses = {box_key: memory.data_ptr() for box_key, memory in saver.SNAPSHOT._memory.items()}
     for step, end in ((2, 0), (3, -1)):
         state["big"][end] += 1
         state["moving"][end] += 1
@@ -97,7 +97,9 @@ def what_equals_the_copy_is_linked_unhashed_and_memory_is_used_again(root: Path)
             report
         )
         assert is_as(root, state)
-    assert places == {place: memory.data_ptr() for place, memory in saver.SNAPSHOT._memory.items()}
+    assert addresses == {
+        box_key: memory.data_ptr() for box_key, memory in saver.SNAPSHOT._memory.items()
+    }
     assert verify(root) == []
 
 

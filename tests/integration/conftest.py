@@ -221,7 +221,7 @@ def main_build(home: Home) -> subprocess.CompletedProcess[str]:
     with the most careless umask. Tested quickly: CI's main command runs the whole smoke test."""
     before = os.umask(0)
     try:
-        result = home.run("build", *MAIN_REQUEST, "--no-image", "--quick")
+        result = home.run("build", *MAIN_REQUEST, "--no-image", "--set=profile=quick")
     finally:
         os.umask(before)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -20,7 +20,6 @@ import torch
 from torch import distributed, nn
 
 from provision_runtime import checkpoint
-from provision_runtime.checkpoint import backends
 from provision_runtime.comm import ranks
 
 try:
@@ -245,27 +244,6 @@ def known_to_one() -> Any:
     return [messages, [[report.written >> 20, report.linked >> 20] for report in reports], whole]
 
 
-def damage_beside_equal_content() -> Any:
-    """Both ranks' files hold the same values, and one of them is damaged there: it is found by the one that compares with it."""
-    root, state = (
-        FOLDER / "equal",
-        {f"same {RANK}": torch.ones(1000), f"own {RANK}": torch.full((3000,), 2.0 + RANK)},
-    )
-    folder = Path(checkpoint.save(state, root, step=1, ranks=US).folder)
-    for rank in range(2) if RANK == 0 else ():
-        record = (
-            checkpoint.catalog.read_manifest(backends.open_root(root), folder.name)
-            .tensors[f"same {rank}"]
-            .records[0]
-        )
-        with (folder / record.file).open("r+b") as file:
-            file.seek(record.at + record.size - 1)
-            file.write(b"x")
-    US.exchange("damaged", None)
-    report = checkpoint.save(state, root, step=2, ranks=US)
-    return [report.written > 0, checkpoint.verify(root, step=2) == []]
-
-
 def nothing_there() -> Any:
     root = saved("steps", {"a": torch.ones(1)}, 7)
     saved("steps", {"a": torch.ones(1)}, 9)
@@ -391,7 +369,6 @@ def main() -> dict[str, Any]:
         damage,
         damaged_pointers,
         known_to_one,
-        damage_beside_equal_content,
         nothing_there,
         stateful,
         new_optimizers,

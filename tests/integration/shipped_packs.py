@@ -35,7 +35,7 @@ def write_pack(
     image.unlink(missing_ok=True)
     command = ["mksquashfs", prefix, image, "-quiet", "-no-progress", "-all-root", "-noD"]
     subprocess.run([*map(str, command)], check=True)
-    document = sidecar(version, "squashfs", image.read_bytes(), prefix)
+    document: dict[str, Any] = {**sidecar(version, "squashfs", image.read_bytes(), prefix)}
     document["name"] = name
     document["key"] = f"{name}-{hashlib.sha256(version.encode()).hexdigest()[:12]}"
     document.update(

@@ -104,8 +104,8 @@ class SlurmCluster:
     def set_options(self, *lines: str) -> None:
         """Append lines to slurm.conf for all daemons (HealthCheckProgram, Prolog, ...), or take the earlier ones out."""
         path = self.folder / "slurm.conf"
-        head = path.read_text().partition(OWN_OPTIONS)[0]
-        path.write_text(head + OWN_OPTIONS + "".join(f"{line}\n" for line in lines))
+        head = path.read_text().partition(RESERVED_OPTIONS)[0]
+        path.write_text(head + RESERVED_OPTIONS + "".join(f"{line}\n" for line in lines))
         self.run("scontrol", "reconfigure")
 
     def start_slurmd(self, name: str) -> None:
@@ -136,7 +136,7 @@ class SlurmCluster:
         )
 
 
-OWN_OPTIONS = "# Of a test:\n"
+RESERVED_OPTIONS = "# Of a test:\n"
 SLURM_CONF = """\
 ClusterName=test
 SlurmctldHost={controller}({controller_address})
@@ -218,7 +218,7 @@ def _write_settings(cluster: SlurmCluster, gpus: int) -> None:
         controller_address=controller.address,
         nodes="\n".join(lines),
     )
-    (folder / "slurm.conf").write_text(text + OWN_OPTIONS)
+    (folder / "slurm.conf").write_text(text + RESERVED_OPTIONS)
     (folder / "gres.conf").write_text(f"Name=gpu File={devices}/gpu[0-{gpus - 1}]\n")
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
 

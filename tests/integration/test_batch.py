@@ -20,7 +20,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Home:
     shelf_home = make_home(tmp_path_factory.mktemp("shelf"))
     home = Home(
         root=shelf_home.root,
-        env={**shelf_home.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()},
+        env={**shelf_home.env, "PROVISION_MIRRORS": f"*={SHARED_RECORDS.as_uri()}"},
     )
     for arguments_ in (
         ("--torch", "2.6", "--cuda", "12.6", "--source", "conda-forge"),

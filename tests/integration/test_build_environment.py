@@ -58,9 +58,9 @@ def test_build_code_sees_few_variables(
         for name, value in {**UNSEEN, "GIT_CONFIG_VALUE_0": authorization}.items():
             assert name not in seen and value not in values
         repository = f"git+{private.url}/mine.git@main"
-        refused = user.run("add", NAME, repository, "--build-env", "NO_SUCH")
+        refused = user.run("add", NAME, repository, PROVISION_BUILD_ENV="NO_SUCH")
         assert refused.returncode == 3 and "NO_SUCH" in refused.stderr
-        added = user.run("add", NAME, repository, "--build-env", "HF_TOKEN")
+        added = user.run("add", NAME, repository, PROVISION_BUILD_ENV="HF_TOKEN")
         assert added.returncode == 0, added.stderr
     finally:
         world.authorization = None

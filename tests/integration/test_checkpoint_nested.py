@@ -77,14 +77,14 @@ def test_what_cannot_be_filled_is_refused_at_save(
 @pytest.mark.parametrize(
     ("state", "problem"),
     [
-        ("shorter", "no place for list.1 of"),
+        ("shorter", "no value for list.1 of"),
         ("longer", "has no list.2"),
-        ("empty", "no place for list.0, list.1 of"),
-        ("empty dict", "no place for two.a, two.b of"),
+        ("empty", "no value for list.0, list.1 of"),
+        ("empty dict", "no value for two.a, two.b of"),
         ("tuple", "tuple.1 is a tensor only in the state dict"),
         ("long tuple", "tuple has 3 elements here and 2 in the checkpoint"),
         ("shape", "tuple.0 is [2] here and [1] in the checkpoint"),
-        ("part", "no place for model.bias of"),
+        ("part", "no value for model.bias of"),
         ("one", "two.a and two.b are one value here"),
         ("deep", "has no plain.y.w"),
         ("holder", "numbers is of type Holder and holds a Linear"),
@@ -121,7 +121,7 @@ def test_each_rank_may_have_its_own_part_of_a_model(rank_results: list[dict[str,
     for rank, outcome in enumerate(rank_results):
         weights, refusal = outcome["parts_of_ranks"]
         assert weights == [1.0 + rank]
-        assert "no place for run.model.stage0.bias of" in refusal
+        assert "no value for run.model.stage0.bias of" in refusal
 
 
 def test_wrapped_models_and_sharded_tensors_below_the_top(

@@ -26,8 +26,7 @@ from provision_runtime.checkpoint import (
 )
 from provision_runtime.checkpoint.backends import open_root
 from provision_runtime.checkpoint.commit import Committed, commit
-from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
-from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item, SavePlan
 from provision_runtime.comm.addresses import free_port
 from provision_runtime.comm.ranks import Ranks, single_process
 from tests.integration import s3

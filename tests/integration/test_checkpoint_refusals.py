@@ -142,14 +142,6 @@ def test_known_damaged_file_is_linked_by_no_rank(
     ]
 
 
-def test_damage_next_to_equal_content_is_rewritten(
-    rank_results: list[dict[str, Any]],
-) -> None:
-    assert [outcome["damage_beside_equal_content"] for outcome in rank_results] == [
-        [True, True]
-    ] * 2
-
-
 def test_error_lists_available_names(
     rank_results: list[dict[str, Any]],
 ) -> None:

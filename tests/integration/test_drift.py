@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from provision.cli.main import cli
 from provision.cluster.inventory import select_nodes
+from provision.core.documents import DriftRecord
 from provision.core.schema import schema_error
 from provision.verbs.drift import record as drift_record
 from provision.verbs.drift import survey as drift
@@ -38,7 +39,7 @@ from tests.simulated_nodes import (
 from tests.small import write_wheel
 
 
-def compare(nodes: SimulatedNodes, **request: Any) -> dict[str, Any]:
+def compare(nodes: SimulatedNodes, **request: Any) -> DriftRecord:
     """The record of a comparison; it must fit its schema."""
     selection = select_nodes(nodes.on)
     assert tuple(node.name for node in selection.nodes) == nodes.names
@@ -51,7 +52,7 @@ def compare(nodes: SimulatedNodes, **request: Any) -> dict[str, Any]:
     return record
 
 
-def differences(record: dict[str, Any]) -> dict[str, set[str]]:
+def differences(record: Any) -> dict[str, set[str]]:
     """The facts in which each node deviates."""
     return {node["name"]: set(node["differs"]) for node in record["nodes"] if "differs" in node}
 
@@ -99,7 +100,7 @@ def test_values_of_outlier_and_majority(nodes: SimulatedNodes) -> None:
     set_plugin(nodes.system("n0004"), OTHER_PLUGIN)
     facts = {fact["name"]: fact for fact in compare(nodes)["facts"]}
     package = facts["distribution:package001"]
-    assert package["reference"].startswith("1.0 (files ") and package["count"] == 4
+    assert str(package["reference"]).startswith("1.0 (files ") and package["count"] == 4
     [deviation] = package["deviations"]
     assert deviation["value"].startswith("1.1 (files ") and deviation["nodes"] == "n0002"
     [deviation] = facts["aws_ofi_nccl"]["deviations"]

@@ -446,7 +446,7 @@ def test_same_name_in_two_folders_has_two_prefixes(
 def test_ctrl_c_while_packaging_python_leaves_the_channel_intact(desk: Home) -> None:
     (channel,) = (desk.root / "data" / "channels").glob("py*")
     before = sorted(path.name for path in channel.rglob("*.conda"))
-    child = desk.start("channel", "bootstrap", "--again")
+    child = desk.start("channel", "bootstrap", "--force")
     eventually(staging_path(channel).exists)
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=60)

@@ -232,7 +232,7 @@ def test_from_an_empty_home_to_a_second_run_that_changes_nothing(
     assert status == 0
     assert not any(row["changed"] for row in report["steps"])
     assert member.listing() == before
-    assert member.join("--status")[0] == 0
+    assert member.join("--dry-run")[0] == 0
     assert member.listing() == before
 
     # Other verbs know the lab from anywhere.
@@ -248,7 +248,7 @@ def test_a_new_commit_of_the_lab_reaches_its_members(
     text = (lab / "lab.yml").read_text()
     (lab / "lab.yml").write_text(text.replace("the admins", "room 3"))
     run_git(lab, "commit", "-q", "-a", "-m", "we moved")
-    status, report = member.join("--status")
+    status, report = member.join("--dry-run")
     assert (status, report["open"]) == (1, ["lab"])
     status, report = member.join()
     assert status == 0
@@ -316,8 +316,8 @@ def test_a_private_repository(member: Member, refusing_server: tuple[int, str]) 
     result = member.run("join", url)
     assert result.returncode == {401: 8, 404: 3}[status]
     assert {401: "is private", 404: "is no git repository"}[status] in result.stderr
-    assert "join --status" not in result.stderr
-    again = member.run("join", "--status")
+    assert "join --dry-run" not in result.stderr
+    again = member.run("join", "--dry-run")
     assert again.returncode == 3 and "not joined a lab yet" in again.stderr
 
 
@@ -383,7 +383,7 @@ def test_a_full_scratch(member: Member, address_to_install: str) -> None:
         assert note.startswith(f"open: {NAME}: ") and "Free now: " in note
         assert not list(member.scratch.glob("*/data/prefixes/*"))
         assert (
-            parse_result(member.run("join", "--status", "--json").stdout)["open"] == report["open"]
+            parse_result(member.run("join", "--dry-run", "--json").stdout)["open"] == report["open"]
         )
         remount(member.scratch, "size=2g")
         status, report = member.join()
@@ -513,7 +513,7 @@ def test_a_cluster_of_kubernetes_leaves_nothing_open(member: Member, lab: Path) 
     """No first job runs there, which is said each time, and waits for nobody."""
     with (lab / "lab.yml").open("a") as file:
         file.write("clusters: {pods: {engine: kubernetes, nodes: kube}}\n")
-    for arguments in ((str(lab),), ("--status",), ()):
+    for arguments in ((str(lab),), ("--dry-run",), ()):
         status, report = member.join(*arguments)
         assert (status, report["open"]) == (0, []), report
         [note] = notes(report, "first-job")
@@ -547,7 +547,7 @@ def test_an_image_by_its_digest(member: Member, tmp_path: Path) -> None:
         if engine is None:
             return
         try:
-            status, report = member.join("--status")
+            status, report = member.join("--dry-run")
             assert (status, report["open"]) == (1, ["environments"]), report
             status, report = member.join()
             assert (status, report["open"]) == (0, []), report

@@ -163,7 +163,7 @@ def test_a_server_without_indexed_jobs_gets_none(server: KubernetesServer, lab: 
 def test_life_of_a_job(server: KubernetesServer, lab: Path) -> None:
     """Created from the file of --out, as the page says; no controller starts its pods here."""
     manifest = lab / "job.yaml"
-    result = run(*LAUNCH, "--dry-run", "--out", str(manifest), "--", "hostname")
+    result = run(*LAUNCH, "--dry-run", "--output", str(manifest), "--", "hostname")
     assert result.exit_code == 0, result.output
     kubectl("create", "--validate=false", "-f", str(manifest))
 

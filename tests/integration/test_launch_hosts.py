@@ -145,7 +145,7 @@ def test_ctrl_c_while_a_host_starts_ends_the_others(
         program = f'#!/bin/sh\n{hangs}exec {python} "$@"\n'
         script = f"mkdir -p {prefix}/bin; printf %s {shlex.quote(program)} > {prefix}/bin/python"
         ssh_hosts[name].run("sh", "-c", f"{script}; chmod 755 {prefix}/bin/python")
-    words = ("--prefix", prefix, "--job-name", "held", "--", "sleep", "600")
+    words = ("--prefix", prefix, "--set", "job_name=held", "--", "sleep", "600")
     child = lab.start("launch", "toy", "--on", on, *words)
     try:
         running = dict.fromkeys(("h6", "h7"), "running")

@@ -134,7 +134,7 @@ def test_a_packed_environment_is_checked_and_mounted(
 ) -> None:
     packed = tmp_path / "toy.sqsh"
     subprocess.run(["mksquashfs", plain_prefix, packed, "-quiet"], check=True, capture_output=True)
-    words = ("--on", "slurm:gpu", "--squashfs", str(packed))
+    words = ("--on", "slurm:gpu", "--prefix", str(packed))
     command = ("--", "sh", "-c", 'echo "in $CONDA_PREFIX"')
     job = launched(lab, *words, "--nodes", "2", *command)
     slurm_cluster.wait_for_job(job)
@@ -146,7 +146,7 @@ def test_a_packed_environment_is_checked_and_mounted(
     # On one node: where another node fails too, Slurm may end a step before it has read its output.
     script = tmp_path / "script"
     dry = lab.run(
-        "launch", "toy", *words, "--nodes", "1", "--dry-run", "--out", str(script), *command
+        "launch", "toy", *words, "--nodes", "1", "--dry-run", "--output", str(script), *command
     )
     assert dry.returncode == 0, dry.stderr
     packed.write_bytes(packed.read_bytes() + b"x")
@@ -186,7 +186,7 @@ time.sleep(600)
     first_in_ci(
         (("--requeue", "2"), 0, "COMPLETED", ("requeued, restart 1 of 2", "went on")),
         (("--requeue", "2"), 7, "FAILED", ("instead of saving",)),
-        (("--signal", "60"), 0, "FAILED", ("saved before the time limit; not requeued",)),
+        (("--set", "signal=60"), 0, "FAILED", ("saved before the time limit; not requeued",)),
     ),
 )
 def test_usr1_reaches_every_node_and_decides_about_the_restart(
@@ -199,7 +199,7 @@ def test_usr1_reaches_every_node_and_decides_about_the_restart(
     messages: tuple[str, ...],
 ) -> None:
     (lab.root / "work" / "saving").write_text(SAVING)
-    words = ("--on", "slurm:gpu", "--nodes", "2", "--time", "30m", "--job-name", "saving")
+    words = ("--on", "slurm:gpu", "--nodes", "2", "--time", "30m", "--set", "job_name=saving")
     job = launched(
         lab, *words, "--prefix", str(plain_prefix), *limits, "--", "python", "saving", str(status)
     )
@@ -223,7 +223,7 @@ def test_a_preempted_job_saves_and_goes_on(
 ) -> None:
     """PreemptMode=REQUEUE with a grace time: a job of a partition with a higher tier takes the nodes."""
     (lab.root / "work" / "saving").write_text(SAVING)
-    words = ("--on", "slurm:gpu", "--nodes", "4", "--time", "30m", "--job-name", "saving")
+    words = ("--on", "slurm:gpu", "--nodes", "4", "--time", "30m", "--set", "job_name=saving")
     program = ("--prefix", str(plain_prefix), "--requeue", "2", "--", "python", "saving", "0")
     job = launched(lab, *words, *program)
     log = lab.root / "work" / f"saving-{job}.log"
@@ -282,8 +282,8 @@ def test_usr1_saves_and_the_requeued_job_goes_on(
 def test_held_jobs_are_explained_and_canceled(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
 ) -> None:
-    words = ("--on", "slurm:gpu", "--prefix", str(plain_prefix), "--job-name", "waiting")
-    job = launched(lab, *words, "--sbatch=--hold", "--", "sleep", "600")
+    words = ("--on", "slurm:gpu", "--prefix", str(plain_prefix), "--set", "job_name=waiting")
+    job = launched(lab, *words, "--set=sbatch=--hold", "--", "sleep", "600")
     slurm_cluster.run("sbatch", "--wrap=true", "--hold", "--output=/dev/null")  # not ours
     result = lab.run("jobs", "list")
     assert result.returncode == 0, result.stderr
@@ -309,7 +309,7 @@ def test_a_job_that_slurm_holds_is_explained(
     prolog.chmod(0o755)
     slurm_cluster.set_options(f"Prolog={prolog}")
     try:
-        words = ("--on", "slurm:gpu", "--prefix", str(plain_prefix), "--job-name", "held")
+        words = ("--on", "slurm:gpu", "--prefix", str(plain_prefix), "--set", "job_name=held")
         job = launched(lab, *words, "--requeue", "1", "--", "hostname")
         slurm_cluster.wait_for_job(job, "PENDING")
         eventually(
@@ -326,7 +326,7 @@ def test_a_job_that_slurm_holds_is_explained(
 @pytest.mark.parametrize(
     ("words", "message"),
     first_in_ci(
-        (("--on", "slurm:gpu", "--sbatch=--mem=900G"), "Slurm rejected the job: "),
+        (("--on", "slurm:gpu", "--set=sbatch=--mem=900G"), "Slurm rejected the job: "),
         (("--on", "slurm:none"), "Slurm has no partition `none`"),
         (("--on", "slurm:pair", "--nodes", "3"), "--nodes 3, but --on `slurm:pair` has 2"),
         (("--on", "slurm:gpu", "--gpus", "3"), "--gpus 3, but the nodes of `slurm:gpu` have 2"),

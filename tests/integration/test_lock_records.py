@@ -391,7 +391,7 @@ def test_wheel_update_changes_only_what_it_must(tmp_path: Path) -> None:
 def test_single_package_as_of_another_day(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     home = Home(
-        root=home.root, env={**home.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
+        root=home.root, env={**home.env, "PROVISION_MIRRORS": f"*={SHARED_RECORDS.as_uri()}"}
     )
     options = (
         "--torch",
@@ -489,7 +489,11 @@ def test_lock_bytes_are_reproducible(tmp_path: Path) -> None:
         other_home = make_home(tmp_path / f"home {number}")
         home = dataclasses.replace(
             other_home,
-            env={**other_home.env, **variables, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()},
+            env={
+                **other_home.env,
+                **variables,
+                "PROVISION_MIRRORS": f"*={SHARED_RECORDS.as_uri()}",
+            },
         )
         options = (
             "--torch",
@@ -517,7 +521,7 @@ def test_lock_bytes_are_reproducible(tmp_path: Path) -> None:
 def test_relock_replaces_a_damaged_lock(tmp_path: Path) -> None:
     other_home = make_home(tmp_path)
     home = dataclasses.replace(
-        other_home, env={**other_home.env, "PROVISION_CHANNEL_ALIAS": SHARED_RECORDS.as_uri()}
+        other_home, env={**other_home.env, "PROVISION_MIRRORS": f"*={SHARED_RECORDS.as_uri()}"}
     )
     assert (
         home.run(

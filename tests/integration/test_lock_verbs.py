@@ -220,8 +220,8 @@ def test_diff_lists_changes(home: Home, tmp_path: Path) -> None:
         "  removed  numpy  2.4.0",
         "1 of 3 packages differ: 1 removed",
     ]
-    assert home.run("lock", "diff", NAME, str(path), "--exit-code").returncode == 1
-    assert home.run("lock", "diff", NAME, NAME, "--exit-code").returncode == 0
+    assert home.run("lock", "diff", NAME, str(path), "--check").returncode == 1
+    assert home.run("lock", "diff", NAME, NAME, "--check").returncode == 0
     compared = home.json("lock", "diff", NAME, str(path))
     assert compared["differences"][0]["change"] == "removed"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provision.workflow.ship.activation import Activation
-from provision.workflow.ship.stages import StageOptions
+from provision.workflow.ship.stages import ShipOptions
 from provision_runtime.comm import processes
 from tests.integration.conftest import Home, first_in_ci, make_home
 from tests.lying_nodes import MALFORMED, with_result, write_python
@@ -65,7 +65,7 @@ def test_no_answer_but_a_right_one_is_fit(user: Home) -> None:
     assert verdicts == {**dict.fromkeys(HONEST, "fit"), **dict.fromkeys(nodes, "unknown")}
     for each in document["nodes"]:
         if each["name"] in nodes:
-            assert [problem["reason"] for problem in each["problems"]] == ["bad-answer"]
+            assert [problem["reason"] for problem in each["problems"]] == ["bad-reply"]
             [message] = [problem["message"] for problem in each["problems"]]
             assert message.isprintable()
             assert len(message) <= 500
@@ -76,7 +76,7 @@ def test_no_answer_but_a_right_one_is_fit(user: Home) -> None:
 @pytest.mark.parametrize("lies", first_in_ci(SOME_LIES, (tuple(MALFORMED),)))
 def test_every_verb_keeps_the_others(user: Home, lies: tuple[str, ...]) -> None:
     nodes = lying(user, {lie: MALFORMED[lie] for lie in lies})
-    reasons = dict.fromkeys(nodes, "bad-answer")
+    reasons = dict.fromkeys(nodes, "bad-reply")
 
     doctor = parse_result(run(user, nodes, "doctor", "--only", "nccl-setting", "--json").stdout)
     assert tuple(doctor["nodes"]) == HONEST
@@ -171,15 +171,15 @@ def test_a_ship_goes_on_without_nodes_that_lie(
     reached = {name: str(state) for name, state in shipped.states.items()}
     assert [reached["ok1"], reached["ok2"]] == ["active", "active"]
     for name in lies:
-        assert reached[name].startswith("unknown:") and reached[name].endswith(":bad-answer")
+        assert reached[name].startswith("unknown:") and reached[name].endswith(":bad-reply")
 
     activation = Activation(
-        nodes.selection(), NAME, SOURCE, StageOptions(minimum="2", retries=0), None, Notes()
+        nodes.selection(), NAME, SOURCE, ShipOptions(minimum="2", retries=0), None, Notes()
     )
     activation.select(toy.key, activation.ask_history())
     activation.switch(toy.key)
     assert str(activation.states["ok1"]) == "active"
-    assert {str(activation.states[name]) for name in lies} == {"unknown:check:bad-answer"}
+    assert {str(activation.states[name]) for name in lies} == {"unknown:check:bad-reply"}
 
 
 def test_a_smoke_test_of_nodes_that_lie_is_no_success(user: Home) -> None:
@@ -191,6 +191,6 @@ def test_a_smoke_test_of_nodes_that_lie_is_no_success(user: Home) -> None:
     assert set(rows) == {*HONEST, *nodes}
     for node in nodes:
         assert rows[node]["state"] == "untested"
-        assert rows[node]["message"].startswith("bad-answer: ")
+        assert rows[node]["message"].startswith("bad-reply: ")
     for node in HONEST:
         assert rows[node]["message"].startswith("no-environment: ")

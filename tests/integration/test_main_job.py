@@ -282,7 +282,13 @@ def test_smoke_test_can_fail_in_the_prefix(
 @pytest.mark.docker
 def test_image_runs_the_smoke_test(home: Home, main_build: object, docker_base: str) -> None:
     result = home.run(
-        "build", *MAIN_REQUEST, "--image", "--base", docker_base, "--quick", timeout_s=1500
+        "build",
+        *MAIN_REQUEST,
+        "--image",
+        "--base",
+        docker_base,
+        "--set=profile=quick",
+        timeout_s=1500,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     passport = json.loads((home.root / "data" / "passports" / MAIN / "passport.json").read_text())
@@ -384,7 +390,7 @@ def test_image_of_a_second_environment_is_tested_and_removed(
         f"--set=expect={curves}",
         "--baseline",
         "save",
-        "--out",
+        "--output",
         str(home.root / "kept"),
     )
     tested = home.run("smoke", "imaged", "--in", "both", "--quick", *files)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from provision.cluster import actions
 from provision.cluster.inventory import NodeDefaults, select_nodes
-from provision.cluster.remote import run_script
+from provision.cluster.remote import run_action
 from provision_runtime.node.program import MARK
 from tests.integration.conftest import Home, make_home
 from tests.integration.slurm_cluster import GPUS, SlurmCluster
@@ -149,11 +150,16 @@ def test_task_that_ends_without_reading_does_not_end_the_others(
         '{\\"identity\\": [\\"%s\\", \\"\\"], \\"slurm_node\\": \\"%s\\", '
         '\\"result\\": {\\"active\\": false}}'
     )
-    answer = f'printf "\\n{MARK}{document}\\n" $SLURMD_NODENAME $SLURMD_NODENAME'
-    script = f"[ $SLURMD_NODENAME = n2 ] && exit 3\n{{ cat >/dev/null; {answer}; exit; }}\n"
+    reply = f'printf "\\n{MARK}{document}\\n" $SLURMD_NODENAME $SLURMD_NODENAME'
+    script = f"[ $SLURMD_NODENAME = n2 ] && exit 3\n{{ cat >/dev/null; {reply}; exit; }}\n"
     script += "# a comment\n" * 300_000
-    answers = run_script(
-        select_nodes("slurm:gpu").nodes, script, stage="check", timeout_s=60, defaults=defaults
+    replies = run_action(
+        select_nodes("slurm:gpu").nodes,
+        actions.PROBE,
+        script,
+        stage="check",
+        timeout_s=60,
+        defaults=defaults,
     )
-    failures = {each.node.name: each.failure.reason for each in answers if each.failure}
-    assert failures == {"n2": "bad-answer"}
+    failures = {reply.node.name: reply.failure.reason for reply in replies if reply.failure}
+    assert failures == {"n2": "bad-reply"}

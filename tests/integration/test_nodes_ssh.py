@@ -29,9 +29,10 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Home:
 def check(user: Home, hosts: SshHosts, on: str = "h[1-8]") -> dict[str, dict[str, Any]]:
     """Each node of the report by its name."""
     path = f"{hosts.environment['PATH']}:{user.env['PATH']}"
-    result = user.run(
-        "nodes", "check", "--on", on, "--json", "--connect-timeout", str(CONNECT_S), PATH=path
-    )
+    inventory = user.root / "nodes.yml"
+    inventory.write_text(f"schema: 1\ndefaults: {{connect_s: {CONNECT_S}}}\n")
+    words = ("--on", on, "--inventory", str(inventory))
+    result = user.run("nodes", "check", *words, "--json", PATH=path)
     document = parse_result(result.stdout)
     assert result.returncode == (0 if document["is_fit"] else 1)
     return {each["name"]: each for each in document["nodes"]}

@@ -30,7 +30,15 @@ REQUEST = ("--torch", "2.13", "--cpu", "--no-companions", "--python-from", "host
 WHEELS = "https://wheels.invalid"  # whose the wheels are, by the lock
 PACK_TIMEOUT_S = 120
 # lz4, where the bytes of the image are not the subject: zstd takes longer than all else.
-FAST = "--fast"
+
+
+def inventory(path: Path, store: Path) -> str:
+    """A nodes.yml with this store on the nodes."""
+    path.write_text(f"schema: 1\ndefaults: {{path: {store}}}\n")
+    return str(path)
+
+
+FAST = "--compression=lz4"
 
 pytestmark = [pytest.mark.index, pytest.mark.needs("mksquashfs", "unsquashfs")]
 
@@ -99,7 +107,7 @@ def unpacked(first: Pack, tmp_path: Path) -> Path:
     "options",
     [
         (),
-        pytest.param(("--fast",), marks=pytest.mark.exhaustive),
+        pytest.param((FAST,), marks=pytest.mark.exhaustive),
         pytest.param(("--format", "tar"), marks=pytest.mark.exhaustive),
     ],
 )
@@ -133,7 +141,7 @@ def test_two_runs_give_the_same_bytes(
 
 def test_pack_is_the_locked_environment_at_its_path(first: Pack, unpacked: Path) -> None:
     script = (unpacked / "bin" / "pip").read_text()
-    assert script.startswith(f"#!{first.install_path}/bin/python") or "exec" in script
+    assert script.startswith(f"#!{first.sidecar['install_path']}/bin/python") or "exec" in script
     code = "import sys, torch; print(torch.__version__, torch.__cached__, sep='\\n')"
     result = subprocess.run(
         [unpacked / "bin" / "python", "-I", "-c", code], capture_output=True, text=True, check=True
@@ -169,7 +177,9 @@ def test_sidecar_describes_what_is_inside(first: Pack, unpacked: Path) -> None:
 
 @pytest.mark.loop
 def test_mounted_pack_runs_at_its_path(lab: Home, world: Server, short_path: Path) -> None:
-    answer = run_pack(lab, world, FAST, "--install-path", str(short_path))
+    answer = run_pack(
+        lab, world, FAST, "--inventory", inventory(short_path / "nodes.yml", short_path)
+    )
     place = Path(answer["install_path"])
     place.mkdir(parents=True)
     subprocess.run(["mount", "-o", "loop,ro", answer["image"], place], check=True)
@@ -276,7 +286,8 @@ def test_python_package_that_is_gone_is_named(lab: Home, world: Server, tmp_path
     for path in (lab.root / "data" / "channels").glob("*/linux-64/python-3*.conda"):
         path.rename(path.with_suffix(".away"))
     try:
-        result = lab.run("pack", NAME, "--install-path", "/other", *behind(world.url))
+        other = inventory(tmp_path / "nodes.yml", Path("/other"))
+        result = lab.run("pack", NAME, "--inventory", other, *behind(world.url))
         assert result.returncode == 8
         assert "python-3" in result.stderr and "is gone from" in result.stderr
         assert "channel bootstrap" in result.stderr

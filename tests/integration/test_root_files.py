@@ -23,7 +23,7 @@ def locked_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = home.envs / NAME
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "envs" / NAME / "spec.yml", folder)
-    result = home.run("lock", NAME, PROVISION_CHANNEL_ALIAS=SHARED_RECORDS.as_uri())
+    result = home.run("lock", NAME, PROVISION_MIRRORS=f"*={SHARED_RECORDS.as_uri()}")
     assert result.returncode == 0, result.stderr
     return folder
 

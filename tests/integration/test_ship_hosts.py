@@ -77,7 +77,7 @@ def test_ship_switch_and_roll_back_under_a_running_job(lab: Lab) -> None:
     first = write_pack(lab.data, NAME, "1", STORE)
     report = lab.report("ship", NAME, "--on", ON)
     assert set(states(report).values()) == {"active"}
-    assert {row["way"] for row in report["nodes"].values()} == {"kernel"}
+    assert {row["method"] for row in report["nodes"].values()} == {"kernel"}
     assert report["sent_bytes"] == first["size"]
     assert report["copies_between_nodes"] == 7
     assert set(lab.active().values()) == {f"envs/{first['key']}"}
@@ -123,7 +123,7 @@ def test_a_host_that_was_restarted_is_mounted_again_and_nothing_is_sent(lab: Lab
     report = lab.report("ship", NAME, "--on", TWO)
     assert report["succeeded"]
     assert report["sent_bytes"] == 0
-    assert report["nodes"]["h2"]["way"] == "kernel"
+    assert report["nodes"]["h2"]["method"] == "kernel"
     assert len(set(lab.active(TWO_HOSTS).values())) == 1
 
 
@@ -132,7 +132,7 @@ def test_dead_hosts_are_named_and_the_others_finish(lab: Lab) -> None:
     lab.hosts.stop_sshd(lab.hosts["h2"])
     lab.hosts.network.cut(lab.hosts["h4"])
     try:
-        result = lab.run("ship", NAME, "--on", "h[1-4]", "--min", "2", "--connect-timeout", "2")
+        result = lab.run("ship", NAME, "--on", "h[1-4]", "--min", "2")
     finally:
         lab.hosts.network.heal(lab.hosts["h4"])
         lab.hosts.start_sshd(lab.hosts["h2"])
@@ -147,14 +147,14 @@ def test_dead_hosts_are_named_and_the_others_finish(lab: Lab) -> None:
 
 
 def test_hosts_that_cannot_reach_each_other_get_their_copies_from_here(lab: Lab) -> None:
-    """Three at most; the reason names them, and --tree 0 ships to all."""
+    """Three at most; the reason names them, and --set tree=0 ships to all."""
     document = write_pack(lab.data, NAME, "1", STORE, 100_000)
     hosts = ["h1", "h2", "h3"]
     rule = ["INPUT", "--protocol", "tcp", "--dport", "61000:65535", "--jump", "REJECT"]
     for name in hosts:
         lab.hosts[name].run("iptables", "--insert", *rule)
     try:
-        report = lab.report("ship", NAME, "--on", "h[1-3]", "--tree", "0")
+        report = lab.report("ship", NAME, "--on", "h[1-3]", "--set", "tree=0")
     finally:
         for name in hosts:
             lab.hosts[name].run("iptables", "--delete", *rule)

@@ -40,7 +40,7 @@ def test_nodes_pull_by_digest_and_name_the_image(
         report = parse_result(result.stdout)
         assert report["succeeded"], report
         assert report["key"].startswith(f"{host}/toy@sha256:")
-        assert {row["way"] for row in report["nodes"].values()} == {"docker"}
+        assert {row["method"] for row in report["nodes"].values()} == {"docker"}
         for name in ("n1", "n2"):
             text = (tmp_path / "nodes" / name / "toy.image").read_text()
             assert text == f"{report['key']}\n"

@@ -13,8 +13,8 @@ import pytest
 from provision.cluster.inventory import NodeSelection
 from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship.activation import Activation
-from provision.workflow.ship.stages import StageOptions
-from provision_runtime.node import store as stores
+from provision.workflow.ship.stages import ShipOptions
+from provision_runtime.node import store_lock
 from provision_runtime.node.store import Store
 from tests.integration.conftest import first_in_ci
 from tests.node_stores import NAME, PackedToy, pack_toy
@@ -72,7 +72,8 @@ def test_a_ship_reaches_all_nodes_and_sends_one_image(
     again.ship()
     assert set(states(again).values()) == {"active"}
     assert again.distribution.sent_bytes == again.distribution.copies_between_nodes == 0
-    assert again.ways == {}  # nothing was asked but the first question
+    # nothing was asked but the first question
+    assert {node.method for node in again.details.values()} == {None}
 
 
 def test_new_nodes_get_the_image_from_those_that_have_it(
@@ -131,7 +132,7 @@ def test_nothing_is_activated_below_the_minimum(
     assert not list((tmp_path / "nodes").glob("n*/staging/*"))  # others may ship
     run = shipment(nodes, write_image(tmp_path, toy), minimum="75%")
     run.ship()
-    assert run.count("active") == 3
+    assert len(run.in_state("active")) == 3
     assert run.distribution.sent_bytes == 0
 
 
@@ -208,7 +209,7 @@ def test_activate_activates_nothing_after_ctrl_c(
 
 def switch(nodes: SimulatedNodes, key: str | None) -> Activation:
     """Activate a key, or the one before."""
-    run = Activation(nodes.selection(), NAME, SOURCE, StageOptions(), None, Notes())
+    run = Activation(nodes.selection(), NAME, SOURCE, ShipOptions(), None, Notes())
     histories = run.ask_history()
     key = key or run.previous_key(histories)
     if key:
@@ -254,7 +255,7 @@ def test_two_runs_at_once_do_not_mix(
     """The other run works on n1 from another machine: it is named, and nothing changes there."""
     nodes = nodes_of(tmp_path, monkeypatch, "n[1-3]")
     other = {"id": "run-9", "source": "desktop:1000:/data", "by": "bob@desktop (process 7)"}
-    with stores.locked(Store(str(nodes.store("n1"))), NAME, other):
+    with store_lock.locked(Store(str(nodes.store("n1"))), NAME, other):
         pass
     run = shipment(nodes, write_image(tmp_path, toy), minimum="2")
     run.ship()
@@ -281,10 +282,15 @@ def test_an_image_in_which_some_bytes_are_wrong_is_fetched_anew(
 def test_a_resumed_run_does_not_ask_finished_nodes(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    header = {"verb": "ship", "name": NAME, "key": toy.key, "on": "", "inventory": None}
-    journal = ship_journal.create(
-        tmp_path / "journals", SOURCE.id, {**header, "nodes": [], "options": {}}
-    )
+    header: ship_journal.JournalHeader = {
+        "verb": "ship",
+        "name": NAME,
+        "key": toy.key,
+        "on": "",
+        "inventory": None,
+        "nodes": [],
+    }
+    journal = ship_journal.create(tmp_path / "journals", SOURCE.id, header)
     image = write_image(tmp_path, toy)
     nodes = nodes_of(tmp_path, monkeypatch, "n[1-4]", n4=FAULTS["dead"])
     shipment(nodes, image, journal=journal, minimum="3").ship()
@@ -336,15 +342,15 @@ def test_a_shared_store_gets_one_copy_and_all_nodes_use_it(
     first, second = toy, pack_toy(tmp_path, "2")
     nodes = SharedNodes(root=tmp_path / "nodes", names="n[1-3]", faults={})
     monkeypatch.setenv("PATH", nodes.path)
-    for each in (first, second):
-        image = write_image(tmp_path, each)
+    for packed in (first, second):
+        image = write_image(tmp_path, packed)
         run = shipment(nodes, image, shared=True)
         run.ship()
         assert set(states(run).values()) == {"active"}
         assert run.distribution.sent_bytes == image.size
         assert run.distribution.copies_between_nodes == 0
-        assert (nodes.store("one") / NAME).readlink().name == each.key
-    switched = Activation(nodes.selection(), NAME, SOURCE, StageOptions(shared=True), None, Notes())
+        assert (nodes.store("one") / NAME).readlink().name == packed.key
+    switched = Activation(nodes.selection(), NAME, SOURCE, ShipOptions(shared=True), None, Notes())
     histories = switched.ask_history()
     switched.select(first.key, histories)
     switched.switch(first.key)

@@ -79,11 +79,18 @@ class HttpClient:
         except UnicodeDecodeError as error:
             raise Unreachable(f"{url} is not a text.") from error
 
-    def content(self, url: str) -> bytes:
-        """A small file of a server. Raises Unreachable."""
+    def content(
+        self, url: str, headers: Mapping[str, str] | None = None, missing: bytes | None = None
+    ) -> bytes:
+        """A small file of a server. missing: what stands for one that the server does not have.
+
+        Raises Unreachable.
+        """
 
         def fetch() -> bytes:
-            with self._get(url) as response:
+            with self._get(url, headers) as response:
+                if missing is not None and response.status_code in GONE_STATUSES:
+                    return missing
                 _require_success(response, url)
                 return self._body(response)
 

@@ -1,4 +1,4 @@
-"""Runs kubectl, and says in our errors why it did not answer."""
+"""Runs kubectl; its failures become our errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from provision.core.json_text import map_texts, parse_json
 from provision.core.schema import first_schema_error
 from provision_runtime.report.text import escape_line
 
-ANSWER_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 60.0
 # A node of a cluster takes some 20 KiB in JSON.
 MOST_BYTES = 256 << 20
-# kubectl's own log, which repeats what its last line says.
+# kubectl's own log, which repeats its last line.
 _LOG_LINE = re.compile(r"[EW]\d{4} \d\d:\d\d:")
 _UNREACHABLE = re.compile(
     r"refused|no such host|timed? ?out|unable to connect|TLS handshake|was the connection", re.I
@@ -29,9 +29,9 @@ def run_kubectl(
     stdin: str = "",
     advice: str = "",
 ) -> str:
-    """What kubectl printed. stdin: what it reads. advice: for an answer that refuses.
+    """What kubectl printed. stdin: what it reads. advice: for a refusal.
 
-    Raises ToolMissing without kubectl, Unreachable if the API server does not answer, InvalidSpec
+    Raises ToolMissing without kubectl, Unreachable if the API server does not respond, InvalidSpec
     for what it refuses.
     """
     command = ["kubectl"]
@@ -39,11 +39,11 @@ def run_kubectl(
         command += ["--context", context]
     if namespace:
         command += ["--namespace", namespace]
-    command += [*arguments, f"--request-timeout={ANSWER_TIMEOUT_S:.0f}s"]
+    command += [*arguments, f"--request-timeout={COMMAND_TIMEOUT_S:.0f}s"]
     try:
         return process.run(
             command,
-            timeout_s=ANSWER_TIMEOUT_S + 5,
+            timeout_s=COMMAND_TIMEOUT_S + 5,
             most_bytes=MOST_BYTES,
             feed=lambda descriptor: process.write_all(descriptor, stdin.encode()),
         ).stdout
@@ -54,7 +54,7 @@ def run_kubectl(
         ) from error
     except TimedOut as error:
         raise Unreachable(
-            f"kubectl did not answer within {ANSWER_TIMEOUT_S:.0f} s.",
+            f"kubectl did not answer within {COMMAND_TIMEOUT_S:.0f} s.",
             advice="`kubectl cluster-info` says whether the API server is up.",
         ) from error
     except ToolFailed as error:
@@ -79,12 +79,12 @@ def ask_kubectl(
 ) -> Any:
     """The document that kubectl printed (-o json), checked. kind: its name in kubectl.schema.json.
 
-    Raises Unreachable for another answer, and what `run_kubectl` raises.
+    Raises Unreachable for another document, and what `run_kubectl` raises.
     """
-    return parse_answer(kind, run_kubectl(arguments, context, namespace, advice=advice))
+    return parse_document(kind, run_kubectl(arguments, context, namespace, advice=advice))
 
 
-def parse_answer(kind: str, text: str) -> Any:
+def parse_document(kind: str, text: str) -> Any:
     """The document in what kubectl printed: texts of kubelets are lines in it. Raises
     Unreachable."""
     try:

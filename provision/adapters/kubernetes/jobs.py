@@ -12,7 +12,7 @@ from typing import Any
 from provision.adapters.kubernetes.command import ask_kubectl, run_kubectl
 from provision.core.errors import InvalidSpec
 
-OWN_LABEL = "app.kubernetes.io/managed-by=provision"
+MANAGED_LABEL = "app.kubernetes.io/managed-by=provision"
 NAME_LABEL = "app.kubernetes.io/name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 # Indexed Jobs are stable since 1.24; older servers drop the field, and every pod would be node 0.
@@ -68,11 +68,11 @@ def submit(
             "created", ["get", "-f", str(manifest), "-o", "json"], context, namespace
         )
         owners = []
-        for each in created.get("items", [created]):
-            if each["kind"] in ("Job", "JobSet"):
-                metadata = each["metadata"]
+        for item in created.get("items", [created]):
+            if item["kind"] in ("Job", "JobSet"):
+                metadata = item["metadata"]
                 owner = {"name": metadata["name"], "uid": metadata["uid"]}
-                owners.append({"apiVersion": each["apiVersion"], "kind": each["kind"], **owner})
+                owners.append({"apiVersion": item["apiVersion"], "kind": item["kind"], **owner})
         run_kubectl(create_secret, context, namespace, stdin=_secret(key, owners))
     except BaseException:
         cancel(name, context, namespace)  # it would wait for its key for ever
@@ -102,8 +102,9 @@ def list_jobs(context: str = "", namespace: str | None = None) -> list[Kubernete
     if _has_jobsets("list", context, namespace):
         # The Job that a JobSet makes has no label of ours, so nothing is listed twice.
         kinds += ",jobsets"
-    answer = ask_kubectl("jobs", ["get", kinds, "-l", OWN_LABEL, "-o", "json"], context, namespace)
-    return [parse_job(item) for item in answer["items"]]
+    arguments = ["get", kinds, "-l", MANAGED_LABEL, "-o", "json"]
+    listing = ask_kubectl("jobs", arguments, context, namespace)
+    return [parse_job(item) for item in listing["items"]]
 
 
 def _has_jobsets(verb: str, context: str, namespace: str | None) -> bool:
@@ -112,7 +113,7 @@ def _has_jobsets(verb: str, context: str, namespace: str | None) -> bool:
         return False
     try:
         run_kubectl(["auth", "can-i", verb, "jobsets.jobset.x-k8s.io"], context, namespace)
-    except InvalidSpec:  # its answer is `no`
+    except InvalidSpec:  # it prints `no`
         return False
     return True
 
@@ -123,8 +124,8 @@ def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
     jobs = [spec]
     is_active = bool(status.get("active"))
     if item.get("kind") == "JobSet":
-        jobs = [each["template"]["spec"] for each in spec["replicatedJobs"]]
-        is_active = any(each.get("active") for each in status.get("replicatedJobsStatus") or ())
+        jobs = [replicated["template"]["spec"] for replicated in spec["replicatedJobs"]]
+        is_active = any(row.get("active") for row in status.get("replicatedJobsStatus") or ())
     state, reason = "Pending", ""
     if is_active:
         state = "Running"
@@ -179,10 +180,10 @@ def waiting_reason(pod: Mapping[str, Any]) -> str:
 
 def cancel(name: str, context: str = "", namespace: str | None = None) -> None:
     """Delete what a manifest of ours created. The pods get SIGTERM first."""
-    own = f"{OWN_LABEL},{NAME_LABEL}={name}"
+    labels = f"{MANAGED_LABEL},{NAME_LABEL}={name}"
     kinds = "jobs,services"
     if _has_jobsets("delete", context, namespace):
         kinds += ",jobsets"
-    answer = run_kubectl(["delete", kinds, "-l", own, "--wait=false"], context, namespace)
-    if "deleted" not in answer:
+    output = run_kubectl(["delete", kinds, "-l", labels, "--wait=false"], context, namespace)
+    if "deleted" not in output:
         raise InvalidSpec(f"Kubernetes has no job {name} that provision made.")

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.adapters.kubernetes.command import ask_kubectl, parse_answer
+from provision.adapters.kubernetes.command import ask_kubectl, parse_document
 
 GPU_RESOURCE = "nvidia.com/gpu"
 # Labels of NVIDIA's GPU feature discovery.
 GPU_PRODUCT = "nvidia.com/gpu.product"
 DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.rev")
 HOST_NAME = "kubernetes.io/hostname"
+# Go's names of architectures as the kernel has them.
+ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9})*")
 
 
@@ -38,7 +40,7 @@ class KubernetesNode:
 def list_nodes(selector: str = "", context: str = "") -> list[KubernetesNode]:
     """The nodes that a label selector matches, from kubectl's current context or another.
 
-    Raises ToolMissing without kubectl, Unreachable if the API server does not answer, InvalidSpec
+    Raises ToolMissing without kubectl, Unreachable if the API server does not respond, InvalidSpec
     if kubectl refuses the selector or context.
     """
     arguments = ["get", "nodes", "-o", "json"]
@@ -51,37 +53,32 @@ def list_nodes(selector: str = "", context: str = "") -> list[KubernetesNode]:
 
 def parse_nodes(text: str) -> list[KubernetesNode]:
     """The nodes in the output of `kubectl get nodes -o json`."""
-    return [_node(item) for item in parse_answer("nodes", text)["items"]]
+    return [_node(item) for item in parse_document("nodes", text)["items"]]
 
 
 def _node(item: Mapping[str, Any]) -> KubernetesNode:
     metadata, status = item["metadata"], item.get("status", {})
     labels = metadata.get("labels", {})
     info = status.get("nodeInfo", {})
-    conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    conditions = {row["type"]: row["status"] for row in status.get("conditions") or ()}
     state = {"True": "Ready", "False": "NotReady"}.get(conditions.get("Ready", ""), "Unknown")
     if item.get("spec", {}).get("unschedulable"):
         state += ",SchedulingDisabled"
+    arch = info.get("architecture", "")
+    versions = [labels.get(name, "") for name in DRIVER_LABELS]
     return KubernetesNode(
         name=metadata["name"],
         host=labels.get(HOST_NAME, metadata["name"]),
         state=state,
-        arch=_arch(info.get("architecture", "")),
+        arch=ARCHITECTURES.get(arch, arch),
         kernel=info.get("kernelVersion", ""),
         os_image=info.get("osImage", ""),
         container_runtime=info.get("containerRuntimeVersion", ""),
         kubelet=info.get("kubeletVersion", ""),
         gpus=int(status.get("allocatable", {}).get(GPU_RESOURCE, 0)),
         gpu_type=labels.get(GPU_PRODUCT, ""),
-        driver=next(
-            filter(_VERSION.fullmatch, (labels.get(name, "") for name in DRIVER_LABELS)), None
-        ),
+        driver=next(filter(_VERSION.fullmatch, versions), None),
         pressure=tuple(
             name for name, value in conditions.items() if name != "Ready" and value == "True"
         ),
     )
-
-
-def _arch(name: str) -> str:
-    """Go's name of an architecture as the kernel has it."""
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from provision.adapters.slurm.command import ANSWER_TIMEOUT_S, run_slurm
+from provision.adapters.slurm.command import COMMAND_TIMEOUT_S, run_slurm
 from provision.core import process
 from provision.core.errors import InvalidSpec, TimedOut, Unreachable
 
@@ -47,7 +47,7 @@ def allocate(request: AllocationRequest) -> Iterator[Allocation]:
     """The nodes, until the end of the block.
 
     Raises InvalidSpec if Slurm refuses the job, TimedOut if it does not start in time, ToolMissing
-    without Slurm's commands, Unreachable if its controller does not answer.
+    without Slurm's commands, Unreachable if its controller does not respond.
     """
     job = _submit(request)
     try:
@@ -57,7 +57,7 @@ def allocate(request: AllocationRequest) -> Iterator[Allocation]:
             options += [f"--gres=gpu:{request.gpus}"]
         yield Allocation(job=job, nodes=tuple(request.nodes), srun_options=tuple(options))
     finally:
-        process.run(["scancel", job], timeout_s=ANSWER_TIMEOUT_S, check=False)
+        process.run(["scancel", job], timeout_s=COMMAND_TIMEOUT_S, check=False)
 
 
 def _submit(request: AllocationRequest) -> str:
@@ -114,6 +114,6 @@ def _wait_until_running(job: str, request: AllocationRequest) -> None:
 
 def _state(job: str) -> tuple[str, str]:
     command = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r"]
-    answer = run_slurm(command, lambda message: Unreachable(f"squeue: {message}."))
-    state, _, reason = answer.strip().partition("|")
+    output = run_slurm(command, lambda message: Unreachable(f"squeue: {message}."))
+    state, _, reason = output.strip().partition("|")
     return state, reason

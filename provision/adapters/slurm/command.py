@@ -1,4 +1,4 @@
-"""Runs one of Slurm's commands, and says in our errors why it did not answer."""
+"""Runs one of Slurm's commands; its failures become our errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from provision.core import process
 from provision.core.errors import ProvisionError, TimedOut, ToolFailed, ToolMissing, Unreachable
 
-ANSWER_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 60.0
 # A node or job takes some 200 bytes.
 MOST_BYTES = 64 << 20
 _NO_CONTROLLER = re.compile(
@@ -18,7 +18,7 @@ _NO_CONTROLLER = re.compile(
 )
 
 
-# Those of the variables that Slurm sets in a job which say which cluster is asked.
+# Those of the variables that Slurm sets in a job which name the cluster.
 CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
@@ -38,14 +38,14 @@ def run_slurm(
     refusal: Callable[[str], ProvisionError],
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """What the command printed. refusal: the error for what Slurm says where it refuses. env: its
+    """What the command printed. refusal: the error for the message with which Slurm refuses. env: its
     whole environment, ours by default.
 
-    Raises ToolMissing without the command, and Unreachable if the controller does not answer.
+    Raises ToolMissing without the command, and Unreachable if the controller does not respond.
     """
     try:
         return process.run(
-            command, env=env, timeout_s=ANSWER_TIMEOUT_S, most_bytes=MOST_BYTES
+            command, env=env, timeout_s=COMMAND_TIMEOUT_S, most_bytes=MOST_BYTES
         ).stdout
     except ToolMissing as error:
         raise ToolMissing(
@@ -54,7 +54,7 @@ def run_slurm(
         ) from error
     except TimedOut as error:
         raise Unreachable(
-            f"Slurm's controller did not answer `{command[0]}` within {ANSWER_TIMEOUT_S:.0f} s.",
+            f"Slurm's controller did not answer `{command[0]}` within {COMMAND_TIMEOUT_S:.0f} s.",
             advice="`scontrol ping` says whether it is up.",
         ) from error
     except ToolFailed as error:

@@ -60,9 +60,9 @@ def submit(script: Path) -> str:
     Raises ToolMissing without sbatch, InvalidSpec if Slurm rejects the job, Unreachable.
     """
     command = ["sbatch", "--parsable", str(script)]
-    answer = _ask(command, "Slurm rejected the job", environment_outside_jobs())
+    output = _ask(command, "Slurm rejected the job", environment_outside_jobs())
     # ID, or ID;CLUSTER where there are several. Warnings of plug-ins may come first.
-    return answer.strip().splitlines()[-1].split(";")[0]
+    return output.strip().splitlines()[-1].split(";")[0]
 
 
 def list_jobs() -> list[SlurmJob]:
@@ -93,7 +93,7 @@ def parse_jobs(text: str) -> list[SlurmJob]:
 
 
 def show_job(identity: str) -> dict[str, str]:
-    """What `scontrol show job` says. Raises InvalidSpec for a job that Slurm does not know."""
+    """The fields of `scontrol show job`. Raises InvalidSpec for a job that Slurm does not know."""
     return parse_job(_ask(["scontrol", "--oneliner", "show", "job", identity], "scontrol failed"))
 
 

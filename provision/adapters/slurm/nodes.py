@@ -1,4 +1,4 @@
-"""Nodes, partitions and the current allocation: what sinfo and the variables of a job say, a node
+"""Nodes, partitions and the current allocation: as sinfo and the variables of a job have them, a node
 taken out of service, a file for all nodes of the allocation."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.adapters.slurm.command import ANSWER_TIMEOUT_S, run_slurm
+from provision.adapters.slurm.command import COMMAND_TIMEOUT_S, run_slurm
 from provision.core import process
 from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, Unreachable
 
@@ -33,19 +33,17 @@ class SlurmNode:
 
     name: str
     host: str
-    address: str
     state: str
     flags: str
     features: tuple[str, ...]
     gpus: int
     gpu_type: str
     cpus: int
-    memory_mib: int
     partitions: tuple[str, ...]
     reason: str
 
     @property
-    def answers(self) -> bool:
+    def responds(self) -> bool:
         """Whether slurmctld hears from the node, as of its last ping."""
         is_silent = bool(_SILENT_FLAGS & set(self.flags))
         return not is_silent and not self.state.startswith(_SILENT_STATES)
@@ -68,7 +66,7 @@ def list_nodes(partition: str | None = None) -> list[SlurmNode]:
 def partitions() -> list[str]:
     """The names of all partitions that this user may see.
 
-    Raises ToolMissing without sinfo, Unreachable if the controller does not answer.
+    Raises ToolMissing without sinfo, Unreachable if the controller does not respond.
     """
     names = _sinfo("-o", "%R").split()
     return list(dict.fromkeys(names))
@@ -110,7 +108,7 @@ def drain(node: str, reason: str) -> str:
     `sinfo -R` shows. Returns why it could not be drained; empty if it was."""
     command = ["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"]
     try:
-        process.run(command, timeout_s=ANSWER_TIMEOUT_S)
+        process.run(command, timeout_s=COMMAND_TIMEOUT_S)
     except ToolFailed as error:
         lines = [line for line in error.tail.splitlines() if line.strip()]
         return lines[-1] if lines else f"scontrol ended with status {error.status}"
@@ -130,21 +128,20 @@ def broadcast(source: Path, destination: str, timeout_s: float) -> None:
 
 
 def _node(cells: list[str]) -> SlurmNode:
-    name, host, address, state, features, gres, cpus, memory, partition, reason = cells
+    name, host, _, state, features, gres, cpus, _, partition, reason = cells
     match = _STATE.match(state)
     base, flags = (match[1].lower(), match[2]) if match else (state.lower(), "")
     gpus, gpu_type = _gpus(gres)
+    count = re.match("[0-9]{1,15}", cpus)  # `128+` for nodes that differ
     return SlurmNode(
         name=name,
         host=host or name,
-        address=address or name,
         state=base,
         flags=flags,
-        features=tuple(_words(features)),
+        features=() if features in ("", _NULL) else tuple(features.split(",")),
         gpus=gpus,
         gpu_type=gpu_type,
-        cpus=_number(cpus),
-        memory_mib=_number(memory),
+        cpus=int(count[0]) if count else 0,
         partitions=(partition,),
         reason="" if reason in ("none", _NULL) else reason,
     )
@@ -157,23 +154,14 @@ def _gpus(gres: str) -> tuple[int, str]:
     """
     total, types = 0, []
     for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
-        kind, *words = entry.strip().split(":")
+        kind, *parts = entry.strip().split(":")
         if kind != "gpu":
             continue
-        words = [word for word in words if word != "no_consume"]
-        has_count = bool(words) and re.fullmatch("[0-9]{1,9}", words[-1]) is not None
-        total += int(words.pop()) if has_count else 1
-        types += words
+        parts = [part for part in parts if part != "no_consume"]
+        has_count = bool(parts) and re.fullmatch("[0-9]{1,9}", parts[-1]) is not None
+        total += int(parts.pop()) if has_count else 1
+        types += parts
     return total, "+".join(dict.fromkeys(types))
-
-
-def _words(text: str) -> list[str]:
-    return [] if text in ("", _NULL) else text.split(",")
-
-
-def _number(text: str) -> int:
-    match = re.match("[0-9]{1,15}", text)  # `128+` for nodes that differ
-    return int(match[0]) if match else 0
 
 
 def _sinfo(*options: str) -> str:

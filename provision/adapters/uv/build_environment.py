@@ -79,12 +79,12 @@ def chosen_variables(environ: Mapping[str, str]) -> dict[str, str]:
     for name in environ.get(BUILD_ENV, "").split():
         if name.startswith("UV_"):
             raise InvalidSpec(
-                f"--build-env {name}: uv's own variables decide what is installed.",
+                f"{BUILD_ENV}: {name}: uv's own variables decide what is installed.",
                 advice="docs/mirrors.md says which of them are honored.",
             )
         if name not in environ:
             raise InvalidSpec(
-                f"--build-env {name}: this variable is not set.",
+                f"{BUILD_ENV}: {name}: this variable is not set.",
                 advice="Name a variable of your shell, and export it.",
             )
         variables[name] = environ[name]

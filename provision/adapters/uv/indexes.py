@@ -11,10 +11,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from provision.adapters.uv.configuration import IndexTable, read_uv_settings, with_login
 from provision.core.credentials import without_credentials
+from provision.core.errors import ToolMissing
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.process import run
 
@@ -300,6 +302,19 @@ def canonical_file_url(url: str, sha256: str, mirrors: Mirrors) -> str:
 
 def _pypi_file_host() -> str | None:
     """The host of PyPI's files, which pip knows."""
+    pypi = _pypi()
+    return str(pypi.file_storage_domain) if pypi else None
+
+
+def pypi_url() -> str:
+    """The address of PyPI, uv's default index, which pip knows. Raises ToolMissing without pip."""
+    pypi = _pypi()
+    if pypi is None:
+        raise ToolMissing("pip is missing, which knows the address of PyPI.", advice="Install pip.")
+    return str(pypi.simple_url)
+
+
+def _pypi() -> Any:
     try:
         # setuptools' import hook warns of pip on Python 3.10 and 3.11.
         with warnings.catch_warnings():
@@ -307,4 +322,4 @@ def _pypi_file_host() -> str | None:
             from pip._internal.models.index import PyPI
     except ImportError:
         return None
-    return str(PyPI.file_storage_domain)
+    return PyPI

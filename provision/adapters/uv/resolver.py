@@ -16,7 +16,7 @@ from provision.adapters.uv.configuration import parse_toml
 from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, index_settings
 from provision.adapters.uv.source_packages import static_version
 from provision.adapters.uv.uv_process import run_uv, uv_executable
-from provision.catalog import version_key
+from provision.catalog import source_builds, version_key
 from provision.core.credentials import without_credentials
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
@@ -78,6 +78,8 @@ class ResolveRequest:
     platform: Platform = PLATFORM
     # Versions by name of conda's packages: they bind, and are no part of the answer.
     provided: Mapping[str, str] = field(default_factory=dict)
+    # Requirements that limit a package without asking for it.
+    constraints: tuple[str, ...] = ()
     # Versions by name of an earlier lock: they stay where they can.
     prefer: Mapping[str, str] = field(default_factory=dict)
     # The requirements that are new since that lock; None if any of them may be.
@@ -121,6 +123,8 @@ def _remote_then_local(
     So a lock names files that others can download wherever that is possible.
     """
     indexes = index_settings(request.build_path, request.mirrors)
+    further = {**indexes.further, "dependency-metadata": _stated_requirements()}
+    indexes = dataclasses.replace(indexes, further=further)
     with temporary_directory("uv") as folder:
         try:
             return compile_with(request, indexes, folder)
@@ -128,6 +132,15 @@ def _remote_then_local(
             if not indexes.has_local:
                 raise
             return compile_with(request, indexes.with_local, folder)
+
+
+def _stated_requirements() -> list[Mapping[str, object]]:
+    """For uv.toml: what packages require that say so only while they are built, which takes torch."""
+    rows: list[Mapping[str, object]] = []
+    for facts in source_builds().values():
+        if facts.requires is not None:
+            rows.append({"name": facts.package, "requires-dist": ["torch", *facts.requires]})
+    return rows
 
 
 def _compile_versions(request: ResolveRequest, indexes: IndexSettings, folder: Path) -> str:
@@ -190,14 +203,11 @@ def _pip_compile(
     requirements = folder / "requirements.in"
     requirements.write_text(_lines(request.requirements))
     constraints_file = folder / "constraints.txt"
-    provided = []
-    for name, version in request.provided.items():
-        if _is_pep440(name, version):
-            provided.append(f"{name}=={version}")
-    constraints_file.write_text(_lines([*provided, *constraints]))
+    provided = _exact(request.provided)
+    constraints_file.write_text(_lines([*provided, *request.constraints, *constraints]))
     # uv prefers the versions that its output file holds already.
     output = folder / "versions.txt"
-    output.write_text(_lines(f"{name}=={version}" for name, version in request.prefer.items()))
+    output.write_text(_lines(_exact(request.prefer)))
     command = [*_compile_command(request), requirements, "--constraints", constraints_file]
     command += ["--annotation-style", "split", "-o", output, *options]
     run_uv(command, indexes)
@@ -283,6 +293,11 @@ def _python_platform(request: ResolveRequest) -> str:
 
 def _lines(texts: Iterable[str]) -> str:
     return "".join(f"{text}\n" for text in texts)
+
+
+def _exact(versions: Mapping[str, str]) -> list[str]:
+    """Requirements of exactly these versions."""
+    return [f"{name}=={version}" for name, version in versions.items() if _is_pep440(name, version)]
 
 
 def _is_pep440(name: str, version: str) -> bool:

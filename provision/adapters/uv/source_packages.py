@@ -6,41 +6,63 @@ import contextlib
 import secrets
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.adapters.uv.configuration import parse_toml
-from provision.adapters.uv.indexes import index_settings
+from provision.adapters.uv.indexes import IndexSettings, index_settings
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.core.errors import InvalidSpec, ToolFailed
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.tempdirs import temporary_directory
 
 
-def build_wheel(project: Path, folder: Path, *, python: str, mirrors: Mirrors = NO_MIRRORS) -> Path:
-    """Build the wheel of a local project into a folder, and return its path.
+def build_wheel(
+    project: Path,
+    folder: Path,
+    *,
+    python: str = "",
+    prefix: Path | None = None,
+    needs: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    mirrors: Mirrors = NO_MIRRORS,
+) -> Path:
+    """Build the wheel of a local project, or of a source archive, into a folder; return its path.
 
-    python: the environment's minor version, for which compiled parts are built. Raises InvalidSpec
-    if it cannot be built.
+    python: the environment's minor version, for which compiled parts are built. prefix: instead, an
+    environment whose interpreter builds it. needs: packages that are installed into the prefix first,
+    and then it is built there without isolation. variables: more environment variables of the build.
+    Raises InvalidSpec if it cannot be built.
 
     setuptools puts all of the project's `build` folder into the wheel: modules that are gone from
     the project, and the newer copy of a file that is older again. So it builds in an empty folder
     (65.7 does, and 65.0 does not know the variable).
     """
-    own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    interpreter = sys.executable if python == own_version else python
+    indexes = index_settings(mirrors=mirrors)
     command: list[str | Path] = [uv_executable(), "build", "--wheel", "--quiet"]
-    command += ["--out-dir", folder, "--no-python-downloads", "--python", interpreter]
+    command += ["--out-dir", folder, "--no-python-downloads", "--python"]
+    if prefix is None:
+        own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        command.append(sys.executable if python == own_version else python)
+    else:
+        interpreter = prefix / "bin" / "python"
+        command.append(interpreter)
+        if needs:
+            command.append("--no-build-isolation")
+            install: list[str | Path] = [uv_executable(), "pip", "install", "--quiet"]
+            run_uv([*install, "--python", interpreter, *needs], indexes)
     # From the project on: a package that is built for its build has its own.
     build_base = f"build/provision-{secrets.token_hex(8)}"
     setup_cfg = folder / "setup.cfg"
     setup_cfg.write_text(f"[build]\nbuild_base = {build_base}\n", encoding="utf-8")
-    variables = {"DIST_EXTRA_CONFIG": str(setup_cfg)}
+    build_variables = {"DIST_EXTRA_CONFIG": str(setup_cfg), **(variables or {})}
     try:
-        run_uv([*command, project], index_settings(mirrors=mirrors), build_variables=variables)
+        run_uv([*command, project], indexes, build_variables=build_variables)
     except ToolFailed as error:
         raise InvalidSpec(
             f"{project} cannot be built as a wheel: {error.message}",
             advice="-v shows what its build printed; `-e` installs it as an editable instead.",
+            details=error.details,
         ) from error
     finally:
         shutil.rmtree(project / build_base, ignore_errors=True)
@@ -48,6 +70,22 @@ def build_wheel(project: Path, folder: Path, *, python: str, mirrors: Mirrors = 
             (project / "build").rmdir()  # if that was all
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def has_python(version: str) -> bool:
+    """Whether uv finds an interpreter of a minor version on this machine."""
+    command: list[str | Path] = [
+        uv_executable(),
+        "python",
+        "find",
+        "--no-python-downloads",
+        version,
+    ]
+    try:
+        run_uv(command, IndexSettings())
+    except ToolFailed:
+        return False
+    return True
 
 
 def source_name(requirement: str, *, mirrors: Mirrors = NO_MIRRORS) -> str:

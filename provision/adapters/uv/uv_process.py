@@ -60,6 +60,10 @@ _GONE = re.compile(
 )
 
 
+_FAILED_BUILD = re.compile(r"Failed to (?:download and )?build `([^`=]+)==([^`]+)`")
+_PYTHON_ERROR = re.compile(r"^ *([A-Za-z.]*(?:Error|Exception): .+)$", re.M)
+
+
 def uv_executable() -> str:
     """The uv executable that our installation brings as a package."""
     try:
@@ -162,6 +166,15 @@ def translate_failure(error: ToolFailed) -> ProvisionError:
         return Unsolvable(f"No set of wheels satisfies the request: {_cause(text)}", details=text)
     if "Invalid zip file structure" in text or "unexpected header" in text:
         return _not_a_wheel(text)
+    if failed := _FAILED_BUILD.search(text):
+        reason = (_PYTHON_ERROR.findall(text) or [_sentence(text)])[-1].rstrip(".")
+        return Unsolvable(
+            f"{failed[1]} {failed[2]} has no wheel, and its source archive says what it requires "
+            f"only while it is built, which fails: {_shortened(reason)}.",
+            advice=f"Name a wheel that its project publishes elsewhere: '{failed[1]} @ "
+            "https://...whl'; or request another version.",
+            details=text,
+        )
     if any(phrase in text for phrase in NO_ANSWER):
         advice = "Check the network, or the index settings of uv or pip."
         return Unreachable(

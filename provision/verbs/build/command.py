@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    build_env_option,
-    build_request,
-    context_of,
     dry_run_option,
-    name_argument,
     no_wait_option,
     prefix_option,
-    print_steps,
-    quick_option,
     relock_option,
-    request_options,
-    verb,
 )
+from provision.cli.spec_options import build_request, name_argument, request_options
+from provision.cli.verb import context_of, print_steps, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -30,7 +24,6 @@ if TYPE_CHECKING:
 @click.command()
 @name_argument
 @request_options
-@build_env_option
 @prefix_option
 @click.option(
     "--image/--no-image",
@@ -47,7 +40,6 @@ if TYPE_CHECKING:
 @click.option(
     "--kernel/--no-kernel", default=True, show_default=True, help="Register a Jupyter kernel."
 )
-@quick_option
 @relock_option
 @dry_run_option
 @no_wait_option

@@ -23,6 +23,7 @@ from provision.environment import prefix as prefixes
 from provision.render.spec_text import with_list
 from provision.resolver import spec as specs
 from provision.verbs.change import requirements
+from provision.workflow import source_builds
 from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import (
     check_prefix_path,
@@ -133,7 +134,8 @@ def change(
             local_python=local_python(context, changed, context.folders.channels),
             solver=context.solver,
         )
-        return _apply(context, plan, changed, packages, text, smoke=smoke, dry_run=dry_run)
+        with source_builds.built(context, changed, packages, dry_run=dry_run) as built:
+            return _apply(context, plan, changed, built, text, smoke=smoke, dry_run=dry_run)
 
 
 def update(
@@ -160,7 +162,8 @@ def update(
             )
         else:
             new_packages = solve(context, plan, context.folders.channels)
-        return _apply(context, plan, plan, new_packages, None, smoke=smoke, dry_run=dry_run)
+        with source_builds.built(context, plan, new_packages, dry_run=dry_run) as built:
+            return _apply(context, plan, plan, built, None, smoke=smoke, dry_run=dry_run)
 
 
 def _require_changeable(plan: Plan) -> None:

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    build_env_option,
-    context_of,
     dry_run_option,
     mirror_option,
     no_wait_option,
     option_group,
-    verb,
 )
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -31,7 +29,6 @@ change_options = option_group(
     dry_run_option,
     no_wait_option,
     mirror_option,
-    build_env_option,
 )
 
 

@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import (
-    context_of,
-    dry_run_option,
-    mirror_option,
-    no_wait_option,
-    verb,
-)
+from provision.cli.options import dry_run_option, mirror_option, no_wait_option
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -26,14 +21,14 @@ def channel() -> None:
 
 @channel.command("bootstrap")
 @click.option(
-    "--again", is_flag=True, help="Package Python again, even if the channel has this version."
+    "--force", is_flag=True, help="Package Python again, even if the channel has this version."
 )
 @mirror_option
 @dry_run_option
 @no_wait_option
 @verb
 def bootstrap(
-    console: Console, envs: Path | None, again: bool, dry_run: bool, **options: Any
+    console: Console, envs: Path | None, force: bool, dry_run: bool, **options: Any
 ) -> None:
     """Package this machine's Python and pip as a local conda channel.
 
@@ -49,7 +44,7 @@ def bootstrap(
         text = f"would package Python {python.version} ({python.executable}) into {channels}"
         console.result("channel-bootstrap-preview", python, text)
         return
-    host_channel = ensure_host_channel(context, channels, rebuild=again)
+    host_channel = ensure_host_channel(context, channels, rebuild=force)
     text = f"Python {host_channel.python} in {host_channel.url} (needs glibc {host_channel.glibc})"
     console.result("channel-bootstrap", host_channel, text)
 

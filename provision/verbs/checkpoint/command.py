@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from argparse import ArgumentTypeError
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import dry_run_option, option_group, verb
+from provision.cli.options import dry_run_option, option_group
+from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-
-MAX_STEP_DIGITS = 18
 
 
 class Step(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -21,30 +21,25 @@ class Step(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     name = "N|latest"
 
     def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
     ) -> int | str:
-        text = str(value)
-        if text == "latest":
-            return text
-        if not (text.isascii() and text.isdecimal()) or len(text) > MAX_STEP_DIGITS:
-            self.fail(f"{text!r} is neither the number of a step nor `latest`.", parameter, context)
-        return int(text)
+        from provision_runtime.checkpoint.inspection.command import parse_step
+
+        try:
+            return parse_step(str(value))
+        except ArgumentTypeError as error:
+            self.fail(str(error), parameter, context)
 
 
 def _parse_options(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, Any]:
-    """KEY=VALUE; a value that is JSON is parsed, so that numbers and objects can be given."""
-    parsed = {}
-    for text in texts:
-        key, sign, value = text.partition("=")
-        if not key or not sign:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE.", context, parameter)
-        try:
-            parsed[key] = json.loads(value)
-        except ValueError:
-            parsed[key] = value
-    return parsed
+) -> dict[str, object]:
+    from provision_runtime.checkpoint.inspection.command import parse_option
+
+    try:
+        return dict(parse_option(text) for text in texts)
+    except ArgumentTypeError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
 
 
 root_and_options = option_group(
@@ -77,16 +72,19 @@ def checkpoint() -> None:
 @checkpoint.command("list")
 @root_and_options
 @verb
-def list_(console: Console, root: str, store_options: dict[str, Any]) -> None:
+def list_(console: Console, root: str, store_options: dict[str, object]) -> None:
     """List checkpoints and unfinished saves, with their sizes.
 
-    Shows own bytes and bytes shared with other checkpoints. Reads only manifests; `checkpoint
+    Shows exclusive bytes and bytes shared with other checkpoints. Reads only manifests; `checkpoint
     verify` reads the files.
     """
-    from provision.verbs.checkpoint.checkpoint import inspect
+    from provision.verbs.checkpoint.checkpoint import provision_errors
     from provision.verbs.checkpoint.output import list_lines
+    from provision_runtime.checkpoint.inspection.inventory import take_inventory
+    from provision_runtime.checkpoint.inspection.root import opened
 
-    inventory = inspect("list", root, store_options, [], console)
+    with provision_errors(), opened(root, store_options) as backend:
+        inventory = take_inventory(backend)
     console.result("checkpoint-list", inventory, list_lines(inventory))
 
 
@@ -94,16 +92,19 @@ def list_(console: Console, root: str, store_options: dict[str, Any]) -> None:
 @root_and_options
 @step_option
 @verb
-def show(console: Console, root: str, store_options: dict[str, Any], step: int | str) -> None:
+def show(console: Console, root: str, store_options: dict[str, object], step: int | str) -> None:
     """Show the tensors and objects of a checkpoint.
 
     Shows type, shape, bytes and files. --json adds the files with their hashes.
     """
     from provision.cli.console import output_width
-    from provision.verbs.checkpoint.checkpoint import inspect
+    from provision.verbs.checkpoint.checkpoint import provision_errors
     from provision.verbs.checkpoint.output import show_lines
+    from provision_runtime.checkpoint.inspection.contents import read_contents
+    from provision_runtime.checkpoint.inspection.root import opened
 
-    contents = inspect("show", root, store_options, ["--step", str(step)], console)
+    with provision_errors(), opened(root, store_options) as backend:
+        contents = read_contents(backend, step)
     console.result("checkpoint-show", contents, show_lines(contents, width=output_width()))
 
 
@@ -118,25 +119,26 @@ def show(console: Console, root: str, store_options: dict[str, Any], step: int |
 )
 @verb
 def verify(
-    console: Console, root: str, store_options: dict[str, Any], step: int | str, all_steps: bool
+    console: Console, root: str, store_options: dict[str, object], step: int | str, all_steps: bool
 ) -> int:
     """Hash every file of a checkpoint to find damaged ones.
 
     Names each damaged file with the tensors that it holds. The exit code is 1 unless all
     checkpoints are intact.
     """
-    from provision.verbs.checkpoint.checkpoint import inspect
+    from provision.verbs.checkpoint.checkpoint import provision_errors, verifying
     from provision.verbs.checkpoint.output import verify_lines
+    from provision_runtime.checkpoint.inspection.audit import ALL, audit
+    from provision_runtime.checkpoint.inspection.root import opened
 
     if all_steps and step != "latest":
         raise click.UsageError(
             "--all verifies every checkpoint, --step only one: use one of the two."
         )
-    which = ["--all"] if all_steps else ["--step", str(step)]
-    audit = inspect("verify", root, store_options, which, console)
-    console.result("checkpoint-verify", audit, verify_lines(audit))
-    is_whole = all(row["verdict"] == "whole" for row in audit["checkpoints"])
-    return 0 if is_whole else 1
+    with provision_errors(), opened(root, store_options) as backend:
+        result = audit(backend, ALL if all_steps else step, partial(verifying, console))
+    console.result("checkpoint-verify", result, verify_lines(result))
+    return 0 if result.is_whole else 1
 
 
 @checkpoint.command()
@@ -164,7 +166,7 @@ def verify(
 def prune(
     console: Console,
     root: str,
-    store_options: dict[str, Any],
+    store_options: dict[str, object],
     keep: int | None,
     every: int | None,
     unfinished: tuple[str, ...],
@@ -179,20 +181,14 @@ def prune(
     provision checkpoint prune run/checkpoints --keep 3 --every 10000 --dry-run
     """
     from provision.core.errors import SystemRefused
-    from provision.verbs.checkpoint.checkpoint import inspect
+    from provision.verbs.checkpoint.checkpoint import provision_errors
     from provision.verbs.checkpoint.output import prune_lines
+    from provision_runtime.checkpoint.inspection.inventory import clean_up
+    from provision_runtime.checkpoint.inspection.root import opened
 
     if keep is None and (every is not None or not unfinished):
         raise click.UsageError("Say how many checkpoints to keep, e.g. --keep 3.")
-    arguments = []
-    if keep is not None:
-        arguments += ["--keep", str(keep)]
-    if every is not None:
-        arguments += ["--every", str(every)]
-    for name in unfinished:
-        arguments.append(f"--unfinished={name}")
-    if dry_run:
-        arguments.append("--dry-run")
-    cleanup = inspect("prune", root, store_options, arguments, console)
+    with provision_errors(), opened(root, store_options) as backend:
+        cleanup = clean_up(backend, keep, every=every, unfinished=unfinished, dry_run=dry_run)
     console.result("checkpoint-prune", cleanup, prune_lines(cleanup))
-    return SystemRefused.exit_code if cleanup["problems"] else 0
+    return SystemRefused.exit_code if cleanup.problems else 0

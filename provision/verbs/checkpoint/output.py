@@ -1,162 +1,160 @@
-"""The text of `provision checkpoint`, from the JSON answers of the runtime's command."""
+"""The text of `provision checkpoint`, from the results of the runtime's inspection."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from provision.cli.console import table, wrap
-from provision_runtime.report.text import escape_line, format_bytes
+from provision_runtime.checkpoint.inspection.audit import Audit, CheckpointVerdict
+from provision_runtime.checkpoint.inspection.contents import Contents
+from provision_runtime.checkpoint.inspection.inventory import (
+    Checkpoint,
+    CheckpointInventory,
+    Cleanup,
+    Unfinished,
+)
+from provision_runtime.report.text import escape_line, format_bytes, format_count
 
 # Letters shown of a file's name, which is its content's SHA-256.
 SHORT_NAME = 12
 MAX_NAMES = 3
-LIST_HEAD = ("step", "commit", "ranks", "torch", "tensors", "size", "own", "shared", "")
+LIST_HEAD = ("step", "commit", "ranks", "torch", "tensors", "size", "exclusive", "shared", "")
 
 
-def list_lines(inventory: dict[str, Any]) -> list[str]:
-    checkpoints, unfinished = inventory["checkpoints"], inventory["unfinished"]
-    summary = f"{inventory['root']}: {_count(len(checkpoints), 'checkpoint')}"
-    if inventory["latest"] is not None:
-        summary += f", latest step {inventory['latest']}"
-    size = f"{format_bytes(inventory['bytes'])} on disk"
-    if inventory["copies_bytes"]:
-        size += f", of which {format_bytes(inventory['copies_bytes'])} are second copies"
+def list_lines(inventory: CheckpointInventory) -> list[str]:
+    checkpoints, unfinished = inventory.checkpoints, inventory.unfinished
+    summary = f"{inventory.root}: {format_count(len(checkpoints), 'checkpoint')}"
+    if inventory.latest is not None:
+        summary += f", latest step {inventory.latest}"
+    size = f"{format_bytes(inventory.bytes)} on disk"
+    if inventory.copies_bytes:
+        size += f", of which {format_bytes(inventory.copies_bytes)} are second copies"
     lines = [f"{summary}, {size}"]
     if checkpoints:
         lines += ["", table([_list_row(row) for row in checkpoints], LIST_HEAD)]
     if unfinished:
         rows = []
         for row in unfinished:
-            rows.append((escape_line(row["name"]), _writer(row), format_bytes(row["bytes"])))
+            rows.append((escape_line(row.name), _writer(row), format_bytes(row.bytes)))
         lines += ["", table(rows, ("unfinished", "writer", "size"))]
-    problems = [row["problem"] for row in checkpoints if row["problem"]]
+    problems = [row.problem for row in checkpoints if row.problem]
     if problems:
         lines += ["", *problems]
     return lines
 
 
-def show_lines(contents: dict[str, Any], *, width: int | None) -> list[str]:
+def show_lines(contents: Contents, *, width: int | None) -> list[str]:
     """What a checkpoint holds. width: of the terminal."""
-    tensors, objects, files = contents["tensors"], contents["objects"], contents["files"]
-    parent = f" after {contents['parent']}" if contents["parent"] else ""
-    ranks = _count(contents["world_size"], "rank")
+    tensors, objects, files = contents.tensors, contents.objects, contents.files
+    parent = f" after {contents.parent}" if contents.parent else ""
+    ranks = format_count(contents.world_size, "rank")
     title = (
-        f"step {contents['step']} ({contents['folder']}): commit {contents['sequence']}{parent}, "
-        f"{ranks}, torch {contents['torch'] or 'unknown'}"
+        f"step {contents.step} ({contents.folder}): commit {contents.sequence}{parent}, "
+        f"{ranks}, torch {contents.torch or 'unknown'}"
     )
     lines = [
         *wrap(title, width),
-        f"{_count(len(tensors), 'tensor')}, {_count(len(objects), 'object')}, "
-        f"{format_bytes(contents['bytes'])} in {_count(len(files), 'file')}",
+        f"{format_count(len(tensors), 'tensor')}, {format_count(len(objects), 'object')}, "
+        f"{format_bytes(contents.bytes)} in {format_count(len(files), 'file')}",
     ]
     if tensors:
         rows = []
         for tensor in tensors:
             rows.append(
                 (
-                    escape_line(tensor["name"]),
-                    tensor["dtype"].removeprefix("torch."),
-                    str(tensor["shape"]),
-                    format_bytes(tensor["bytes"]),
-                    _file_names(tensor["files"]),
+                    escape_line(tensor.name),
+                    tensor.dtype.removeprefix("torch."),
+                    str(list(tensor.shape)),
+                    format_bytes(tensor.bytes),
+                    _file_names(tensor.files),
                 )
             )
         lines += ["", table(rows, ("tensor", "type", "shape", "size", "file"))]
     if objects:
         object_rows = []
         for entry in objects:
-            name = escape_line(entry["name"])
-            object_rows.append((name, format_bytes(entry["bytes"]), _file_names([entry["file"]])))
+            name = escape_line(entry.name)
+            object_rows.append((name, format_bytes(entry.bytes), _file_names([entry.file])))
         lines += ["", table(object_rows, ("object", "size", "file"))]
-    homes = sorted({entry["home"] for entry in files if entry["home"]})
+    homes = sorted({entry.home for entry in files if entry.home})
     if homes:
         lines += ["", f"some of its files are in {', '.join(homes)}"]
     return lines
 
 
-def verify_lines(audit: dict[str, Any]) -> list[str]:
-    checkpoints = audit["checkpoints"]
+def verify_lines(audit: Audit) -> list[str]:
+    checkpoints = audit.checkpoints
     lines = []
     for row in checkpoints:
-        for damage in row["damages"]:
-            path = f"{audit['root']}/{damage['folder']}/{escape_line(damage['file'])}"
-            tensors = f" (it holds {_some(damage['tensors'])})" if damage["tensors"] else ""
-            lines.append(f"{path}: {damage['problem']}{tensors}")
+        for damage in row.damages:
+            path = f"{audit.root}/{damage.folder}/{escape_line(damage.file)}"
+            tensors = f" (it holds {_some(damage.tensors)})" if damage.tensors else ""
+            lines.append(f"{path}: {damage.problem}{tensors}")
     for row in checkpoints:
-        lines.append(f"{row['folder']}: {_verdict(row)}")
-    whole = sum(row["verdict"] == "whole" for row in checkpoints)
+        lines.append(f"{row.folder}: {_verdict(row)}")
+    whole = sum(row.verdict == "whole" for row in checkpoints)
     lines.append(
-        f"{whole} of {_count(len(checkpoints), 'checkpoint')} whole; "
-        f"{format_bytes(audit['bytes_read'])} read"
+        f"{whole} of {format_count(len(checkpoints), 'checkpoint')} whole; "
+        f"{format_bytes(audit.bytes_read)} read"
     )
     return lines
 
 
-def prune_lines(cleanup: dict[str, Any]) -> list[str]:
-    action = "would remove" if cleanup["dry_run"] else "removed"
-    lines = [f"{action} {name}" for name in cleanup["removed"]]
-    lines += [f"{action} {name} (unfinished)" for name in cleanup["unfinished"]]
-    for name in cleanup["unreadable"]:
+def prune_lines(cleanup: Cleanup) -> list[str]:
+    action = "would remove" if cleanup.dry_run else "removed"
+    lines = [f"{action} {name}" for name in cleanup.removed]
+    lines += [f"{action} {name} (unfinished)" for name in cleanup.unfinished]
+    for name in cleanup.unreadable:
         lines.append(f"left {name}: its manifest cannot be read, so it is not counted or removed")
-    for row in cleanup["left"]:
-        lines.append(f"left {escape_line(row['name'])} (unfinished): {_writer(row)}")
-    lines += [escape_line(problem) for problem in cleanup["problems"]]
-    summary = f"{cleanup['root']}: {_count(len(cleanup['kept']), 'checkpoint')} kept"
-    single_copy, copied = cleanup["single_copy_bytes"], cleanup["copied_bytes"]
-    if copied:
-        action = "would copy" if cleanup["dry_run"] else "copied"
-        lines.append(f"{action} {format_bytes(copied)} that existed once")
-    elif single_copy:
-        lines.append(
-            f"all {len(cleanup['kept'])} share {format_bytes(single_copy)} that exist once: damage "
-            "there damages all of them (`--keep N` makes second copies)"
-        )
-    removed = len(cleanup["removed"]) + len(cleanup["unfinished"])
+    for row in cleanup.left:
+        lines.append(f"left {escape_line(row.name)} (unfinished): {_writer(row)}")
+    lines += [escape_line(problem) for problem in cleanup.problems]
+    summary = f"{cleanup.root}: {format_count(len(cleanup.remaining), 'checkpoint')} kept"
+    if cleanup.copied_bytes:
+        action = "would copy" if cleanup.dry_run else "copied"
+        lines.append(f"{action} {format_bytes(cleanup.copied_bytes)} that existed once")
+    removed = len(cleanup.removed) + len(cleanup.unfinished)
     if not removed:
         lines.append(f"{summary}, nothing to remove")
         return lines
-    verb = "to remove" if cleanup["dry_run"] else "removed"
-    freed = format_bytes(cleanup["freed_bytes"])
+    verb = "to remove" if cleanup.dry_run else "removed"
+    freed = format_bytes(cleanup.freed_bytes)
     lines.append(f"{summary}, {removed} {verb}, which frees {freed}")
     return lines
 
 
-def _list_row(row: dict[str, Any]) -> tuple[str, ...]:
-    step = str(row["step"])
-    if row["generation"]:
-        step += f" (generation {row['generation']})"
+def _list_row(row: Checkpoint) -> tuple[str, ...]:
+    step = str(row.step)
+    if row.generation:
+        step += f" (generation {row.generation})"
     facts = []
-    for key in ("sequence", "world_size", "torch", "tensors"):
-        facts.append("?" if row[key] is None else str(row[key]))
-    sizes = [format_bytes(row[key]) for key in ("bytes", "own_bytes", "shared_bytes")]
+    for fact in (row.sequence, row.world_size, row.torch, row.tensors):
+        facts.append("?" if fact is None else str(fact))
+    sizes = map(format_bytes, (row.bytes, row.exclusive_bytes, row.bytes - row.exclusive_bytes))
     notes = []
-    if row["latest"]:
+    if row.latest:
         notes.append("latest")
-    if row["state"] != "committed":
-        notes.append(row["state"])
+    if row.state != "committed":
+        notes.append(row.state)
     return (step, *facts, *sizes, ", ".join(notes))
 
 
-def _writer(row: dict[str, Any]) -> str:
-    if row["pid"] is None:
+def _writer(row: Unfinished) -> str:
+    if row.pid is None:
         return "writer unknown"
-    state = "cannot be seen from here" if row["writer"] == "unknown" else row["writer"]
-    return f"process {row['pid']} on {row['host']}, {state}"
+    state = "cannot be seen from here" if row.writer == "unknown" else row.writer
+    return f"process {row.pid} on {row.host}, {state}"
 
 
-def _verdict(row: dict[str, Any]) -> str:
-    if row["verdict"] == "unknown":
-        return f"unknown: {row['problem']}"
-    verdict = str(row["verdict"])
-    if row["damages"]:
-        verdict = f"damaged, {_count(len(row['damages']), 'file')} not as committed"
-    if not row["files"]:
+def _verdict(row: CheckpointVerdict) -> str:
+    if row.verdict == "unknown":
+        return f"unknown: {row.problem}"
+    verdict = row.verdict
+    if row.damages:
+        verdict = f"damaged, {format_count(len(row.damages), 'file')} not as committed"
+    if not row.files:
         return verdict
-    size = f"{format_bytes(row['bytes'])} in {_count(row['files'], 'file')}"
-    if row["copies"]:
-        size += f", {row['copies']} of them in two copies"
-    return f"{verdict} ({size})"
+    return f"{verdict} ({format_bytes(row.bytes)} in {format_count(row.files, 'file')})"
 
 
 def _file_names(names: Sequence[str]) -> str:
@@ -167,7 +165,3 @@ def _some(names: Sequence[str]) -> str:
     text = ", ".join(escape_line(name) for name in names[:MAX_NAMES])
     more = len(names) - MAX_NAMES
     return f"{text} and {more} more" if more > 0 else text
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

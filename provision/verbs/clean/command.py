@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import (
-    confirm,
-    context_of,
-    dry_run_option,
-    verb,
-    yes_option,
-)
+from provision.cli.options import dry_run_option, yes_option
+from provision.cli.verb import confirm, context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console

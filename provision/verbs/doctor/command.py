@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.cluster_options import connect_timeout_option, inventory_option, selection_of
-from provision.cli.options import context_of, prefix_option, verb
+from provision.cli.cluster_options import inventory_option, selection_of
+from provision.cli.options import prefix_option
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -28,15 +29,16 @@ SCRIPT = "script"
     ),
 )
 @inventory_option
-@connect_timeout_option
 @click.option("--only", multiple=True, metavar="ID", help="Look only for this finding. Repeatable.")
 @click.option("--explain", metavar="ID", help="Explain a finding; examine nothing.")
 @click.option("--deep", is_flag=True, help="Also import torch, and wait longer for slow tools.")
 @click.option("--fix", is_flag=True, help="Print commands that fix what is wrong; run none.")
 @click.option(
-    "--nagios",
-    is_flag=True,
-    help="Print one line; exit with 0, 1, 2 or 3 (OK, WARNING, CRITICAL, UNKNOWN).",
+    "--format",
+    type=click.Choice(["text", "nagios"]),
+    default="text",
+    show_default=True,
+    help="nagios: one line, and exit codes 0 to 3 (OK, WARNING, CRITICAL, UNKNOWN).",
 )
 @verb
 def doctor(
@@ -48,7 +50,7 @@ def doctor(
     explain: str | None,
     deep: bool,
     fix: bool,
-    nagios: bool,
+    format: str,
     **options: Any,
 ) -> int:
     """Look for known faults of a machine, nodes, or a script.
@@ -86,8 +88,10 @@ def doctor(
     name = subject[0] if subject else None
     request = DoctorRequest(only=only, is_deep=deep)
     if options["on"] is not None:
-        if fix or nagios or script or prefix:
-            raise click.UsageError("--on goes with none of --fix, --nagios, --prefix and `script`")
+        if fix or format == "nagios" or script or prefix:
+            raise click.UsageError(
+                "--on goes with none of --fix, --format nagios, --prefix and `script`"
+            )
         selection = selection_of(envs, options)
         nodes = command.examine_nodes(context_of(console, envs), selection, name, request)
         content = {"nodes": nodes.diagnoses, "failures": nodes.failures}
@@ -97,7 +101,7 @@ def doctor(
         result = command.examine_script(script)
     else:
         result = command.examine_here(context_of(console, envs), name, prefix, request)
-    if nagios:
+    if format == "nagios":
         console.result("doctor", result, diagnosis.nagios_line(result))
         return diagnosis.NAGIOS[result["verdict"]]
     lines = diagnosis.lines(result, terminal_width())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.remote import merge_same_nodes, run_action
@@ -93,19 +94,20 @@ def examine_nodes(
         "rules": selection.defaults.rules,
     }
     with context.progress.meter("examining nodes", len(selection.nodes)) as meter:
-        results = run_action(
-            selection,
-            "doctor",
+        replies = run_action(
+            selection.nodes,
+            actions.DOCTOR,
             arguments,
             stage="check",
             timeout_s=request.timeout_s,
-            on_answer=lambda _: meter.advance(1),
+            defaults=selection.defaults,
+            on_reply=lambda _: meter.advance(1),
         )
     diagnoses = {}
     failures = {}
-    for result in merge_same_nodes(results):
-        if result.failure is not None:
-            failures[result.node.name] = result.failure
-        elif result.result is not None:
-            diagnoses[result.node.name] = cast(Diagnosis, result.result)
+    for reply in merge_same_nodes(replies):
+        if reply.failure is not None:
+            failures[reply.node.name] = reply.failure
+        elif reply.result is not None:
+            diagnoses[reply.node.name] = cast(Diagnosis, reply.result)
     return NodesDiagnosis(diagnoses=diagnoses, failures=failures)

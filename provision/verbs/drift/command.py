@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.cluster_options import cluster_options, selection_of
-from provision.cli.options import context_of, verb
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -43,13 +43,6 @@ TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
     help="The environment's folder on the nodes, if `provision ship` did not put it there.",
 )
 @click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=1),
-    metavar="S",
-    help="Time limit for a node, in seconds.  [default: 60; 1800 with --deep]",
-)
-@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
@@ -65,7 +58,6 @@ def drift(
     expect: str | None,
     fix: bool,
     prefix: str | None,
-    timeout_s: float | None,
     output: Path | None,
     **options: Any,
 ) -> int:
@@ -90,7 +82,7 @@ def drift(
         name=name,
         prefix=prefix or "",
         deep=deep,
-        timeout_s=timeout_s or (DEEP_TIMEOUT_S if deep else TIMEOUT_S),
+        timeout_s=DEEP_TIMEOUT_S if deep else TIMEOUT_S,
     )
     selection = selection_of(envs, options)
     if fix:

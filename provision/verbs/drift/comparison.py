@@ -20,9 +20,6 @@ Key = TypeVar("Key", str, tuple[str, bool])
 NodeVerdict = Literal["same", "drift", "unknown"]
 Unit = Literal["", "bytes", "seconds", "digest"]
 Basis = Literal["majority", "expectation", "none"]
-BASIS_MAJORITY: Basis = "majority"
-BASIS_EXPECTATION: Basis = "expectation"
-BASIS_NONE: Basis = "none"
 
 SETTING, DISTRIBUTION = "setting:", "distribution:"
 CLOCK, FILES = "clock", "files"
@@ -155,9 +152,9 @@ DEFINITIONS: tuple[FactDefinition, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """What one node answered. unread: the reason for each fact that could not be read."""
+    """What one node has. unread: the reason for each fact that could not be read."""
 
-    values: Mapping[str, Value]
+    values: dict[str, Value]
     unread: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -185,7 +182,7 @@ class Deviation:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFact:
-    """One fact over all nodes that answered.
+    """One fact over all nodes that replied.
 
     reference: the text of what they should have; None if there is no majority. basis: where the
     reference comes from. minimum: what they must have at least. deviations: those of most nodes
@@ -220,14 +217,14 @@ def compare(
 
 def _definitions(names: Mapping[str, None]) -> list[FactDefinition]:
     """Those of the table, then settings, then distributions, each by name."""
-    known = {definition.name for definition in DEFINITIONS}
+    defined = {definition.name for definition in DEFINITIONS}
     definitions = list(DEFINITIONS)
     for prefix, group, absent in (
         (SETTING, SETTINGS, "not set"),
         (DISTRIBUTION, DISTRIBUTIONS, NOT_INSTALLED),
     ):
         for name in sorted(names):
-            if name.startswith(prefix) and name not in known:
+            if name.startswith(prefix) and name not in defined:
                 definitions.append(
                     FactDefinition(
                         name=name, title=name.removeprefix(prefix), group=group, absent=absent
@@ -241,7 +238,7 @@ def _compare_fact(
     nodes: Mapping[str, NodeFacts],
     expectation: Expectation | None,
 ) -> ComparedFact | None:
-    """None if no node says anything about it."""
+    """None if no node has it, or failed to read it."""
     name = definition.name
     values: dict[str, Value] = {}
     unread: dict[str, str] = {}
@@ -256,15 +253,15 @@ def _compare_fact(
         return None
     expected = expectation.exact if expectation else {}
     minimum = expectation.minimum.get(name) if expectation else None
+    basis, reference = _majority_reference(definition, values)
     if name in expected:
-        basis, reference = BASIS_EXPECTATION, expected[name]
-    else:
-        basis, reference = _majority_reference(definition, values)
+        basis, reference = "expectation", expected[name]
     agreeing: list[str] = []
     deviating: dict[tuple[str, bool], list[str]] = {}
     for node, value in values.items():
-        agrees = basis != BASIS_NONE and _agrees(definition, value, reference)
-        is_below = minimum is not None and not _reaches(value, minimum)
+        agrees = basis != "none" and _agrees(definition, value, reference)
+        release = _release(value) if isinstance(value, str) else ()
+        is_below = minimum is not None and release < _release(minimum)
         if agrees and not is_below:
             agreeing.append(node)
         else:
@@ -281,7 +278,7 @@ def _compare_fact(
         name=name,
         title=definition.title,
         group=definition.group,
-        reference=None if basis == BASIS_NONE else format_value(definition, reference),
+        reference=None if basis == "none" else format_value(definition, reference),
         basis=basis,
         minimum=minimum,
         agreeing=tuple(agreeing),
@@ -295,7 +292,7 @@ def _majority_reference(
 ) -> tuple[Basis, Value]:
     numbers = [value for value in values.values() if isinstance(value, int | float)]
     if 2 * len(numbers) > len(values):
-        return BASIS_MAJORITY, statistics.median(numbers)
+        return "majority", statistics.median(numbers)
     # None is a value too: most nodes may lack what others have.
     counted = majority(
         {
@@ -305,8 +302,8 @@ def _majority_reference(
         }
     )
     if counted is None:
-        return BASIS_NONE, None
-    return BASIS_MAJORITY, counted[0]
+        return "none", None
+    return "majority", counted[0]
 
 
 def _agrees(definition: FactDefinition, value: Value, reference: Value) -> bool:
@@ -314,10 +311,6 @@ def _agrees(definition: FactDefinition, value: Value, reference: Value) -> bool:
         return value == reference
     tolerance = definition.tolerance * (abs(reference) if definition.relative else 1.0)
     return abs(value - reference) <= tolerance
-
-
-def _reaches(value: Value, minimum: str) -> bool:
-    return isinstance(value, str) and _release(value) >= _release(minimum)
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -344,7 +337,7 @@ def format_value(definition: FactDefinition, value: Value) -> str:
 def clock_offsets(intervals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """Each node's clock against ours in seconds, from the interval in which it must be.
 
-    An interval is as long as login and answer took, which is seconds on a busy machine. So the
+    An interval is as long as login and reply took, which is seconds on a busy machine. So the
     clocks are taken to agree on the offset that fits most intervals (Marzullo's algorithm, as NTP
     selects its servers), and a node that excludes it has the nearest offset that is possible.
     """

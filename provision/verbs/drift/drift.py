@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.adapters import clustershell
 from provision.cluster import pack as packs
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.pack import Pack
 from provision.core.atomic import atomic_write
+from provision.core.documents import DriftRecord
 from provision.core.errors import InvalidSpec, StaleLock
 from provision.resolver import spec as specs
 from provision.verbs.drift import record as drift_record
@@ -35,7 +35,7 @@ PACK_FILE = re.compile(r".+-[0-9a-f]{12}\.(json|sqsh|tar\.zst)")
 
 def compare_nodes(
     context: Context, selection: NodeSelection, request: DriftRequest, expect: str | None
-) -> dict[str, Any]:
+) -> DriftRecord:
     """The record of a comparison. expect: as `read_expectation` takes it."""
     refuse_mistyped_name(context.folders, specs.check_name(request.name))
     if request.prefix and not PurePosixPath(request.prefix).is_absolute():
@@ -48,9 +48,7 @@ def compare_nodes(
         expectation = read_expectation(context, expect, deep=request.deep)
     count = len(selection.nodes)
     with context.progress.meter(f"asking {count} nodes", count) as meter:
-        survey = drift.survey(
-            selection, request, expectation, on_answer=lambda answer: meter.advance(1)
-        )
+        survey = drift.survey(selection, request, expectation, on_reply=lambda _: meter.advance(1))
     written_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return drift_record.compose(survey, expectation, written_at)
 
@@ -120,15 +118,15 @@ def check_fixable(selection: NodeSelection, request: DriftRequest) -> None:
 
 
 def fix(
-    context: Context, selection: NodeSelection, request: DriftRequest, record: Mapping[str, Any]
+    context: Context, selection: NodeSelection, request: DriftRequest, record: DriftRecord
 ) -> ShipReport | None:
     """Ship to the nodes whose environment deviates; None if there are none.
 
     Raises InvalidSpec if nobody knows what is right, or if the pack here is another one, and what
     `ship` raises.
     """
-    from provision.workflow.ship import ship
-    from provision.workflow.ship.shipment import ShipOptions
+    from provision.workflow.ship.ship import ShipRequest, ship
+    from provision.workflow.ship.stages import ShipOptions
 
     repair = drift_repair.plan_repair(record)
     if repair is None:
@@ -154,9 +152,13 @@ def fix(
             context.progress.warn(f"{name}: {failure.reason}: {failure.message}")
     targets = tuple(by_name[name] for name in repair.nodes)
     context.progress.say(f"shipping {repair.key} to {clustershell.fold(repair.nodes)}")
-    # One node that cannot be fixed must not keep the others from it.
-    options = ShipOptions(minimum="1")
-    return ship.ship(context, request.name, dataclasses.replace(selection, nodes=targets), options)
+    shipment = ShipRequest(
+        name=request.name,
+        selection=dataclasses.replace(selection, nodes=targets),
+        # One node that cannot be fixed must not keep the others from it.
+        options=ShipOptions(minimum="1"),
+    )
+    return ship(context, shipment)
 
 
 def check_output(path: Path) -> None:
@@ -165,5 +167,5 @@ def check_output(path: Path) -> None:
         raise InvalidSpec(f"{path} is a folder.", advice="Name a file, such as drift.json.")
 
 
-def write_record(path: Path, record: Mapping[str, Any]) -> None:
+def write_record(path: Path, record: DriftRecord) -> None:
     atomic_write(path, json.dumps(record, indent=1) + "\n")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from provision.cli.console import table, wrap_line
+from provision.core.documents import DriftDeviation, DriftFact, DriftRecord
 from provision.verbs.drift.comparison import DISTRIBUTIONS, NOT_INSTALLED
 from provision_runtime.report.text import format_count
 
@@ -13,11 +13,9 @@ from provision_runtime.report.text import format_count
 LISTED_DISTRIBUTIONS = 8
 LINE_WIDTH = 80
 
-Record = Mapping[str, Any]
 
-
-def drift_lines(record: Record, *, verbose: bool, width: int | None = None) -> list[str]:
-    """Who deviates in what, who did not answer, and what to know. verbose: also what all have.
+def drift_lines(record: DriftRecord, *, verbose: bool, width: int | None = None) -> list[str]:
+    """Who deviates in what, who did not reply, and what to know. verbose: also what all have.
     width: of the terminal."""
     lines = []
     for line in _lines(record):
@@ -31,9 +29,12 @@ def drift_lines(record: Record, *, verbose: bool, width: int | None = None) -> l
     return lines
 
 
-def _lines(record: Record) -> list[str]:
+def _lines(record: DriftRecord) -> list[str]:
     lines = [f"{record['name']} on {record['on']}: {_summary(record['counts'])}"]
-    deviations = [*_deviation_lines(record), *_unread_lines(record)]
+    deviations = [*_deviation_lines(record)]
+    for fact in record["facts"]:
+        for row in fact["unread"]:
+            deviations.append(f"{row['nodes']}: {fact['title']} is unknown: {row['reason']}")
     if deviations:
         lines += ["", *deviations]
     for failure in record["failures"]:
@@ -50,7 +51,8 @@ def _summary(counts: Mapping[str, int]) -> str:
     total = format_count(counts["nodes"], "node")
     parts = []
     if counts["drift"]:
-        parts.append(f"{counts['drift']} of {total} {_deviate(counts['drift'])}")
+        verb = "deviates" if counts["drift"] == 1 else "deviate"
+        parts.append(f"{counts['drift']} of {total} {verb}")
     if counts["unknown"]:
         parts.append(f"{counts['unknown']} unknown")
     if not parts and counts["nodes"] == 1:
@@ -60,30 +62,24 @@ def _summary(counts: Mapping[str, int]) -> str:
     return ", ".join(parts) + f", {counts['same']} the same"
 
 
-def _deviate(count: int) -> str:
-    return "deviates" if count == 1 else "deviate"
-
-
-def _deviation_lines(record: Record) -> Iterator[str]:
-    distributions: dict[str, list[Mapping[str, Any]]] = {}
+def _deviation_lines(record: DriftRecord) -> Iterator[str]:
+    distributions: dict[str, list[tuple[DriftFact, DriftDeviation]]] = {}
     for fact in record["facts"]:
         for deviation in fact["deviations"]:
             if fact["group"] == DISTRIBUTIONS:
-                distributions.setdefault(deviation["nodes"], []).append(fact)
+                distributions.setdefault(deviation["nodes"], []).append((fact, deviation))
             else:
                 yield from _deviation(fact, deviation)
-    for nodes, facts in distributions.items():
-        if len(facts) > LISTED_DISTRIBUTIONS:
-            names = ", ".join(fact["title"] for fact in facts[:LISTED_DISTRIBUTIONS])
-            yield f"{nodes}: {len(facts)} distributions differ: {names}, ... (--json lists all)"
+    for nodes, rows in distributions.items():
+        if len(rows) > LISTED_DISTRIBUTIONS:
+            names = ", ".join(fact["title"] for fact, _ in rows[:LISTED_DISTRIBUTIONS])
+            yield f"{nodes}: {len(rows)} distributions differ: {names}, ... (--json lists all)"
             continue
-        for fact in facts:
-            for deviation in fact["deviations"]:
-                if deviation["nodes"] == nodes:
-                    yield from _deviation(fact, deviation)
+        for fact, deviation in rows:
+            yield from _deviation(fact, deviation)
 
 
-def _deviation(fact: Mapping[str, Any], deviation: Mapping[str, Any]) -> list[str]:
+def _deviation(fact: DriftFact, deviation: DriftDeviation) -> list[str]:
     """What some nodes have, and what they should have: one line, or two if they are long."""
     value = f"{deviation['nodes']}: {fact['title']} {deviation['value']}"
     if deviation["is_below"]:
@@ -100,14 +96,8 @@ def _deviation(fact: Mapping[str, Any], deviation: Mapping[str, Any]) -> list[st
     return [line] if len(line) <= LINE_WIDTH else [value, f"    {expected}"]
 
 
-def _unread_lines(record: Record) -> Iterator[str]:
-    for fact in record["facts"]:
-        for row in fact["unread"]:
-            yield f"{row['nodes']}: {fact['title']} is unknown: {row['reason']}"
-
-
-def _reference_lines(record: Record, width: int | None) -> list[str]:
-    rows: list[Sequence[str]] = []
+def _reference_lines(record: DriftRecord, width: int | None) -> list[str]:
+    rows = []
     for fact in record["facts"]:
         if fact["reference"] is not None and fact["count"]:
             rows.append((fact["title"], str(fact["count"]), fact["reference"]))

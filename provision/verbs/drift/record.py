@@ -5,12 +5,13 @@ report --nodes` draws it. provision/schemas/drift.schema.json defines its conten
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict
 
 from provision import __version__
 from provision.adapters.clustershell import fold
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.folding import fold_failures
+from provision.core.documents import DriftFact, DriftNode, DriftRecord
 from provision.verbs.drift.comparison import (
     CLOCK_TOLERANCE_S,
     ComparedFact,
@@ -20,18 +21,14 @@ from provision.verbs.drift.comparison import (
 from provision.verbs.drift.survey import DriftSurvey
 
 KIND, SCHEMA = "drift", 1
-# Another name of a node that answered under its first one.
-SAME_NODE = "same-node"
 
 
-def compose(
-    survey: DriftSurvey, expectation: Expectation | None, written_at: str
-) -> dict[str, Any]:
+def compose(survey: DriftSurvey, expectation: Expectation | None, written_at: str) -> DriftRecord:
     """The document of a survey. written_at: ISO 8601."""
     failures = {}
     notes = _notes(survey)
     for node, failure in survey.failures.items():
-        if failure.reason == SAME_NODE:
+        if failure.reason == "same-node":
             notes.append(f"{failure.message}; it was compared once.")
         else:
             failures[node] = failure
@@ -46,7 +43,7 @@ def compose(
         "written_at": written_at,
         "name": survey.request.name,
         "on": survey.selection.text,
-        "path": environment_path(survey),
+        "path": survey.request.prefix or str(survey.selection.defaults.path / survey.request.name),
         "deep": survey.request.deep,
         "expected": expectation.source if expectation else None,
         "verdict": _overall(counts),
@@ -59,11 +56,6 @@ def compose(
     }
 
 
-def environment_path(survey: DriftSurvey) -> str:
-    """The environment's folder on the nodes."""
-    return survey.request.prefix or str(survey.selection.defaults.path / survey.request.name)
-
-
 def _overall(counts: Mapping[str, int]) -> NodeVerdict:
     if counts["drift"]:
         return "drift"
@@ -72,15 +64,13 @@ def _overall(counts: Mapping[str, int]) -> NodeVerdict:
     return "same"
 
 
-def _describe_nodes(
-    survey: DriftSurvey, failures: Mapping[str, NodeFailure]
-) -> list[dict[str, Any]]:
+def _describe_nodes(survey: DriftSurvey, failures: Mapping[str, NodeFailure]) -> list[DriftNode]:
     """Every node with what it has instead of the reference, what could not be read or compared, and
-    why it did not answer."""
+    why it did not reply."""
     differing: dict[str, dict[str, str]] = {}
     unread: dict[str, dict[str, str]] = {}
     without: dict[str, list[str]] = {}
-    answered = [node for node in survey.nodes if node not in survey.failures]
+    responding = [node for node in survey.nodes if node not in survey.failures]
     for fact in survey.facts:
         compared = set(fact.agreeing)
         for deviation in fact.deviations:
@@ -91,12 +81,12 @@ def _describe_nodes(
             compared.update(names)
             for node in names:
                 unread.setdefault(node, {})[fact.name] = reason
-        for node in answered:
+        for node in responding:
             if node not in compared:
                 without.setdefault(node, []).append(fact.name)
-    described = []
+    described: list[DriftNode] = []
     for node in survey.nodes:
-        entry: dict[str, Any] = {"name": node, "verdict": "same"}
+        entry: DriftNode = {"name": node, "verdict": "same"}
         if node in failures:
             entry |= {"verdict": "unknown", "failure": failures[node].reason}
         elif node in survey.failures:
@@ -111,21 +101,7 @@ def _describe_nodes(
     return described
 
 
-def _describe_fact(fact: ComparedFact) -> dict[str, Any]:
-    deviations = []
-    for deviation in fact.deviations:
-        nodes = deviation.nodes
-        deviations.append(
-            {
-                "value": deviation.value,
-                "nodes": fold(nodes),
-                "count": len(nodes),
-                "is_below": deviation.is_below,
-            }
-        )
-    unread = []
-    for reason, nodes in fact.unread:
-        unread.append({"reason": reason, "nodes": fold(nodes), "count": len(nodes)})
+def _describe_fact(fact: ComparedFact) -> DriftFact:
     return {
         "name": fact.name,
         "title": fact.title,
@@ -134,25 +110,26 @@ def _describe_fact(fact: ComparedFact) -> dict[str, Any]:
         "basis": fact.basis,
         "minimum": fact.minimum,
         "count": len(fact.agreeing),
-        "deviations": deviations,
-        "unread": unread,
+        "deviations": [
+            {
+                "value": deviation.value,
+                "nodes": fold(deviation.nodes),
+                "count": len(deviation.nodes),
+                "is_below": deviation.is_below,
+            }
+            for deviation in fact.deviations
+        ],
+        "unread": [
+            {"reason": reason, "nodes": fold(nodes), "count": len(nodes)}
+            for reason, nodes in fact.unread
+        ],
     }
 
 
-def _describe_failures(failures: Mapping[str, NodeFailure]) -> list[dict[str, Any]]:
+def _describe_failures(failures: Mapping[str, NodeFailure]) -> list[dict[str, str]]:
     described = []
     for nodes, failure in fold_failures(failures.items()):
-        reason = REASONS[failure.reason]
-        described.append(
-            {
-                "nodes": nodes,
-                "stage": failure.stage,
-                "reason": failure.reason,
-                "message": failure.message,
-                "meaning": reason.meaning,
-                "advice": reason.advice,
-            }
-        )
+        described.append({"nodes": nodes, **asdict(failure), **asdict(REASONS[failure.reason])})
     return described
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
+from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.remote import run_action
+from provision.core.documents import DriftRecord
 from provision.verbs.drift.comparison import DISTRIBUTION, FILES, INSTALLED
+from provision.workflow.ship.stages import RunIdentity
 
 STAGE = "distrust"
 TIMEOUT_S = 60.0
@@ -27,7 +29,7 @@ class Repair:
     changed: tuple[str, ...]
 
 
-def plan_repair(record: Mapping[str, Any]) -> Repair | None:
+def plan_repair(record: DriftRecord) -> Repair | None:
     """record: of `provision drift`. None if no environment has a majority."""
     reference = None
     for fact in record["facts"]:
@@ -59,10 +61,15 @@ def distrust(
     nodes' journals note it.
     """
     host = socket.gethostname()
-    run = {"id": run_id, "source": f"{host}:drift", "by": f"`provision drift --fix` on {host}"}
-    run.update(defaults.rules)
+    by = f"`provision drift --fix` on {host}"
+    run = {**asdict(RunIdentity(id=run_id, source=f"{host}:drift", by=by)), **defaults.rules}
     arguments = {"path": str(defaults.path), "name": name, "key": key, "run": run}
-    answers = run_action(
-        nodes, "store-distrust", arguments, stage=STAGE, timeout_s=TIMEOUT_S, defaults=defaults
+    replies = run_action(
+        nodes,
+        actions.STORE_DISTRUST,
+        arguments,
+        stage=STAGE,
+        timeout_s=TIMEOUT_S,
+        defaults=defaults,
     )
-    return {answer.node.name: answer.failure for answer in answers if answer.failure is not None}
+    return {reply.node.name: reply.failure for reply in replies if reply.failure is not None}

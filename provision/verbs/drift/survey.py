@@ -1,4 +1,4 @@
-"""Asks nodes for what may drift, in two rounds, and compares the answers.
+"""Asks nodes for what may drift, in two rounds, and compares the replies.
 
 The first round brings each node's facts and one digest of its environment. Only where digests
 differ does a second round ask for the digest of each distribution: one node for each different
@@ -11,9 +11,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
-from provision.cluster.remote import NodeAnswer, merge_same_nodes, run_action
+from provision.cluster.remote import NodeReply, merge_same_nodes, run_action
 from provision.verbs.drift.comparison import (
     CLOCK,
     DEFINITIONS,
@@ -29,6 +30,7 @@ from provision.verbs.drift.comparison import (
     clock_offsets,
     compare,
 )
+from provision_runtime.node.results import DriftFacts
 
 STAGE = "drift"
 # How many nodes of one environment are asked for its distributions before we give up.
@@ -59,11 +61,11 @@ class DriftRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DriftSurvey:
-    """What nodes answered, compared.
+    """What nodes replied, compared.
 
-    nodes: all that were asked, in their order. failures: of those that gave no answer.
+    nodes: all that were asked, in their order. failures: of those that gave no reply.
     distributions: how many distributions were compared; None if digests were equal everywhere, or
-    if nobody answered. unexplained: nodes whose files differ in ways that nobody could name.
+    if no node replied. unexplained: nodes whose files differ in unlisted distributions.
     is_shared: whether all nodes read one copy of the files. has_files: whether files were compared
     from node to node. clock_s: how far the nodes' clocks are ahead of ours.
     """
@@ -84,10 +86,10 @@ def survey(
     selection: NodeSelection,
     request: DriftRequest,
     expectation: Expectation | None = None,
-    on_answer: Callable[[NodeAnswer], None] | None = None,
+    on_reply: Callable[[NodeReply[DriftFacts]], None] | None = None,
 ) -> DriftSurvey:
-    """Both rounds, and the comparison. on_answer: called with each answer of the first round."""
-    nodes, failures = _first_round(selection, request, on_answer)
+    """Both rounds, and the comparison. on_reply: called with each reply of the first round."""
+    nodes, failures = _first_round(selection, request, on_reply)
     is_shared = _is_shared(selection, request)
     groups = _nodes_by(INSTALLED if is_shared else FILES, nodes)
     has_files = any(FILES in facts.values for facts in nodes.values())
@@ -98,10 +100,11 @@ def survey(
     for digest, members in groups.items():
         if len(groups) > 1 and digest not in details:
             unexplained += members
-    nodes = _with_distributions(nodes, groups, details, expectation)
+    _add_distributions(nodes, groups, details, expectation)
     if details and not unexplained:
-        # The distributions say the same in detail, and each has a majority of its own.
-        nodes = {name: _without(FILES, facts) for name, facts in nodes.items()}
+        # The distributions tell the same in detail, and each has a majority of its own.
+        for facts in nodes.values():
+            facts.values.pop(FILES, None)
     clocks = [clock for facts in nodes.values() if isinstance(clock := facts.values[CLOCK], float)]
     return DriftSurvey(
         request=request,
@@ -117,11 +120,6 @@ def survey(
     )
 
 
-def _without(fact: str, facts: NodeFacts) -> NodeFacts:
-    values = {name: value for name, value in facts.values.items() if name != fact}
-    return NodeFacts(values=values, unread=facts.unread)
-
-
 def _is_shared(selection: NodeSelection, request: DriftRequest) -> bool:
     return selection.defaults.store == "shared" and not request.prefix
 
@@ -129,31 +127,32 @@ def _is_shared(selection: NodeSelection, request: DriftRequest) -> bool:
 def _first_round(
     selection: NodeSelection,
     request: DriftRequest,
-    on_answer: Callable[[NodeAnswer], None] | None,
+    on_reply: Callable[[NodeReply[DriftFacts]], None] | None,
 ) -> tuple[dict[str, NodeFacts], dict[str, NodeFailure]]:
     # Where all nodes read the same files, one of them does it, in the second round.
     digests = not _is_shared(selection, request)
-    answers = run_action(
-        selection,
-        "drift-facts",
-        {**_place(selection, request), "digests": digests, "root": request.root},
+    replies = run_action(
+        selection.nodes,
+        actions.DRIFT_FACTS,
+        {**_location(selection, request), "digests": digests, "root": request.root},
         stage=STAGE,
         timeout_s=request.timeout_s,
-        on_answer=on_answer,
+        defaults=selection.defaults,
+        on_reply=on_reply,
     )
     results, failures, intervals = {}, {}, {}
-    for answer in merge_same_nodes(answers):
-        name = answer.node.name
-        if answer.result is not None:
-            results[name] = answer.result
-            started, ended = answer.result["started"], answer.result["ended"]
-            intervals[name] = (ended - answer.received, started - answer.sent)
-        elif answer.failure is not None:
-            failures[name] = answer.failure
+    for reply in merge_same_nodes(replies):
+        name = reply.node.name
+        if reply.result is not None:
+            results[name] = reply.result
+            started, ended = reply.result["started"], reply.result["ended"]
+            intervals[name] = (ended - reply.received, started - reply.sent)
+        elif reply.failure is not None:
+            failures[name] = reply.failure
     offsets = clock_offsets(intervals)
     nodes = {}
     for name, result in results.items():
-        values = {**result["facts"], CLOCK: offsets[name]}
+        values: dict[str, Value] = {**result["facts"], CLOCK: offsets[name]}
         for setting, text in result["settings"].items():
             values[SETTING + setting] = text
         unread = dict(result["unread"])
@@ -165,14 +164,14 @@ def _first_round(
 
 
 def _facts_of_node(values: Mapping[str, Value], *, digests: bool) -> list[str]:
-    """What a node must say, or say that it could not read it."""
+    """What a node must send, or list as unread."""
     left_out = [] if digests else [FILES]
     if INSTALLED in values and values[INSTALLED] is None:
         left_out += OF_INSTALLED
-    return [each.name for each in DEFINITIONS if each.name not in left_out]
+    return [fact.name for fact in DEFINITIONS if fact.name not in left_out]
 
 
-def _place(selection: NodeSelection, request: DriftRequest) -> dict[str, object]:
+def _location(selection: NodeSelection, request: DriftRequest) -> dict[str, object]:
     return {
         "path": str(selection.defaults.path),
         "name": request.name,
@@ -195,7 +194,7 @@ def _second_round(
     selection: NodeSelection, request: DriftRequest, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, Distributions]:
     """The distributions of each group, from one of its nodes; without groups of which no node
-    answers."""
+    replies."""
     by_name = {node.name: node for node in selection.nodes}
     details: dict[str, Distributions] = {}
     for attempt in range(ATTEMPTS):
@@ -205,26 +204,23 @@ def _second_round(
                 representatives[digest] = by_name[members[attempt]]
         if not representatives:
             break
-        answers = run_action(
+        replies = run_action(
             list(representatives.values()),
-            "distributions",
-            _place(selection, request),
+            actions.DISTRIBUTIONS,
+            _location(selection, request),
             stage=STAGE,
             timeout_s=request.timeout_s,
             defaults=selection.defaults,
         )
-        for digest, answer in zip(representatives, answers):
+        for digest, reply in zip(representatives, replies):
             # An environment that changed between the rounds speaks for nobody else.
-            if answer.result is not None and digest in (
-                answer.result[FILES],
-                answer.result[INSTALLED],
-            ):
-                details[digest] = _describe(answer.result["distributions"])
+            result = reply.result
+            if result is None or digest not in (result["files"], result["environment"]):
+                continue
+            details[digest] = {
+                name: describe_distribution(*row) for name, row in result["distributions"].items()
+            }
     return details
-
-
-def _describe(rows: Mapping[str, Sequence[str]]) -> Distributions:
-    return {name: describe_distribution(*row) for name, row in rows.items()}
 
 
 def describe_distribution(version: str, digest: str) -> str:
@@ -232,13 +228,13 @@ def describe_distribution(version: str, digest: str) -> str:
     return f"{version} (files {digest[:DIGEST_DIGITS]})".lstrip()
 
 
-def _with_distributions(
+def _add_distributions(
     nodes: Mapping[str, NodeFacts],
     groups: Mapping[str, Sequence[str]],
     details: Mapping[str, Distributions],
     expectation: Expectation | None,
-) -> dict[str, NodeFacts]:
-    """The facts of each node, with those distributions that are not the same everywhere."""
+) -> None:
+    """Add those distributions that are not the same everywhere to the facts of each node."""
     expected = expectation.exact if expectation else {}
     names = {name for rows in details.values() for name in rows}
     names |= {name.removeprefix(DISTRIBUTION) for name in expected if name.startswith(DISTRIBUTION)}
@@ -249,11 +245,7 @@ def _with_distributions(
             values.add(expected[DISTRIBUTION + name])
         if len(values) > 1:
             differing.append(name)
-    described = dict(nodes)
     for digest, rows in details.items():
         for node in groups[digest]:
-            values_of_node = dict(nodes[node].values)
             for name in differing:
-                values_of_node[DISTRIBUTION + name] = rows.get(name)
-            described[node] = NodeFacts(values=values_of_node, unread=nodes[node].unread)
-    return described
+                nodes[node].values[DISTRIBUTION + name] = rows.get(name)

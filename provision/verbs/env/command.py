@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    build_env_option,
-    build_request,
-    confirm,
-    context_of,
     dry_run_option,
     environment_argument,
     mirror_option,
     no_wait_option,
     prefix_option,
-    print_steps,
     relock_option,
-    verb,
     yes_option,
 )
 from provision.cli.other_tools import EnvGroup
+from provision.cli.spec_options import build_request
+from provision.cli.verb import confirm, context_of, print_steps, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -38,7 +34,6 @@ def env() -> None:
 @env.command("create")
 @environment_argument
 @mirror_option
-@build_env_option
 @prefix_option
 @relock_option
 @dry_run_option
@@ -104,13 +99,8 @@ def show(console: Console, name: str, envs: Path | None) -> None:
 @env.command("tree")
 @click.argument("name")
 @click.argument("package", required=False)
-@click.option(
-    "--depth", type=click.IntRange(0), metavar="N", help="Levels to show.  [default: all]"
-)
 @verb
-def tree(
-    console: Console, name: str, package: str | None, envs: Path | None, depth: int | None
-) -> None:
+def tree(console: Console, name: str, package: str | None, envs: Path | None) -> None:
     """Show which package needs which.
 
     Lists what each requested package needs; with PACKAGE, what needs that package.
@@ -119,7 +109,7 @@ def tree(
     from provision.verbs.env.output import tree_lines
     from provision.verbs.env.show import package_tree
 
-    roots = package_tree(context_of(console, envs), name, package, depth=depth)
+    roots = package_tree(context_of(console, envs), name, package)
     lines = tree_lines(roots, width=output_width())
     console.result("env-tree", {"packages": roots}, lines)
 

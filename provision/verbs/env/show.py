@@ -88,9 +88,7 @@ def show_environment(context: Context, name: str) -> EnvironmentDetails:
     )
 
 
-def package_tree(
-    context: Context, name: str, package: str | None, *, depth: int | None
-) -> list[tree.TreeNode]:
+def package_tree(context: Context, name: str, package: str | None) -> list[tree.TreeNode]:
     """`provision env tree`: what each requested package needs; with `package`, what needs it.
 
     Raises InvalidSpec if there is no lock, or no such package in it.
@@ -103,12 +101,12 @@ def package_tree(
     graph = tree.PackageGraph(entries)
     pins: tuple[Pin, ...] = plan.pins_in_environment_file()
     if package is None:
-        return tree.dependency_tree(graph, pins, depth=depth)
+        return tree.dependency_tree(graph, pins)
     if package not in graph:
         similar = difflib.get_close_matches(canonicalize_name(package), graph.names())
         advice = f"Similar names: {', '.join(similar)}." if similar else ""
         raise InvalidSpec(f"{path} has no package `{package}`.", advice=advice)
-    return [tree.dependents_tree(graph, pins, package, depth=depth)]
+    return [tree.dependents_tree(graph, pins, package)]
 
 
 def _plan_of(context: Context, name: str) -> Plan:

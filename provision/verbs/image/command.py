@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    base_option,
-    build_request,
-    context_of,
     dry_run_option,
     environment_argument,
     mirror_option,
+    mount_option,
     no_wait_option,
     option_group,
     output_file_option,
-    print_steps,
-    verb,
+    time_option,
 )
+from provision.cli.spec_options import base_option, build_request
+from provision.cli.verb import context_of, print_steps, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -40,13 +39,7 @@ run_options = option_group(
     click.option(
         "--shm", "shm_gib", type=click.IntRange(1), help="GiB of shared memory.  [default: 8]"
     ),
-    click.option(
-        "--mount",
-        "mounts",
-        multiple=True,
-        metavar="HOST:CONTAINER[:ro]",
-        help="Mount a folder or a named volume. Repeatable.",
-    ),
+    mount_option,
     click.option(
         "--host-network", is_flag=True, help="Use the host's network, for jobs on several hosts."
     ),
@@ -79,11 +72,7 @@ job_size_options = option_group(
         metavar="N",
         help="GPUs of each node.  [default: all; 1 where a scheduler assigns them]",
     ),
-    click.option(
-        "--time",
-        metavar="TIME",
-        help="Time limit: 90m, 4h, 2d, or as Slurm writes it (minutes, H:MM:SS, D-HH).",
-    ),
+    time_option,
 )
 
 jupyter_options = option_group(
@@ -92,17 +81,11 @@ jupyter_options = option_group(
     ),
     click.option(
         "--port",
-        type=click.IntRange(1, 65535),
-        default=8888,
+        metavar="[ADDRESS:]PORT",
+        default="127.0.0.1:8888",
         show_default=True,
-        help="Port of Jupyter on this machine.",
-    ),
-    click.option(
-        "--listen",
-        metavar="ADDRESS",
-        default="127.0.0.1",
-        show_default=True,
-        help="Address that Jupyter is served on; 0.0.0.0 lets other machines connect.",
+        help="Address and port of Jupyter on this machine; with 0.0.0.0:PORT other machines can "
+        "connect.",
     ),
 )
 
@@ -379,7 +362,7 @@ def run(
     plan = make_plan(context, build_request(name, {}))
     server = None
     if options["jupyter"]:
-        server = notebook_server(plan, options["port"], options["listen"])
+        server = notebook_server(plan, options["port"])
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     run_options = _run_options(options)
     folder = Path.cwd() if server else None

@@ -114,8 +114,8 @@ def image_contract(
     return render_job(plan, format, job, options, remake)
 
 
-def notebook_server(plan: Plan, port: int, address: str) -> launch.NotebookServer:
-    """The notebook server of an environment's lock, at an address.
+def notebook_server(plan: Plan, endpoint: str) -> launch.NotebookServer:
+    """The notebook server of an environment's lock, at [ADDRESS:]PORT.
 
     Raises InvalidSpec if the lock holds none.
     """
@@ -124,4 +124,4 @@ def notebook_server(plan: Plan, port: int, address: str) -> launch.NotebookServe
             f"{plan.name} has no lock, so its packages are not known.",
             advice=f"Run `provision build {plan.name}` first.",
         )
-    return launch.find_notebook_server(plan.lock, port=port, address=address)
+    return launch.find_notebook_server(plan.lock, endpoint)

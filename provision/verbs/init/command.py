@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import dry_run_option, option_group, verb
+from provision.cli.options import dry_run_option, option_group
+from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -31,7 +32,7 @@ def init(console: Console, name: str | None, yes: bool, dry_run: bool, envs: Pat
     Reads environment.yml, requirements.txt or pyproject.toml (the first that exists), else the
     active conda environment, and asks nvidia-smi about this machine.
     """
-    from provision.cli.options import context_of
+    from provision.cli.verb import context_of
     from provision.core.host import this_machine
     from provision.verbs.init import init as command
 
@@ -57,7 +58,7 @@ def import_(
     FILE is an environment.yml, a requirements.txt, a pyproject.toml, or what `conda env export`
     printed (with --from-history, it lists only what you requested).
     """
-    from provision.cli.options import context_of
+    from provision.cli.verb import context_of
     from provision.core.host import this_machine
     from provision.verbs.init import init as command
 

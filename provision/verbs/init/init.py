@@ -18,6 +18,7 @@ from provision.core.errors import InUse, InvalidSpec, ToolFailed
 from provision.core.paths import SPEC
 from provision.core.process import run
 from provision.core.requirements_file import read_requirements
+from provision.core.schema import schema_error
 from provision.core.types import HostGpus, Resolution
 from provision.core.yaml_text import YamlError, parse_yaml, read_source
 from provision.resolver import spec as specs
@@ -99,63 +100,30 @@ def environment_name(text: str) -> str:
 def read_file(path: Path) -> ForeignSpec:
     """What a file requests. Raises InvalidSpec if it cannot be read or is of no known kind."""
     try:
-        if path.suffix == ".toml":
-            document = _read_toml(path)
-            if not _is_pyproject(document):
-                raise ValueError("a table or list in it has the wrong type")
-            return from_pyproject(document)
         if path.suffix in (".txt", ".in"):
             options: list[str] = []
             requirements = read_requirements(path, options)
             return from_requirements([*options, *requirements])
-        document = parse_yaml(read_source(path))
+        is_pyproject = path.suffix == ".toml"
+        document = _read_toml(path) if is_pyproject else parse_yaml(read_source(path))
     except (OSError, YamlError, ValueError) as error:
         raise InvalidSpec(f"{path} cannot be read: {error}.", advice="Correct the file.") from error
-    if not isinstance(document, dict) or not _is_environment(document):
+    problem = schema_error(document, "pyproject" if is_pyproject else "environment-file")
+    if problem:
         raise InvalidSpec(
-            f"{path} is neither an environment.yml, a requirements.txt nor a pyproject.toml.",
+            f"{path} is neither an environment.yml, a requirements.txt nor a pyproject.toml: "
+            f"{problem}.",
             advice="`conda env export --from-history` writes an environment.yml.",
         )
-    return from_environment(document)
+    return from_pyproject(document) if is_pyproject else from_environment(document)
 
 
-def _is_environment(document: dict[str, Any]) -> bool:
-    """Whether what is read of it has the types of an environment.yml."""
-    dependencies = document.get("dependencies")
-    if not isinstance(dependencies, list) or not _are_texts(document.get("channels") or []):
-        return False
-    for item in dependencies:
-        if isinstance(item, dict) and _are_texts(item.get("pip") or []):
-            continue
-        if not isinstance(item, str):
-            return False
-    return isinstance(document.get("name") or "", str)
-
-
-def _is_pyproject(document: dict[str, Any]) -> bool:
-    """Whether what is read of it has the types of a pyproject.toml."""
-    project = document.get("project", {})
-    if not isinstance(project, dict) or not _are_texts(project.get("dependencies", [])):
-        return False
-    tables = (
-        project.get("optional-dependencies", {}),
-        document.get("dependency-groups", {}),
-        document.get("tool", {}),
-    )
-    return all(isinstance(table, dict) for table in tables)
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> Any:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    content: dict[str, Any] = tomllib.loads(read_source(path).decode())
-    return content
+    return tomllib.loads(read_source(path).decode())
 
 
 def _from_active_conda() -> tuple[ForeignSpec, str]:

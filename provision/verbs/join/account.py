@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.verbs.join.steps import Note
+from provision.verbs.join.steps import Note, settled, unsettled, warning
 from provision.workflow.lab_definition import Policy
 from provision_runtime.report.text import format_bytes, format_count
 
@@ -37,22 +37,20 @@ def judge_account(facts: AccountFacts, policy: Policy, contact: str) -> tuple[No
     ]
     free = format_bytes(facts.free_bytes)
     summary = f"{facts.user}, home {facts.home} ({free} free), shell {Path(facts.shell).name}"
-    return (Note(status="done", message=summary), *notes)
+    return (settled(summary), *notes)
 
 
 def _home_notes(facts: AccountFacts, policy: Policy) -> Iterator[Note]:
     if facts.free_bytes < policy.home_free_gib * GIB:
         free = format_bytes(facts.free_bytes)
-        yield Note(
-            status="warning",
-            message=f"{free} are free in your home; the lab wants {policy.home_free_gib:g} GiB",
+        yield warning(
+            f"{free} are free in your home; the lab wants {policy.home_free_gib:g} GiB",
             advice=f"{SIZES_ADVICE}.",
         )
     if facts.free_inodes is not None and facts.free_inodes < LEAST_INODES:
         free = format_count(facts.free_inodes, "file")
-        yield Note(
-            status="warning",
-            message=f"your home has room for {free} only, of whatever size",
+        yield warning(
+            f"your home has room for {free} only, of whatever size",
             advice="Remove small files: caches, old environments.",
         )
 
@@ -61,14 +59,12 @@ def _rule_notes(facts: AccountFacts, policy: Policy, contact: str) -> Iterator[N
     missing = [group for group in policy.groups if group not in facts.groups]
     if missing:
         names = ", ".join(missing)
-        yield Note(
-            status="open",
-            message=f"you are not in the group {names}",
+        yield unsettled(
+            f"you are not in the group {names}",
             advice=f"Ask {contact}. If you were added today, log in again.",
         )
     if policy.umask is not None and facts.umask != policy.umask:
-        yield Note(
-            status="warning",
-            message=f"your umask is {facts.umask:03o}; the lab's is {policy.umask:03o}",
+        yield warning(
+            f"your umask is {facts.umask:03o}; the lab's is {policy.umask:03o}",
             advice=f"Add to your shell's start file: umask {policy.umask:03o}",
         )

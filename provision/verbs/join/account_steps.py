@@ -16,7 +16,7 @@ from provision.core.atomic import atomic_write
 from provision.core.host import current_umask
 from provision.verbs.join.account import AccountFacts, judge_account
 from provision.verbs.join.join_run import JoinRun
-from provision.verbs.join.steps import Note, StepStatus
+from provision.verbs.join.steps import Note, StepStatus, pending, settled, unsettled
 from provision.workflow.lab_definition import Cluster
 from provision_runtime.report.findings.smoke import TMPDIR_LENGTH
 
@@ -82,18 +82,11 @@ def _writing_problem(folder: Path) -> str:
 def ssh(run: JoinRun) -> Iterator[Note]:
     folder = Path.home() / ".ssh"
     keys = openssh.private_keys(folder)
-    if not keys and run.make_key:
-        if run.act:
-            keys = [openssh.make_key(folder, f"{getpass.getuser()}@{socket.gethostname()}")]
-            run.changed = True
-            yield Note(status="done", message=f"made the key {keys[0]}, without a passphrase")
-        else:
-            yield Note(status="pending", message=f"would make the key {folder / openssh.KEY}")
     yield from _doctor_notes(run, SSH_FINDINGS)
-    yield Note(status="done", message=f"{_keys_text(keys)}; {_agent_text()}")
+    yield settled(f"{_keys_text(keys)}; {_agent_text()}")
     hosts = _login_hosts(run.lab.clusters)
     if not hosts:
-        yield Note(status="done", message="the lab has no login hosts to reach")
+        yield settled("the lab has no login hosts to reach")
         return
     yield from _probe(run, hosts, keys)
 
@@ -109,8 +102,8 @@ def _agent_text() -> str:
 
 def is_login_host(cluster: Cluster) -> bool:
     """Whether this machine is one of a cluster's login hosts, by its name."""
-    own_name = socket.gethostname().partition(".")[0]
-    return any(name.rpartition("@")[2].partition(".")[0] == own_name for name in cluster.login)
+    host_name = socket.gethostname().partition(".")[0]
+    return any(name.rpartition("@")[2].partition(".")[0] == host_name for name in cluster.login)
 
 
 def _login_hosts(clusters: Sequence[Cluster]) -> list[str]:
@@ -124,15 +117,14 @@ def _probe(run: JoinRun, hosts: Sequence[str], keys: Sequence[Path]) -> Iterator
     outputs = clustershell.run(hosts, f"echo {MARK}", connect_s=CONNECT_S, timeout_s=PROBE_S)
     reached = [output.node for output in outputs if MARK in output.stdout.decode(errors="replace")]
     if reached:
-        yield Note(status="done", message=f"{clustershell.fold(reached)}: ssh lets you in")
+        yield settled(f"{clustershell.fold(reached)}: ssh lets you in")
     for output in outputs:
         if output.node in reached:
             continue
         stdout = output.stdout.decode(errors="replace")
         reason, message = classify(output.status, stdout, output.stderr)
-        yield Note(
-            status="open",
-            message=f"{output.node}: {REASONS[reason].meaning} ({message.rstrip('.')})",
+        yield unsettled(
+            f"{output.node}: {REASONS[reason].meaning} ({message.rstrip('.')})",
             advice=_ssh_advice(run, output.node, reason, keys),
         )
 
@@ -144,7 +136,7 @@ def _ssh_advice(run: JoinRun, host: str, reason: str, keys: Sequence[Path]) -> s
     if reason == "login-refused":
         public_keys = [path for path in map(openssh.public_key, keys) if path.is_file()]
         if not public_keys:
-            return "Make a key: provision join --make-key"
+            return "Make a key: ssh-keygen -t ed25519"
         text = public_keys[0].read_text(encoding="utf-8", errors="replace").strip()
         return f"Add this line to ~/.ssh/authorized_keys there, or send it to {run.lab.contact}: {text}"
     if reason in ("refused", "connect-timeout", "unreachable", "hung"):
@@ -159,63 +151,59 @@ def folders(run: JoinRun) -> Iterator[Note]:
     path = settings.joined_file()
     text = run.settings_text()
     if os.environ.get(settings.CONFIG):
-        yield Note(
-            status="open",
-            message=f"{settings.CONFIG} names {os.environ[settings.CONFIG]}, so the lab's settings "
+        yield unsettled(
+            f"{settings.CONFIG} names {os.environ[settings.CONFIG]}, so the lab's settings "
             "are not read",
             advice=f"unset {settings.CONFIG}, and run the same command again.",
         )
         return
-    for key in sorted(run.lab.paths):
-        place = run.place(key)
-        assert place is not None
-        yield from _folder(run, key, *place)
+    for key in sorted(run.lab.folders):
+        folder = run.named_folder(key)
+        assert folder is not None
+        yield from _folder(run, key, *folder)
     if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
-        yield Note(status="done", message=f"{path} is as the lab says")
+        yield settled(f"{path} is as the lab says")
     elif run.act:
         atomic_write(path, text)
         run.changed = True
-        yield Note(status="done", message=f"wrote {path}")
+        yield settled(f"wrote {path}")
     else:
-        yield Note(status="pending", message=f"would write {path}")
+        yield pending(f"would write {path}")
     if run.act:
-        settings.apply_places(os.environ)
+        settings.apply_folders(os.environ)
         run.refresh()
 
 
-def _folder(run: JoinRun, key: str, place: Path, origin: str) -> Iterator[Note]:
+def _folder(run: JoinRun, key: str, folder: Path, origin: str) -> Iterator[Note]:
     """Make sure of one folder. origin: who names it, if not the lab."""
-    if not place.is_dir():
+    if not folder.is_dir():
         if not run.act:
-            yield Note(status="pending", message=f"{key}: would make {place}")
+            yield pending(f"{key}: would make {folder}")
             return
         try:
-            place.mkdir(parents=True, mode=0o700)
+            folder.mkdir(parents=True, mode=0o700)
         except OSError as error:
-            yield Note(
-                status="open",
-                message=f"{key}: {place} cannot be made: {error.strerror}",
+            yield unsettled(
+                f"{key}: {folder} cannot be made: {error.strerror}",
                 advice=f"Ask {run.lab.contact} for the folder; or name another with `{key}:` in "
                 f"{settings.joined_file().with_name(settings.FILE)}.",
             )
             return
         run.changed = True
-    flags = os.statvfs(place).f_flag
-    problem = _writing_problem(place)
+    flags = os.statvfs(folder).f_flag
+    problem = _writing_problem(folder)
     if not problem and key == "data" and flags & os.ST_NOEXEC:
         problem = "programs cannot be started from there (noexec)"
-    if not problem and key == "tmp" and len(os.fsencode(place)) > TMPDIR_LENGTH:
+    if not problem and key == "tmp" and len(os.fsencode(folder)) > TMPDIR_LENGTH:
         problem = (
             f"the path is too long: DataLoader workers make sockets there, which need a path of at "
             f"most {TMPDIR_LENGTH} characters"
         )
     if problem:
-        yield Note(
-            status="open", message=f"{key}: {place}: {problem}", advice=f"Ask {run.lab.contact}."
-        )
+        yield unsettled(f"{key}: {folder}: {problem}", advice=f"Ask {run.lab.contact}.")
     else:
         suffix = f" (by {origin})" if origin else ""
-        yield Note(status="done", message=f"{key}: {place}{suffix}")
+        yield settled(f"{key}: {folder}{suffix}")
 
 
 # Shell
@@ -225,4 +213,4 @@ def shell(run: JoinRun) -> Iterator[Note]:
     notes = list(_doctor_notes(run, SHELL_FINDINGS))
     yield from notes
     if not notes:
-        yield Note(status="done", message="nothing gets in the way")
+        yield settled("nothing gets in the way")

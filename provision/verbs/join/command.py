@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import no_wait_option, verb
+from provision.cli.options import dry_run_option, no_wait_option
+from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -14,28 +15,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("source", required=False, metavar="[GIT-URL|FOLDER]")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-@click.option(
-    "--status", is_flag=True, help="Show the state of each step, and what is open; change nothing."
-)
-@click.option(
-    "--make-key", is_flag=True, help="Make an ssh key, without a passphrase, if you have none."
-)
+@dry_run_option
 @no_wait_option
 @verb
 def join(
     console: Console,
     source: str | None,
     dry_run: bool,
-    status: bool,
-    make_key: bool,
     no_wait: bool,
 ) -> int:
     """Join a lab: its environments, kernels, folders, and a first job.
 
     Reads lab.yml of the lab's repository, and asks nothing. Changes only provision's own folders
     and Jupyter's kernels; what you should change yourself (keys, start files of the shell) is
-    printed. A step that fails stays open; run the same command again to continue there.
+    printed. A step that fails stays open; run the same command again to continue there. --dry-run
+    shows the state of each step.
 
     Without an address, join continues with the lab that you joined. The exit code is 1 if a step is
     open.
@@ -43,9 +37,7 @@ def join(
     from provision.verbs.join import join as command
     from provision.verbs.join.output import join_json, join_lines
 
-    request = command.JoinRequest(
-        source=source, act=not (dry_run or status), make_key=make_key, wait=not no_wait
-    )
+    request = command.JoinRequest(source=source, act=not dry_run, wait=not no_wait)
     report = command.join(request, console)
     console.result("join", join_json(report), join_lines(report))
     return 1 if report.open_steps else 0

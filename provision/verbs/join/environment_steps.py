@@ -27,7 +27,7 @@ from provision.environment import passport as passports
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.verbs.join.join_run import JoinRun, guarded, notes_of
-from provision.verbs.join.steps import Note
+from provision.verbs.join.steps import Note, pending, settled, unsettled, warning
 from provision.workflow import installed, kernel
 from provision.workflow.image.registry import pull_image
 from provision.workflow.installed import tree_digests
@@ -49,7 +49,7 @@ STARTING_SHARE = 0.4
 
 def environments(run: JoinRun) -> Iterator[Note]:
     if not run.lab.environments:
-        yield Note(status="done", message="lab.yml names no environments")
+        yield settled("lab.yml names no environments")
     for environment in run.lab.environments:
         install = _image if environment.source == "image" else _prefix
         yield from guarded(_bound(install, run, environment), environment.name)
@@ -66,9 +66,8 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
     lock = plan.current_lock
     if lock is None:
         state = "is not of its spec.yml any more" if plan.lock else "is missing"
-        yield Note(
-            status="open",
-            message=f"{name}: its lock in the lab's repository {state}",
+        yield unsettled(
+            f"{name}: its lock in the lab's repository {state}",
             advice=f"Tell {run.lab.contact}: `provision lock {name} --relock` makes it.",
         )
         return
@@ -78,15 +77,14 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         return
     shipped, problem = _shipped(run, name, lock)
     if problem:
-        yield Note(status="warning", message=f"{name}: {problem}; it is installed from the lock")
+        yield warning(f"{name}: {problem}; it is installed from the lock")
     if shipped is not None:
         yield from _use_shipped(run, name, shipped)
         return
     missing = _missing_files(lock)
     if missing:
-        yield Note(
-            status="open",
-            message=f"{name}: its lock is not portable: it holds {missing[0]}"
+        yield unsettled(
+            f"{name}: its lock is not portable: it holds {missing[0]}"
             + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
             + " of the machine where it was made",
             advice=f"Tell {run.lab.contact}: `provision lock {name} --relock --python-from channel` "
@@ -95,9 +93,9 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         return
     if not run.act:
         packages = format_count(len(lock.packages), "package")
-        yield Note(status="pending", message=f"{name}: would install {packages} from its lock")
+        yield pending(f"{name}: would install {packages} from its lock")
         return
-    request = BuildRequest(name=name, prefix=_place_to_install(run, plan))
+    request = BuildRequest(name=name, prefix=_install_path(run, plan))
     prefix, _ = installed.create(run.context, request)
     run.changed = True
     run.refresh()
@@ -106,13 +104,13 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
 
 def _installed(name: str, prefix: Prefix, how: str) -> Note:
     text = f"{name} {how}: {prefix.path} (lock {prefix.lock_sha256[:12]})"
-    return Note(status="done", message=text)
+    return settled(text)
 
 
-def _place_to_install(run: JoinRun, plan: Plan) -> Path | None:
+def _install_path(run: JoinRun, plan: Plan) -> Path | None:
     """The usual place, where the recorded one is below a store that we only read."""
-    own = run.context.folders.prefixes / plan.name
-    return own if plan.prefix_path.is_relative_to(_store(run)) else None
+    default_path = run.context.folders.prefixes / plan.name
+    return default_path if plan.prefix_path.is_relative_to(_store(run)) else None
 
 
 def _store(run: JoinRun) -> Path:
@@ -162,7 +160,7 @@ def _checked_shipment(run: JoinRun, name: str, link: Path, lock: Lock) -> Prefix
 
 def _use_shipped(run: JoinRun, name: str, prefix: Prefix) -> Iterator[Note]:
     if not run.act:
-        yield Note(status="pending", message=f"{name}: would use what was shipped, {prefix.path}")
+        yield pending(f"{name}: would use what was shipped, {prefix.path}")
         return
     prefix_registry.record_prefix(run.context.folders, name, prefix.path)
     run.changed = True
@@ -188,20 +186,20 @@ def _image(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         client = images.connect_engine()[0]
         if client is None:
             text = f"{name}: {reference} is in its registry; no container engine answers here"
-            yield Note(status="done", message=text)
+            yield settled(text)
         elif images.has_image(client, remote.config_digest):
-            yield Note(status="done", message=f"{name}: {reference} is in the engine here")
+            yield settled(f"{name}: {reference} is in the engine here")
         elif run.act:
             pull_image(run.context, reference)
             run.changed = True
-            yield Note(status="done", message=f"{name}: pulled {reference}")
+            yield settled(f"{name}: pulled {reference}")
         else:
-            yield Note(status="pending", message=f"{name}: would pull {reference}")
+            yield pending(f"{name}: would pull {reference}")
     except ProvisionError as error:
         if not (run.context.folders.envs / name / locks.FILE).is_file():
             raise
         message = f"{name}: its image cannot be pulled, so its lock is used: {error.message}"
-        yield Note(status="warning", message=message.rstrip("."), advice=error.advice)
+        yield warning(message.rstrip("."), advice=error.advice)
         yield from _prefix(run, environment)
 
 
@@ -233,24 +231,24 @@ def _kernel(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
     prefix = installed_prefix(run, environment)
     if prefix is None:
         if environment.source == "lock":
-            yield Note(status="pending", message=f"{name}: waits for its environment")
+            yield pending(f"{name}: waits for its environment")
         else:
-            yield Note(status="done", message=f"{name} runs in its image, without a kernel")
+            yield settled(f"{name} runs in its image, without a kernel")
         return
     if not kernels.has_launcher(prefix):
-        yield Note(status="done", message=f"{name} has no {kernels.LAUNCHER}, so no kernel")
+        yield settled(f"{name} has no {kernels.LAUNCHER}, so no kernel")
         return
     title = run.kernel_name(environment)
     if kernels.is_current(prefix, title):
-        yield Note(status="done", message=f"{name} is in Jupyter's menu as {title}")
+        yield settled(f"{name} is in Jupyter's menu as {title}")
         return
     kernels.check_name(name)
     if not run.act:
-        yield Note(status="pending", message=f"{name}: would register {title}")
+        yield pending(f"{name}: would register {title}")
         return
     kernel.add_kernel(run.context, BuildRequest(name=name))
     run.changed = True
-    yield Note(status="done", message=f"{name} is now in Jupyter's menu as {title}")
+    yield settled(f"{name} is now in Jupyter's menu as {title}")
 
 
 # The first job
@@ -260,10 +258,10 @@ def first_job(run: JoinRun) -> Iterator[Note]:
     """The first environment of lab.yml, here and on one node of each cluster."""
     environment, prefix = _tested_environment(run)
     if environment is None:
-        yield Note(status="done", message="no environment runs in a prefix, so nothing was tested")
+        yield settled("no environment runs in a prefix, so nothing was tested")
         return
     if prefix is None:
-        yield Note(status="pending", message=f"waits for the environment {environment.name}")
+        yield pending(f"waits for the environment {environment.name}")
         return
     if run.lab.policy.test_here:
         yield from guarded(_bound(_test_here, run, environment, prefix), "here")
@@ -272,7 +270,7 @@ def first_job(run: JoinRun) -> Iterator[Note]:
 
 
 def _tested_environment(run: JoinRun) -> tuple[LabEnvironment | None, Prefix | None]:
-    candidates = [each for each in run.lab.environments if each.source == "lock"]
+    candidates = [candidate for candidate in run.lab.environments if candidate.source == "lock"]
     for environment in candidates:
         with contextlib.suppress(ProvisionError):
             prefix = installed_prefix(run, environment)
@@ -319,10 +317,10 @@ def _passed(run: JoinRun, test: str, prefix: Prefix, report: Path) -> None:
 
 def _test_here(run: JoinRun, environment: LabEnvironment, prefix: Prefix) -> Iterator[Note]:
     if _is_tested_here(run, prefix):
-        yield Note(status="done", message=f"{environment.name} passed the smoke test here")
+        yield settled(f"{environment.name} passed the smoke test here")
         return
     if not run.act:
-        yield Note(status="pending", message=f"would run `provision smoke {environment.name}` here")
+        yield pending(f"would run `provision smoke {environment.name}` here")
         return
     smoke_request = SmokeRequest(profile="quick", out=_out(run), strict=_is_strict(run))
     request = BuildRequest(name=environment.name, smoke_request=smoke_request)
@@ -330,14 +328,11 @@ def _test_here(run: JoinRun, environment: LabEnvironment, prefix: Prefix) -> Ite
     report = result.evidence / smoke_runner.REPORT
     if model.succeeded(result.verdict):
         run.changed = True
-        yield Note(
-            status="done", message=f"{environment.name}: the smoke test here: {result.verdict}"
-        )
+        yield settled(f"{environment.name}: the smoke test here: {result.verdict}")
         return
     sentences = smoke_runner.failures([result])
-    yield Note(
-        status="open",
-        message=f"{environment.name}: the smoke test here: {result.verdict}: {sentences[0]}",
+    yield unsettled(
+        f"{environment.name}: the smoke test here: {result.verdict}: {sentences[0]}",
         advice=f"The report: {report}",
     )
 
@@ -352,27 +347,25 @@ def _test_on(
         yield kubernetes_note(environment, cluster)
         return
     if _is_tested(run, test, prefix):
-        yield Note(status="done", message=f"{environment.name} passed a job on {cluster.name}")
+        yield settled(f"{environment.name} passed a job on {cluster.name}")
         return
     if cluster.engine == "slurm" and shutil.which("sinfo") is None:
         hosts = ", ".join(cluster.login) or "a login host"
-        yield Note(
-            status="open",
-            message=f"{cluster.name}: Slurm's commands are not on this machine",
+        yield unsettled(
+            f"{cluster.name}: Slurm's commands are not on this machine",
             advice=f"Log in to {hosts} and run the same command there.",
         )
         return
     selection = select_nodes(cluster.nodes, run.lab.inventory)
     closed = _closed_partition(selection)
     if closed:
-        yield Note(
-            status="open",
-            message=f"{cluster.name}: {closed}, so no job starts there",
+        yield unsettled(
+            f"{cluster.name}: {closed}, so no job starts there",
             advice=f"Run the same command again when it is open; {run.lab.contact} knows when.",
         )
         return
     if not run.act:
-        yield Note(status="pending", message=f"would run {command}")
+        yield pending(f"would run {command}")
         return
     result = _run_job(run, environment, cluster, selection)
     yield from _judge_job(run, environment, prefix, cluster, result)
@@ -382,9 +375,8 @@ def kubernetes_note(environment: LabEnvironment, cluster: Cluster) -> Note:
     """Join starts no job there: a pod needs an image, a namespace and a queue, which lab.yml does
     not name."""
     image = environment.image or "HOST/NAME:TAG"
-    return Note(
-        status="warning",
-        message=f"{cluster.name}: join starts no job on Kubernetes, so nothing was tested there",
+    return warning(
+        f"{cluster.name}: join starts no job on Kubernetes, so nothing was tested there",
         advice=f"The test as a job: provision launch {environment.name} --on {cluster.nodes} "
         f"--image {image} --nodes 1 -- -m provision_runtime smoke --quick --out /tmp/smoke",
     )
@@ -434,19 +426,17 @@ def _judge_job(
         _passed(run, f"{name} on {cluster.name}", prefix, report)
         job = f", job {result.job}" if result.job else ""
         text = f"{name}: the smoke test on {cluster.name} ({tested}{job}): {result.verdict}"
-        yield Note(status="done", message=text)
+        yield settled(text)
         return
     for node, failure in result.failures.items():
-        yield Note(
-            status="open",
-            message=f"{cluster.name}: {node}: {REASONS[failure.reason].meaning} "
+        yield unsettled(
+            f"{cluster.name}: {node}: {REASONS[failure.reason].meaning} "
             f"({failure.message.rstrip('.')})",
             advice=_job_advice(run, name, cluster, failure.reason),
         )
     if not result.failures:
-        yield Note(
-            status="open",
-            message=f"{cluster.name}: the smoke test on {tested}: {result.verdict}",
+        yield unsettled(
+            f"{cluster.name}: the smoke test on {tested}: {result.verdict}",
             advice=f"The report: {report}",
         )
 

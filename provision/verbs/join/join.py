@@ -26,7 +26,7 @@ from provision.verbs.join import record as records
 from provision.verbs.join.account import SIZES_ADVICE
 from provision.verbs.join.join_run import JoinRun, guarded
 from provision.verbs.join.record import JoinRecord
-from provision.verbs.join.steps import STEPS, Note, StepName, StepResult
+from provision.verbs.join.steps import STEPS, Note, StepName, StepResult, pending, settled, warning
 from provision.workflow.lab_definition import Lab, read_lab
 
 Step = Callable[[JoinRun], Iterator[Note]]
@@ -44,11 +44,10 @@ WORK: Mapping[StepName, Step] = {
 @dataclass(frozen=True, kw_only=True)
 class JoinRequest:
     """source: the address or folder of a lab's repository; None for the lab that was joined. act:
-    False only says how each step stands. make_key: make an ssh key where there is none."""
+    False only says how each step stands."""
 
     source: str | None
     act: bool = True
-    make_key: bool = False
     wait: bool = True
 
 
@@ -62,14 +61,12 @@ class Possession:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinReport:
-    """How every step stands, what the member has, and the first commands to use it. earlier: the
-    problem of each step when it was last tried."""
+    """How every step stands, what the member has, and the first commands to use it."""
 
     lab: str
     source: str
     acted: bool
     steps: tuple[StepResult, ...]
-    earlier: Mapping[str, str]
     possessions: tuple[Possession, ...]
     commands: tuple[tuple[str, str], ...]
 
@@ -102,28 +99,26 @@ def join(request: JoinRequest, progress: Progress) -> JoinReport:
         if request.act:
             progress.say(_title("lab"))
         lab, notes, changed = _read_repository(source, folder, request, progress, stack)
-        earlier = records.read_record(folder) or JoinRecord(source=source)
+        earlier = records.read_record(folder)
         run = JoinRun(
             lab=lab,
             folder=folder,
             progress=progress,
             act=request.act,
-            make_key=request.make_key,
             wait=request.wait,
-            tests=dict(earlier.tests),
+            tests=dict(earlier.tests) if earlier else {},
         )
         results = [StepResult(step="lab", notes=tuple(notes), changed=changed)]
         for name, work in WORK.items():
             results.append(_run_step(run, name, work))
             if request.act:
-                _record(folder, source, run, results, earlier)
+                _record(folder, source, run)
         results.append(StepResult(step="summary", notes=()))
         return JoinReport(
             lab=lab.name,
             source=source,
             acted=request.act,
             steps=tuple(results),
-            earlier=earlier.steps,
             possessions=tuple(_possessions(run)),
             commands=tuple(_commands(run)),
         )
@@ -142,22 +137,9 @@ def _run_step(run: JoinRun, name: StepName, work: Step) -> StepResult:
     return StepResult(step=name, notes=tuple(notes), changed=run.changed)
 
 
-def _record(
-    folder: Path,
-    source: str,
-    run: JoinRun,
-    results: list[StepResult],
-    earlier: JoinRecord,
-) -> None:
-    """After each step, so that a run that is killed has said what it did. Steps that have not run
-    yet keep what was said of them."""
-    problems = dict(earlier.steps)
-    for result in results:
-        problems.pop(result.step, None)
-        messages = [note.message for note in result.notes if note.status == "open"]
-        if messages:
-            problems[result.step] = messages[0]
-    record = JoinRecord(source=source, lab=run.lab.name, steps=problems, tests=run.tests)
+def _record(folder: Path, source: str, run: JoinRun) -> None:
+    """After each step, so that a run that is killed has recorded its tests."""
+    record = JoinRecord(source=source, lab=run.lab.name, tests=run.tests)
     try:
         records.write_record(folder, record)
     except OSError as error:
@@ -213,7 +195,7 @@ def _read_repository(
     """The lab, what to say of its repository, and whether it was fetched now."""
     if not git.is_url(source):
         lab = read_lab(Path(source))
-        return lab, [Note(status="done", message=f"{lab.name}, from {source}")], False
+        return lab, [settled(f"{lab.name}, from {source}")], False
     clone = folder / records.REPOSITORY
     if clone.is_dir():
         return _refresh_clone(source, clone, request)
@@ -221,7 +203,7 @@ def _read_repository(
         clone = stack.enter_context(temporary_directory("join")) / records.REPOSITORY
         git.clone(source, clone)
         lab = read_lab(clone)
-        note = Note(status="pending", message=f"{lab.name}: would clone {source} into {folder}")
+        note = pending(f"{lab.name}: would clone {source} into {folder}")
         return lab, [note], False
     progress.say(f"cloning {source}")
     remove_leftovers(clone)
@@ -229,7 +211,7 @@ def _read_repository(
     read_lab(staging_path(clone))  # a clone without a usable lab.yml does not stay
     replace_directory(clone)
     lab = read_lab(clone)
-    return lab, [Note(status="done", message=f"{lab.name}, cloned from {source} to {clone}")], True
+    return lab, [settled(f"{lab.name}, cloned from {source} to {clone}")], True
 
 
 def _refresh_clone(source: str, clone: Path, request: JoinRequest) -> tuple[Lab, list[Note], bool]:
@@ -242,13 +224,13 @@ def _refresh_clone(source: str, clone: Path, request: JoinRequest) -> tuple[Lab,
                 git.fast_forward(clone, source)
                 changed = True
             else:
-                notes.append(Note(status="pending", message="would fetch the lab's newest commit"))
+                notes.append(pending("would fetch the lab's newest commit"))
     except ProvisionError as error:
         message = f"the earlier clone is used: {error.message}"
-        notes.append(Note(status="warning", message=message.rstrip("."), advice=error.advice))
+        notes.append(warning(message.rstrip("."), advice=error.advice))
     lab = read_lab(clone)
     state = "updated" if changed else "in"
-    notes.insert(0, Note(status="done", message=f"{lab.name}, {state} {clone}"))
+    notes.insert(0, settled(f"{lab.name}, {state} {clone}"))
     return lab, notes, changed
 
 

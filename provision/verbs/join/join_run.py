@@ -17,7 +17,7 @@ from provision.core.system_errors import from_system
 from provision.core.types import Progress
 from provision.environment import kernel as kernels
 from provision.verbs.join import settings_text
-from provision.verbs.join.steps import Note
+from provision.verbs.join.steps import Note, unsettled
 from provision.workflow.context import Context, mirrors_of
 from provision.workflow.examination import examine_account
 from provision.workflow.lab_definition import Lab, LabEnvironment
@@ -40,7 +40,6 @@ class JoinRun:
     folder: Path
     progress: Progress
     act: bool
-    make_key: bool = False
     wait: bool = True
     changed: bool = False  # by the step that runs
     tests: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -66,7 +65,7 @@ class JoinRun:
 
     def _folders(self) -> Folders:
         folders = default_folders(self.lab.envs)
-        data, cache = self.place("data"), self.place("cache")
+        data, cache = self.named_folder("data"), self.named_folder("cache")
         return dataclasses.replace(
             folders,
             data=data[0] if data else folders.data,
@@ -74,18 +73,18 @@ class JoinRun:
             templates=self.lab.folder / "templates",
         )
 
-    def place(self, key: str) -> tuple[Path, str] | None:
+    def named_folder(self, key: str) -> tuple[Path, str] | None:
         """A folder that the lab or the member names, and who: the member's own settings and
         variables go before the lab's. None if neither names it."""
         variable = VARIABLES[key]
         value = os.environ.get(variable)
-        if value and value != str(self.lab.paths.get(key)):
+        if value and value != str(self.lab.folders.get(key)):
             return Path(value).absolute(), variable
-        own_places = settings.places(os.environ, without=settings.joined_file())
-        if key in own_places:
-            return own_places[key], "your own settings"
-        if key in self.lab.paths:
-            return self.lab.paths[key], ""
+        personal_folders = settings.folder_settings(os.environ, without=settings.joined_file())
+        if key in personal_folders:
+            return personal_folders[key], "your own settings"
+        if key in self.lab.folders:
+            return self.lab.folders[key], ""
         return None
 
     def account_findings(self, ids: Sequence[str]) -> list[ObservedFinding]:
@@ -118,7 +117,7 @@ def notes_of(problem: ProvisionError | OSError, subject: str = "") -> Note:
     """An error as the note of a step that goes on with the rest."""
     error = from_system(problem) if isinstance(problem, OSError) else problem
     message = f"{subject}: {error.message}" if subject else error.message
-    return Note(status="open", message=message.rstrip("."), advice=error.advice)
+    return unsettled(message.rstrip("."), advice=error.advice)
 
 
 def guarded(work: Callable[[], Iterator[Note]], subject: str = "") -> list[Note]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.cli.console import for_stream
 from provision_runtime.report.table import terminal_width
@@ -25,7 +25,7 @@ def join_lines(report: JoinReport) -> list[str]:
     lines: list[str] = []
     for number, result in enumerate(report.steps, start=1):
         if result.notes:
-            lines += _step_lines(number, result, report, width)
+            lines += _step_lines(number, result, width)
     lines += ["", *_verdict_lines(report, width), "", "what you have"]
     for possession in report.possessions:
         lines.append(f"  {possession.kind:{KIND_WIDTH}} {possession.text}")
@@ -36,7 +36,7 @@ def join_lines(report: JoinReport) -> list[str]:
     return lines
 
 
-def join_json(report: JoinReport) -> dict[str, Any]:
+def join_json(report: JoinReport) -> dict[str, object]:
     steps = []
     for result in report.steps:
         steps.append(
@@ -58,16 +58,13 @@ def join_json(report: JoinReport) -> dict[str, Any]:
     }
 
 
-def _step_lines(number: int, result: StepResult, report: JoinReport, width: int) -> Iterator[str]:
+def _step_lines(number: int, result: StepResult, width: int) -> Iterator[str]:
     yield f"{number} {result.step}: {result.status}"
     for note in result.notes:
         mark = f"{note.status}: " if note.status in ("warning", "open") else ""
         yield from _wrapped(f"{mark}{note.message}", "    ", width)
         if note.advice:
             yield from _wrapped(note.advice, "      > ", width)
-    earlier = report.earlier.get(result.step)
-    if earlier and result.status == "pending" and not report.acted:
-        yield from _wrapped(f"when it was last tried: {earlier}", "    ", width)
 
 
 def _wrapped(text: str, indent: str, width: int) -> list[str]:

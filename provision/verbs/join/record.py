@@ -1,9 +1,10 @@
-"""What `provision join` remembers of a lab: where it came from, how each step ended, and the reports
-of the first job. Steps look again at what is; the record only says what was tried.
+"""What `provision join` remembers of a lab: where it came from, and the reports of the first job.
+Everything else each run looks at again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -11,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from provision.core.atomic import atomic_write
 from provision.core.json_text import parse_json
@@ -24,13 +24,11 @@ REPOSITORY = "repository"
 
 @dataclass(frozen=True, kw_only=True)
 class JoinRecord:
-    """source: the address or folder as it was given. steps: the problem of each step that is open.
-    tests: by `ENVIRONMENT here` or `ENVIRONMENT on CLUSTER`, the lock that was tested and the path
-    of the report."""
+    """source: the address or folder as it was given. tests: by `ENVIRONMENT on CLUSTER`, the lock
+    that was tested and the path of the report."""
 
     source: str
     lab: str = ""
-    steps: Mapping[str, str] = field(default_factory=dict)
     tests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
@@ -59,12 +57,7 @@ def read_record(folder: Path) -> JoinRecord | None:
         return None
     if schema_error(document, "join-record") is not None:
         return None
-    return JoinRecord(
-        source=document["source"],
-        lab=document["lab"],
-        steps=document["steps"],
-        tests=document["tests"],
-    )
+    return JoinRecord(source=document["source"], lab=document["lab"], tests=document["tests"])
 
 
 def records(labs: Path) -> list[JoinRecord]:
@@ -77,11 +70,5 @@ def write_record(folder: Path, record: JoinRecord) -> None:
     """Write the record, unless it says that already."""
     if read_record(folder) == record:
         return
-    document: dict[str, Any] = {
-        "schema": SCHEMA,
-        "source": record.source,
-        "lab": record.lab,
-        "steps": dict(record.steps),
-        "tests": {name: dict(test) for name, test in record.tests.items()},
-    }
+    document = {"schema": SCHEMA, **dataclasses.asdict(record)}
     atomic_write(folder / FILE, json.dumps(document, indent=1, sort_keys=True) + "\n")

@@ -15,8 +15,8 @@ _HEADER = """\
 def joined_settings(lab: Lab) -> str:
     """The text of joined.yml. JSON's strings are YAML's."""
     lines = [_HEADER.format(name=lab.name)]
-    places = {**lab.paths, "envs": lab.envs}
-    for key, path in sorted(places.items()):
+    folders = {**lab.folders, "envs": lab.envs}
+    for key, path in sorted(folders.items()):
         lines.append(f"{key}: {json.dumps(str(path))}\n")
     for key, texts in (("mirrors", lab.mirrors), ("smoke", lab.smoke)):
         if texts:

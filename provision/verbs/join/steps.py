@@ -10,7 +10,7 @@ StepName = Literal[
     "lab", "account", "ssh", "folders", "shell", "environments", "kernels", "first-job", "summary"
 ]
 # done; warning: it works, and something should be looked at; open: it did not work; pending: it has
-# not been done (by --dry-run and --status, or because an earlier step is open).
+# not been done (by --dry-run, or because an earlier step is open).
 StepStatus = Literal["done", "warning", "open", "pending"]
 _SEVERITY: tuple[StepStatus, ...] = ("done", "warning", "pending", "open")
 
@@ -34,6 +34,22 @@ class Note:
     status: StepStatus
     message: str
     advice: str = ""
+
+
+def settled(message: str) -> Note:
+    return Note(status="done", message=message)
+
+
+def pending(message: str) -> Note:
+    return Note(status="pending", message=message)
+
+
+def warning(message: str, advice: str = "") -> Note:
+    return Note(status="warning", message=message, advice=advice)
+
+
+def unsettled(message: str, advice: str = "") -> Note:
+    return Note(status="open", message=message, advice=advice)
 
 
 @dataclass(frozen=True, kw_only=True)

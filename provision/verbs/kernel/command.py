@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import (
-    build_request,
-    context_of,
-    dry_run_option,
-    environment_argument,
-    prefix_option,
-    verb,
-)
+from provision.cli.options import dry_run_option, environment_argument, prefix_option
+from provision.cli.spec_options import build_request
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console

@@ -200,7 +200,7 @@ def _check_image(subject: str, environment: LabEnvironment, *, probe: bool) -> L
 
 def _check_runners(path: Path) -> LabCheck:
     try:
-        runners = ci.read_runners(path)
+        runners = ci.read_runners(path).runners
     except ProvisionError as error:
         return _failed(RUNNERS, error)
     names = ", ".join(runner.name for runner in runners)
@@ -218,9 +218,7 @@ class Draft:
     existing: tuple[Path, ...]
 
 
-def draft_lab(
-    folder: Path, progress: Progress, name: str | None = None, contact: str | None = None
-) -> Draft:
+def draft_lab(folder: Path, progress: Progress, name: str | None = None) -> Draft:
     """What `init` would write. Raises InUse if there is a lab.yml."""
     if (folder / definition.FILE).exists():
         raise InUse(
@@ -230,8 +228,8 @@ def draft_lab(
     facts = _machine_facts(progress)
     specs = (folder / definition.ENVS).glob(f"*/{render.SPEC}")
     environments = sorted(path.parent.name for path in specs)
-    owner = f"{getpass.getuser()} on {facts.host}"
-    values = draft.lab_values(facts, name or folder.name, contact or owner, environments)
+    contact = f"{getpass.getuser()} on {facts.host}"
+    values = draft.lab_values(facts, name or folder.name, contact, environments)
     texts = {folder / definition.FILE: render.render_lab(values)}
     if facts.nodes:
         inventory = render.render_inventory(draft.inventory_values(facts))
@@ -252,7 +250,7 @@ def _machine_facts(progress: Progress) -> MachineFacts:
     home = Path.home()
     scratch = [Path(name) for name in SCRATCH_FOLDERS if _is_apart(Path(name), home)]
     return MachineFacts(
-        host=_own_name(),
+        host=_host_name(),
         nodes=tuple(_slurm_nodes(progress)),
         mirrors=tuple(_mirrors(home)),
         scratch=tuple(scratch),
@@ -261,7 +259,7 @@ def _machine_facts(progress: Progress) -> MachineFacts:
     )
 
 
-def _own_name() -> str:
+def _host_name() -> str:
     """The full name, where the resolver knows one."""
     name = socket.getfqdn()
     return socket.gethostname() if name.startswith("localhost") else name

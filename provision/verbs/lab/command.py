@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import context_of, dry_run_option, verb
+from provision.cli.options import dry_run_option
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -25,14 +26,9 @@ def lab() -> None:
 @lab.command("init")
 @folder_argument
 @click.option("--name", metavar="NAME", help="Name of the lab.  [default: the folder's]")
-@click.option(
-    "--contact", metavar="TEXT", help="Whom members ask for help.  [default: you, on this host]"
-)
 @dry_run_option
 @verb
-def init(
-    console: Console, folder: Path, name: str | None, contact: str | None, dry_run: bool
-) -> None:
+def init(console: Console, folder: Path, name: str | None, dry_run: bool) -> None:
     """Write a first lab.yml, with comments, from this machine's configuration.
 
     Finds Slurm's partitions and kinds of nodes (for nodes.yml), the mirrors that conda, pip and uv
@@ -40,11 +36,11 @@ def init(
     Leaves out logins in addresses. Run it on a login host, then edit the file.
 
     \b
-    provision lab init --contact gpu-admins@lab.example
+    provision lab init --name vision
     """
     from provision.verbs.lab import check as command
 
-    files = command.draft_lab(folder.absolute(), console, name, contact)
+    files = command.draft_lab(folder.absolute(), console, name)
     texts = {str(path): text for path, text in files.texts.items()}
     document = {"files": texts, "existing": files.existing, "dry_run": dry_run}
     if dry_run:
@@ -79,4 +75,4 @@ def check(console: Console, folder: Path, probe: bool) -> int:
     context = context_of(console, folder / "envs")
     checks = command.check(context, folder, probe=probe)
     console.result("lab-check", {"checks": checks}, check_lines(checks))
-    return 1 if any(each.verdict == "fail" for each in checks) else 0
+    return 1 if any(check.verdict == "fail" for check in checks) else 0

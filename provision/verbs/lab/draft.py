@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from provision.adapters import clustershell
 from provision.adapters.slurm.nodes import SlurmNode
@@ -73,7 +72,7 @@ def largest_group(groups: Sequence[NodeGroup], nodes: Sequence[SlurmNode]) -> No
 
 def lab_values(
     facts: MachineFacts, name: str, contact: str, environments: Sequence[str]
-) -> Mapping[str, Any]:
+) -> Mapping[str, object]:
     """The values of templates/lab.yml.j2."""
     groups = node_groups(facts.nodes)
     mirrors = []
@@ -96,7 +95,7 @@ def lab_values(
     }
 
 
-def inventory_values(facts: MachineFacts) -> Mapping[str, Any]:
+def inventory_values(facts: MachineFacts) -> Mapping[str, object]:
     """The values of templates/nodes.yml.j2."""
     return {"groups": node_groups(facts.nodes)}
 

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.cluster_options import cluster_options, selection_of
-from provision.cli.options import context_of, dry_run_option, option_group, verb
+from provision.cli.cluster_options import cluster_options, inventory_option, selection_of
+from provision.cli.options import dry_run_option, mount_option, option_group, time_option
+from provision.cli.set_option import set_option
+from provision.cli.verb import context_of, verb
+from provision.verbs.launch.settings import LaunchSettings
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
     from provision.verbs.launch.launch import LaunchRequest
 
-size_options = option_group(
+namespace_option = click.option(
+    "--namespace", metavar="NAME", help="Kubernetes: namespace of the jobs."
+)
+job_options = option_group(
     click.option(
         "--nodes",
         type=click.IntRange(1),
@@ -27,23 +33,7 @@ size_options = option_group(
         metavar="N",
         help="GPUs of each node.  [default: 1; all on plain hosts]",
     ),
-    click.option(
-        "--ranks",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Ranks of each node.  [default: one for each GPU; 1 without GPUs]",
-    ),
-    click.option(
-        "--cpus",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Cores of each node.  [default: the share that belongs to the GPUs]",
-    ),
-    click.option(
-        "--time",
-        metavar="TIME",
-        help="Time limit: 90m, 4h, 2d, or as Slurm writes it (minutes, H:MM:SS, D-HH).",
-    ),
+    time_option,
     click.option(
         "--requeue",
         type=click.IntRange(0),
@@ -54,26 +44,11 @@ size_options = option_group(
         "checkpoint.",
     ),
     click.option(
-        "--signal",
-        "signal_s",
-        type=click.IntRange(1),
-        metavar="S",
-        help="Send the ranks USR1 this many seconds before the time limit.  [default: 120 with "
-        "--requeue, else never]",
-    ),
-)
-place_options = option_group(
-    click.option(
         "--prefix",
         type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="The environment's folder on the nodes.  [default: the one on this machine]",
-    ),
-    click.option(
-        "--squashfs",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="A packed environment on a shared file system, which each node checks and mounts.",
+        metavar="DIR|FILE",
+        help="The environment's folder on the nodes; or a pack (FILE.sqsh) on a shared file "
+        "system, which each node checks and mounts.  [default: the folder on this machine]",
     ),
     click.option(
         "--image",
@@ -81,32 +56,15 @@ place_options = option_group(
         help="An image: a .sqsh file for Pyxis or a .sif file for Apptainer, on a shared file "
         "system; for Kubernetes its name in a registry.",
     ),
+    mount_option,
+    namespace_option,
+    set_option(LaunchSettings),
     click.option(
-        "--mount",
-        "mounts",
-        multiple=True,
-        metavar="HOST:CONTAINER[:ro]",
-        help="Mount a folder or a volume into the image. Repeatable.",
-    ),
-)
-engine_options = option_group(
-    click.option("--job-name", metavar="NAME", help="Name of the job.  [default: the command's]"),
-    click.option(
-        "--sbatch",
-        multiple=True,
-        metavar="OPTION",
-        help="Slurm: another option of sbatch, like --sbatch=--account=lab. Repeatable.",
-    ),
-    click.option("--jobset", is_flag=True, help="Kubernetes: make a JobSet."),
-    click.option("--namespace", metavar="NAME", help="Kubernetes: where the job is created."),
-    click.option(
-        "--queue", metavar="NAME", help="Kubernetes: queue of Kueue, for gang scheduling."
-    ),
-    click.option(
-        "--rdma", metavar="RESOURCE[=N]", help="Kubernetes: resource of the RDMA device plugin."
-    ),
-    click.option(
-        "--pull-secret", metavar="NAME", help="Kubernetes: secret with the registry's credentials."
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Also keep the script or manifest in this file.",
     ),
 )
 
@@ -115,22 +73,14 @@ engine_options = option_group(
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @cluster_options
-@size_options
-@place_options
-@engine_options
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Also keep the script or manifest in this file.",
-)
+@job_options
 @dry_run_option
 @verb
 def launch(
     console: Console,
     name: str,
     envs: Path | None,
-    out: Path | None,
+    output: Path | None,
     dry_run: bool,
     **options: Any,
 ) -> None:
@@ -159,9 +109,9 @@ def launch(
             "are not checked, and settings that depend on them are left out"
         )
     planned = command.plan_job(context, request, ["provision", *sys.argv[1:]])
-    if out is not None:
-        atomic_write(out, planned.text)
-        console.say(f"wrote {out}")
+    if output is not None:
+        atomic_write(output, planned.text)
+        console.say(f"wrote {output}")
     if dry_run:
         result = {"engine": planned.engine, "format": planned.format, "text": planned.text}
         console.document("launch-preview", result, planned.text)
@@ -178,35 +128,21 @@ def _request(name: str, envs: Path | None, options: dict[str, Any], dry_run: boo
     from provision import launch as stage
     from provision.verbs.launch.launch import LaunchRequest
 
-    rdma = options["rdma"]
-    kubernetes = stage.KubernetesOptions(
-        namespace=options["namespace"],
-        queue=options["queue"],
-        rdma=stage.parse_resource(rdma) if rdma else None,
-        secret=options["pull_secret"],
-    )
-    mounts = tuple(stage.parse_mount(text) for text in options["mounts"])
     time = options["time"]
     return LaunchRequest(
         name=name,
         inventory=options["inventory"],
         selection=selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0),
         command=options["command"],
-        job_name=options["job_name"],
         nodes=options["nodes"],
         gpus=options["gpus"],
-        ranks=options["ranks"],
-        cpus=options["cpus"],
         time_s=stage.parse_duration(time) if time else None,
         requeue=options["requeue"],
-        signal_s=options["signal_s"],
         prefix=options["prefix"],
-        squashfs=options["squashfs"],
         image=options["image"],
-        jobset=options["jobset"],
-        sbatch=options["sbatch"],
-        kubernetes=kubernetes,
-        options=stage.RunOptions(mounts=mounts),
+        namespace=options["namespace"],
+        settings=options["settings"],
+        options=stage.RunOptions(mounts=tuple(map(stage.parse_mount, options["mounts"]))),
     )
 
 
@@ -217,13 +153,8 @@ jobs_options = option_group(
         help="Nodes of the jobs, as for `launch`. Needed for plain hosts.  [default: this "
         "machine's Slurm and Kubernetes]",
     ),
-    click.option(
-        "--inventory",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="The lab's nodes.  [default: nodes.yml next to the envs folder, if it exists]",
-    ),
-    click.option("--namespace", metavar="NAME", help="Kubernetes: namespace of the jobs."),
+    inventory_option,
+    namespace_option,
 )
 
 

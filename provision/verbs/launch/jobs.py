@@ -8,10 +8,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
+from provision.cluster import actions
+from provision.cluster.actions import Action, ResultT
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import run_action
 from provision.core.errors import InvalidSpec, ToolMissing
@@ -51,14 +53,14 @@ class HostJob:
 
 def list_on_hosts(selection: NodeSelection) -> tuple[list[HostJob], list[str]]:
     """The jobs of every host, and for each host that did not answer, why."""
-    results, problems = _ask_hosts("job-list", {}, selection)
+    results, problems = _ask_hosts(actions.JOB_LIST, {}, selection)
     jobs = [HostJob(host=host, **row) for host, result in results for row in result["jobs"]]
     return jobs, problems
 
 
 def log_on_hosts(identity: str, selection: NodeSelection) -> tuple[str, list[str]]:
     """The logs of a job's parts, and for each host that did not answer, why."""
-    results, problems = _ask_hosts("job-log", {"id": identity}, selection)
+    results, problems = _ask_hosts(actions.JOB_LOG, {"id": identity}, selection)
     texts = {}
     for host, result in results:
         for row in result["logs"]:
@@ -76,20 +78,20 @@ def cancel_on_hosts(
 
     Raises InvalidSpec if none has one.
     """
-    results, problems = _ask_hosts("job-cancel", {"id": identity}, selection, nodes)
+    results, problems = _ask_hosts(actions.JOB_CANCEL, {"id": identity}, selection, nodes)
     if not any(result["signaled"] for _, result in results):
         raise _no_job(f"runs a job {identity}", selection, problems)
     return problems
 
 
 def _ask_hosts(
-    action: str,
-    arguments: Mapping[str, Any],
+    action: Action[ResultT],
+    arguments: Mapping[str, object],
     selection: NodeSelection,
     nodes: Sequence[Node] | None = None,
-) -> tuple[list[tuple[str, Mapping[str, Any]]], list[str]]:
+) -> tuple[list[tuple[str, ResultT]], list[str]]:
     """The result of each host, and for each without one, why."""
-    answers = run_action(
+    responses = run_action(
         nodes or selection.nodes,
         action,
         arguments,
@@ -98,11 +100,11 @@ def _ask_hosts(
         defaults=selection.defaults,
     )
     results, problems = [], []
-    for answer in answers:
-        if answer.result is not None:
-            results.append((answer.node.name, answer.result))
-        elif answer.failure is not None:
-            problems.append(f"{answer.node.name}: {answer.failure.message}")
+    for response in responses:
+        if response.result is not None:
+            results.append((response.node.name, response.result))
+        elif response.failure is not None:
+            problems.append(f"{response.node.name}: {response.failure.message}")
     return results, problems
 
 

@@ -17,12 +17,12 @@ from provision.adapters.http import sha256_of
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
 from provision.adapters.slurm import nodes as slurm_nodes
-from provision.cluster.answers import ANSWER_BYTES
 from provision.cluster.failures import REASONS, message_line
 from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import install_path, pack_path, read_pack
 from provision.cluster.remote import node_argv
+from provision.cluster.replies import REPLY_BYTES
 from provision.core import process
 from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError, ToolMissing
 from provision.core.prefix_registry import prefix_path
@@ -36,43 +36,37 @@ from provision.verbs.launch.jobs import (
     engine_of,
     kube_context,
 )
+from provision.verbs.launch.settings import LaunchSettings
 from provision.workflow.context import Context
 from provision.workflow.image.image import render_job
 from provision.workflow.plan import BuildRequest, Plan, make_plan
 from provision.workflow.trust import require_trusted_path, require_trusted_prefix
 
 START_TIMEOUT_S = 60.0
+SQUASHFS_SUFFIXES = (".sqsh", ".squashfs")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
     """What `provision launch` is asked for. nodes: None: one of a pool, all of a list of hosts.
 
-    prefix, squashfs, image: where the environment is on the nodes; at most one of them. inventory:
-    another nodes.yml than the one next to the envs folder.
+    prefix, image: where the environment is on the nodes; at most one of them. inventory: another
+    nodes.yml than the one next to the envs folder.
     """
 
     name: str
     selection: NodeSelection
     inventory: Path | None = None
     command: tuple[str, ...]
-    job_name: str | None = None
     nodes: int | None = None
     gpus: int | None = None
-    ranks: int | None = None
-    cpus: int | None = None
     time_s: int | None = None
     requeue: int = 0
-    signal_s: int | None = None
     prefix: Path | None = None
-    squashfs: Path | None = None
     image: str | None = None
-    jobset: bool = False
-    sbatch: tuple[str, ...] = ()
-    kubernetes: launch.KubernetesOptions = dataclasses.field(
-        default_factory=launch.KubernetesOptions
-    )
-    options: launch.RunOptions = dataclasses.field(default_factory=launch.RunOptions)
+    namespace: str | None = None
+    settings: LaunchSettings
+    options: launch.RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,18 +98,18 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
     environment = _environment(context, plan, engine, request)
     format = _format(engine, environment, request)
     nodes = _node_count(engine, request)
-    name = request.job_name or _job_name(request.command, engine)
-    signal_s = request.signal_s
+    settings = request.settings
+    signal_s = settings.signal
     if signal_s is None and request.requeue:
         signal_s = SIGNAL_S
     job = launch.JobSpec(
-        name=name,
+        name=settings.job_name or _job_name(request.command, engine),
         command=request.command,
         environment=environment,
         nodes=nodes,
         gpus=request.gpus,
-        ranks=request.ranks,
-        cpus=request.cpus,
+        ranks=settings.ranks,
+        cpus=settings.cpus,
         time_s=request.time_s,
         requeue=request.requeue,
         signal_s=signal_s,
@@ -127,8 +121,8 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
         job = dataclasses.replace(job, folder=folder)
         _check_script(request.command)
         if isinstance(environment, launch.ImageEnvironment):
-            own_folder = launch.parse_mount(f"{folder}:{folder}")
-            options = dataclasses.replace(options, mounts=(own_folder, *options.mounts))
+            working_folder = launch.parse_mount(f"{folder}:{folder}")
+            options = dataclasses.replace(options, mounts=(working_folder, *options.mounts))
     chosen = request.selection.nodes[:nodes]
     if engine == "slurm":
         job = _for_slurm(job, request, plan)
@@ -169,36 +163,39 @@ def submit(planned: PlannedJob) -> SubmittedJob:
 
 
 def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
-    kubernetes = request.kubernetes
+    settings = request.settings
     only_kubernetes = {
-        "--jobset": request.jobset,
-        "--queue": kubernetes.queue,
-        "--namespace": kubernetes.namespace,
-        "--rdma": kubernetes.rdma,
-        "--pull-secret": kubernetes.secret,
+        "--namespace": request.namespace,
+        "--set jobset": settings.jobset,
+        "--set queue": settings.queue,
+        "--set rdma": settings.rdma,
+        "--set pull_secret": settings.pull_secret,
     }
     misplaced = [option for option, value in only_kubernetes.items() if value]
     if misplaced and engine != "kubernetes":
         raise InvalidSpec(
             f"{', '.join(misplaced)}: only Kubernetes has this.", advice="Leave it out."
         )
-    if request.sbatch and engine != "slurm":
-        raise InvalidSpec("--sbatch: only Slurm has this.", advice="Leave it out.")
-    places = {"--prefix": request.prefix, "--squashfs": request.squashfs, "--image": request.image}
-    chosen = [option for option, value in places.items() if value is not None]
-    if len(chosen) > 1:
-        raise InvalidSpec(f"{' and '.join(chosen)} contradict each other.", advice="Choose one.")
+    if settings.sbatch and engine != "slurm":
+        raise InvalidSpec("--set sbatch: only Slurm has this.", advice="Leave it out.")
+    if request.prefix is not None and request.image is not None:
+        raise InvalidSpec("--prefix and --image contradict each other.", advice="Choose one.")
     if engine == "kubernetes" and request.image is None:
         raise InvalidSpec(
             "Kubernetes runs images only.",
             advice="`provision image push` one to a registry that the nodes can reach, and name it "
             "with --image HOST/NAME:TAG.",
         )
-    if engine == "hosts" and request.prefix is None and chosen:
+    if engine == "hosts" and (request.image is not None or _is_pack(request.prefix)):
         raise InvalidSpec(
-            f"On plain hosts launch runs prefixes only, not {chosen[0]}.",
+            "On plain hosts launch runs prefixes only, neither images nor packs.",
             advice="`provision ship` puts one there.",
         )
+
+
+def _is_pack(path: Path | None) -> bool:
+    """Whether --prefix names a packed environment, which nodes mount."""
+    return path is not None and (path.suffix in SQUASHFS_SUFFIXES or path.is_file())
 
 
 def _environment(
@@ -206,8 +203,8 @@ def _environment(
 ) -> launch.Environment:
     """Where the nodes have the environment: as requested, else where its pack is shipped to, else
     the prefix of this machine, which a shared file system may show to the nodes too."""
-    if request.squashfs is not None:
-        path = _existing_file(context, request, request.squashfs)
+    if request.prefix is not None and _is_pack(request.prefix):
+        path = _existing_file(context, request, request.prefix)
         return launch.SquashfsEnvironment(file=PurePosixPath(path), sha256=sha256_of(path))
     if request.image is not None:
         if engine == "kubernetes":
@@ -256,7 +253,7 @@ def _format(
     engine: Engine, environment: launch.Environment, request: LaunchRequest
 ) -> launch.JobFormat:
     if engine == "kubernetes":
-        return "jobset" if request.jobset else "kubernetes"
+        return "jobset" if request.settings.jobset else "kubernetes"
     if engine == "hosts":
         return "ssh"
     if not isinstance(environment, launch.ImageEnvironment):
@@ -301,12 +298,12 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
         )
     [partition] = partitions
     if request.selection.is_assumed:
-        slurm = launch.SlurmOptions(partition=partition, exclude="", more=request.sbatch)
+        slurm = launch.SlurmOptions(partition=partition, exclude="", more=request.settings.sbatch)
         return dataclasses.replace(job, slurm=slurm)
     rows = slurm_nodes.list_nodes(partition)
     names = {node.name for node in request.selection.nodes}
     members = [row for row in rows if row.name in names]
-    others = [row.name for row in rows if row.name not in names]
+    unselected = [row.name for row in rows if row.name not in names]
     gpus = job.gpus
     if gpus is None and plan.resolution.cuda is not None:
         gpus = 1
@@ -323,22 +320,29 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
         cpus = job.ranks
     slurm = launch.SlurmOptions(
         partition=partition,
-        exclude=slurm_host_list(others) if others else "",
-        more=request.sbatch,
+        exclude=slurm_host_list(unselected) if unselected else "",
+        more=request.settings.sbatch,
     )
     return dataclasses.replace(job, cpus=cpus, slurm=slurm)
 
 
 def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
-    """Options with the nodes of --on: its own selector, or the nodes by their names."""
+    """Settings, and the nodes of --on: its own selector, or the nodes by their names."""
     prefix, _, selector = request.selection.text.partition(":")
     if prefix == "k8s":
         nodes = launch.parse_selector(selector)
     else:
-        names = tuple(node.names.host or node.name for node in request.selection.nodes)
+        names = tuple(node.host or node.name for node in request.selection.nodes)
         term = launch.NodeRequirement(key="kubernetes.io/hostname", operator="In", values=names)
         nodes = (term,)
-    return dataclasses.replace(request.kubernetes, nodes=nodes)
+    settings = request.settings
+    return launch.KubernetesOptions(
+        namespace=request.namespace,
+        queue=settings.queue,
+        rdma=launch.parse_resource(settings.rdma) if settings.rdma else None,
+        secret=settings.pull_secret,
+        nodes=nodes,
+    )
 
 
 # Plain hosts
@@ -378,18 +382,20 @@ def _start_on_hosts(planned: PlannedJob) -> None:
         problems = [f"{name}: {failure.message}" for name, failure in failures.items()]
         raise CheckFailed(
             f"The job did not start on {'; '.join(problems)}.",
-            advice=" ".join(sorted({REASONS[each.reason].advice for each in failures.values()}))
+            advice=" ".join(
+                sorted({REASONS[failure.reason].advice for failure in failures.values()})
+            )
             + " Nothing was started on other hosts.",
         )
     key = _new_key()
     try:
         outcomes = process.run_in_threads(
-            lambda each: _start_problem(each.ssh, key), commands, defaults.fanout
+            lambda command: _start_problem(command.ssh, key), commands, defaults.fanout
         )
     except KeyboardInterrupt:
         _end_on_hosts(planned)
         raise
-    failed = [f"{each.host}: {why}" for each, why in zip(commands, outcomes) if why]
+    failed = [f"{command.host}: {why}" for command, why in zip(commands, outcomes) if why]
     if failed:
         raise CheckFailed(
             f"The job did not start on {'; '.join(failed)}.", advice=_end_on_hosts(planned)
@@ -419,7 +425,7 @@ def _start_problem(argv: Sequence[str], key: str) -> str:
             list(argv),
             env=os.environ,
             timeout_s=START_TIMEOUT_S,
-            most_bytes=ANSWER_BYTES,
+            most_bytes=REPLY_BYTES,
             feed=lambda descriptor: process.write_all(descriptor, f"{key}\n".encode()),
         )
     except ProvisionError as error:

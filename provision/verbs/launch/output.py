@@ -51,6 +51,6 @@ def host_job_lines(jobs: Sequence[HostJob]) -> list[str]:
         return []
     rows = [
         (job.id, str(job.node), job.host, job.state, "" if job.status is None else str(job.status))
-        for job in sorted(jobs, key=lambda each: (each.id, each.node))
+        for job in sorted(jobs, key=lambda job: (job.id, job.node))
     ]
     return [table(rows, ("job", "node", "host", "state", "status"))]

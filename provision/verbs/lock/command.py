@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
-    SbomFormat,
     all_option,
-    build_env_option,
-    build_request,
-    context_of,
     dry_run_option,
     mirror_option,
-    name_argument,
     no_wait_option,
     output_file_option,
-    print_outcomes,
     relock_option,
+)
+from provision.cli.spec_options import (
+    build_request,
+    name_argument,
     request_options,
     requests_of_all,
-    verb,
 )
+from provision.cli.verb import context_of, print_outcomes, verb
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -81,7 +79,6 @@ class DefaultCommandGroup(click.Group):
 @click.command("lock")
 @name_argument
 @request_options
-@build_env_option
 @relock_option
 @click.option(
     "--update",
@@ -192,16 +189,16 @@ def verify(
 @lock.command()
 @click.argument("before", metavar="NAME|FILE")
 @click.argument("after", metavar="NAME|FILE")
-@click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
+@click.option("--check", is_flag=True, help="Exit with 1 if they differ.")
 @verb
-def diff(console: Console, before: str, after: str, envs: Path | None, exit_code: bool) -> int:
+def diff(console: Console, before: str, after: str, envs: Path | None, check: bool) -> int:
     """Show what changed from one lock to another, package by package."""
     from provision.lockfile import describe_diff
     from provision.verbs.lock.inspection import diff_locks
 
     result = diff_locks(context_of(console, envs), before, after)
     console.result("lock-diff", result, describe_diff(result))
-    return int(exit_code and not result.same)
+    return int(check and not result.same)
 
 
 @lock.command()
@@ -209,7 +206,7 @@ def diff(console: Console, before: str, after: str, envs: Path | None, exit_code
 @click.option(
     "--format",
     "kind",
-    type=SbomFormat(["explicit", "requirements", "pylock", "cyclonedx"]),
+    type=click.Choice(["explicit", "requirements", "pylock", "cyclonedx"]),
     required=True,
     help=(
         "explicit: conda's list of files; requirements, pylock: the wheels, for pip and uv; "

@@ -19,76 +19,73 @@ from provision.workflow.render import unified_diff
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowRequest:
-    """What the command line requests.
-
-    out: None to print the workflow. gpus: None: all of a runner, up to a limit. image: also build
-    and test images, where there is an engine. strict: warnings about speed fail jobs on GPUs.
-    """
+    """What the command line requests. out: None to print the workflow."""
 
     format: ci.WorkflowFormat
     runners: Path
     out: Path | None = None
-    across: ci.Across = "first"
-    gpus: int | None = None
-    image: bool = False
-    strict: bool = True
-    install: str | None = None
-    schedule: str | None = None
-    retention_days: int = ci.RETENTION_DAYS
     force: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workflow:
-    """A CI workflow, and where its jobs would run today."""
+    """A CI workflow, or what its first job hands to the others; and where the jobs would run today."""
 
     text: str
     assignments: tuple[ci.Assignment, ...]
-
-
-def assignments(context: Context, request: WorkflowRequest) -> tuple[ci.Assignment, ...]:
-    """The jobs of each environment.
-
-    Raises one error for all mistakes of runners.yml, or for all environments that do not resolve.
-    """
-    runners = ci.read_runners(request.runners)
-    targets = list(_targets(context))
-    result = []
-    for target in targets:
-        result.append(ci.assign(target, runners, gpus=request.gpus, across=request.across))
-    ci.check_jobs(request.format, _jobs(result))
-    return tuple(result)
+    summary: str
 
 
 def workflow(context: Context, request: WorkflowRequest) -> Workflow:
     """The workflow. Its text does not depend on the environments and runners, which its first job
     reads; they are read here too, so that their mistakes are seen before it runs.
     """
-    assigned = assignments(context, request)
+    file = ci.read_runners(request.runners)
+    assignments = _assign(context, request, file)
+    paths = ci.WorkflowPaths(
+        jobs_command=(*_command(context, request), "--jobs"),
+        envs=_relative(context.folders.envs),
+        runners=_relative(request.runners),
+        workflow=_relative(request.out) if request.out else None,
+    )
     text = render.render_workflow(
         request.format,
-        ci.template_values(request.format, _settings(context, request)),
-        made_from="the options of this command",
+        ci.template_values(request.format, file.workflow, paths),
+        made_from=paths.runners,
         remake=_remake(context, request),
         templates=context.templates,
     )
-    return Workflow(text=text, assignments=assigned)
+    summary = ci.summary(assignments, image=file.workflow.image)
+    return Workflow(text=text, assignments=assignments, summary=summary)
 
 
-def jobs_text(context: Context, request: WorkflowRequest, assigned: Sequence[ci.Assignment]) -> str:
+def jobs(context: Context, request: WorkflowRequest) -> Workflow:
     """What the workflow's first job hands to the others: GitHub's outputs, or GitLab's child
     pipeline."""
-    jobs, settings = _jobs(assigned), _settings(context, request)
+    file = ci.read_runners(request.runners)
+    assignments = _assign(context, request, file)
+    listed = _jobs(assignments)
     if request.format == "github":
-        matrices = ci.github_matrices(jobs, settings)
-        return "".join(f"{name}={matrix}\n" for name, matrix in matrices.items())
-    return render.render_gitlab_jobs(ci.gitlab_values(jobs, settings), context.templates)
+        matrices = ci.github_matrices(listed, file.workflow)
+        text = "".join(f"{name}={matrix}\n" for name, matrix in matrices.items())
+    else:
+        values = ci.gitlab_values(listed, file.workflow, _relative(context.folders.envs))
+        text = render.render_gitlab_jobs(values, context.templates)
+    summary = ci.summary(assignments, image=file.workflow.image)
+    return Workflow(text=text, assignments=assignments, summary=summary)
 
 
-def append_summary(path: Path, request: WorkflowRequest, assigned: Sequence[ci.Assignment]) -> None:
-    """Append what runs where, as Markdown."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(ci.summary(assigned, image=request.image))
+def _assign(
+    context: Context, request: WorkflowRequest, file: ci.RunnersFile
+) -> tuple[ci.Assignment, ...]:
+    """The jobs of each environment. Raises one error for all environments that do not resolve."""
+    assignments = []
+    for target in list(_targets(context)):
+        assignments.append(
+            ci.assign(target, file.runners, gpus=file.workflow.gpus, across=file.workflow.across)
+        )
+    ci.check_jobs(request.format, _jobs(assignments))
+    return tuple(assignments)
 
 
 def _jobs(assigned: Sequence[ci.Assignment]) -> list[ci.Job]:
@@ -154,66 +151,23 @@ def _targets_of_environment(context: Context, name: str) -> list[ci.CiTarget]:
     ]
 
 
-def _settings(context: Context, request: WorkflowRequest) -> ci.WorkflowSettings:
-    schedule = {"schedule": request.schedule} if request.schedule else {}
-    return ci.WorkflowSettings(
-        install=request.install or "",
-        jobs_command=tuple(_jobs_command(context, request)),
-        envs=_relative(context.folders.envs),
-        runners=_relative(request.runners),
-        retention_days=request.retention_days,
-        workflow=_relative(request.out) if request.out else None,
-        image=request.image,
-        strict=request.strict,
-        **schedule,
-    )
-
-
 def _relative(path: Path) -> str:
     """A path relative to the working directory, which is the root of the repository."""
     return Path(os.path.relpath(path)).as_posix()
 
 
+def _command(context: Context, request: WorkflowRequest) -> list[str]:
+    """What the workflow's own command and that of its first job have in common."""
+    argv = ["provision", "matrix", "ci", "--format", request.format]
+    runners, envs = _relative(request.runners), _relative(context.folders.envs)
+    if runners != str(ci.FILE):
+        argv.append(runners)
+    if envs != "envs":
+        argv += ["--envs", envs]
+    return argv
+
+
 def _remake(context: Context, request: WorkflowRequest) -> list[str]:
     """The command that makes the workflow again."""
     argv = _command(context, request)
-    if request.install:
-        argv += ["--install", request.install]
-    if request.schedule:
-        argv += ["--schedule", request.schedule]
-    if request.retention_days != ci.RETENTION_DAYS:
-        argv += ["--retention-days", str(request.retention_days)]
-    if request.out:
-        argv += ["--output", str(request.out)]
-    return argv
-
-
-def _jobs_command(context: Context, request: WorkflowRequest) -> list[str]:
-    """The command with which the workflow's first job learns the others."""
-    argv = [*_command(context, request), "--jobs"]
-    if request.format == "github":
-        return argv
-    # GitLab's other jobs are written by this command; GitHub's are in the workflow already.
-    if request.install:
-        argv += ["--install", request.install]
-    if request.retention_days != ci.RETENTION_DAYS:
-        argv += ["--retention-days", str(request.retention_days)]
-    return argv
-
-
-def _command(context: Context, request: WorkflowRequest) -> list[str]:
-    """What the workflow's own command and that of its first job have in common."""
-    argv = ["provision", "matrix", "ci"]
-    argv += ["--format", request.format, "--runners", _relative(request.runners)]
-    envs = _relative(context.folders.envs)
-    if envs != "envs":
-        argv += ["--envs", envs]
-    if request.across != "first":
-        argv += ["--across", request.across]
-    if request.gpus is not None:
-        argv += ["--gpus", str(request.gpus)]
-    if request.image:
-        argv += ["--image"]
-    if not request.strict:
-        argv += ["--no-strict"]
-    return argv
+    return [*argv, "--output", str(request.out)] if request.out else argv

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from provision.cli.options import (
+from provision.cli.options import dry_run_option, mirror_option, relock_option
+from provision.cli.spec_options import (
     companion_options,
-    context_of,
-    dry_run_option,
-    mirror_option,
     name_argument,
-    print_outcomes,
     query_options,
-    relock_option,
     request_options,
     spec_options,
-    verb,
 )
+from provision.cli.verb import context_of, print_outcomes, verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from provision.ci import Assignment, Job
+    from provision.ci import Assignment, Job, WorkflowFormat
     from provision.cli.console import Console
 
 
@@ -33,10 +30,10 @@ if TYPE_CHECKING:
 @query_options
 @click.option(
     "--format",
-    type=click.Choice(["table", "json", "csv", "markdown", "html"]),
+    type=click.Choice(["table", "csv"]),
     default="table",
     show_default=True,
-    help="Format of the output.",
+    help="csv: with every column.",
 )
 @click.pass_context
 def matrix(context: click.Context, /, **options: Any) -> None:
@@ -52,7 +49,7 @@ def matrix(context: click.Context, /, **options: Any) -> None:
     misplaced = []
     for name in options:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            misplaced.append("--json" if name == "as_json" else f"--{name}")
+            misplaced.append(f"--{name}")
     if misplaced:
         raise click.UsageError(
             f"Write {', '.join(misplaced)} after `{context.invoked_subcommand}`.", context
@@ -62,11 +59,10 @@ def matrix(context: click.Context, /, **options: Any) -> None:
 @verb
 def _show(console: Console, envs: Path | None, format: str, **options: Any) -> int:
     from provision.verbs.matrix.matrix import show
-    from provision.verbs.matrix.output import table_text
+    from provision.verbs.matrix.output import csv_text, terminal_lines
 
-    console.as_json = console.as_json or format == "json"
     table = show(options)
-    console.result("matrix", table, "" if console.as_json else table_text(table, format))
+    console.result("matrix", table, csv_text(table) if format == "csv" else terminal_lines(table))
     return 0
 
 
@@ -126,59 +122,13 @@ def lock(
 
 
 @matrix.command()
+@click.argument("runners", required=False, default="runners.yml", type=click.Path(path_type=Path))
 @click.option(
     "--format",
     "format",
     type=click.Choice(["github", "gitlab"]),
     required=True,
     help="The CI service.",
-)
-@click.option(
-    "--runners",
-    type=click.Path(path_type=Path),
-    default=Path("runners.yml"),
-    show_default=True,
-    help="File that describes the runners; see docs/ci.md.",
-)
-@click.option(
-    "--across",
-    type=click.Choice(["first", "gpu"]),
-    default="first",
-    show_default=True,
-    help="Test each environment on the first runner that fits, or on one of each GPU architecture.",
-)
-@click.option(
-    "--gpus",
-    type=click.IntRange(1),
-    help="GPUs that each smoke test uses.  [default: all of the runner, up to 8]",
-)
-@click.option(
-    "--image", is_flag=True, help="Also build and test images, on GPU runners with an engine."
-)
-@click.option(
-    "--strict/--no-strict",
-    default=True,
-    show_default=True,
-    help="Whether smoke tests on GPUs fail if something works but is slower than it should be.",
-)
-@click.option(
-    "--install",
-    metavar="REQ",
-    help=(
-        "Where runners get provision: `.`, a wheel in the repository, git+https://HOST/REPO@COMMIT, "
-        "or https://HOST/NAME.whl#sha256=HASH.  [required]"
-    ),
-)
-@click.option(
-    "--schedule", metavar="CRON", help="When the workflow runs on its own.  [default: 17 4 * * 1]"
-)
-@click.option(
-    "--retention-days",
-    metavar="N",
-    type=click.IntRange(1, 400),
-    default=30,
-    show_default=True,
-    help="How long the CI service keeps reports and logs.",
 )
 @click.option(
     "-o",
@@ -198,29 +148,25 @@ def lock(
 @click.option(
     "--jobs",
     is_flag=True,
-    help="Print the jobs of today's environments and runners; the workflow's first job does that.",
-)
-@click.option(
-    "--summary",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="With --jobs: append what runs where to FILE, as Markdown.",
+    help="Print the jobs of today's environments and runners, as the workflow's first job does.",
 )
 @dry_run_option
 @verb
 def ci(
     console: Console,
+    runners: Path,
+    format: WorkflowFormat,
     envs: Path | None,
     output: Path | None,
     check: bool,
-    dry_run: bool,
+    force: bool,
     jobs: bool,
-    summary: Path | None,
-    **options: Any,
+    dry_run: bool,
 ) -> int:
     """Write a CI workflow that builds and tests the environments of the envs folder.
 
-    It stays valid when environments and runners change: its first job reads them.
+    RUNNERS describes the machines that run its jobs, and the workflow; by default it is runners.yml.
+    The workflow stays valid when environments and runners change: its first job reads them.
     """
     from provision.verbs.matrix import ci as command
 
@@ -228,16 +174,18 @@ def ci(
         raise click.UsageError("--check compares with a file; name it with --output.")
     if jobs and (check or output is not None):
         raise click.UsageError("--jobs prints to standard output; leave out --output and --check.")
-    if summary is not None and not jobs:
-        raise click.UsageError("--summary goes with --jobs.")
-    request = command.WorkflowRequest(out=output, **options)
     context = context_of(console, envs)
+    request = command.WorkflowRequest(format=format, runners=runners, out=output, force=force)
     if jobs:
-        assignments = command.assignments(context, request)
-        text = command.jobs_text(context, request, assignments)
-        if summary is not None:
-            command.append_summary(summary, request, assignments)
-        console.document("matrix-ci", _document(assignments, text, None), text)
+        listed = command.jobs(context, request)
+        console.say(listed.summary)
+        # Where GitHub takes the summary of a step from.
+        step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
+        if step_summary:
+            with Path(step_summary).open("a", encoding="utf-8") as file:
+                file.write(listed.summary)
+        document = _document(listed.assignments, listed.text, None)
+        console.document("matrix-ci", document, listed.text)
         return 0
     workflow = command.workflow(context, request)
     if check and output is not None:
@@ -245,22 +193,25 @@ def ci(
         text = diff.rstrip("\n") or f"{output} is current"
         console.result("matrix-ci-check", {"differs": bool(diff), "diff": diff}, text)
         return 1 if diff else 0
-    document = _document(workflow.assignments, workflow.text, output)
     if output is None or dry_run:
-        console.document("matrix-ci", {**document, "path": None}, workflow.text)
+        document = _document(workflow.assignments, workflow.text, None)
+        console.document("matrix-ci", document, workflow.text)
         return 0
     is_changed = command.write(request, workflow)
     lines = []
     for assignment in workflow.assignments:
         for job in assignment.jobs:
-            lines.append(f"{job.target.name} ({job.target.platform}): {_place(job)}")
+            lines.append(f"{job.target.name} ({job.target.platform}): {_location(job)}")
         lines += [f"  {line}" for line in assignment.untested]
     lines.append(f"wrote {output}" if is_changed else f"unchanged: {output}")
+    document = _document(workflow.assignments, workflow.text, output)
     console.result("matrix-ci", document, lines)
     return 0
 
 
-def _document(assignments: Sequence[Assignment], text: str, output: Path | None) -> dict[str, Any]:
+def _document(
+    assignments: Sequence[Assignment], text: str, output: Path | None
+) -> dict[str, object]:
     jobs, untested = [], {}
     for assignment in assignments:
         for job in assignment.jobs:
@@ -279,7 +230,7 @@ def _document(assignments: Sequence[Assignment], text: str, output: Path | None)
     return {"path": output, "jobs": jobs, "untested": untested, "text": text}
 
 
-def _place(job: Job) -> str:
-    place = job.runner.name if job.runner else "a runner that the service offers"
+def _location(job: Job) -> str:
+    runner = job.runner.name if job.runner else "a runner that the service offers"
     ranks = "1 rank" if job.ranks == 1 else f"{job.ranks} ranks"
-    return f"{place}, {ranks}" if job.on_gpu else f"{place}, {ranks} on the CPU"
+    return f"{runner}, {ranks}" if job.on_gpu else f"{runner}, {ranks} on the CPU"

@@ -1,4 +1,4 @@
-"""What `provision matrix` prints: the table in its formats, and explanations of environments.
+"""What `provision matrix` prints: the table for a terminal or as CSV, and explanations.
 
 A value of the table that no source states is shown as such, never left empty.
 """
@@ -10,7 +10,7 @@ import dataclasses
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision import sources
 from provision.catalog import rules, version_key
@@ -49,19 +49,6 @@ LEGEND = {
 }
 
 
-def table_text(table: Table, format: str) -> str:
-    """The table in one of the formats of `provision matrix --format`, JSON excepted."""
-    if format == "csv":
-        return csv_text(table)
-    if format == "html":
-        from provision.render import render_table
-
-        return render_table(page_values(table))
-    if format == "markdown":
-        return "\n".join(markdown_lines(table))
-    return "\n".join(terminal_lines(table))
-
-
 def terminal_lines(table: Table) -> list[str]:
     """Aligned columns of at most 100 characters, and below them what the marks mean."""
     has_remarks = any(_remark(row) for row in table.cells)
@@ -90,26 +77,6 @@ def csv_text(table: Table) -> str:
     for row in table.cells:
         writer.writerow([*_wide_cells(row), _remark(row) or "yes"])
     return out.getvalue().rstrip("\n")
-
-
-def markdown_lines(table: Table) -> list[str]:
-    lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    for row in table.cells:
-        cells = [cell.replace("|", "\\|") for cell in _wide_cells(row)]
-        lines.append("| " + " | ".join(cells) + " |")
-    remarks = [f"- {note}" for note in notes(table)]
-    if remarks:
-        lines += ["", *remarks]
-    return lines
-
-
-def page_values(table: Table) -> dict[str, Any]:
-    """The values of the HTML template."""
-    rows = []
-    for row in table.cells:
-        cells = list(zip(HEAD, _wide_cells(row)))
-        rows.append({"words": cells, "remark": _remark(row), "source": row.from_source})
-    return {"head": HEAD, "rows": rows, "notes": notes(table), "not_known": NOT_KNOWN}
 
 
 def notes(table: Table) -> list[str]:
@@ -141,7 +108,7 @@ def _narrow_cells(row: TableRow, names: Sequence[str]) -> list[str]:
     """The cells of these columns for a terminal: shorter."""
     cells = dict(zip(HEAD, _wide_cells(row)))
     cells["GPUs"] = _architecture_range(row)
-    cells["source"] = f"{row.source}*" if _is_on_own_index(row) else row.source
+    cells["source"] = f"{row.source}*" if _is_on_torch_index(row) else row.source
     # 3.8,10,12
     pythons = _pythons(dataclasses.replace(row, free_threaded=()))
     cells["Python"] = pythons.replace(", 3.", ",").replace(", ", ",")
@@ -154,7 +121,7 @@ def _wide_cells(row: TableRow) -> list[str]:
         architectures = " ".join(row.architectures) + ("+PTX" if row.ptx else "")
     return [
         row.torch,
-        f"{row.source} (own index)" if _is_on_own_index(row) else row.source,
+        f"{row.source} (own index)" if _is_on_torch_index(row) else row.source,
         row.cuda,
         row.platform,
         _pythons(row),
@@ -169,7 +136,7 @@ def _wide_cells(row: TableRow) -> list[str]:
     ]
 
 
-def _is_on_own_index(row: TableRow) -> bool:
+def _is_on_torch_index(row: TableRow) -> bool:
     """Whether only PyTorch's own wheel index has the build."""
     return sources.by_name(row.source).manager == "pip" and not row.index_default
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.cluster_options import cluster_options, selection_of
-from provision.cli.options import context_of, verb
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from provision.cluster import actions
 from provision.cluster.fitness import EnvironmentNeeds, NodeReport, judge
 from provision.cluster.inventory import NodeSelection
-from provision.cluster.remote import NodeAnswer, merge_same_nodes, run_action
+from provision.cluster.remote import merge_same_nodes, run_action
 from provision.core.types import Progress
 from provision.workflow.context import Context
 
@@ -31,22 +31,17 @@ def check(
 ) -> NodesReport:
     """Ask every node for its facts and judge them."""
     with progress.meter("checking nodes", len(selection.nodes)) as meter:
-        answers = run_action(
-            selection,
-            "facts",
+        replies = run_action(
+            selection.nodes,
+            actions.FACTS,
             {"path": str(selection.defaults.path), "rules": selection.defaults.rules},
             stage="check",
             timeout_s=CHECK_TIMEOUT_S,
-            on_answer=lambda _: meter.advance(1),
+            defaults=selection.defaults,
+            on_reply=lambda _: meter.advance(1),
         )
-    reports = judge_all(answers, needs)
+    reports = [judge(reply, needs) for reply in merge_same_nodes(replies)]
     return NodesReport(environment=needs.name if needs else None, nodes=tuple(reports))
-
-
-def judge_all(
-    answers: Sequence[NodeAnswer], needs: EnvironmentNeeds | None = None
-) -> list[NodeReport]:
-    return [judge(answer, needs) for answer in merge_same_nodes(answers)]
 
 
 def environment_needs(context: Context, name: str) -> EnvironmentNeeds:

@@ -2,72 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.cli.console import table, wrap_line
 from provision.cli.ship_output import folded_lines
 from provision_runtime.report.text import format_count
 
 if TYPE_CHECKING:
-    from provision.cluster.failures import NodeFailure
-    from provision.cluster.fitness import NodeReport
     from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
     from provision.verbs.nodes.nodes import NodesReport
 
+# How nodes are reached, where the name of the transport does not tell it.
+TRANSPORTS = {"kubernetes": "kubectl only", "local": "this machine", "exec": "simulated here"}
+
 
 def selection_lines(selection: NodeSelection, width: int | None = None) -> str:
-    """A row for each kind of node: those with the same engine, way, state and GPUs. width: of the
-    terminal."""
+    """A row for each kind of node: those with the same engine, transport, state and GPUs. width: of
+    the terminal."""
+    from provision.adapters.clustershell import fold
     from provision.cluster.folding import fold_equal
 
-    by_name = {node.name: node for node in selection.nodes}
     rows = []
     kinds = {node.name: _kind(node, selection.defaults) for node in selection.nodes}
-    for nodes, kind in fold_equal(kinds):
-        members = [by_name[name] for name, own_kind in kinds.items() if own_kind == kind]
-        rows.append((nodes, str(len(members)), *kind, _other_names(members)))
+    for folded, kind in fold_equal(kinds):
+        members = [node for node in selection.nodes if kinds[node.name] == kind]
+        aliases = {name for node in members for name in node.names if name != node.name}
+        row = (folded, str(len(members)), *kind, fold(sorted(aliases)))
+        rows.append([cell or "-" for cell in row])
     head = ("nodes", "count", "engine", "reached by", "state", "gpus", "other names")
-    return table([_dashes(row) for row in rows], head, width=width)
+    return table(rows, head, width=width)
 
 
-def selection_json(selection: NodeSelection) -> dict[str, Any]:
+def selection_json(selection: NodeSelection) -> dict[str, object]:
     from provision.cluster.remote import transport
 
     rows = []
     for node in selection.nodes:
-        row = _node_json(node)
-        row["reached_by"] = transport(node, selection.defaults)
-        rows.append(row)
+        rows.append({**_node_json(node), "reached_by": transport(node, selection.defaults)})
     return {"on": selection.text, "nodes": rows}
 
 
 def check_lines(report: NodesReport, width: int | None = None) -> list[str]:
     """Nodes with equal main facts or equal problems as one line, then the advice for each reason
     once. width: of the terminal."""
-    texts = {}
-    for each in report.nodes:
-        text = f"fit: {each.summary}" if each.verdict == "fit" else _problem_text(each)
-        texts[each.node.name] = text
+    from provision.cluster.failures import REASONS
+
+    texts: dict[str, str] = {}
+    warnings: dict[str, dict[str, str]] = {}
+    reasons: dict[str, None] = {}
+    for node in report.nodes:
+        name = node.node.name
+        messages = "; ".join(f"{problem.reason}: {problem.message}" for problem in node.problems)
+        texts[name] = f"{node.verdict}: {messages or node.summary}"
+        if node.verdict == "same":
+            texts[name] = node.problems[0].message
+        for warning in node.warnings:
+            warnings.setdefault(warning.reason, {})[name] = warning.message
+        reasons.update((problem.reason, None) for problem in node.problems)
     lines = folded_lines(texts, width)
-    warnings = _by_reason((each.node.name, each.warnings) for each in report.nodes)
-    for reason, messages in warnings.items():
-        lines += folded_lines(messages, width, "warning: ")
-        lines += wrap_line(f"  {_advice(reason)}", width, 0)
-    problems = _by_reason((each.node.name, each.problems) for each in report.nodes)
-    for reason in problems:
-        lines += wrap_line(f"{reason}: {_meaning(reason)}. {_advice(reason)}", width)
+    for reason, by_node in warnings.items():
+        lines += folded_lines(by_node, width, "warning: ")
+        lines += wrap_line(f"  {REASONS[reason].advice}", width, 0)
+    for reason in reasons:
+        text = f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}"
+        lines += wrap_line(text, width)
     lines.append(_count_line(report))
     return lines
 
 
-def check_json(report: NodesReport) -> dict[str, Any]:
+def check_json(report: NodesReport) -> dict[str, object]:
     rows = []
-    for each in report.nodes:
-        row = _node_json(each.node)
-        row["verdict"] = each.verdict
-        row["problems"], row["warnings"] = each.problems, each.warnings
-        row["facts"] = each.facts
+    for node in report.nodes:
+        row = {
+            **_node_json(node.node),
+            "verdict": node.verdict,
+            "problems": node.problems,
+            "warnings": node.warnings,
+            "facts": node.facts,
+        }
         rows.append(row)
     return {"environment": report.environment, "is_fit": report.is_fit, "nodes": rows}
 
@@ -75,82 +87,30 @@ def check_json(report: NodesReport) -> dict[str, Any]:
 def _kind(node: Node, defaults: NodeDefaults) -> tuple[str, str, str, str]:
     from provision.cluster.remote import transport
 
-    engine: str = node.engine
-    if node.partition:
-        engine = f"{node.engine} ({node.partition})"
-    elif node.context:
-        engine = f"{node.engine} ({node.context})"
-    way = transport(node, defaults)
-    if way == "kubernetes":
-        way = "kubectl only"
-    elif way == "local":
-        way = "this machine"
-    elif way == "exec":
-        way = "simulated here"
-    gpus = ""
-    if node.gpus:
-        gpus = f"{node.gpus} x {node.gpu_type or 'GPU'}"
-    state = node.state
-    if node.reason:
-        state += f" ({node.reason})"
-    return engine, way, state, gpus
-
-
-def _other_names(nodes: Sequence[Node]) -> str:
-    from provision.adapters.clustershell import fold
-
-    aliases = {name for node in nodes for name in node.names.all() if name != node.name}
-    return fold(sorted(aliases)) if aliases else ""
-
-
-def _dashes(row: Iterable[str]) -> tuple[str, ...]:
-    return tuple(cell or "-" for cell in row)
-
-
-def _problem_text(report: NodeReport) -> str:
-    if report.verdict == "same":
-        return report.problems[0].message
-    messages = "; ".join(f"{each.reason}: {each.message}" for each in report.problems)
-    return f"{report.verdict}: {messages}"
-
-
-def _by_reason(
-    failures: Iterable[tuple[str, Sequence[NodeFailure]]],
-) -> dict[str, dict[str, str]]:
-    """Reason -> node -> message."""
-    reasons: dict[str, dict[str, str]] = {}
-    for name, node_failures in failures:
-        for failure in node_failures:
-            reasons.setdefault(failure.reason, {})[name] = failure.message
-    return reasons
-
-
-def _meaning(reason: str) -> str:
-    from provision.cluster.failures import REASONS
-
-    return REASONS[reason].meaning
-
-
-def _advice(reason: str) -> str:
-    from provision.cluster.failures import REASONS
-
-    return REASONS[reason].advice
+    source, reason = node.partition or node.context, node.reason
+    reached_by = transport(node, defaults)
+    return (
+        f"{node.engine} ({source})" if source else node.engine,
+        TRANSPORTS.get(reached_by, reached_by),
+        f"{node.state} ({reason})" if reason else node.state,
+        f"{node.gpus} x {node.gpu_type or 'GPU'}" if node.gpus else "",
+    )
 
 
 def _count_line(report: NodesReport) -> str:
     counts = dict.fromkeys(("fit", "unfit", "unknown", "same"), 0)
-    for each in report.nodes:
-        counts[each.verdict] += 1
+    for node in report.nodes:
+        counts[node.verdict] += 1
     names = {"same": "under another name"}
     parts = [f"{count} {names.get(verdict, verdict)}" for verdict, count in counts.items() if count]
     purpose = f" for {report.environment}" if report.environment else ""
     return f"{format_count(len(report.nodes), 'node')}{purpose}: {', '.join(parts)}"
 
 
-def _node_json(node: Node) -> dict[str, Any]:
+def _node_json(node: Node) -> dict[str, object]:
     return {
         "name": node.name,
-        "names": node.names,
+        "host": node.host,
         "engine": node.engine,
         "address": node.address,
         "state": node.state,

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from provision.cli.options import context_of, mirror_option, verb
+from provision.cli.options import mirror_option
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "--folder",
+@click.argument(
+    "folder",
+    required=False,
+    default=".",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path(),
-    metavar="DIR",
-    help="Folder that the notebooks are in.  [default: the current one]",
 )
 @click.option(
     "--port",
@@ -44,6 +44,8 @@ def notebook(
     **options: Any,
 ) -> None:
     """Start JupyterLab for an environment, and print its address.
+
+    FOLDER is where the notebooks are, by default the current folder.
 
     It listens on 127.0.0.1 only and asks for a token, which is in the address. New notebooks use the
     environment; kernels of others can be chosen. JupyterLab is installed once, in an environment of

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from provision.cli.cluster_options import inventory_option
-from provision.cli.options import (
-    context_of,
-    dry_run_option,
-    mirror_option,
-    no_wait_option,
-    verb,
-)
+from provision.cli.options import dry_run_option, mirror_option, no_wait_option
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -23,9 +18,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name")
 @click.option(
-    "--fast",
-    is_flag=True,
-    help="Compress with lz4 instead of zstd: less work to pack and to read, a larger file.",
+    "--compression",
+    type=click.Choice(["zstd", "lz4"]),
+    default="zstd",
+    show_default=True,
+    help="lz4: less work to pack and to read, a larger file; for squashfs only.",
 )
 @click.option(
     "--format",
@@ -33,16 +30,6 @@ if TYPE_CHECKING:
     default="squashfs",
     show_default=True,
     help="squashfs, which nodes mount; or tar (tar.zst), which nodes unpack.",
-)
-@click.option(
-    "--install-path",
-    "store",
-    type=click.Path(path_type=PurePosixPath),
-    metavar="PATH",
-    help=(
-        "Folder of the store on the nodes; the environment will be at PATH/envs/KEY.  "
-        "[default: as nodes.yml says, else /opt/provision]"
-    ),
 )
 @click.option(
     "-o",
@@ -62,7 +49,7 @@ def pack(
     """Pack a locked environment into one file for nodes.
 
     The file is a squashfs image (or tar.zst) of the environment as it will be on the nodes, with
-    byte code for every module. The same lock gives the same bytes. A JSON file next to it holds
+    byte code for every module; `path` of nodes.yml says where that is. The same lock gives the same bytes. A JSON file next to it holds
     hashes, and what the environment needs of a node. `provision ship` brings both to nodes.
 
     \b
@@ -72,8 +59,11 @@ def pack(
     from provision.verbs.pack.output import pack_json, pack_lines
 
     context = context_of(console, envs, options)
-    store = options["store"] or command.default_store(context, options["inventory"])
-    pack_options = command.PackOptions(format=options["format"], fast=options["fast"], store=store)
+    pack_options = command.PackOptions(
+        format=options["format"],
+        fast=options["compression"] == "lz4",
+        store=command.default_store(context, options["inventory"]),
+    )
     if options["dry_run"]:
         steps = command.preview(context, name, pack_options)
         document = {"steps": [{"stage": stage, "would": would} for stage, would in steps]}

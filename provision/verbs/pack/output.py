@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision_runtime.report.text import format_bytes
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from provision.cluster.pack import Pack
 
 
-def pack_json(pack: Pack, is_new: bool) -> dict[str, Any]:
+def pack_json(pack: Pack, is_new: bool) -> dict[str, object]:
     return {"image": pack.image, "made": is_new, **pack.sidecar}
 
 

@@ -46,8 +46,8 @@ class PackOptions:
             )
         if self.fast and self.format != "squashfs":
             raise InvalidSpec(
-                "--fast compresses with lz4, which is for squashfs only.",
-                advice="Leave out --fast or --format tar.",
+                "--compression lz4 is for squashfs only.",
+                advice="Leave out --compression or --format tar.",
             )
 
 
@@ -70,11 +70,11 @@ def pack(
     into, which nobody may write to but those whom the lab's nodes.yml trusts.
     """
     with locked_plan(context, BuildRequest(name=name)) as plan:
-        made, is_new = ensure_pack(context, plan, options, read_image=True)
+        packed, is_new = ensure_pack(context, plan, options, read_image=True)
         if output is not None:
             require_trusted_path(context.folders, output.absolute(), inventory)
-            made = packs.export(made, output.absolute())
-        return made, is_new
+            packed = packs.export(packed, output.absolute())
+        return packed, is_new
 
 
 def preview(context: Context, name: str, options: PackOptions) -> list[tuple[str, str]]:
@@ -173,9 +173,9 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
             facts,
             image,
         )
-        made = packs.publish(image, sidecar, folder)
+        packed = packs.publish(image, sidecar, folder)
     packs.remove_older(folder)
-    return made
+    return packed
 
 
 @contextlib.contextmanager

@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import (
-    all_option,
+from provision.cli.options import all_option, dry_run_option, no_wait_option
+from provision.cli.spec_options import (
     build_request,
-    context_of,
-    dry_run_option,
     name_argument,
-    no_wait_option,
-    print_outcomes,
     request_options,
     requests_of_all,
-    verb,
 )
+from provision.cli.verb import context_of, print_outcomes, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import output_file_option, verb
+from provision.cli.options import output_file_option
+from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import dry_run_option, prefix_option, verb
+from provision.cli.options import dry_run_option, prefix_option
+from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -96,7 +97,8 @@ def _run_in_image(
     import shlex
     import sys
 
-    from provision.cli.options import build_request, context_of
+    from provision.cli.spec_options import build_request
+    from provision.cli.verb import context_of
     from provision.core.process import exec_command
     from provision.launch import RunOptions
     from provision.workflow.image.image import run_argv

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.cluster_options import (
-    cluster_options,
-    connect_timeout_option,
-    fanout_option,
-    inventory_option,
-    selection_of,
-)
-from provision.cli.options import (
-    context_of,
-    dry_run_option,
-    no_wait_option,
-    option_group,
-    verb,
-)
+from provision.cli.cluster_options import cluster_options, inventory_option, selection_of
+from provision.cli.options import dry_run_option, no_wait_option, option_group
+from provision.cli.set_option import set_option, setting
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from provision.cli.console import Console
-    from provision.cluster.inventory import NodeSelection
+    from provision.workflow.ship.journal import Verb
+    from provision.workflow.ship.ship import ShipReport, ShipRequest
 
 on_or_resume_option = click.option(
     "--on",
@@ -36,9 +28,7 @@ on_or_resume_option = click.option(
         "`ssh:HOST,...` or `local`. Required without --resume."
     ),
 )
-ship_cluster_options = option_group(
-    on_or_resume_option, inventory_option, fanout_option, connect_timeout_option
-)
+ship_cluster_options = option_group(on_or_resume_option, inventory_option, section="Nodes")
 STORES = ("local", "shared")
 REGISTRY = "registry:"
 to_option = click.option(
@@ -56,35 +46,45 @@ store_option = click.option(
     help="local: every node has a store of its own. shared: all nodes see one store.  [default: "
     "local, or as nodes.yml says]",
 )
-stage_options = option_group(
-    click.option(
-        "--min",
-        "minimum",
-        default="all",
-        show_default=True,
-        metavar="NODES",
-        help="How many nodes must be ready before any is activated: `all`, `95%` or a number.",
-    ),
-    click.option(
-        "--retry",
-        "retries",
-        type=click.IntRange(0),
-        default=2,
-        show_default=True,
-        metavar="N",
-        help="Tries after a failure that may pass, in each stage on each node.",
-    ),
-    click.option(
-        "--deadline",
-        "deadline_s",
-        type=click.FloatRange(min=1),
-        default=120.0,
-        show_default=True,
-        metavar="S",
-        help="Time limit of a stage on a node, in seconds. Large files get more time, and "
-        "so do nodes that are up to three times as slow as most.",
-    ),
+minimum_option = click.option(
+    "--min",
+    "minimum",
+    default="all",
+    show_default=True,
+    metavar="NODES",
+    help="How many nodes must be ready before any is activated: `all`, `95%` or a number.",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchSettings:
+    """Of StageOptions."""
+
+    retries: int = setting(
+        click.IntRange(0),
+        "Tries after a failure that may pass, in each stage on each node.  [default: 2]",
+        default=2,
+    )
+    deadline: float = setting(
+        click.FloatRange(min=1),
+        "Time limit of a stage on a node, in seconds. Large files get more time, and so do nodes "
+        "that are up to three times as slow as most.  [default: 120]",
+        default=120.0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShipSettings(SwitchSettings):
+    """Of ShipOptions."""
+
+    tree: int = setting(
+        click.IntRange(0),
+        "How many nodes fetch the image from one node at the same time. 0: each node gets its copy "
+        "from this machine.  [default: 2]",
+        default=2,
+    )
+
+
 key_option = click.option(
     "--key", metavar="KEY", help="The environment to activate, as `envs/KEY` on the nodes."
 )
@@ -94,16 +94,8 @@ key_option = click.option(
 @click.argument("name")
 @ship_cluster_options
 @to_option
-@stage_options
-@click.option(
-    "--tree",
-    type=click.IntRange(0),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="How many nodes fetch the image from one node at the same time. 0: each node gets its "
-    "copy from this machine.",
-)
+@minimum_option
+@set_option(ShipSettings)
 @click.option(
     "--stage-only", is_flag=True, help="Send, verify and install the pack, but do not activate it."
 )
@@ -113,9 +105,7 @@ key_option = click.option(
 @dry_run_option
 @no_wait_option
 @verb
-def ship(
-    console: Console, name: str, envs: Path | None, resume: bool, dry_run: bool, **options: Any
-) -> int:
+def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Send a packed environment to nodes, verify it, and activate it.
 
     Sends the pack that `provision pack NAME` made to one node; nodes that have it pass it on. It is
@@ -129,12 +119,9 @@ def ship(
     provision ship train --on slurm:gpu
     provision ship train --on 'n[001-128]' --min 95%
     """
-    from provision.cli.console import output_width
-    from provision.cli.ship_output import ship_json, ship_lines
     from provision.cluster.inventory import find_inventory
     from provision.core.errors import InvalidSpec
     from provision.workflow.ship import ship as command
-    from provision.workflow.ship.shipment import ShipOptions
 
     target = options["target"] or ""
     if target and target not in STORES and not target.startswith(REGISTRY):
@@ -145,36 +132,15 @@ def ship(
     context = context_of(console, envs, options)
     inventory = find_inventory(context.folders.envs, options["inventory"])
     if options["on"] is None:
-        if not resume:
+        if not options["resume"]:
             raise InvalidSpec("--on is missing.", advice="Name nodes, or --resume the last ship.")
         options["on"], options["inventory"] = command.recorded_nodes(context, name)
-    selection = selection_of(envs, options)
-    ship_options = ShipOptions(
-        minimum=options["minimum"],
-        retries=options["retries"],
-        deadline_s=options["deadline_s"],
-        shared=_is_shared(options, selection),
-        tree=options["tree"],
-        stage_only=options["stage_only"],
-    )
+    request = _request(name, envs, options, inventory=inventory, resume=options["resume"])
     if target.startswith(REGISTRY):
-        place = target[len(REGISTRY) :]
-        report = command.ship_from_registry(
-            context, name, selection, place, ship_options, dry_run=dry_run
-        )
-        console.result("ship", ship_json(report), ship_lines(report, output_width()))
-        return 0 if report.succeeded else 1
-    report = command.ship(
-        context,
-        name,
-        selection,
-        ship_options,
-        inventory=inventory,
-        resume=resume,
-        dry_run=dry_run,
-    )
-    console.result("ship", ship_json(report), ship_lines(report, output_width()))
-    return 0 if report.succeeded else 1
+        report = command.ship_from_registry(context, request, target[len(REGISTRY) :])
+    else:
+        report = command.ship(context, request)
+    return _print(console, report)
 
 
 class OnNodes(click.Command):
@@ -194,7 +160,8 @@ class OnNodes(click.Command):
 @click.argument("name")
 @cluster_options
 @store_option
-@stage_options
+@minimum_option
+@set_option(SwitchSettings)
 @key_option
 @dry_run_option
 @no_wait_option
@@ -206,16 +173,15 @@ def activate(console: Console, name: str, envs: Path | None, **options: Any) -> 
     environment there again. Without --key, it takes the latest pack that this machine made. Running
     jobs stay in the environment that they started in.
     """
-    from provision.workflow.ship import ship as command
-
-    return _switch(console, command.activate, name, envs, options)
+    return _switch(console, "activate", name, envs, options)
 
 
 @click.command()
 @click.argument("name")
 @cluster_options
 @store_option
-@stage_options
+@minimum_option
+@set_option(SwitchSettings)
 @key_option
 @dry_run_option
 @no_wait_option
@@ -226,30 +192,52 @@ def rollback(console: Console, name: str, envs: Path | None, **options: Any) -> 
     Nodes keep the last three environments of a name. Nothing changes if fewer nodes than --min have
     the one before. A second rollback undoes the first.
     """
-    from provision.workflow.ship import ship as command
-
-    return _switch(console, command.rollback, name, envs, options)
+    return _switch(console, "rollback", name, envs, options)
 
 
 def _switch(
-    console: Console, switch: Any, name: str, envs: Path | None, options: dict[str, Any]
+    console: Console, verb: Verb, name: str, envs: Path | None, options: Mapping[str, Any]
 ) -> int:
-    from provision.cli.console import output_width
-    from provision.cli.ship_output import ship_json, ship_lines
-    from provision.workflow.ship.stages import StageOptions
+    from provision.workflow.ship import ship as command
+
+    context = context_of(console, envs, options)
+    request = _request(name, envs, options)
+    return _print(console, command.switch(context, verb, request, options["key"]))
+
+
+def _request(
+    name: str,
+    envs: Path | None,
+    options: Mapping[str, Any],
+    *,
+    inventory: Path | None = None,
+    resume: bool = False,
+) -> ShipRequest:
+    from provision.workflow.ship.ship import ShipRequest
+    from provision.workflow.ship.stages import ShipOptions
 
     selection = selection_of(envs, options)
-    stage_options = StageOptions(
+    ship_options = ShipOptions(
         minimum=options["minimum"],
-        retries=options["retries"],
-        deadline_s=options["deadline_s"],
-        shared=_is_shared(options, selection),
+        retries=options["settings"].retries,
+        deadline_s=options["settings"].deadline,
+        shared=(options["target"] or selection.defaults.store) == "shared",
+        tree=getattr(options["settings"], "tree", 0),
+        stage_only=options.get("stage_only", False),
     )
-    context = context_of(console, envs, options)
-    report = switch(context, name, selection, stage_options, options["key"], options["dry_run"])
+    return ShipRequest(
+        name=name,
+        selection=selection,
+        options=ship_options,
+        inventory=inventory,
+        resume=resume,
+        dry_run=options["dry_run"],
+    )
+
+
+def _print(console: Console, report: ShipReport) -> int:
+    from provision.cli.console import output_width
+    from provision.cli.ship_output import ship_json, ship_lines
+
     console.result("ship", ship_json(report), ship_lines(report, output_width()))
     return 0 if report.succeeded else 1
-
-
-def _is_shared(options: Mapping[str, Any], selection: NodeSelection) -> bool:
-    return (options["target"] or selection.defaults.store) == "shared"

@@ -7,17 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.cluster_options import connect_timeout_option, inventory_option, selection_of
-from provision.cli.options import (
-    build_request,
-    context_of,
-    environment_argument,
-    option_group,
-    prefix_option,
-    quick_option,
-    settings_option,
-    verb,
-)
+from provision.cli.cluster_options import inventory_option, selection_of
+from provision.cli.options import environment_argument, option_group, prefix_option, quick_option
+from provision.cli.spec_options import build_request, settings_option
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +29,9 @@ local_options = option_group(
         help="Save the measured bandwidths, or compare with the saved ones.",
     ),
     click.option(
-        "--out",
+        "-o",
+        "--output",
+        "out",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
         help="Folder for the report, logs and stack traces.  [default: in the user's data folder]",
@@ -62,7 +57,6 @@ node_options = option_group(
         ),
     ),
     inventory_option,
-    connect_timeout_option,
     click.option(
         "--nodes",
         "count",
@@ -105,7 +99,6 @@ node_options = option_group(
 NODE_OPTIONS = {
     "on": "--on",
     "inventory": "--inventory",
-    "connect_s": "--connect-timeout",
     "count": "--nodes",
     "pairs": "--pairs",
     "drain": "--drain",
@@ -204,7 +197,7 @@ def _nodes_request(
             )
     if "drain_max" in stated and "drain" not in stated:
         raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
-    selected = {name: stated.pop(name, None) for name in ("on", "inventory", "connect_s")}
+    selected = {name: stated.pop(name, None) for name in ("on", "inventory")}
     stated["pairs"] = "pairs" in stated or "drain" in stated
     return NodesRequest(selection=selection_of(envs, selected), **stated)
 

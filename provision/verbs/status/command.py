@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import context_of, verb
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console

@@ -1,4 +1,4 @@
-"""The way of an image to many nodes: from here to a few, and from node to node to all others.
+"""An image on its way to many nodes: from here to a few, and from node to node to all others.
 
 A node that has the whole image and verified it serves it to others, so at most three nodes get
 it from this machine, however many there are.
@@ -17,23 +17,23 @@ from typing import Any
 
 from provision.adapters import clustershell
 from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster import actions
+from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
 from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.pack import Pack, check_image
-from provision.cluster.remote import NodeAnswer, run_action, run_with_data, transport
+from provision.cluster.remote import Arguments, NodeReply, run_action, run_with_data, transport
 from provision.core.errors import TimedOut, ToolFailed, ToolMissing
 from provision.core.process import run_in_threads
 from provision.core.types import Progress
-from provision.workflow.ship.stages import LATE_FACTOR
+from provision.workflow.ship.stages import STRAGGLER_FACTOR, ShipOptions
 from provision.workflow.ship.states import TRANSIENT_REASONS
-from provision.workflow.ship.waves import Service, plan_wave
+from provision_runtime.node.results import StoreStatus
 from provision_runtime.report.text import format_bytes
 
 STAGE = "ship"
-
-
-# Copying, verifying and unpacking may be this slow before a node counts as late.
+# Copying, verifying and unpacking may be this slow before a node counts as a straggler.
 SLOWEST_BYTES_PER_S = 4 << 20
 # The nodes that get the image from this machine at most, however many there are.
 MOST_IMAGES_SENT = 3
@@ -44,58 +44,56 @@ SERVE_IDLE_S = 60.0
 # Above the ports that systems hand out to outgoing connections (32768 to 60999 on Linux).
 PORTS = range(61000, 65536)
 SEND_BYTES = 1 << 20
-# What a node needs to know of a pack.
+# The fields of StoredPack in provision_runtime/node/store.py.
 PACK_KEYS = ("name", "key", "format", "size", "sha256", "root")
 
 
-def node_pack(pack: Pack) -> dict[str, Any]:
-    """What every action on a node is told of a pack."""
-    return {key: pack.sidecar[key] for key in PACK_KEYS}
+def node_pack(pack: Pack) -> dict[str, object]:
+    """A pack as nodes record it."""
+    return {key: value for key, value in pack.sidecar.items() if key in PACK_KEYS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transfers:
-    """How an image is brought to nodes.
+class Service:
+    """One node that serves others in a round."""
 
-    run: what nodes are told of the run. tree: how many nodes fetch from one at the same time; 0:
-    every node gets its copy from here. retries: after a failure that may pass.
+    server: str
+    clients: tuple[str, ...]
+
+
+def plan_wave(
+    servers: Sequence[str], waiting: Sequence[str], *, clients_per_server: int, most_clients: int
+) -> list[Service]:
+    """The next round: as many of the waiting nodes as can be served, spread over all servers.
+
+    In each round every node that has the image serves a few that do not, so their number grows by a
+    factor. most_clients: in a round, of all servers together.
     """
-
-    pack: Pack
-    run: Mapping[str, str]
-    defaults: NodeDefaults
-    tree: int
-    retries: int
-    deadline_s: float
-
-    def time_limit_s(self, images: int = 1) -> float:
-        """For as many images over one connection."""
-        return self.deadline_s + images * self.pack.size / SLOWEST_BYTES_PER_S
-
-    def arguments(self, **more: Any) -> dict[str, Any]:
-        return {
-            "path": str(self.defaults.path),
-            "pack": node_pack(self.pack),
-            "sidecar": dict(self.pack.sidecar),
-            "run": dict(self.run),
-            **more,
-        }
+    count = min(len(waiting), clients_per_server * len(servers), most_clients)
+    used = servers[:count]
+    return [
+        Service(server=server, clients=tuple(waiting[number : count : len(used)]))
+        for number, server in enumerate(used)
+    ]
 
 
 class PackDistribution:
-    """One image on its way. on_answer: gets the last answer of each node. is_stopped: asked between
-    rounds."""
+    """One image on its way. run: as nodes record it. on_reply: gets the last reply of each node.
+    is_stopped: asked between rounds."""
 
     def __init__(
         self,
-        transfers: Transfers,
+        pack: Pack,
+        run: Mapping[str, str],
+        options: ShipOptions,
+        defaults: NodeDefaults,
         progress: Progress,
-        on_answer: Callable[[NodeAnswer], None],
+        on_reply: Callable[[NodeReply[Any]], None],
         is_stopped: Callable[[], bool],
     ) -> None:
-        self._transfers, self._progress = transfers, progress
-        self._on_answer, self._is_stopped = on_answer, is_stopped
-        self._pack = transfers.pack
+        self._pack, self._options, self._defaults = pack, options, defaults
+        self._progress, self._on_reply, self._is_stopped = progress, on_reply, is_stopped
+        self._arguments = {"path": str(defaults.path), "pack": node_pack(pack), "run": dict(run)}
         self._lock = threading.Lock()
         self._tries: Counter[str] = Counter()
         self._is_source_checked = False
@@ -106,127 +104,117 @@ class PackDistribution:
         self,
         waiting: Sequence[Node],
         servers: Sequence[Node],
-        statuses: Mapping[str, Mapping[str, Any]],
+        statuses: Mapping[str, StoreStatus],
     ) -> None:
         """Bring the image to all waiting nodes. servers: those that have it.
 
-        statuses: the latest answer to `store-status` of all of them.
+        statuses: the latest result of `store-status` of all of them.
         """
-        if transport(waiting[0], self._transfers.defaults) == "srun":
+        if transport(waiting[0], self._defaults) == "srun":
             self._bring_by_slurm(waiting, statuses)
             return
-        if self._transfers.tree == 0:
+        if self._options.tree == 0:
             self._send_to_all(waiting, statuses)
             return
         # What was begun is finished first: it takes the fewest bytes.
-        ordered = sorted(waiting, key=lambda node: -statuses[node.name]["received"])
-        queue, pool = list(ordered), list(servers)
+        queue = sorted(waiting, key=lambda node: -statuses[node.name]["received"])
+        pool = list(servers)
         sent = failed = 0
         while queue and not self._is_stopped():
             if pool:
                 queue = self._exchange(queue, pool, statuses)
             elif sent < MOST_IMAGES_SENT and failed < MOST_FAILED_SENDS:
                 node = queue.pop(0)
-                answer = self._send(node, statuses[node.name]["received"])
-                self._on_answer(answer)
-                if answer.failure is None:
+                reply = self._send(node, statuses[node.name]["received"])
+                self._on_reply(reply)
+                if reply.failure is None:
                     sent += 1
                     pool.append(node)
                 else:
                     failed += 1
             else:
-                self._give_up(queue)
+                size = format_bytes(self.sent_bytes)
+                message = f"{size} were sent from here, and no node could serve it to others"
+                self._fail_all(queue, message)
                 return
 
-    def _bring_by_slurm(
-        self, waiting: Sequence[Node], statuses: Mapping[str, Mapping[str, Any]]
-    ) -> None:
+    def _bring_by_slurm(self, waiting: Sequence[Node], statuses: Mapping[str, StoreStatus]) -> None:
         """Inside an allocation: sbcast reaches all of its nodes at once; a few nodes get theirs over
         a step of their own."""
         allocated = set(clustershell.expand(slurm_nodes.allocation() or ""))
         is_whole = {node.name for node in waiting} == allocated
-        if is_whole and len(waiting) > 1 and self._transfers.tree > 0:
+        if is_whole and len(waiting) > 1 and self._options.tree > 0:
             self._broadcast(waiting)
-        elif len(waiting) <= MOST_IMAGES_SENT or self._transfers.tree == 0:
+        elif len(waiting) <= MOST_IMAGES_SENT or self._options.tree == 0:
             self._send_to_all(waiting, statuses)
         else:
             names = slurm_host_list([node.name for node in waiting])
-            self._fail_all(
-                waiting, "no-server", f"sbcast reaches whole allocations only: salloc -w {names}"
-            )
+            self._fail_all(waiting, f"sbcast reaches whole allocations only: salloc -w {names}")
 
     def _broadcast(self, nodes: Sequence[Node]) -> None:
-        arguments = {
-            "path": str(self._transfers.defaults.path),
-            "name": self._pack.name,
-            "run": dict(self._transfers.run),
-        }
         self._check_source()
-        self._run_on(nodes, "store-prepare", arguments)
+        path = self._defaults.path
+        lease = {"path": str(path), "name": self._pack.name, "run": self._arguments["run"]}
+        self._run_on(nodes, actions.STORE_PREPARE, lease)
         self._progress.say(f"sbcast of {format_bytes(self._pack.size)} to {len(nodes)} nodes")
-        part = part_path(str(self._transfers.defaults.path), node_pack(self._pack))
+        part = part_path(str(path), self._pack)
         problem = ""
         try:
-            slurm_nodes.broadcast(self._pack.image, part, self._transfers.time_limit_s(len(nodes)))
+            slurm_nodes.broadcast(self._pack.image, part, self._time_limit_s(len(nodes)))
         except (ToolFailed, ToolMissing, TimedOut) as error:
             problem = error.message
         self.sent_bytes += self._pack.size
-        for answer in self._run_on(nodes, "store-verify", self._transfers.arguments()):
-            if answer.failure is not None and answer.failure.reason == "not-here":
+        for reply in self._run_on(nodes, actions.STORE_VERIFY, self._arguments):
+            if reply.failure is not None and reply.failure.reason == "not-here":
                 failure = NodeFailure(stage=STAGE, reason="cut-off", message=f"sbcast: {problem}")
-                answer = replace(answer, failure=failure)
-            self._on_answer(answer)
+                reply = replace(reply, failure=failure)
+            self._on_reply(reply)
 
     def _run_on(
-        self, nodes: Sequence[Node], action: str, arguments: Mapping[str, Any]
-    ) -> list[NodeAnswer]:
+        self, nodes: Sequence[Node], action: Action[ResultT], arguments: Arguments
+    ) -> list[NodeReply[ResultT]]:
         return run_action(
             nodes,
             action,
             arguments,
             stage=STAGE,
-            timeout_s=self._transfers.time_limit_s(),
-            defaults=self._transfers.defaults,
+            timeout_s=self._time_limit_s(),
+            defaults=self._defaults,
         )
 
-    def _give_up(self, nodes: Sequence[Node]) -> None:
-        sent = format_bytes(self.sent_bytes)
-        message = f"{sent} were sent from here, and no node could serve it to others"
-        self._fail_all(nodes, "no-server", message)
+    def _time_limit_s(self, images: int = 1) -> float:
+        """For as many images over one connection."""
+        return self._options.deadline_s + images * self._pack.size / SLOWEST_BYTES_PER_S
 
-    def _fail_all(self, nodes: Sequence[Node], reason: str, message: str) -> None:
-        failure = NodeFailure(stage=STAGE, reason=reason, message=message)
+    def _fail_all(self, nodes: Sequence[Node], message: str) -> None:
+        failure = NodeFailure(stage=STAGE, reason="no-server", message=message)
         for node in nodes:
-            self._on_answer(NodeAnswer(node=node, result=None, failure=failure))
+            self._on_reply(NodeReply(node=node, result=None, failure=failure))
 
-    def _send_to_all(
-        self, nodes: Sequence[Node], statuses: Mapping[str, Mapping[str, Any]]
-    ) -> None:
+    def _send_to_all(self, nodes: Sequence[Node], statuses: Mapping[str, StoreStatus]) -> None:
         def send(node: Node) -> None:
             if not self._is_stopped():
-                answer = self._send(node, statuses[node.name]["received"])
+                reply = self._send(node, statuses[node.name]["received"])
                 with self._lock:
-                    self._on_answer(answer)
+                    self._on_reply(reply)
 
-        run_in_threads(send, nodes, self._transfers.defaults.fanout)
+        run_in_threads(send, nodes, self._defaults.fanout)
 
-    def _send(self, node: Node, received: int) -> NodeAnswer:
+    def _send(self, node: Node, received: int) -> NodeReply[Any]:
         """Stream the rest of the image to one node over its own connection; try again after a
         failure that may pass, from where it stopped."""
         self._check_source()
         rest = format_bytes(self._pack.size - received)
         self._progress.say(f"sending {rest} to {node.name}")
-        for attempt in range(self._transfers.retries + 1):
-            answer = self._stream(node, received)
-            failure = answer.failure
-            if failure is None or failure.reason not in TRANSIENT_REASONS:
+        reply = self._stream(node, received)
+        for _ in range(self._options.retries):
+            if reply.failure is None or reply.failure.reason not in TRANSIENT_REASONS:
                 break
-            if attempt < self._transfers.retries:
-                status = self._ask_status(node)
-                if status is None:
-                    break
-                received = status["received"]
-        return answer
+            [status] = self._run_on([node], actions.STORE_STATUS, self._arguments)
+            if status.result is None:
+                break
+            reply = self._stream(node, status.result["received"])
+        return reply
 
     def _check_source(self) -> None:
         """Before the first byte is sent: our own disk may have damaged the image. Raises
@@ -236,7 +224,7 @@ class PackDistribution:
                 check_image(self._pack)
             self._is_source_checked = True
 
-    def _stream(self, node: Node, offset: int) -> NodeAnswer:
+    def _stream(self, node: Node, offset: int) -> NodeReply[Any]:
         def feed(descriptor: int) -> None:
             with self._pack.image.open("rb") as file:
                 position = offset
@@ -247,21 +235,16 @@ class PackDistribution:
 
         return run_with_data(
             node,
-            "store-receive",
-            self._transfers.arguments(offset=offset),
+            actions.STORE_RECEIVE,
+            {**self._arguments, "offset": offset},
             feed,
             stage=STAGE,
-            timeout_s=self._transfers.time_limit_s(),
-            defaults=self._transfers.defaults,
+            timeout_s=self._time_limit_s(),
+            defaults=self._defaults,
         )
 
-    def _ask_status(self, node: Node) -> Mapping[str, Any] | None:
-        arguments = {"path": str(self._transfers.defaults.path), "pack": node_pack(self._pack)}
-        [answer] = self._run_on([node], "store-status", arguments)
-        return answer.result
-
     def _exchange(
-        self, queue: list[Node], pool: list[Node], statuses: Mapping[str, Mapping[str, Any]]
+        self, queue: list[Node], pool: list[Node], statuses: Mapping[str, StoreStatus]
     ) -> list[Node]:
         """One round in which nodes of the pool serve nodes of the queue; the pool grows by those
         that succeeded. Returns the new queue."""
@@ -269,87 +252,76 @@ class PackDistribution:
         services = plan_wave(
             [node.name for node in pool],
             [node.name for node in queue],
-            clients_each=self._transfers.tree,
-            most_clients=self._transfers.defaults.fanout,
+            clients_per_server=self._options.tree,
+            most_clients=self._defaults.fanout,
         )
-        answers = self._run_round(services, nodes, statuses)
-        clients = {client for service in services for client in service.clients}
-        remaining = [node for node in queue if node.name not in clients]
+        replies = self._run_round(services, nodes, statuses)
+        remaining = [node for node in queue if node.name not in replies]
         for service in services:
-            server_failed = answers[service.server].failure is not None
-            reached = False
+            server_failed = replies[service.server].failure is not None
+            is_reachable = False
             for client in service.clients:
-                answer = answers[client]
-                reached = reached or not _is_unreachable(answer)
-                if self._is_worth_a_try(answer, server_failed):
+                reply = replies[client]
+                failure = reply.failure
+                is_reachable |= failure is None or failure.reason != "peer-unreachable"
+                if self._should_retry(reply, server_failed):
                     remaining.append(nodes[client])
                     continue
-                self._on_answer(answer)
-                if answer.failure is None:
+                self._on_reply(reply)
+                if failure is None:
                     self.copies_between_nodes += 1
                     pool.append(nodes[client])
-            if server_failed or not reached:
+            if server_failed or not is_reachable:
                 pool.remove(nodes[service.server])
         # Those that have served least come first.
         served = {service.server for service in services}
         pool.sort(key=lambda node: node.name in served)
         return remaining
 
-    def _is_worth_a_try(self, answer: NodeAnswer, server_failed: bool) -> bool:
-        if answer.failure is None or answer.failure.reason not in TRANSIENT_REASONS:
+    def _should_retry(self, reply: NodeReply[Any], server_failed: bool) -> bool:
+        if reply.failure is None or reply.failure.reason not in TRANSIENT_REASONS:
             return False
         if not server_failed:
-            self._tries[answer.node.name] += 1
-        return self._tries[answer.node.name] <= self._transfers.retries
+            self._tries[reply.node.name] += 1
+        return self._tries[reply.node.name] <= self._options.retries
 
     def _run_round(
         self,
         services: Sequence[Service],
         nodes: Mapping[str, Node],
-        statuses: Mapping[str, Mapping[str, Any]],
-    ) -> dict[str, NodeAnswer]:
+        statuses: Mapping[str, StoreStatus],
+    ) -> dict[str, NodeReply[Any]]:
         """All of them run at the same time, the servers first."""
-        arguments: dict[str, dict[str, Any]] = {}
-        ports = random.sample(PORTS, len(services))
-        for service, port in zip(services, ports):
-            tokens = {client: secrets.token_hex(16) for client in service.clients}
-            arguments[service.server] = {
+        servers: dict[str, Arguments] = {}
+        clients: dict[str, Arguments] = {}
+        for service, port in zip(services, random.sample(PORTS, len(services))):
+            tokens = [secrets.token_hex(16) for _ in service.clients]
+            servers[service.server] = {
+                **self._arguments,
                 "role": "serve",
-                "path": str(self._transfers.defaults.path),
-                "pack": node_pack(self._pack),
                 "port": port,
-                "tokens": list(tokens.values()),
+                "tokens": tokens,
                 "idle_s": SERVE_IDLE_S,
-                "run": self._transfers.run,
             }
-            server = {
-                "node": service.server,
-                "addresses": statuses[service.server]["addresses"],
-                "port": port,
-            }
-            for client, token in tokens.items():
-                arguments[client] = self._transfers.arguments(
-                    role="fetch", server=server, token=token
-                )
-        servers = [service.server for service in services]
-        participants = [*servers, *(name for name in arguments if name not in servers)]
-        answers = run_action(
-            [nodes[name] for name in participants],
-            "store-exchange",
+            addresses = statuses[service.server]["addresses"]
+            server = {"node": service.server, "addresses": addresses, "port": port}
+            fetch = {**self._arguments, "role": "fetch", "server": server}
+            for client, token in zip(service.clients, tokens):
+                clients[client] = {**fetch, "token": token}
+        arguments = {**servers, **clients}
+        replies = run_action(
+            [nodes[name] for name in arguments],
+            actions.STORE_EXCHANGE,
             lambda node: arguments[node.name],
             stage=STAGE,
-            timeout_s=self._transfers.time_limit_s(max(self._transfers.tree, 1)),
-            late_factor=LATE_FACTOR,
-            defaults=replace(self._transfers.defaults, fanout=len(participants)),
+            timeout_s=self._time_limit_s(max(self._options.tree, 1)),
+            straggler_factor=STRAGGLER_FACTOR,
+            defaults=replace(self._defaults, fanout=len(arguments)),
         )
-        return {answer.node.name: answer for answer in answers}
+        return {reply.node.name: reply for reply in replies}
 
 
-def part_path(store: str, pack: Mapping[str, Any]) -> str:
-    """Where a node expects an image on its way; provision_runtime/node/store.py says the same, and
+def part_path(store: str, pack: Pack) -> str:
+    """Where a node expects an image on its way; provision_runtime/node/store.py has the same, and
     a test compares them."""
-    return f"{store}/staging/{pack['key']}.{pack['sha256'][:16]}.part"
-
-
-def _is_unreachable(answer: NodeAnswer) -> bool:
-    return answer.failure is not None and answer.failure.reason == "peer-unreachable"
+    return f"{store}/staging/{pack.key}.{pack.sidecar['sha256'][:16]}.part"

@@ -9,9 +9,9 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Literal, TypedDict
 
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.core.errors import IntegrityError
@@ -20,21 +20,42 @@ from provision.core.paths import make_private_directory
 from provision.core.schema import schema_error
 from provision.workflow.ship.states import NodeState, State
 
+Verb = Literal["ship", "activate", "rollback"]
 SCHEMA = 1
-KEPT_JOURNALS = 20
+RETAINED_JOURNALS = 20
+
+
+class JournalHeader(TypedDict, total=False):
+    """The first line of a journal. schema and run: only in the file."""
+
+    schema: int
+    run: str
+    verb: Verb
+    name: str
+    key: str
+    on: str
+    inventory: str | None
+    nodes: list[str]
+
+
+class JournalEvent(TypedDict, total=False):
+    """A change of a node's state. stage, reason, message: of a failure."""
+
+    at: float
+    node: str
+    state: State
+    stage: str
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedShipment:
-    """What a journal says. header: the first line: verb, key, nodes and options of the run."""
+    """A journal that was read. states: the latest of each node."""
 
     path: Path
-    header: Mapping[str, Any]
+    header: JournalHeader
     states: Mapping[str, NodeState]
-
-    @property
-    def run_id(self) -> str:
-        return str(self.header["run"])
 
 
 class ShipJournal:
@@ -45,11 +66,9 @@ class ShipJournal:
         self.path, self.run_id, self._file = path, run_id, file
 
     def record(self, node: str, state: NodeState) -> None:
-        line: dict[str, Any] = {"at": round(time.time(), 3), "node": node, "state": state.state}
+        line: JournalEvent = {"at": round(time.time(), 3), "node": node, "state": state.state}
         if state.failure is not None:
-            line["stage"] = state.failure.stage
-            line["reason"] = state.failure.reason
-            line["message"] = state.failure.message
+            line.update(asdict(state.failure))  # type: ignore[typeddict-item]
         self._file.write(json.dumps(line) + "\n")
 
     def sync(self) -> None:
@@ -65,10 +84,10 @@ def new_run_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
-def create(folder: Path, run_id: str, header: Mapping[str, Any]) -> ShipJournal:
+def create(folder: Path, run_id: str, header: JournalHeader) -> ShipJournal:
     """Begin the journal of a run. Removes the oldest journals of this environment."""
     make_private_directory(folder)
-    for old in sorted(folder.glob("*.jsonl"))[: -KEPT_JOURNALS + 1]:
+    for old in sorted(folder.glob("*.jsonl"))[: -RETAINED_JOURNALS + 1]:
         old.unlink()
     path = folder / f"{run_id}.jsonl"
     # Whoever may write to it decides which nodes.yml `--resume` reads.
@@ -83,14 +102,14 @@ def create(folder: Path, run_id: str, header: Mapping[str, Any]) -> ShipJournal:
 def reopen(recorded: RecordedShipment) -> ShipJournal:
     """Go on with the journal of an earlier run."""
     file = recorded.path.open("a", encoding="utf-8", buffering=1)
-    return ShipJournal(recorded.path, recorded.run_id, file)
+    return ShipJournal(recorded.path, recorded.header["run"], file)
 
 
-def latest(folder: Path, verb: str = "ship") -> RecordedShipment | None:
-    """The newest journal of a verb in a folder; None if there is none. Raises IntegrityError."""
+def latest(folder: Path) -> RecordedShipment | None:
+    """The newest journal of a ship in a folder; None if there is none. Raises IntegrityError."""
     for path in sorted(folder.glob("*.jsonl"), reverse=True):
         recorded = read(path)
-        if recorded.header["verb"] == verb:
+        if recorded.header["verb"] == "ship":
             return recorded
     return None
 
@@ -98,34 +117,31 @@ def latest(folder: Path, verb: str = "ship") -> RecordedShipment | None:
 def read(path: Path) -> RecordedShipment:
     """A journal. Its last line may have been cut off when the machine lost power. Raises
     IntegrityError."""
-    lines = []
     texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    for number, text in enumerate(texts):
+    lines = []
+    for number, text in enumerate(texts, 1):
         try:
             lines.append(parse_json(text))
         except ValueError as error:
-            if number == len(texts) - 1 and lines:
-                break
-            raise IntegrityError(
-                f"{path}: line {number + 1} is not JSON.", advice="Ship without --resume."
-            ) from error
+            if number < len(texts) or number == 1:
+                raise _damaged(path, f"line {number} is not JSON") from error
     problem = schema_error({"lines": lines}, "ship-journal")
     if problem:
-        raise IntegrityError(f"{path}: {problem}.", advice="Ship without --resume.")
+        raise _damaged(path, problem)
+    header: JournalHeader = lines[0]
+    events: list[JournalEvent] = lines[1:]
     states = {}
-    for line in lines[1:]:
-        if line.get("reason", "bad-answer") not in REASONS:
-            raise IntegrityError(
-                f"{path}: {line['reason']!r} is no reason that this provision knows.",
-                advice="Ship without --resume.",
+    for event in events:
+        failure = None
+        if "reason" in event:
+            if event["reason"] not in REASONS:
+                raise _damaged(path, f"{event['reason']!r} is no reason that this provision has")
+            failure = NodeFailure(
+                stage=event["stage"], reason=event["reason"], message=event["message"]
             )
-        states[line["node"]] = _state(line)
-    return RecordedShipment(path=path, header=lines[0], states=states)
+        states[event["node"]] = NodeState(state=event["state"], failure=failure)
+    return RecordedShipment(path=path, header=header, states=states)
 
 
-def _state(line: Mapping[str, Any]) -> NodeState:
-    state: State = line["state"]
-    failure = None
-    if "reason" in line:
-        failure = NodeFailure(stage=line["stage"], reason=line["reason"], message=line["message"])
-    return NodeState(state=state, failure=failure)
+def _damaged(path: Path, problem: str) -> IntegrityError:
+    return IntegrityError(f"{path}: {problem}.", advice="Ship without --resume.")

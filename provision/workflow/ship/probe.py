@@ -1,21 +1,20 @@
 """The question of a ship that has nothing to do: is this image active there already?
 
 A shell script, because starting Python on a node takes several times as long as the answer. It
-prints the line that the node program would print. It answers no more than "yes"; any doubt is a
+prints the line that the node program would print. It replies no more than "yes"; any doubt is a
 "no", and the node program then looks closer (provision_runtime/node/store_status.py).
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
 
+from provision.cluster.pack import Pack
 from provision_runtime.node.program import MARK, SIMULATED_NAME
 
 # `stat` is the only program that it starts. Two of its words are compared with the records of the
 # store; the shell's `read` takes a line of a file. Then owners and permissions: of everything that
-# leads to the environment, without following links, it knows the usual ones, and all others are a
+# leads to the environment, without following links, it accepts the common ones, and all others are a
 # doubt (41ed is drwxr-xr-x, as stat(2) has it). A server of FUSE may say what it likes.
 _SCRIPT = """\
 store={store}
@@ -31,8 +30,8 @@ if [ -n "$verified" ] && [ -n "$installed" ] && [ "$store/"{name} -ef "$store/en
     *'"inode": '"$1,"*'"mtime_ns": '"$3"?????????,*{sha256}*'"size": '"$2}}"*) is_verified=true ;;
   esac
   case "$installed" in
-    *{sha256}*'"way": "tree"'*) is_installed=true ;;
-    *{sha256}*'"way": "kernel"'*) [ "$9" != "${{14}}" ] && is_installed=true ;;
+    *'"method": "tree"'*{sha256}*) is_installed=true ;;
+    *'"method": "kernel"'*{sha256}*) [ "$9" != "${{14}}" ] && is_installed=true ;;
   esac
   [ $# = 20 ] && $is_verified && $is_installed && active=true
   python=${{20}}
@@ -72,16 +71,16 @@ printf '\\n%s{{"identity": ["%s", "%s"], "slurm_node": %s, "result": {{"active":
 """
 
 
-def probe_script(path: str, pack: Mapping[str, Any], suffix: str, readers: str = "") -> str:
+def probe_script(path: str, pack: Pack, suffix: str, readers: str = "") -> str:
     """The script for a store and a pack. suffix: of the image's file. readers: of nodes.yml."""
     parts = [shlex.quote(part) for part in path.split("%h")]
     return _SCRIPT.format(
         store=f'"${SIMULATED_NAME}"'.join(parts) if len(parts) > 1 else parts[0],
-        key=shlex.quote(pack["key"]),
-        name=shlex.quote(pack["name"]),
+        key=shlex.quote(pack.key),
+        name=shlex.quote(pack.name),
         suffix=suffix,
         readers=shlex.quote(readers),
-        sha256=pack["sha256"],
+        sha256=pack.sidecar["sha256"],
         simulated=SIMULATED_NAME,
         mark=shlex.quote(MARK),
     )

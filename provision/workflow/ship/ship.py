@@ -8,11 +8,10 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
 
 from provision.cluster import pack as packs
 from provision.cluster.inventory import NodeSelection
@@ -23,27 +22,29 @@ from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
 from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship.activation import Activation
-from provision.workflow.ship.journal import RecordedShipment, ShipJournal
+from provision.workflow.ship.journal import JournalHeader, RecordedShipment, ShipJournal, Verb
 from provision.workflow.ship.registry_shipment import RegistryShipment
-from provision.workflow.ship.shipment import Shipment, ShipOptions
-from provision.workflow.ship.stages import RunIdentity, StageOptions, StageRun
-from provision.workflow.ship.states import CommonFailure, NodeState, State, required_nodes
+from provision.workflow.ship.shipment import Shipment
+from provision.workflow.ship.stages import RunIdentity, ShipOptions, StageRun
+from provision.workflow.ship.states import (
+    CommonFailure,
+    NodeDetails,
+    NodeState,
+    State,
+    required_nodes,
+)
 
 # provision.lockfile.FILE; importing that package would take as long as asking 20 nodes.
 LOCK_FILE = "conda-lock.yml"
-
-Verb = Literal["ship", "activate", "rollback"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShipReport:
     """What a verb did, by node where it differs.
 
-    goal: the state that nodes should reach; required: how many of them. ways: how the environment
-    was installed. removed: older environments; in_use: those that would be removed, and stay because
-    jobs use them. stopped: the reason for which too many nodes failed, if that ended the run. notes:
-    why only the account that ships can start it. sent_bytes: by this machine. journal: None for a
-    dry run.
+    goal: the state that nodes should reach; required: how many of them. stopped: the reason for
+    which too many nodes failed, if that ended the run. sent_bytes: by this machine. journal: None for
+    a dry run.
     """
 
     verb: Verb
@@ -52,11 +53,8 @@ class ShipReport:
     goal: State
     required: int
     states: Mapping[str, NodeState]
-    ways: Mapping[str, str]
-    removed: Mapping[str, Sequence[str]]
-    in_use: Mapping[str, Sequence[str]]
+    details: Mapping[str, NodeDetails]
     stopped: CommonFailure | None
-    notes: Mapping[str, str] = field(default_factory=dict)
     size: int = 0
     sent_bytes: int = 0
     copies_between_nodes: int = 0
@@ -80,224 +78,178 @@ class ShipReport:
         return len(possible) >= self.required
 
 
-def ship(
-    context: Context,
-    name: str,
-    selection: NodeSelection,
-    options: ShipOptions,
-    *,
-    inventory: Path | None = None,
-    resume: bool = False,
-    dry_run: bool = False,
-) -> ShipReport:
-    """Bring an environment's latest pack to nodes and activate it there.
+@dataclass(frozen=True, kw_only=True)
+class ShipRequest:
+    """inventory: the nodes.yml that the selection was made with, if any. resume: go on with the
+    latest ship of this environment from here."""
 
-    inventory: the nodes.yml that the selection was made with, if any. resume: go on with the latest
-    ship of this environment from here.
-    """
-    refuse_mistyped_name(context.folders, specs.check_name(name))
-    pack = packs.read_pack(packs.pack_path(context.folders, name))
+    name: str
+    selection: NodeSelection
+    options: ShipOptions
+    inventory: Path | None = None
+    resume: bool = False
+    dry_run: bool = False
+
+
+def ship(context: Context, request: ShipRequest) -> ShipReport:
+    """Bring an environment's latest pack to nodes and activate it there."""
+    selection, options = request.selection, request.options
+    refuse_mistyped_name(context.folders, specs.check_name(request.name))
+    pack = packs.read_pack(packs.pack_path(context.folders, request.name))
     _warn_if_outdated(context, pack)
-    with _ship_lock(context, name):
-        recorded = _recorded(context, pack) if resume else None
-        _check_path(pack, selection)
-        required = required_nodes(options.minimum, len(selection.nodes))
-        journal = None
-        if not dry_run:
-            journal = _open_journal(
-                context, "ship", pack.name, pack.key, selection, inventory, recorded
-            )
-        with _closing(journal, context):
-            shipment = Shipment(
-                selection,
-                pack,
-                _identity(context, journal),
-                options,
-                journal,
-                context.progress,
-                finished=_finished_nodes(recorded, selection),
-            )
-            if dry_run:
-                shipment.check(shipment.in_state("pending"), options.deadline_s)
-            else:
-                shipment.ship()
+    _check_path(pack, selection)
+    required = required_nodes(options.minimum, len(selection.nodes))
+    with _recorded_run(context, "ship", request, pack.key) as run:
+        shipment = Shipment(
+            selection, pack, run.identity, options, run.journal, context.progress, run.finished
+        )
+        if request.dry_run:
+            shipment.check(shipment.in_state("pending"), options.deadline_s)
+        else:
+            shipment.ship()
     return dataclasses.replace(
-        _report("ship", pack.key, shipment, journal),
-        goal="passed" if options.stage_only else "active",
+        _report("ship", pack.key, request, shipment, run.journal),
         required=min(required, len(shipment.states)),
-        size=pack.sidecar["size"],
+        size=pack.size,
         sent_bytes=shipment.distribution.sent_bytes,
         copies_between_nodes=shipment.distribution.copies_between_nodes,
-        dry_run=dry_run,
     )
 
 
-def ship_from_registry(
-    context: Context,
-    name: str,
-    selection: NodeSelection,
-    place: str,
-    options: ShipOptions,
-    *,
-    dry_run: bool = False,
-) -> ShipReport:
+def ship_from_registry(context: Context, request: ShipRequest, image: str) -> ShipReport:
     """Have nodes pull an image by the digest that its registry has for a reference now.
 
-    Raises what `image show` raises for a registry that does not answer.
+    Raises what `image show` raises for a registry that does not respond.
     """
     from provision import image as images  # a ship of a pack has no use for it, and starts faster
 
-    specs.check_name(name)
-    required_nodes(options.minimum, len(selection.nodes))
-    tag = images.parse_registry_reference(place)
+    specs.check_name(request.name)
+    required_nodes(request.options.minimum, len(request.selection.nodes))
+    tag = images.parse_registry_reference(image)
     remote = images.find_remote(tag)
-    reference = tag.with_digest(remote.digest)
-    with _ship_lock(context, name):
-        journal = None
-        if not dry_run:
-            journal = _open_journal(context, "ship", name, reference, selection, None, None)
-        with _closing(journal, context):
-            identity = _identity(context, journal)
-            run = RegistryShipment(selection, name, identity, options, journal, context.progress)
-            size = remote.size
-            if not dry_run:
-                run.ship(reference, size, stage_only=options.stage_only)
-    return dataclasses.replace(
-        _report("ship", reference, run, journal),
-        goal="passed" if options.stage_only else "active",
-        size=size,
-        dry_run=dry_run,
-        from_registry=True,
-    )
+    reference, size = tag.with_digest(remote.digest), remote.size
+    with _recorded_run(context, "ship", request, reference) as run:
+        shipment = RegistryShipment(
+            request.selection,
+            request.name,
+            run.identity,
+            request.options,
+            run.journal,
+            context.progress,
+        )
+        if not request.dry_run:
+            shipment.ship(reference, size)
+    report = _report("ship", reference, request, shipment, run.journal)
+    return dataclasses.replace(report, size=size, from_registry=True)
 
 
-def activate(
-    context: Context,
-    name: str,
-    selection: NodeSelection,
-    options: StageOptions,
-    key: str | None,
-    dry_run: bool = False,
-) -> ShipReport:
-    """Make an environment that nodes have the active one. key: None for the latest pack here."""
+def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) -> ShipReport:
+    """Make an environment that nodes have the active one. key: None for the latest pack here, or to
+    roll back to the one that was active before."""
+    name = request.name
     refuse_mistyped_name(context.folders, specs.check_name(name))
-    if key is None:
+    if key is None and verb == "activate":
         key = packs.read_pack(packs.pack_path(context.folders, name)).key
-    return _switch(context, "activate", name, selection, options, key, dry_run)
-
-
-def rollback(
-    context: Context,
-    name: str,
-    selection: NodeSelection,
-    options: StageOptions,
-    key: str | None,
-    dry_run: bool = False,
-) -> ShipReport:
-    """Go back to the environment that was active before. key: None for the one before."""
-    refuse_mistyped_name(context.folders, specs.check_name(name))
-    return _switch(context, "rollback", name, selection, options, key, dry_run)
-
-
-def _switch(
-    context: Context,
-    verb: Verb,
-    name: str,
-    selection: NodeSelection,
-    options: StageOptions,
-    key: str | None,
-    dry_run: bool,
-) -> ShipReport:
-    required_nodes(options.minimum, len(selection.nodes))
+    required_nodes(request.options.minimum, len(request.selection.nodes))
     if key is not None and not re.fullmatch(re.escape(name) + "-[0-9a-f]{12}", key):
         raise InvalidSpec(
             f"--key {key} is not a key of {name}.",
             advice=f"Keys look like {name}-0123456789ab: the folders in `envs` on the nodes.",
         )
-    with _ship_lock(context, name):
-        journal = None
-        if not dry_run:
-            journal = _open_journal(context, verb, name, key or "", selection, None, None)
-        with _closing(journal, context):
-            identity = _identity(context, journal)
-            run = Activation(selection, name, identity, options, journal, context.progress)
-            histories = run.ask_history()
-            if key is None:
-                key = run.previous_key(histories)
-            if key is not None:
-                run.select(key, histories)
-            if key is not None and not dry_run:
-                run.switch(key)
-    report = _report(verb, key or "", run, journal)
-    return dataclasses.replace(report, dry_run=dry_run)
+    with _recorded_run(context, verb, request, key or "") as run:
+        activation = Activation(
+            request.selection,
+            name,
+            run.identity,
+            request.options,
+            run.journal,
+            context.progress,
+        )
+        histories = activation.ask_history()
+        if key is None:
+            key = activation.previous_key(histories)
+        if key is not None:
+            activation.select(key, histories)
+        if key is not None and not request.dry_run:
+            activation.switch(key)
+    return _report(verb, key or "", request, activation, run.journal)
 
 
-def _report(verb: Verb, key: str, run: StageRun, journal: ShipJournal | None) -> ShipReport:
+def _report(
+    verb: Verb, key: str, request: ShipRequest, run: StageRun, journal: ShipJournal | None
+) -> ShipReport:
     return ShipReport(
         verb=verb,
         name=run.name,
         key=key,
-        goal="active",
+        goal="passed" if request.options.stage_only else "active",
         required=run.required(),
         states=dict(run.states),
-        ways=dict(run.ways),
-        notes=dict(run.notes),
-        removed=dict(run.removed),
-        in_use=dict(run.in_use),
+        details=dict(run.details),
         stopped=run.stopped,
+        dry_run=request.dry_run,
         journal=journal.path if journal else None,
     )
 
 
-@contextmanager
-def _ship_lock(context: Context, name: str) -> Iterator[None]:
-    """One run of an environment from here at a time. Builds and packs may go on meanwhile."""
-    with environment_lock(context.folders, f"{name}.ship", context.progress, wait=context.wait):
-        yield
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """journal: None for a dry run. finished: the nodes that an earlier part of it activated."""
+
+    identity: RunIdentity
+    journal: ShipJournal | None
+    finished: list[str]
 
 
 @contextmanager
-def _closing(journal: ShipJournal | None, context: Context) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        if journal is not None:
-            context.progress.warn(
-                f"what nodes answered is in {journal.path}; others may have changed too. The same "
-                "command again asks them, and goes on from there"
+def _recorded_run(context: Context, verb: Verb, request: ShipRequest, key: str) -> Iterator[_Run]:
+    """One run of an environment from here at a time, with its journal. Builds and packs may go on
+    meanwhile."""
+    lock = f"{request.name}.ship"
+    with environment_lock(context.folders, lock, context.progress, wait=context.wait):
+        recorded = _latest_ship(context, request.name) if request.resume else None
+        if recorded is not None and recorded.header["key"] != key:
+            raise InvalidSpec(
+                f"The last ship of {request.name} was of {recorded.header['key']}, and the pack is "
+                f"{key} now.",
+                advice="Leave out --resume: nothing is sent twice either way.",
             )
-        raise
-    finally:
-        if journal is not None:
-            journal.close()
+        journal = None
+        if recorded is not None and not request.dry_run:
+            journal = ship_journal.reopen(recorded)
+        elif not request.dry_run:
+            header: JournalHeader = {
+                "verb": verb,
+                "name": request.name,
+                "key": key,
+                "on": request.selection.text,
+                "inventory": str(request.inventory.absolute()) if request.inventory else None,
+                "nodes": [node.name for node in request.selection.nodes],
+            }
+            run_id = ship_journal.new_run_id()
+            journal = ship_journal.create(_journals(context, request.name), run_id, header)
+        states = recorded.states if recorded else {}
+        names = [node.name for node in request.selection.nodes if node.name in states]
+        try:
+            yield _Run(
+                identity=_identity(context, journal),
+                journal=journal,
+                finished=[name for name in names if states[name].state == "active"],
+            )
+        except KeyboardInterrupt:
+            if journal is not None:
+                context.progress.warn(
+                    f"the states of nodes up to now are in {journal.path}; others may have changed "
+                    "too. The same command again asks them, and goes on from there"
+                )
+            raise
+        finally:
+            if journal is not None:
+                journal.close()
 
 
 def _journals(context: Context, name: str) -> Path:
     return context.folders.data / "ships" / name
-
-
-def _open_journal(
-    context: Context,
-    verb: Verb,
-    name: str,
-    key: str,
-    selection: NodeSelection,
-    inventory: Path | None,
-    recorded: RecordedShipment | None,
-) -> ShipJournal:
-    if recorded is not None:
-        return ship_journal.reopen(recorded)
-    header: dict[str, Any] = {
-        "verb": verb,
-        "name": name,
-        "key": key,
-        "on": selection.text,
-        "inventory": str(inventory.absolute()) if inventory else None,
-        "nodes": [node.name for node in selection.nodes],
-        "options": {},
-    }
-    run_id = ship_journal.new_run_id()
-    return ship_journal.create(_journals(context, name), run_id, header)
 
 
 def _warn_if_outdated(context: Context, pack: Pack) -> None:
@@ -315,9 +267,8 @@ def _warn_if_outdated(context: Context, pack: Pack) -> None:
 def recorded_nodes(context: Context, name: str) -> tuple[str, Path | None]:
     """The nodes of the latest run of an environment: its --on and its nodes.yml. Raises
     InvalidSpec."""
-    recorded = _latest_ship(context, specs.check_name(name))
-    inventory = recorded.header["inventory"]
-    return recorded.header["on"], Path(inventory) if inventory else None
+    header = _latest_ship(context, specs.check_name(name)).header
+    return header["on"], Path(header["inventory"]) if header["inventory"] else None
 
 
 def _latest_ship(context: Context, name: str) -> RecordedShipment:
@@ -329,38 +280,17 @@ def _latest_ship(context: Context, name: str) -> RecordedShipment:
     return recorded
 
 
-def _recorded(context: Context, pack: Pack) -> RecordedShipment:
-    """The latest run of this environment. Raises InvalidSpec if it was of another pack."""
-    recorded = _latest_ship(context, pack.name)
-    if recorded.header["key"] != pack.key:
-        raise InvalidSpec(
-            f"The last ship of {pack.name} was of {recorded.header['key']}, and the pack is "
-            f"{pack.key} now.",
-            advice="Leave out --resume: nothing is sent twice either way.",
-        )
-    return recorded
-
-
-def _finished_nodes(recorded: RecordedShipment | None, selection: NodeSelection) -> list[str]:
-    if recorded is None:
-        return []
-    names = {node.name for node in selection.nodes}
-    return [
-        name for name, state in recorded.states.items() if state.state == "active" and name in names
-    ]
-
-
 def _check_path(pack: Pack, selection: NodeSelection) -> None:
     """Raise InvalidSpec if the pack's scripts name another path than the nodes have."""
     path = selection.defaults.path
     if all(node.engine == "exec" for node in selection.nodes):
         return  # simulated nodes have a path each
-    expected = PurePosixPath(path, "envs", pack.key)
-    if pack.install_path != expected:
+    packed_for = PurePosixPath(pack.sidecar["install_path"]).parents[1]
+    if packed_for != path:
         raise InvalidSpec(
-            f"{pack.key} was packed for {pack.install_path.parents[1]}, and the nodes' path is "
-            f"{path}.",
-            advice=f"`provision pack {pack.name} --install-path {path}`, or `path:` in nodes.yml.",
+            f"{pack.key} was packed for {packed_for}, and the nodes' path is {path}.",
+            advice=f"Write `path: {path}` under `defaults:` in nodes.yml, and `provision pack "
+            f"{pack.name}`; or correct `path:` there.",
         )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,11 +13,11 @@ from provision.core.errors import InvalidSpec
 
 # pending: not asked yet. fit: it could take the image. shipped: the image is there, and not verified
 # yet. verified: its bytes are right. passed: it is installed and its Python starts. active: jobs use
-# it. unknown: it did not answer in time, so it may be in any state up to the one it was asked for.
+# it. unknown: it did not respond in time, so it may be in any state up to the one it was asked for.
 State = Literal["pending", "fit", "shipped", "verified", "passed", "active", "failed", "unknown"]
 
 # Failures after which nobody knows what the node has done.
-UNKNOWN_REASONS = frozenset({"timed-out", "connection-lost", "killed", "bad-answer", "unread"})
+UNKNOWN_REASONS = frozenset({"timed-out", "connection-lost", "killed", "bad-reply", "unread"})
 # Failures that another try may not have. A host that is down is not tried again: that takes long,
 # and --resume does it.
 TRANSIENT_REASONS = frozenset(
@@ -26,7 +25,7 @@ TRANSIENT_REASONS = frozenset(
         "connection-lost",
         "connection-closed",
         "killed",
-        "bad-answer",
+        "bad-reply",
         "cut-off",
         "wrong-bytes",
         "peer-unreachable",
@@ -52,6 +51,18 @@ class NodeState:
         if self.failure is None:
             return self.state
         return f"{self.state}:{self.failure.stage}:{self.failure.reason}"
+
+
+@dataclass(kw_only=True)
+class NodeDetails:
+    """What else a run learned of a node. method: by which the environment was installed. note: why
+    only the account that ships can start it. removed: older environments; in_use: those that would
+    be removed, and stay because jobs use them."""
+
+    method: str | None = None
+    note: str = ""
+    removed: Sequence[str] = ()
+    in_use: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,19 +107,14 @@ def common_failure(states: Mapping[str, NodeState], required: int) -> CommonFail
 
     One node is never a pattern.
     """
-    reasons: Counter[tuple[str, str]] = Counter()
-    for state in states.values():
+    groups: dict[tuple[str, str], list[str]] = {}
+    for node, state in states.items():
         if state.failure is not None:
-            reasons[state.failure.stage, state.failure.reason] += 1
-    total = len(states)
-    for reason, count in reasons.most_common(1):
-        if count < 2 or count <= COMMON_SHARE * total or count <= total - required:
-            return None
-        nodes = []
-        for node, state in states.items():
-            if state.failure and (state.failure.stage, state.failure.reason) == reason:
-                nodes.append(node)
-        failure = states[nodes[0]].failure
-        assert failure is not None
-        return CommonFailure(failure=failure, nodes=tuple(nodes), total=total)
-    return None
+            groups.setdefault((state.failure.stage, state.failure.reason), []).append(node)
+    nodes = max(groups.values(), key=len, default=[])
+    count, total = len(nodes), len(states)
+    if count < 2 or count <= COMMON_SHARE * total or count <= total - required:
+        return None
+    failure = states[nodes[0]].failure
+    assert failure is not None
+    return CommonFailure(failure=failure, nodes=tuple(nodes), total=total)

@@ -11,14 +11,17 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TypedDict, cast
+from typing import cast
 
+from provision.cluster import actions
+from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure, message_line
 from provision.cluster.inventory import Node, NodeDefaults
-from provision.cluster.remote import NodeAnswer, run_action, transport
+from provision.cluster.remote import NodeReply, run_action, transport
 from provision.core.types import Verdict
 from provision.workflow.smoke.isolation import Group, GroupVerdict
 from provision.workflow.smoke.runner import parse_report
+from provision_runtime.node.results import Assignment, RanksResult
 from provision_runtime.report import model
 
 PREPARE_S = 60.0
@@ -31,45 +34,8 @@ DEPUTY = 1
 CONSEQUENCES = ("backend-error", "store-lost")
 
 
-class Assignment(TypedDict):
-    """What a node must know to run its ranks. address and port: of rank 0's node."""
-
-    python: str
-    first_rank: int
-    ranks: int
-    world_size: int
-    address: str
-    port: int
-
-
-class StateFinding(TypedDict):
-    """A finding of a rank that ended early."""
-
-    id: str
-    message: str
-    ranks: list[int]
-    advice: str
-
-
-class LastState(TypedDict):
-    """What a rank wrote before it ended early, as far as it is read here."""
-
-    rank: int
-    position: Mapping[str, str]
-    outcome: Mapping[str, list[StateFinding]]
-
-
-class RanksReply(TypedDict):
-    """What a node's ranks left, as node-answer.schema.json describes it."""
-
-    statuses: Mapping[str, int]
-    ended_because: str
-    report: object
-    states: Mapping[str, LastState | None]
-    logs: Mapping[str, str]
-
-
-Replies = Mapping[str, RanksReply]
+# What the nodes' ranks left, by node.
+Results = Mapping[str, RanksResult]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +88,8 @@ def prepare(
     nodes: Sequence[Node],
     defaults: NodeDefaults,
     environments: Sequence[PurePosixPath],
-    action: str = "smoke-prepare",
-) -> list[NodeAnswer]:
+    action: Action[ResultT],
+) -> list[NodeReply[ResultT]]:
     """Find an environment on nodes, in one of these folders."""
     arguments = {"environments": list(map(str, environments)), "rules": defaults.rules}
     return run_action(
@@ -135,7 +101,7 @@ def python_failures(
     nodes: Sequence[Node], defaults: NodeDefaults, environment: PurePosixPath
 ) -> dict[str, NodeFailure]:
     """Why nodes cannot start the Python of an environment: it is not there, or not safe."""
-    replies = prepare(nodes, defaults, [environment], "environment-python")
+    replies = prepare(nodes, defaults, [environment], actions.ENVIRONMENT_PYTHON)
     return {reply.node.name: reply.failure for reply in replies if reply.failure is not None}
 
 
@@ -176,7 +142,7 @@ def run_groups(
     is_step = all(transport(node, defaults) == "srun" for node in nodes)
     replies = run_action(
         nodes,
-        "smoke-run",
+        actions.SMOKE_RUN,
         {**common, "assignments": assignments} if is_step else arguments_of,
         stage="smoke",
         timeout_s=timeout_s + 2 * STARTING_S,
@@ -214,22 +180,24 @@ def _assignments(
 
 
 def judge(
-    group: Group, ranks: Mapping[str, tuple[int, ...]], responses: Sequence[NodeAnswer]
+    group: Group,
+    ranks: Mapping[str, tuple[int, ...]],
+    replies: Sequence[NodeReply[RanksResult]],
 ) -> GroupResult:
     """The verdict on a group. Only a valid report of all ranks, which all ended well, is a pass."""
-    replies: dict[str, RanksReply] = {}
+    results = {}
     failures = {}
     silence = ""
-    for response in responses:
-        name = response.node.name
-        if response.result is not None:
-            replies[name] = cast("RanksReply", response.result)
-        elif response.failure is not None:
-            failures[name] = response.failure
-            silence = silence or f"{name} did not respond: {response.failure.message}"
+    for reply in replies:
+        name = reply.node.name
+        if reply.result is not None:
+            results[name] = reply.result
+        elif reply.failure is not None:
+            failures[name] = reply.failure
+            silence = silence or f"{name} did not respond: {reply.failure.message}"
     node_of_rank = {rank: name for name, numbers in ranks.items() for rank in numbers}
-    report, problem = _main_report(node_of_rank, replies)
-    findings = _findings(report, node_of_rank, replies)
+    report, problem = _main_report(node_of_rank, results)
+    findings = _findings(report, node_of_rank, results)
     if report is not None:
         verdict = cast("Verdict", report.verdict)
     else:
@@ -239,15 +207,15 @@ def judge(
     elif verdict == "fail":
         problem = ""
     else:
-        problem = silence or _contradiction(report, node_of_rank, replies)
+        problem = silence or _contradiction(report, node_of_rank, results)
         if problem:
             verdict = "unknown"
     logs = {}
     for rank, name in node_of_rank.items():
         # A node may also have logs under the names of other nodes' ranks.
         log = f"rank{rank}.log"
-        if name in replies and log in replies[name]["logs"]:
-            logs[log] = replies[name]["logs"][log]
+        if name in results and log in results[name]["logs"]:
+            logs[log] = results[name]["logs"][log]
     return GroupResult(
         group=group,
         verdict=verdict,
@@ -261,41 +229,42 @@ def judge(
 
 
 def _main_report(
-    node_of_rank: Mapping[int, str], replies: Replies
+    node_of_rank: Mapping[int, str], results: Results
 ) -> tuple[model.Report | None, str]:
     """The report of rank 0, or of its deputy, or of the first rank that wrote one; else why there is
     none."""
     names = [node_of_rank[rank] for rank in (0, DEPUTY) if rank in node_of_rank]
     problem = "no rank wrote a report"
-    for name in dict.fromkeys([*names, *replies]):
-        if name not in replies or replies[name]["report"] is None:
+    for name in dict.fromkeys([*names, *results]):
+        report = results[name]["report"] if name in results else None
+        if report is None:
             continue
         try:
-            return parse_report(replies[name]["report"]), ""
+            return parse_report(report), ""
         except model.ReportUnreadable as error:
             problem = f"the report of {name} is not valid: {error}"
-    for name, reply in replies.items():
-        if reply["ended_because"]:
-            problem = message_line(f"{name}: {reply['ended_because']}")
+    for name, result in results.items():
+        if result["ended_because"]:
+            problem = message_line(f"{name}: {result['ended_because']}")
     return None, problem
 
 
 def _contradiction(
-    report: model.Report | None, node_of_rank: Mapping[int, str], replies: Replies
+    report: model.Report | None, node_of_rank: Mapping[int, str], results: Results
 ) -> str:
     """Why a report that says pass does not prove it; empty if it does."""
     if report is None or report.world_size != len(node_of_rank):
         size = report.world_size if report else 0
         return f"the report is of {size} ranks instead of {len(node_of_rank)}"
     for rank, name in node_of_rank.items():
-        status = replies[name]["statuses"].get(str(rank), "unknown")
+        status = results[name]["statuses"].get(str(rank), "unknown")
         if status != 0:
             return f"rank {rank} on {name} ended with status {status}"
     return ""
 
 
 def _findings(
-    report: model.Report | None, node_of_rank: Mapping[int, str], replies: Replies
+    report: model.Report | None, node_of_rank: Mapping[int, str], results: Results
 ) -> list[GroupFinding]:
     """The findings of the report; then those of ranks that ended without reaching the one that
     reports; then the crashes that no rank reported."""
@@ -320,7 +289,7 @@ def _findings(
                 finding_of(item.id, item.verdict, phase.name, item.ranks, item.message, item.advice)
             )
     reported = {finding.id for finding in findings}
-    states = [state for reply in replies.values() for state in reply["states"].values() if state]
+    states = [state for result in results.values() for state in result["states"].values() if state]
     for state in states:
         for left in state["outcome"]["findings"]:
             is_consequence = reported and left["id"] in CONSEQUENCES
@@ -333,15 +302,15 @@ def _findings(
                     left["id"], model.FAIL, phase_name, ranks, left["message"], left["advice"]
                 )
             )
-    return findings or _crashes(replies)
+    return findings or _crashes(results)
 
 
-def _crashes(replies: Replies) -> list[GroupFinding]:
+def _crashes(results: Results) -> list[GroupFinding]:
     """Ranks that a signal ended before they could report anything, unless we sent it."""
     findings = []
-    for name, reply in replies.items():
-        signals = {rank: -status for rank, status in reply["statuses"].items() if status < 0}
-        if signals and not reply["ended_because"]:
+    for name, result in results.items():
+        signals = {rank: -status for rank, status in result["statuses"].items() if status < 0}
+        if signals and not result["ended_because"]:
             rank, number = next(iter(signals.items()))
             findings.append(
                 GroupFinding(

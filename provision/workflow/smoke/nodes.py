@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from provision.adapters import clustershell
 from provision.adapters.slurm import allocations
 from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cluster import actions
 from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
 from provision.core.atomic import atomic_write
 from provision.core.errors import CheckFailed, InvalidSpec
@@ -84,7 +85,8 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
     with _reach(nodes, usable, plan.name, test) as (defaults, job):
         context.progress.say(f"looking for the environment on {format_count(len(usable), 'node')}")
         prepared, failures = {}, {}
-        for reply in groups_smoke.prepare(usable, defaults, _environments(plan, defaults)):
+        folders = _environments(plan, defaults)
+        for reply in groups_smoke.prepare(usable, defaults, folders, actions.SMOKE_PREPARE):
             name = reply.node.name
             if reply.failure is not None:
                 failures[name] = reply.failure
@@ -199,7 +201,7 @@ def _is_out_of_service(node: Node) -> bool:
     if node.state == "reserved":
         # For others, unless the user's own jobs go into a reservation.
         return "SBATCH_RESERVATION" not in os.environ
-    return not node.answers or node.state.startswith(OUT_OF_SERVICE)
+    return not node.responds or node.state.startswith(OUT_OF_SERVICE)
 
 
 @contextlib.contextmanager
@@ -217,7 +219,7 @@ def _reach(
         rounds = ROUNDS if request.pairs else 1
         test_s = smoke_request.timeout_s + 2 * groups_smoke.STARTING_S
         allocation_request = allocations.AllocationRequest(
-            nodes=[node.names.slurm or node.name for node in nodes],
+            nodes=[node.name for node in nodes],
             partition=_partition(nodes),
             gpus=min(node.gpus or 0 for node in nodes),
             name=f"provision-smoke-{name}",

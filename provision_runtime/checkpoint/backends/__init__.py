@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .base import Backend, Stat, Traits
 from .fsspec_store import open_store
@@ -21,7 +21,7 @@ LOCAL = ("file", "local")
 
 
 def open_root(
-    root: str | os.PathLike[str] | Backend, storage_options: Mapping[str, Any] | None = None
+    root: str | os.PathLike[str] | Backend, storage_options: Mapping[str, object] | None = None
 ) -> Backend:
     """The backend for a folder, or for a URL that fsspec supports (`memory://`,
     `s3://bucket/prefix`).

@@ -84,17 +84,6 @@ class Backend(Protocol):
             The names of its files, in any order.
         """
 
-    def size(self, folder: str, name: str) -> int:
-        """Asks for the size of a file.
-
-        Args:
-            folder: The name of its folder.
-            name: Its name.
-
-        Returns:
-            Its bytes.
-        """
-
     def stat(self, folder: str, name: str) -> Stat:
         """Asks for the size and the names of a file.
 
@@ -128,19 +117,6 @@ class Backend(Protocol):
 
         Returns:
             How many bytes there were; fewer than the buffer has at the end of the file.
-        """
-
-    def has(self, folder: str, name: str, offset: int, parts: Sequence[memoryview]) -> bool | None:
-        """Compares bytes with those of a committed file, where that is faster than hashing.
-
-        Args:
-            folder: The name of the file's folder.
-            name: The file's name.
-            offset: Where the bytes begin in the file.
-            parts: The bytes, in order.
-
-        Returns:
-            Whether the file has them; None if hashing is faster.
         """
 
     def begin(self, step: int, parent: str | None) -> str:
@@ -214,14 +190,6 @@ class Backend(Protocol):
                 may link it.
         """
 
-    def drop_cache(self, folder: str, name: str) -> None:
-        """Makes the next read of a file come from the disk, as far as the system can tell.
-
-        Args:
-            folder: The name of its folder.
-            name: Its name.
-        """
-
     def linked(self) -> dict[str, str]:
         """Lists the names below the root that an operator linked or mounted: they are read like the
         others, and never changed or removed.
@@ -242,7 +210,7 @@ class Backend(Protocol):
         """Writes the manifest, makes the folder visible as the step's newest generation, and points
         `latest` at it. Durable on return.
 
-        If it raises, it has undone what it did, as far as the store still answers.
+        If it raises, it has undone what it did, as far as the store still responds.
 
         Args:
             folder: The name of the temporary folder.

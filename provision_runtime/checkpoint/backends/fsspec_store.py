@@ -47,18 +47,14 @@ class FsspecStore:
         self._root = path.rstrip("/")
         self._lock: ContextManager[object] = nullcontext() if self.is_shared else _memory_lock
 
-    def get(self, name: str) -> bytes:
-        content: bytes = self._request(name, self._files.cat_file)
-        return content
-
-    def get_range(self, name: str, begin: int, end: int) -> bytes:
+    def get(self, name: str, begin: int | None = None, end: int | None = None) -> bytes:
         """Fewer bytes if the object ends before."""
 
-        def fetch(path: str) -> Any:
-            return self._files.cat_file(path, start=begin, end=end)
+        def fetch(path: str) -> bytes:
+            content: bytes = self._files.cat_file(path, start=begin, end=end)
+            return content
 
-        content: bytes = self._request(name, fetch)
-        return content
+        return self._request(name, fetch)
 
     def put(self, name: str, content: bytes) -> None:
         """Others see either the whole new object or the old one, as object stores promise."""
@@ -78,7 +74,7 @@ class FsspecStore:
         return int(info["size"])
 
     def exists(self, name: str) -> bool:
-        # Not fsspec's exists(): to it, a store that does not answer has no objects.
+        # Not fsspec's exists(): to it, a store that does not respond has no objects.
         try:
             self.size(name)
         except FileNotFoundError:
@@ -98,24 +94,24 @@ class FsspecStore:
             entries = self._request(folder, list_path)
         except FileNotFoundError:
             return [], []
-        own_name = last_part(folder or self._root)
+        folder_name = last_part(folder or self._root)
         objects, folders = [], []
         for entry in entries:
             name = last_part(entry["name"])
             if entry["type"] == "directory":
                 folders.append(name)
-            elif name != own_name:
+            elif name != folder_name:
                 objects.append(name)
         return objects, folders
 
-    def _request(self, name: str, action: Callable[[str], Any]) -> Any:
+    def _request(self, name: str, action: Callable[[str], T]) -> T:
         address = f"{self.url}/{name}" if name else self.url
         path = f"{self._root}/{name}"
         with self._lock, as_os_errors(address, path):
             return action(path if name else self._root)
 
 
-def open_store(url: str, options: Mapping[str, Any]) -> FsspecStore:
+def open_store(url: str, options: Mapping[str, object]) -> FsspecStore:
     """Raises CheckpointError if a package is missing, or the kind of store is unknown to fsspec."""
     kind = url.partition("://")[0]
     if "::" in url:
@@ -150,7 +146,7 @@ def request_all(action: Callable[[str], T], names: Sequence[str]) -> list[T]:
 def as_os_errors(address: str, path: str) -> Iterator[None]:
     """Turns every exception of a store's package into an OSError with errno, text and address.
 
-    Some are not OSErrors (botocore's, if the server does not answer or there are no credentials),
+    Some are not OSErrors (botocore's, if the server does not respond or there are no credentials),
     and they have no common parent.
     """
     try:

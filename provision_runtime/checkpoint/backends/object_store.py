@@ -31,7 +31,7 @@ from .base import Stat, Traits, parse_latest
 from .fsspec_store import request_all
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from .fsspec_store import FsspecStore
 
@@ -58,23 +58,17 @@ class ObjectBackend:
         return self._store.url
 
     def folders(self) -> list[str]:
-        commits = find_commits(self._store)
+        markers, commits = list_root(self._store)
         committed = [folder for folder, is_committed in commits.items() if is_committed]
-        unfinished = []
-        for marker, folder in find_markers(self._store).items():
-            # The marker of a committed checkpoint is about to be deleted.
-            if folder not in committed:
-                unfinished.append(marker)
-        return committed + unfinished
+        # The marker of a committed checkpoint is about to be deleted.
+        return committed + [name for name, folder in markers.items() if folder not in committed]
 
     def files(self, folder: str) -> list[str]:
         return self._store.list(_files_folder(folder))[0]
 
-    def size(self, folder: str, name: str) -> int:
-        return self._store.size(f"{_files_folder(folder)}/{name}")
-
     def stat(self, folder: str, name: str) -> Stat:
-        return Stat(self.size(folder, name), 1, (_files_folder(folder), name))
+        home = _files_folder(folder)
+        return Stat(self._store.size(f"{home}/{name}"), 1, (home, name))
 
     def read(self, folder: str, name: str) -> bytes:
         return self._store.get(f"{_files_folder(folder)}/{name}")
@@ -83,23 +77,15 @@ class ObjectBackend:
         if not len(buffer):
             return 0
         path = f"{_files_folder(folder)}/{name}"
-        content = self._store.get_range(path, offset, offset + len(buffer))
+        content = self._store.get(path, offset, offset + len(buffer))
         buffer[: len(content)] = content
         return len(content)
-
-    def has(self, folder: str, name: str, offset: int, parts: Sequence[memoryview]) -> bool | None:
-        """None: the store would have to send the content."""
 
     def begin(self, step: int, parent: str | None) -> str:
         """The marker exists before any file does, and before the ranks check that the parent still
         exists.
         """
-        generations = []
-        for folder in self._store.list()[1]:
-            other = layout.parse(folder)
-            if other and other.step == step:
-                generations.append(other.generation)
-        generation = max(generations, default=-1) + 1
+        generation = layout.next_generation(self._store.list()[1], step)
         name = layout.CheckpointName(step, generation, layout.new_token())
         marker = layout.temporary(str(name))
         parent_manifest = b""
@@ -148,9 +134,6 @@ class ObjectBackend:
     def replace(self, folder: str, name: str, content: bytes, same: str | None = None) -> None:
         self._store.put(f"{_files_folder(folder)}/{name}", content)
 
-    def drop_cache(self, folder: str, name: str) -> None:
-        """Nothing is cached."""
-
     def linked(self) -> dict[str, str]:
         return {}
 
@@ -188,7 +171,7 @@ class ObjectBackend:
     def remove(self, *folders: str) -> None:
         layout.abandoned.update(folders)
         markers = [folder for folder in folders if layout.target(folder)]
-        for marker, folder in find_markers(self._store).items():
+        for marker, folder in find_markers(self._store.list()[0]).items():
             if folder in folders:
                 markers.append(marker)
         request_all(self._store.delete, markers)
@@ -241,40 +224,35 @@ def find_unneeded(store: FsspecStore) -> list[str]:
 
     Raises CheckpointError if a manifest cannot be read.
     """
-    commits = find_commits(store)
-    names = [marker for marker, folder in find_markers(store).items() if commits.get(folder)]
+    markers, commits = list_root(store)
+    names = [marker for marker, folder in markers.items() if commits.get(folder)]
     uncommitted = set()
     for folder, is_committed in commits.items():
-        if not is_committed and is_ours(folder):
+        name = layout.parse(folder)
+        # Without a token it was copied here, and no save through this backend made it.
+        if not is_committed and name is not None and name.token:
             uncommitted.add(folder)
     if uncommitted:
         names += _find_unneeded_files(store, uncommitted)
     return names
 
 
-def find_commits(store: FsspecStore) -> dict[str, bool]:
-    """The folders of checkpoints, and whether each is committed."""
-    folders = [name for name in store.list()[1] if layout.parse(name)]
+def list_root(store: FsspecStore) -> tuple[dict[str, str], dict[str, bool]]:
+    """The markers with the folders that they name; and the folders of checkpoints, and whether each
+    is committed.
+    """
+    objects, names = store.list()
+    folders = [name for name in names if layout.parse(name)]
     are_committed = request_all(lambda folder: store.exists(f"{folder}/{manifest.NAME}"), folders)
-    return dict(zip(folders, are_committed))
+    return find_markers(objects), dict(zip(folders, are_committed))
 
 
-def is_ours(folder: str) -> bool:
-    """Whether a save through this backend made it; a folder that was copied here is not swept."""
-    name = layout.parse(folder)
-    return bool(name and name.token)
-
-
-def find_markers(store: FsspecStore) -> dict[str, str]:
+def find_markers(objects: Iterable[str]) -> dict[str, str]:
     """The markers of saves that are running, or ended without removing them; with the folder that
     each writes.
     """
-    markers = {}
-    for name in store.list()[0]:
-        folder = layout.target(name)
-        if folder:
-            markers[name] = folder
-    return markers
+    folders = {name: layout.target(name) for name in objects}
+    return {name: folder for name, folder in folders.items() if folder}
 
 
 def marker_content(parent: str | None, parent_manifest: bytes) -> bytes:
@@ -318,7 +296,7 @@ def _needed_by_checkpoints(
 def _needed_by_saves(store: FsspecStore, uncommitted: set[str]) -> tuple[FilePlaces, set[str]]:
     """What running saves may refer to, and the folders that they write."""
     needed: FilePlaces = set()
-    markers = find_markers(store)
+    markers = find_markers(store.list()[0])
     contents = request_all(lambda name: _get(store, name), list(markers))
     for name, content in zip(markers, contents):
         parent, _, parent_manifest = (content or b"\n").partition(b"\n")

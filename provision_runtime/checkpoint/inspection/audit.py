@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Callable, Dict, Hashable, Union
+from typing import TYPE_CHECKING, Callable, ContextManager, Hashable, Union
 
 from .. import catalog, copies, disk_usage, layout, manifest, verification
 from ..errors import CheckpointError, DamagedFile
@@ -21,13 +21,15 @@ ALL = "all"
 WHOLE, DAMAGED, UNKNOWN = "whole", "damaged", "unknown"
 # Of a checkpoint, or why it cannot be read.
 ManifestOrError = Union[Manifest, CheckpointError, OSError]
+# Starts to show progress: is passed a number of bytes, and gives a function that is called with the
+# size of each part, in any thread.
+StartMeter = Callable[[int], ContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True)
 class CheckpointVerdict:
     """verdict: "whole", "damaged", or "unknown" if it could not be checked (no permission, a newer
-    schema, a failing disk); `problem` is then the reason. copies: how many of its files have another
-    physical copy in the root.
+    schema, a failing disk); `problem` is then the reason.
     """
 
     step: int
@@ -37,7 +39,6 @@ class CheckpointVerdict:
     files: int
     bytes: int
     damages: tuple[Damage, ...]
-    copies: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,11 @@ class Audit:
         return all(row.verdict == WHOLE for row in self.checkpoints)
 
 
-@dataclass(frozen=True)
-class ProgressHooks:
-    """Where progress goes: `start(total)` before each pass, `advance(count)` in any thread."""
-
-    start: Callable[[int], None] = lambda _: None
-    advance: Callable[[int], None] = lambda _: None
+def no_meter(total: int) -> ContextManager[Callable[[int], None]]:
+    return nullcontext(lambda _: None)
 
 
-def audit(backend: Backend, step: int | str, meter: ProgressHooks) -> Audit:
+def audit(backend: Backend, step: int | str, start_meter: StartMeter = no_meter) -> Audit:
     """step: a number, "latest" or "all".
 
     Starts again if the checkpoint is replaced or pruned meanwhile; with "all", omits it. Raises
@@ -72,8 +69,8 @@ def audit(backend: Backend, step: int | str, meter: ProgressHooks) -> Audit:
         folders = [folder]
         if step == ALL:
             folders = [str(name) for name in catalog.committed(backend)]
-        run = _AuditPass(backend, folders, meter)
-        verdicts = run.check_all()
+        run = _AuditPass(backend, folders)
+        verdicts = run.check_all(start_meter)
         present = set(backend.folders())
         verdicts = [row for row in verdicts if row.verdict == WHOLE or row.folder in present]
         if verdicts:
@@ -89,11 +86,11 @@ def audit(backend: Backend, step: int | str, meter: ProgressHooks) -> Audit:
 class _AuditPass:
     """One pass over some checkpoints; remembers what it hashed."""
 
-    def __init__(self, backend: Backend, folders: Sequence[str], meter: ProgressHooks) -> None:
+    def __init__(self, backend: Backend, folders: Sequence[str]) -> None:
         self.bytes_read = 0
         self._backend = backend
-        self._meter = meter
-        self._manifests: Dict[str, ManifestOrError] = {}
+        self._show_progress: Callable[[int], None] = lambda _: None
+        self._manifests: dict[str, ManifestOrError] = {}
         for folder in folders:
             try:
                 self._manifests[folder] = catalog.read_manifest(backend, folder)
@@ -101,17 +98,15 @@ class _AuditPass:
                 self._manifests[folder] = error
         # What is wrong with each file that was read, by its key.
         self._problems: dict[Hashable, str | None] = {}
-        contents = copies.survey(backend, [str(name) for name in catalog.committed(backend)])
-        self._doubled = {sha256 for sha256, content in contents.items() if len(content.copies) > 1}
 
-    def check_all(self) -> list[CheckpointVerdict]:
+    def check_all(self, start_meter: StartMeter) -> list[CheckpointVerdict]:
         sizes = {}
         for folder, content in self._manifests.items():
             if isinstance(content, Manifest):
                 for entry in content.files:
                     sizes[self._key(folder, entry)] = entry.size
-        self._meter.start(sum(sizes.values()))
-        return [self._check(folder, content) for folder, content in self._manifests.items()]
+        with start_meter(sum(sizes.values())) as self._show_progress:
+            return [self._check(folder, content) for folder, content in self._manifests.items()]
 
     def _check(self, folder: str, content: ManifestOrError) -> CheckpointVerdict:
         if isinstance(content, DamagedFile):
@@ -123,9 +118,7 @@ class _AuditPass:
             damages = self._find_damages(folder, content)
         except OSError as error:
             return _verdict(folder, UNKNOWN, content, problem=_text(error))
-        doubled = sum(entry.sha256 in self._doubled for entry in content.files)
-        verdict = _verdict(folder, DAMAGED if damages else WHOLE, content, damages)
-        return replace(verdict, copies=doubled)
+        return _verdict(folder, DAMAGED if damages else WHOLE, content, damages)
 
     def check_copies(self) -> list[CheckpointVerdict]:
         """One verdict on all second copies, if one of them is damaged."""
@@ -169,7 +162,7 @@ class _AuditPass:
 
     def _advance(self, size: int) -> None:
         self.bytes_read += size
-        self._meter.advance(size)
+        self._show_progress(size)
 
 
 def _verdict(

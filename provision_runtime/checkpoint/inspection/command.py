@@ -1,8 +1,6 @@
-"""The command line of `checkpoint list|show|verify|prune`, and its answers as JSON.
+"""The command line of `checkpoint list|show|verify|prune` where provision is not installed.
 
-Standard output gets one JSON document: the answer, or {"error": ...}. With --json it is one line,
-and standard error gets progress as JSON lines, {"total": BYTES} and {"advance": BYTES}. The host's
-`provision checkpoint` reads both.
+Prints the result as JSON. `provision checkpoint` calls the same functions.
 """
 
 from __future__ import annotations
@@ -11,10 +9,13 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import audit, contents, inventory
-from .root import InspectionError, open_root, store_errors
+from .root import InspectionError, opened
+
+if TYPE_CHECKING:
+    from ..backends import Backend
 
 # Exit codes besides argparse's 2 for usage.
 FINE, DAMAGE, ERROR = 0, 1, 3
@@ -34,19 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             dest="options",
             action="append",
             default=[],
-            type=_option,
+            type=parse_option,
             metavar="KEY=VALUE",
             help="an option for fsspec, if ROOT is a URL; repeatable",
-        )
-        verb.add_argument(
-            "--json",
-            action="store_true",
-            help="print JSON on one line, and progress to standard error",
         )
     for verb in (show_verb, verify_verb):
         verb.add_argument(
             "--step",
-            type=_step,
+            type=parse_step,
             default="latest",
             metavar="N|latest",
             help="which checkpoint (default: latest)",
@@ -73,80 +69,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the answer. The exit code is 0, 1 for damage (verify) or problems (prune), or 3 for an
+    """Prints the result. The exit code is 0, 1 for damage (verify) or problems (prune), or 3 for an
     error.
     """
     try:
-        with store_errors(arguments.root):
-            answer, code = _answer(arguments)
+        with opened(arguments.root, dict(arguments.options)) as backend:
+            result, code = _inspect(backend, arguments)
     except InspectionError as error:
-        answer = {"kind": error.kind, "message": error.message, "advice": error.advice}
-        return _print(arguments, {"error": answer}, ERROR)
+        print(f"error: {error.message} {error.advice}".rstrip(), file=sys.stderr)
+        return ERROR
     except OSError as error:
-        answer = {
-            "kind": "system",
-            "errno": error.errno,
-            "message": error.strerror or str(error),
-            "filename": None if error.filename is None else str(error.filename),
-        }
-        return _print(arguments, {"error": answer}, ERROR)
-    return _print(arguments, answer, code)
+        print(f"error: {error.filename}: {error.strerror or error}", file=sys.stderr)
+        return ERROR
+    print(json.dumps(asdict(result), indent=1))
+    return code
 
 
-def _answer(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    backend = open_root(arguments.root, dict(arguments.options))
+def _inspect(backend: Backend, arguments: argparse.Namespace) -> tuple[Any, int]:
+    """The result, which is a dataclass, and the exit code."""
     verb = arguments.checkpoint_verb
     if verb == "list":
-        return asdict(inventory.take_inventory(backend)), FINE
+        return inventory.take_inventory(backend), FINE
     if verb == "show":
-        return asdict(contents.read_contents(backend, arguments.step)), FINE
+        return contents.read_contents(backend, arguments.step), FINE
     if verb == "verify":
-        result = audit.audit(backend, arguments.step, _meter(arguments))
-        return asdict(result), FINE if result.is_whole else DAMAGE
-    pruned = inventory.clean_up(
+        verdicts = audit.audit(backend, arguments.step)
+        return verdicts, FINE if verdicts.is_whole else DAMAGE
+    cleanup = inventory.clean_up(
         backend,
         arguments.keep,
         every=arguments.every,
         unfinished=arguments.unfinished,
         dry_run=arguments.dry_run,
     )
-    return asdict(pruned), DAMAGE if pruned.problems else FINE
+    return cleanup, DAMAGE if cleanup.problems else FINE
 
 
-def _print(arguments: argparse.Namespace, document: dict[str, Any], code: int) -> int:
-    print(json.dumps(document, indent=None if arguments.json else 1))
-    return code
-
-
-def _meter(arguments: argparse.Namespace) -> audit.ProgressHooks:
-    if not arguments.json:
-        return audit.ProgressHooks()
-
-    def report(key: str, count: int) -> None:
-        sys.stderr.write(json.dumps({key: count}) + "\n")
-        sys.stderr.flush()
-
-    return audit.ProgressHooks(
-        start=lambda total: report("total", total), advance=lambda count: report("advance", count)
-    )
-
-
-def _option(text: str) -> tuple[str, Any]:
+def parse_option(text: str) -> tuple[str, object]:
     """KEY=VALUE; parses a value that is JSON, so that it may be a number or an object."""
     key, sign, value = text.partition("=")
     if not key or not sign:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE.")
     try:
         return key, json.loads(value)
     except ValueError:
         return key, value
 
 
-def _step(text: str) -> int | str:
+def parse_step(text: str) -> int | str:
+    """The number of a step, or `latest`."""
     if text == "latest":
         return text
     if not (text.isascii() and text.isdecimal()) or len(text) > MAX_STEP_DIGITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither the number of a step nor 'latest'")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither the number of a step nor `latest`.")
     return int(text)
 
 

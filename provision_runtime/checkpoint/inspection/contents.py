@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .. import catalog, loader
+from .. import catalog, choice
 from ..errors import CheckpointError, NoCheckpoint, OtherSchema
-from ..manifest import element_bytes
+from ..manifest import FileEntry, element_bytes
 from .root import DAMAGED, INVALID, InspectionError
 
 if TYPE_CHECKING:
@@ -41,17 +42,6 @@ class ObjectContent:
 
 
 @dataclass(frozen=True)
-class FileContent:
-    """xxh128: None if unknown. home: the folder of the file, if it is another checkpoint's."""
-
-    name: str
-    bytes: int
-    sha256: str
-    xxh128: str | None
-    home: str | None
-
-
-@dataclass(frozen=True)
 class Contents:
     """bytes: of all files but the manifest."""
 
@@ -65,7 +55,7 @@ class Contents:
     bytes: int
     tensors: tuple[TensorContent, ...]
     objects: tuple[ObjectContent, ...]
-    files: tuple[FileContent, ...]
+    files: tuple[FileEntry, ...]
 
 
 def read_contents(backend: Backend, step: int | str) -> Contents:
@@ -87,7 +77,7 @@ def read_contents(backend: Backend, step: int | str) -> Contents:
 def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]:
     """The folder; and the damage of `latest`, if needed to choose. Raises InspectionError."""
     try:
-        return loader.look_up(backend, step)
+        return choice.look_up(backend, step)
     except NoCheckpoint as error:
         raise InspectionError(INVALID, f"{error}.") from error
 
@@ -95,15 +85,12 @@ def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]
 def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:
     tensors = []
     for name, tensor in content.tensors.items():
-        elements = 1
-        for size in tensor.shape:
-            elements *= size
         tensors.append(
             TensorContent(
                 name=name,
                 dtype=tensor.dtype,
                 shape=tensor.shape,
-                bytes=elements * element_bytes(tensor.dtype),
+                bytes=math.prod(tensor.shape) * element_bytes(tensor.dtype),
                 parts=len(tensor.records),
                 files=tuple(dict.fromkeys(record.file for record in tensor.records)),
             )
@@ -111,9 +98,6 @@ def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:
     objects = []
     for name, record in content.objects.items():
         objects.append(ObjectContent(name, record.size, record.file))
-    files = []
-    for entry in content.files:
-        files.append(FileContent(entry.name, entry.size, entry.sha256, entry.xxh128, entry.home))
     return Contents(
         root=backend.root,
         folder=folder,
@@ -125,7 +109,7 @@ def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:
         bytes=content.bytes,
         tensors=tuple(tensors),
         objects=tuple(objects),
-        files=tuple(files),
+        files=content.files,
     )
 
 

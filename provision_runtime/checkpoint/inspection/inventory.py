@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...comm.ranks import single_process
-from .. import catalog, copies, disk_usage, layout, rehash, retention
+from .. import catalog, copies, disk_usage, layout, retention
 from ..errors import CheckpointError, OtherSchema
 from .root import IN_USE, INVALID, InspectionError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..backends import Backend
-    from ..layout import CheckpointName
     from ..manifest import Manifest
 
 # How often to list again when a job changes the root meanwhile.
@@ -29,8 +28,8 @@ TRIES = 5
 class Checkpoint:
     """A committed checkpoint, from its manifest; its files are not read.
 
-    bytes: of all its files. own_bytes: of files that no other checkpoint has. shared_bytes: of the
-    other files (hard links or references). state: "committed"; "replaced" by a newer generation
+    bytes: of all its files. exclusive_bytes: of files that no other checkpoint has, by hard links or
+    references. state: "committed"; "replaced" by a newer generation
     that exists too; "damaged", "other schema" or "unreadable" if its manifest cannot be used:
     `problem` is then the reason, and the fields from the manifest are None.
     """
@@ -41,16 +40,15 @@ class Checkpoint:
     state: str
     problem: str
     latest: bool
-    sequence: int | None
-    parent: str | None
-    world_size: int | None
-    torch: str | None
-    tensors: int | None
-    objects: int | None
     files: int
     bytes: int
-    own_bytes: int
-    shared_bytes: int
+    exclusive_bytes: int
+    sequence: int | None = None
+    parent: str | None = None
+    world_size: int | None = None
+    torch: str | None = None
+    tensors: int | None = None
+    objects: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,21 +85,18 @@ class Cleanup:
     removed: folders of checkpoints. unfinished: removed folders that dead writers left, or that the
     caller named. left: unfinished folders whose writer may be alive. unreadable: checkpoints that
     stay and do not count, since their manifest cannot be read. freed_bytes: of files whose last
-    name goes. copied_bytes: of second copies that were written. single_copy_bytes: of files that all
-    kept checkpoints share (0 if fewer than two are kept) and that have no second copy: damage to
-    such a file damages all of them. problems: a sentence for each folder that could not be removed,
+    name goes. copied_bytes: of second copies that were written. problems: a sentence for each folder that could not be removed,
     and for second copies that could not be written.
     """
 
     root: str
     dry_run: bool
-    kept: tuple[str, ...]
+    remaining: tuple[str, ...]
     removed: tuple[str, ...]
     unfinished: tuple[str, ...]
     left: tuple[Unfinished, ...]
     unreadable: tuple[str, ...]
     freed_bytes: int
-    single_copy_bytes: int = 0
     copied_bytes: int = 0
     problems: tuple[str, ...] = ()
 
@@ -139,22 +134,36 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
     names = catalog.committed(backend)
     usages = {str(name): disk_usage.usage(backend, str(name)) for name in names}
     latest_folder = catalog.latest(backend)
-    own_bytes = disk_usage.own_bytes(usages)
-    newest_generation = {name.step: name.generation for name in names}
+    exclusive_bytes = disk_usage.exclusive_bytes(usages)
+    newest = {name.step: name for name in names}
     rows = []
     for name in names:
         folder = str(name)
-        rows.append(
-            _describe(
-                backend,
-                name,
-                is_latest=folder == latest_folder,
-                is_replaced=name.generation < newest_generation[name.step],
-                files=len(usages[folder]),
-                all_bytes=disk_usage.folder_bytes(usages[folder]),
-                own_bytes=own_bytes[folder],
-            )
+        state, problem, content = _read_manifest(backend, folder)
+        if state == "committed" and newest[name.step] != name:
+            state = "replaced"
+        row = Checkpoint(
+            step=name.step,
+            generation=name.generation,
+            folder=folder,
+            state=state,
+            problem=problem,
+            latest=folder == latest_folder,
+            files=len(usages[folder]),
+            bytes=disk_usage.folder_bytes(usages[folder]),
+            exclusive_bytes=exclusive_bytes[folder],
         )
+        if content is not None:
+            row = replace(
+                row,
+                sequence=content.sequence,
+                parent=content.parent,
+                world_size=content.world_size,
+                torch=content.torch,
+                tensors=len(content.tensors),
+                objects=len(content.objects),
+            )
+        rows.append(row)
     # What vanished meanwhile is not damaged.
     present = set(backend.folders())
     checkpoints = tuple(row for row in rows if row.folder in present)
@@ -175,53 +184,6 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
     )
 
 
-def _describe(
-    backend: Backend,
-    name: CheckpointName,
-    *,
-    is_latest: bool,
-    is_replaced: bool,
-    files: int,
-    all_bytes: int,
-    own_bytes: int,
-) -> Checkpoint:
-    state, problem, content = _read_manifest(backend, str(name))
-    damaged = content and _recorded_damage(backend, content)
-    if damaged:
-        state, problem = "damaged", damaged
-    if state == "committed" and is_replaced:
-        state = "replaced"
-    row = Checkpoint(
-        step=name.step,
-        generation=name.generation,
-        folder=str(name),
-        state=state,
-        problem=problem,
-        latest=is_latest,
-        sequence=None,
-        parent=None,
-        world_size=None,
-        torch=None,
-        tensors=None,
-        objects=None,
-        files=files,
-        bytes=all_bytes,
-        own_bytes=own_bytes,
-        shared_bytes=all_bytes - own_bytes,
-    )
-    if content is None:
-        return row
-    return replace(
-        row,
-        sequence=content.sequence,
-        parent=content.parent,
-        world_size=content.world_size,
-        torch=content.torch,
-        tensors=len(content.tensors),
-        objects=len(content.objects),
-    )
-
-
 def _read_manifest(backend: Backend, folder: str) -> tuple[str, str, Manifest | None]:
     """The state, the problem and the manifest."""
     try:
@@ -232,17 +194,6 @@ def _read_manifest(backend: Backend, folder: str) -> tuple[str, str, Manifest | 
         return "damaged", str(error), None
     except OSError as error:
         return "unreadable", f"{backend.root}/{folder}: {error.strerror or error}", None
-
-
-def _recorded_damage(backend: Backend, content: Manifest) -> str:
-    """What was found when files were hashed again, and could not be healed."""
-    needed = {entry.sha256 for entry in content.files}
-    problems = []
-    for damage in rehash.read_record(backend).damages:
-        if damage["sha256"] in needed:
-            path = f"{backend.root}/{damage['folder']}/{damage['file']}"
-            problems.append(f"{path} is damaged: {damage['problem']}")
-    return "; ".join(problems)
 
 
 # Pruning
@@ -266,27 +217,22 @@ def clean_up(
     folders = {*backend.folders(), *plan.removed, *plan.leftovers}
     usages = {folder: disk_usage.usage(backend, folder) for folder in folders}
     readable = catalog.intact_newest_first(backend)
-    kept = retention.own_kept(backend, plan.removed)
+    remaining = retention.remaining_folders(backend, plan.removed)
     if not dry_run:
         plan = retention.carry_out(backend, plan, single_process(), keep, keep is not None)
-    elif kept and keep is not None:
-        lacking = copies.missing(backend, kept, keep == 1)[0].values()
+    elif remaining and keep is not None:
+        lacking = copies.missing(backend, remaining, keep == 1)[0].values()
         plan = replace(plan, copied_bytes=sum(content.entry.size for content in lacking))
-    kept = [folder for folder in readable if folder not in plan.removed]
-    single = 0
-    for content in copies.survey(backend, kept).values():
-        if len(content.copies) < 2 <= len(kept) == len(content.folders):
-            single += content.entry.size
+    remaining = [folder for folder in readable if folder not in plan.removed]
     return Cleanup(
         root=backend.root,
         dry_run=dry_run,
-        kept=tuple(sorted(kept)),
+        remaining=tuple(sorted(remaining)),
         removed=plan.removed,
         unfinished=plan.leftovers,
         left=tuple(describe_unfinished(backend, name) for name in plan.unknown),
         unreadable=plan.unreadable,
         freed_bytes=disk_usage.freed_bytes(usages, (*plan.removed, *plan.leftovers)),
-        single_copy_bytes=single,
         copied_bytes=plan.copied_bytes,
         problems=plan.problems,
     )

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import dcp, layout, manifest
-from ..backends import open_root as open_backend
+from ..backends import Backend, open_root
 from ..errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ..backends import Backend
-
 NAME_THE_ROOT = "Name the folder that the job passes to checkpoint.save."
 MAX_FOLDERS_IN_TEXT = 3
-# Kinds of errors, as the host reads them.
+# Kinds of errors.
 INVALID, DAMAGED, IN_USE, UNREACHABLE = "invalid", "damaged", "in use", "unreachable"
 
 
@@ -31,37 +29,30 @@ class InspectionError(Exception):
         self.advice = advice
 
 
-def open_root(root: str, options: Mapping[str, Any]) -> Backend:
+@contextmanager
+def opened(root: str, options: Mapping[str, object]) -> Iterator[Backend]:
     """The store. options: fsspec's, for a URL.
 
-    Raises InspectionError if the root cannot be opened or holds something else than checkpoints.
+    Raises InspectionError if the root cannot be opened or holds something else than checkpoints, and
+    while the store is used if that is at a URL and fails; a folder's errors are the system's own.
     """
-    if options and is_folder(root):
+    is_folder = "://" not in root or root.startswith(("file://", "local://"))
+    if options and is_folder:
         raise InspectionError(
             INVALID,
             f"{root} is a folder: --option {next(iter(options))} is for a store at a URL.",
         )
     try:
-        backend = open_backend(root, options)
-    except (CheckpointError, TypeError) as error:
-        # A store's package refuses an option that it does not know by TypeError.
-        raise InspectionError(INVALID, f"{error}.") from error
-    if is_folder(root):
-        _check_folder(Path(backend.root), backend)
-    return backend
-
-
-def is_folder(root: str) -> bool:
-    return "://" not in root or root.startswith(("file://", "local://"))
-
-
-@contextmanager
-def store_errors(root: str) -> Iterator[None]:
-    """Reports the errors of a store at a URL; a folder's errors are the system's own."""
-    try:
-        yield
+        try:
+            backend = open_root(root, options)
+        except (CheckpointError, TypeError) as error:
+            # A store's package refuses an option that it does not know by TypeError.
+            raise InspectionError(INVALID, f"{error}.") from error
+        if is_folder:
+            _check_folder(Path(backend.root), backend)
+        yield backend
     except OSError as error:
-        if is_folder(root):
+        if is_folder:
             raise
         raise InspectionError(
             UNREACHABLE,
@@ -99,8 +90,8 @@ def _foreign_folder(path: Path, names: list[str]) -> InspectionError:
     roots = [str(path / name) for name in sorted(names) if _holds_checkpoints(path / name)]
     advice = NAME_THE_ROOT
     if roots:
-        others = " and others" if len(roots) > MAX_FOLDERS_IN_TEXT else ""
-        advice = f"There are some in {', '.join(roots[:MAX_FOLDERS_IN_TEXT])}{others}."
+        more = " and others" if len(roots) > MAX_FOLDERS_IN_TEXT else ""
+        advice = f"There are some in {', '.join(roots[:MAX_FOLDERS_IN_TEXT])}{more}."
     return InspectionError(INVALID, f"{path} holds no checkpoints.", advice)
 
 

@@ -31,21 +31,20 @@ def test_nodes_of_22_05() -> None:
     assert nodes["n1"].features == ()
     assert nodes["n2"].state == "drained"
     assert nodes["n2"].reason == "bad fan | noisy"
-    assert (nodes["n3"].state, nodes["n3"].flags, nodes["n3"].answers) == ("down", "*", False)
-    assert nodes["n4"].answers
+    assert (nodes["n3"].state, nodes["n3"].flags, nodes["n3"].responds) == ("down", "*", False)
+    assert nodes["n4"].responds
 
 
 def test_nodes_of_24_11() -> None:
     nodes = nodes_of("24.11")
     assert (nodes["gpu-01"].state, nodes["gpu-01"].flags) == ("mixed", "-")
-    assert (nodes["gpu-01"].host, nodes["gpu-01"].address) == ("gpu-01.lab", "10.1.0.1")
+    assert nodes["gpu-01"].host == "gpu-01.lab"
     assert nodes["gpu-01"].features == ("a100", "ib")
     assert (nodes["gpu-01"].gpus, nodes["gpu-01"].gpu_type) == (8, "a100")
     assert (nodes["gpu-03"].gpus, nodes["gpu-03"].gpu_type) == (8, "h100")
     assert nodes["cpu-01"].cpus == 128
-    assert nodes["cpu-01"].memory_mib == 515000
     assert nodes["cpu-03"].gpus == 0
-    silent = [name for name, node in nodes.items() if not node.answers]
+    silent = [name for name, node in nodes.items() if not node.responds]
     assert silent == ["gpu-02", "gpu-03", "gpu-04", "cpu-03"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def refusal(tmp_path: Path, text: str) -> str:
 
 
 def test_every_key_of_a_runner(tmp_path: Path) -> None:
-    a100, grace, cpu = read_runners(write(tmp_path, WHOLE))
+    a100, grace, cpu = read_runners(write(tmp_path, WHOLE)).runners
     assert a100.gpu and (a100.gpu.name, a100.gpu.architecture) == ("A100", "sm_80")
     assert (a100.gpus, a100.driver, a100.glibc, a100.cpus, a100.timeout_min) == (
         8,
@@ -71,64 +72,83 @@ def test_every_key_of_a_runner(tmp_path: Path) -> None:
 def test_all_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
     text = """\
 runner: 1
+workflow: {schedule: daily}
 runners:
   - name: a
     labels: []
-    gpu: A1000000
     gpus: 0
   - name: a
     labels: [x, "${{ secrets.X }}"]
     name: b
     driver: 535
-    color: red
   - 12
   - labels: x
-    gpu: sm_90
     cache: ../x
-    timeout: 0
 """
     message = refusal(tmp_path, text)
-    path = tmp_path / "runners.yml"
-    for line, expected_message in [
-        (1, "`runner` is not a key here"),
-        (3, "no `driver`"),
-        (4, "`labels` must be"),
-        (5, "GPU 'A1000000' is not in the table, which has NVIDIA GPUs only. Similar: A100"),
-        (6, "`gpus` must be a whole number of at least 1, not 0."),
-        (8, "not ['x', '${{ secrets.X }}']"),
-        (9, "`name` is repeated"),
-        (10, "`driver` must be a version in quotes"),
-        (10, "this runner has no `gpu`"),
-        (11, "`color` is not a key of a runner"),
-        (12, "a runner is a mapping"),
-        (13, "this runner has no `name`"),
-        (15, "`cache` must be the absolute path of a folder"),
-        (16, "`timeout` must be a number of minutes"),
-    ]:
-        assert any(
-            part.startswith(f"{line}: ") and expected_message in part
-            for part in message.split(f"{path}:")
-        ), (line, expected_message, message)
+    found = [
+        line.split(": ")[:2]
+        for line in message.replace(f"{tmp_path}/runners.yml:", "").splitlines()
+    ]
+    assert [(int(line), subject) for line, subject in found[:-1]] == [
+        (1, "the top level"),
+        (2, "workflow.schedule"),
+        (5, "runners[0].labels (a)"),
+        (6, "runners[0].gpus (a)"),
+        (8, "runners[1].labels[1] (b)"),
+        (9, "`name` is repeated."),
+        (10, "runners[1].driver (b)"),
+        (11, "runners[2]"),
+        (12, "runners[3]"),
+        (13, "runners[3].cache"),
+    ]
+
+
+def test_what_a_schema_cannot_say_is_reported_too(tmp_path: Path) -> None:
+    text = """\
+runners:
+- {name: a, labels: x, gpu: A1000000, driver: "535"}
+- {name: a, labels: x, gpu: A100}
+- {name: c, labels: x, driver: "535"}
+"""
+    message = refusal(tmp_path, text)
+    assert "runners.yml:2: GPU 'A1000000' is not in the table" in message
+    assert "runners.yml:3: `a` is also the name of the runner in line 2" in message
+    assert "runners.yml:3: a runner with a `gpu` has a `driver`" in message
+    assert "runners.yml:4: `driver` is of GPUs" in message
+
+
+@pytest.mark.parametrize(
+    "install",
+    [
+        "x; rm -rf /",
+        "tools/x-1-py3-none-any.whl\n- run: y",
+        "tools/provision.whl",
+        f"https://a.invalid/x.whl#sha256={'0' * 64}",
+        "",
+        "provision==0.1.0",
+        "git+https://code.invalid/provision@main",
+    ],
+)
+def test_runners_never_install_what_others_may_change(install: str, tmp_path: Path) -> None:
+    text = f"workflow: {{install: {json.dumps(install)}}}\nrunners: [{{name: a, labels: x}}]\n"
+    assert "runners.yml:1: workflow.install: " in refusal(tmp_path, text)
 
 
 @pytest.mark.parametrize(
     "text,expected_message",
     [
-        ("", "is a mapping with the key `runners`"),
-        ("runners:", "a list of at least one runner"),
-        ("runners: []", "a list of at least one runner"),
-        ("runners: {a: 1}", "a list of at least one runner"),
+        ("", "the top level"),
+        ("runners:", "runners: "),
+        ("runners: []", "runners: "),
+        ("runners: {a: 1}", "runners: "),
         ("runners: [", "this is not YAML"),
         ("runners: &a [*a]", "stands for itself"),
         ("runners:\n- ? [a]\n  : 1", "this is not YAML"),
-        (
-            "runners:\n- name: x\n  labels: y\n- name: x\n  labels: y\n",
-            "is also the name of the runner in line 2",
-        ),
-        ("runners:\n- name: x\n  labels: y\n  <<: {gpu: A100}", "no `driver`"),
-        ("runners:\n- name: 2026-01-01\n  labels: y\n", ":2: `name` must be text"),
-        ("runners:\n- name: x\n  labels: [y, 2026-01-01]\n", ":3: `labels` must be text"),
-        (f"runners:\n- name: x\n  labels: y\n  cpus: {'9' * 300}\n", ":4: `cpus` must be"),
+        ("runners:\n- name: x\n  labels: y\n  <<: {gpu: A100}", "has a `driver`"),
+        ("runners:\n- name: 2026-01-01\n  labels: y\n", ":2: runners[0].name: a date is not text"),
+        ("runners:\n- name: x\n  labels: [y, 2026-01-01]\n", ":3: runners[0].labels[1]"),
+        (f"runners:\n- name: x\n  labels: y\n  cpus: {'9' * 300}\n", ":4: runners[0].cpus"),
     ],
 )
 def test_invalid_files(text: str, expected_message: str, tmp_path: Path) -> None:

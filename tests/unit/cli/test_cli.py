@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from provision.cli.help import EXIT_CODES
 from provision.cli.main import cli
-from provision.cli.other_tools import VERBS_OF_ENV_WORDS, VERBS_OF_WORDS
+from provision.cli.other_tools import FOREIGN_ENV_VERBS, FOREIGN_VERBS
 from provision.cli.shared_options import SHARED_OPTIONS
 from provision.core import errors
 from tests.paths import ROOT
@@ -56,36 +57,36 @@ def test_every_command_has_help_and_json(path: tuple[str, ...], command: click.C
         assert set(SHARED_OPTIONS) <= set(command.get_params(click.Context(command)))
 
 
-CHANGING = {
-    "launch",
-    "join",
-    "lab init",
-    "checkpoint prune",
-    "build",
-    "render",
-    "lock",
-    "env create",
-    "env remove",
-    "clean",
-    "image build",
-    "image run",
-    "pack",
-    "ship",
-    "activate",
-    "rollback",
-    "import",
-    "init",
-    "add",
-    "remove",
-    "update",
-    "run",
-    "kernel add",
-    "kernel remove",
-    "channel bootstrap",
-    "channel mirror",
-    "matrix ci",
-    "matrix lock",
-}
+CHANGING = """
+activate
+add
+build
+channel bootstrap
+channel mirror
+checkpoint prune
+clean
+env create
+env remove
+image build
+image run
+import
+init
+join
+kernel add
+kernel remove
+lab init
+launch
+lock
+matrix ci
+matrix lock
+pack
+remove
+render
+rollback
+run
+ship
+update
+""".splitlines()
 
 
 @pytest.mark.parametrize("path,command", VERBS, ids=[" ".join(path) for path, _ in VERBS])
@@ -121,9 +122,9 @@ def test_words_of_conda_name_our_verbs(words: tuple[str, ...], message: str) -> 
 def test_every_word_of_other_tools_names_a_verb() -> None:
     paths = {" ".join(path) for path, _ in VERBS}
     own_words = {*cli.list_commands(click.Context(cli)), *paths, "--version"}
-    assert {*VERBS_OF_WORDS.values(), *VERBS_OF_ENV_WORDS.values()} <= own_words
-    assert not VERBS_OF_WORDS.keys() & own_words
-    assert not {f"env {word}" for word in VERBS_OF_ENV_WORDS} & own_words
+    assert {*FOREIGN_VERBS.values(), *FOREIGN_ENV_VERBS.values()} <= own_words
+    assert not FOREIGN_VERBS.keys() & own_words
+    assert not {f"env {word}" for word in FOREIGN_ENV_VERBS} & own_words
 
 
 def test_unknown_command_suggests_similar_ones() -> None:
@@ -154,79 +155,39 @@ def test_help_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "arguments,code,message",
     [
-        (["build", "--torch", "9.9", "--cuda", "12.1"], 4, "not in the table"),
+        ("build --torch 9.9 --cuda 12.1", 4, "not in the table"),
+        ("build --torch 2.3 --cuda 12.6", 4, "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only"),
+        ("build --torch 2.3 --cuda 12.1 --cpu", 3, "--cuda and --cpu"),
+        ("build --torch 2.3", 3, "which CUDA? Give --cuda (for torch 2.3: 12.1, 12.0, 11.8)"),
+        ("build --torch 9.9", 4, "torch 9.9 is not in the table of known releases"),
+        ("build --torch 2.3 --cuda 12.1 --python 3.13", 4, "no build for Python 3.13"),
         (
-            ["build", "--torch", "2.3", "--cuda", "12.6"],
-            4,
-            "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only",
-        ),
-        (["build", "--torch", "2.3", "--cuda", "12.1", "--cpu"], 3, "--cuda and --cpu"),
-        (
-            ["build", "--torch", "2.3"],
-            3,
-            "which CUDA? Give --cuda (for torch 2.3: 12.1, 12.0, 11.8)",
-        ),
-        (["build", "--torch", "9.9"], 4, "torch 9.9 is not in the table of known releases"),
-        (
-            ["build", "--torch", "2.3", "--cuda", "12.1", "--python", "3.13"],
-            4,
-            "no build for Python 3.13",
-        ),
-        (
-            [
-                "build",
-                "--torch",
-                "2.3",
-                "--cuda",
-                "12.1",
-                "--python",
-                "3.8",
-                "--python-from",
-                "host",
-            ],
+            "build --torch 2.3 --cuda 12.1 --python 3.8 --python-from host",
             9,
             "would have to come from this machine",
         ),
+        ("build ../evil --torch 2.3 --cuda 12.1", 3, "cannot be an environment's name"),
+        ("build '{{ x }}' --torch 2.3 --cuda 12.1", 3, "cannot be an environment's name"),
+        ("build nosuch", 3, "There is no environment `nosuch`"),
+        ("build nosuch", 3, "Or describe the environment with --torch"),
+        ("lock verify nosuch", 3, "There is no environment `nosuch`"),
+        ("lock --all lab", 3, "cannot be combined with the name `lab`"),
+        ("lock --all --torch 2.3 --no-jupyter", 3, "with --torch, --no-jupyter"),
+        ("build --torch 2.3 --cuda 12.1 --python-from host --conda '[['", 3, "conda"),
+        ("env diff nosuch", 9, "Environment `nosuch` is not installed on this machine"),
         (
-            ["build", "../evil", "--torch", "2.3", "--cuda", "12.1"],
-            3,
-            "cannot be an environment's name",
-        ),
-        (
-            ["build", "{{ x }}", "--torch", "2.3", "--cuda", "12.1"],
-            3,
-            "cannot be an environment's name",
-        ),
-        (["build", "nosuch"], 3, "There is no environment `nosuch`"),
-        (["build", "nosuch"], 3, "Or describe the environment with --torch"),
-        (["lock", "verify", "nosuch"], 3, "There is no environment `nosuch`"),
-        (["lock", "--all", "lab"], 3, "cannot be combined with the name `lab`"),
-        (["lock", "--all", "--torch", "2.3", "--no-jupyter"], 3, "with --torch, --no-jupyter"),
-        (
-            ["build", "--torch", "2.3", "--cuda", "12.1", "--python-from", "host", "--conda", "[["],
-            3,
-            "conda",
-        ),
-        (["env", "diff", "nosuch"], 9, "Environment `nosuch` is not installed on this machine"),
-        (
-            ["env", "remove", "nosuch", "--yes"],
+            "env remove nosuch --yes",
             9,
             "`nosuch` has no prefix, kernel, image or pack on this machine",
         ),
-        (["passport", "show", "nosuch"], 3, "There is no environment `nosuch`"),
-        (["kernel", "remove", "nosuch"], 12, "Kernels that it created: none"),
-        (
-            ["build", "--torch", "2.9", "--cuda", "12.8", "--python-from", "host", "--image"],
-            9,
-            "No Docker engine answers",
-        ),
-        (["build", "--nonsense"], 2, "No such option"),
+        ("passport show nosuch", 3, "There is no environment `nosuch`"),
+        ("kernel remove nosuch", 12, "Kernels that it created: none"),
+        ("build --torch 2.9 --cuda 12.8 --python-from host --image", 9, "No Docker engine answers"),
+        ("build --nonsense", 2, "No such option"),
     ],
 )
-def test_bad_input_gives_one_line_and_an_exit_code(
-    arguments: list[str], code: int, message: str
-) -> None:
-    result = invoke(*arguments)
+def test_bad_input_gives_one_line_and_an_exit_code(arguments: str, code: int, message: str) -> None:
+    result = invoke(*shlex.split(arguments))
     assert result.exit_code == code, result.output
     assert message in result.output
     assert "Traceback" not in result.output
@@ -234,18 +195,11 @@ def test_bad_input_gives_one_line_and_an_exit_code(
         assert len([line for line in result.output.splitlines() if line.startswith("error:")]) == 1
 
 
+RENDER = ["render", "--torch", "2.3", "--cuda", "12.1", "--python-from", "channel"]
+
+
 def test_render_writes_nothing_the_second_time(tmp_path: Path) -> None:
-    request = [
-        "render",
-        "--torch",
-        "2.3",
-        "--cuda",
-        "12.1",
-        "--python-from",
-        "channel",
-        "--envs",
-        str(tmp_path),
-    ]
+    request = [*RENDER, "--envs", str(tmp_path)]
     assert json.loads(invoke(*request, "--json").stdout)["written"] == [
         "spec.yml",
         "environment.yml",
@@ -258,18 +212,10 @@ def test_render_writes_nothing_the_second_time(tmp_path: Path) -> None:
     )
 
 
-def test_dry_run_writes_nothing(tmp_path: Path) -> None:
+def test_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch 2.9 has builds for every Python that can run provision, so for this machine's."""
-    request = [
-        "--torch",
-        "2.9",
-        "--cuda",
-        "12.8",
-        "--python-from",
-        "host",
-        "--envs",
-        str(tmp_path / "e"),
-    ]
+    monkeypatch.chdir(tmp_path)
+    request = ["--torch", "2.9", "--cuda", "12.8", "--python-from", "host", "--envs", "e"]
     result = invoke("render", *request, "--dry-run")
     assert result.exit_code == 0, result.output
     assert "torch==2.9.1" in result.output
@@ -308,17 +254,7 @@ def test_occupied_path_is_refused_before_the_build(
 
 
 def test_hand_edit_is_reported_and_kept(tmp_path: Path) -> None:
-    request = [
-        "render",
-        "--torch",
-        "2.3",
-        "--cuda",
-        "12.1",
-        "--python-from",
-        "channel",
-        "--envs",
-        str(tmp_path),
-    ]
+    request = [*RENDER, "--envs", str(tmp_path)]
     invoke(*request)
     path = tmp_path / "torch2.3-cuda12.1-py311" / "environment.yml"
     path.write_text(path.read_text().replace("numpy", "numpy<2"))
@@ -391,10 +327,19 @@ def test_file_of_requirements_is_no_package() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("launch", "toy", "--pull-secret", "a\nspec: {}", "--on", "n1", "--", "true"),
+        ("launch", "toy", "--set", "pull_secret=a\nspec: {}", "--on", "n1", "--", "true"),
         ("launch", "toy", "--image", "a\u2028b", "--on", "n1", "--", "true"),
         ("launch", "toy", "--mount", "/a:/b\n", "--on", "n1", "--", "true"),
-        ("launch", "toy", "--sbatch", "--account=x\n#SBATCH --uid=0", "--on", "n1", "--", "true"),
+        (
+            "launch",
+            "toy",
+            "--set",
+            "sbatch=--account=x\n#SBATCH --uid=0",
+            "--on",
+            "n1",
+            "--",
+            "true",
+        ),
         ("render", "toy\r", "--envs", "e"),
         ("env", "list", "--envs", "e\x1b[2J"),
         ("image", "push", "toy", "host/a\nb"),

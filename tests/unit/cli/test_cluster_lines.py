@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from provision.cli.console import wrap_line
@@ -9,7 +10,7 @@ from provision.cli.ship_output import ship_json, ship_lines
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.verbs.drift.output import drift_lines
 from provision.workflow.ship.ship import ShipReport
-from provision.workflow.ship.states import NodeState
+from provision.workflow.ship.states import NodeDetails, NodeState
 from tests.drift_records import cluster, record, timed_out
 
 TERMINAL = 80
@@ -22,12 +23,14 @@ def failed(name: str) -> NodeState:
     return NodeState(state="failed", failure=failure)
 
 
-def shipped(**fields: Any) -> ShipReport:
-    states = {"n1": NodeState(state="active"), "n2": failed("n2"), "n3": failed("n3")}
+SHIPPED = {"n1": NodeState(state="active"), "n2": failed("n2"), "n3": failed("n3")}
+
+
+def shipped(states: Mapping[str, NodeState] = SHIPPED, note: str = "", **fields: Any) -> ShipReport:
     values: dict[str, Any] = {
         "verb": "ship", "name": "train", "key": KEY, "goal": "active", "required": 3,
-        "states": states, "ways": {"n1": "kernel"}, "removed": {}, "in_use": {}, "stopped": None,
-        "sent_bytes": 5 << 30, "copies_between_nodes": 7,
+        "states": states, "details": {name: NodeDetails(note=note) for name in states},
+        "stopped": None, "sent_bytes": 5 << 30, "copies_between_nodes": 7,
     }  # fmt: skip
     return ShipReport(**{**values, **fields})
 
@@ -51,18 +54,17 @@ def test_in_a_pipe_a_node_set_is_one_line() -> None:
 
 def test_what_only_its_owner_can_start_is_said_with_the_next_step() -> None:
     note = "/opt/envs/x is mounted with FUSE, and only the user ann can read it"
-    lines = ship_lines(shipped(notes={"n1": note, "n4": note}))
-    [line] = [line for line in lines if note in line]
-    assert line.startswith(f"n[1,4]: no other user can start it: {note}. ")
+    [line] = [line for line in ship_lines(shipped(note=note)) if note in line]
+    assert line.startswith(f"n[1-3]: no other user can start it: {note}. ")
     assert "user_allow_other" in line and "`readers: all`" in line
-    document = ship_json(shipped(notes={"n1": note}))
-    assert [row.get("note") for row in document["nodes"].values()] == [note, None, None]
+    document: Any = ship_json(shipped(note=note))
+    assert document["nodes"]["n1"]["note"] == note
 
 
 def test_a_rollback_to_nothing_does_not_say_that_nothing_is_active() -> None:
     nothing = NodeFailure(stage="check", reason="no-previous", message="nothing was active before")
     states = {"n1": NodeState(state="failed", failure=nothing)}
-    lines = ship_lines(shipped(verb="rollback", key="", states=states, required=1, ways={}))
+    lines = ship_lines(shipped(verb="rollback", key="", states=states, required=1))
     assert lines[-1] == "train: nothing to go back to on 1 node, so nothing was changed"
 
 
@@ -79,8 +81,8 @@ def test_long_words_stay_whole() -> None:
 
 
 def test_a_lost_answer_is_no_proof_that_nothing_was_activated() -> None:
-    late = NodeFailure(stage="activate", reason="timed-out", message="no answer within 120 s")
-    unknown = {"n1": NodeState(state="unknown", failure=late), "n2": failed("n2")}
-    assert "nothing was activated" not in ship_lines(shipped(states=unknown, ways={}))[-1]
+    lost = NodeFailure(stage="activate", reason="timed-out", message="no answer within 120 s")
+    unknown = {"n1": NodeState(state="unknown", failure=lost), "n2": failed("n2")}
+    assert "nothing was activated" not in ship_lines(shipped(states=unknown))[-1]
     failures = {"n1": failed("n1"), "n2": failed("n2")}
-    assert "nothing was activated" in ship_lines(shipped(states=failures, ways={}))[-1]
+    assert "nothing was activated" in ship_lines(shipped(states=failures))[-1]

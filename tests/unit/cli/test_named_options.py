@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from provision.cli.help import default_command
 from provision.cli.main import cli
+from provision.core.yaml_text import parse_yaml
+from provision.verbs.launch.settings import LaunchSettings
+from provision.verbs.ship.command import ShipSettings
 from provision.workflow.smoke.settings import SETTINGS
 from provision_runtime.report import findings
 from tests.conftest import ROOT
@@ -65,9 +71,12 @@ def test_named_options_exist(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [*FILES, *findings.CATALOG.values()], ids=str)
-def test_named_settings_of_the_smoke_test_exist(text: Path | findings.Rule) -> None:
+def test_named_settings_exist(text: Path | findings.Rule) -> None:
     words = text.read_text() if isinstance(text, Path) else f"{text.meaning} {text.advice}"
-    assert {*re.findall(r"--set[ =](\w+)=", words)} <= {*SETTINGS, "KEY"}
+    known = {*SETTINGS, "KEY"}
+    for kind in (LaunchSettings, ShipSettings):
+        known.update(field.name for field in dataclasses.fields(kind))
+    assert {*re.findall(r"--set[ =](\w+)=", words)} <= known
 
 
 def test_smoke_has_the_options_that_findings_advise() -> None:
@@ -79,3 +88,14 @@ def test_smoke_has_the_options_that_findings_advise() -> None:
         options = options_of(smoke) if id in of_smoke else options_of(doctor)
         for option in _OPTION.findall(_COMMAND.sub("", f"{rule.meaning} {rule.advice}")):
             assert option in FOREIGN or option in options, rule
+
+
+def test_a_moved_option_is_answered_by_a_verb_that_lacks_it() -> None:
+    moved = parse_yaml((ROOT / "provision" / "cli" / "moved_options.yml").read_text())
+    for path, forms in moved.items():
+        command = command_at(["build" if path == "*" else path][0].split())
+        assert command is not None, path
+        for option, form in forms.items():
+            assert option not in options_of(default_command(command)), (path, option)
+            result = CliRunner().invoke(cli, [*path.replace("*", "build").split(), option])
+            assert (result.exit_code, form in result.stderr) == (2, True), (path, option)

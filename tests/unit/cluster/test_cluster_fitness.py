@@ -1,23 +1,21 @@
-"""Whether nodes are fit, by the facts that they answered."""
+"""Whether nodes are fit, by the facts that they sent."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from provision import catalog
+from provision.adapters.kubernetes.nodes import KubernetesNode
 from provision.cluster.failures import REASONS, NodeFailure
-from provision.cluster.fitness import (
-    EnvironmentNeeds,
-    NodeReport,
-    clock_skew_s,
-    judge,
-    mount_way,
-)
-from provision.cluster.inventory import Node, NodeNames
-from provision.cluster.remote import NodeAnswer, merge_same_nodes
+from provision.cluster.fitness import EnvironmentNeeds, NodeReport, clock_skew_s, judge
+from provision.cluster.inventory import Node
+from provision.cluster.remote import NodeReply, merge_same_nodes
+from provision_runtime.node.results import FitnessFacts
 
 GIB = 1 << 30
 H100 = {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-1", "memory_mib": 81559}
@@ -33,42 +31,34 @@ NEEDS = EnvironmentNeeds(
 
 
 def node(name: str = "n1", **fields: Any) -> Node:
-    return Node(name=name, names=NodeNames(ssh=name), engine="ssh", address=name, **fields)
+    return Node(name=name, engine="ssh", address=name, **fields)
 
 
-def facts(**changes: Mapping[str, Any]) -> dict[str, Any]:
+def facts(**changes: Any) -> dict[str, Any]:
     """The facts of a fit node, with some changed: `store={"free_bytes": 0}`."""
     document: dict[str, Any] = {
-        "host": {
-            "name": "n1",
-            "addresses": ["10.0.0.1"],
-            "is_loopback": False,
-            "machine_id": "0" * 32,
-        },
+        "host": {"name": "n1", "addresses": ["10.0.0.1"], "is_loopback": False},
         "system": {"arch": "x86_64", "kernel": "6.1", "glibc": "2.36", "os": "Debian 12"},
-        "user": {"name": "me", "uid": 1000},
         "store": {
             "path": "/opt/provision",
             "existing": "/opt",
             "free_bytes": 100 * GIB,
-            "total_bytes": 200 * GIB,
             "free_inodes": 1_000_000,
             "is_executable": True,
             "problem": None,
         },
         "gpus": {"driver": "550.54.15", "devices": [H100, H100], "on_bus": 2, "problem": None},
-        "mounting": {"may_mount": False, "squashfs": True, "squashfs_zstd": True, "fuse": True},
-        "tools": {"squashfuse": "/usr/bin/squashfuse", "fusermount3": "/usr/bin/fusermount3"},
+        "methods": ["fuse", "tree"],
         "limits": {"memlock": None, "infiniband": {"adapters": []}},
         "unread": {},
         "time": 1000.5,
     }
     for name, change in changes.items():
-        document[name] = {**document[name], **change}
+        document[name] = {**document[name], **change} if isinstance(change, dict) else change
     return document
 
 
-def answer(document: dict[str, Any] | None = None, **fields: Any) -> NodeAnswer:
+def reply(document: dict[str, Any] | None = None, **fields: Any) -> NodeReply[FitnessFacts]:
     values: dict[str, Any] = {
         "node": node(),
         "result": document if document is not None else facts(),
@@ -77,7 +67,7 @@ def answer(document: dict[str, Any] | None = None, **fields: Any) -> NodeAnswer:
         "sent": 1000.0,
         "received": 1001.0,
     }
-    return NodeAnswer(**{**values, **fields})
+    return NodeReply(**{**values, **fields})
 
 
 def reasons(report: NodeReport) -> list[str]:
@@ -85,7 +75,7 @@ def reasons(report: NodeReport) -> list[str]:
 
 
 def test_fit_node() -> None:
-    report = judge(answer(), NEEDS)
+    report = judge(reply(), NEEDS)
     assert (report.verdict, report.problems, report.warnings) == ("fit", (), ())
     assert report.summary == "x86_64, glibc 2.36, driver 550.54.15, 2 x NVIDIA H100 80GB HBM3"
 
@@ -120,11 +110,11 @@ def test_fit_node() -> None:
 def test_needs_of_an_environment(
     changes: Mapping[str, Mapping[str, Any]], reason: str, message: str
 ) -> None:
-    report = judge(answer(facts(**changes)), NEEDS)
+    report = judge(reply(facts(**changes)), NEEDS)
     assert report.verdict == "unfit"
     assert reasons(report) == [reason]
     assert message in report.problems[0].message
-    assert judge(answer(facts(**changes))).verdict == "fit"
+    assert judge(reply(facts(**changes))).verdict == "fit"
 
 
 @pytest.mark.parametrize(
@@ -142,14 +132,14 @@ def test_needs_of_an_environment(
             "gpu-driver",
             "mismatch",
         ),
-        ({"gpus": {"devices": [H100]}}, "gpu-missing", "1 of 2 GPUs answer"),
+        ({"gpus": {"devices": [H100]}}, "gpu-missing", "1 of 2 GPUs respond"),
         ({"host": {"addresses": []}}, "no-own-name", "n1 does not resolve"),
     ],
 )
 def test_problems_of_any_node(
     changes: Mapping[str, Mapping[str, Any]], reason: str, message: str
 ) -> None:
-    report = judge(answer(facts(**changes)))
+    report = judge(reply(facts(**changes)))
     assert report.verdict == "unfit"
     assert reasons(report) == [reason]
     assert message in report.problems[0].message
@@ -160,7 +150,7 @@ def test_problems_of_any_node(
     ("changes", "node_fields", "reason"),
     [
         ({"host": {"addresses": ["127.0.1.1"], "is_loopback": True}}, {}, "loopback-name"),
-        ({"mounting": {"fuse": False}}, {}, "no-mount"),
+        ({"methods": ["tree"]}, {}, "no-mount"),
         ({"limits": {"memlock": 65536, "infiniband": {"adapters": ["mlx5_0"]}}}, {}, "memlock"),
         ({}, {"gpus": 4}, "gpu-count"),
         ({"gpus": {"devices": [], "on_bus": 0, "driver": None}}, {}, "no-gpu"),
@@ -169,7 +159,7 @@ def test_problems_of_any_node(
 def test_warnings_do_not_make_a_node_unfit(
     changes: Mapping[str, Mapping[str, Any]], node_fields: Mapping[str, Any], reason: str
 ) -> None:
-    report = judge(answer(facts(**changes), node=node(**node_fields)), NEEDS)
+    report = judge(reply(facts(**changes), node=node(**node_fields)), NEEDS)
     assert report.verdict == "fit"
     assert [warning.reason for warning in report.warnings] == [reason]
 
@@ -178,23 +168,23 @@ def test_warnings_do_not_make_a_node_unfit(
     ("time", "skew"),
     [(1000.0, 0), (1001.0, 0), (999.0, -1.0), (1101.0, 100.0), (400.0, -600.0)],
 )
-def test_clock_is_wrong_only_beyond_question_and_answer(time: float, skew: float) -> None:
+def test_clock_is_wrong_only_beyond_request_and_reply(time: float, skew: float) -> None:
     document = {**facts(), "time": time}
-    assert clock_skew_s(answer(document)) == skew
-    is_wrong = reasons(judge(answer(document))) == ["clock-skew"]
+    assert clock_skew_s(reply(document)) == skew
+    is_wrong = reasons(judge(reply(document))) == ["clock-skew"]
     assert is_wrong is (abs(skew) >= 5)
 
 
-def test_slow_answer_is_no_wrong_clock() -> None:
+def test_slow_reply_is_no_wrong_clock() -> None:
     document = {**facts(), "time": 1050.0}
-    assert judge(answer(document, received=1100.0)).verdict == "fit"
+    assert judge(reply(document, received=1100.0)).verdict == "fit"
 
 
 def test_unread_fact_is_unknown() -> None:
     document = facts()
     del document["store"]
     document["unread"] = {"store": "no answer within 20 s"}
-    report = judge(answer(document))
+    report = judge(reply(document))
     assert report.verdict == "unknown"
     assert report.problems[0].message == "store: no answer within 20 s"
 
@@ -203,17 +193,17 @@ def test_unread_fact_that_decides_nothing() -> None:
     document = facts()
     del document["limits"]
     document["unread"] = {"limits": "no answer within 20 s"}
-    assert judge(answer(document)).verdict == "fit"
+    assert judge(reply(document)).verdict == "fit"
 
 
 @pytest.mark.parametrize("fact", ["system", "store", "gpus"])
 def test_a_fact_that_a_node_does_not_say_is_unknown(fact: str) -> None:
     document = facts()
     del document[fact]
-    report = judge(answer(document))
+    report = judge(reply(document))
     assert report.verdict == "unknown"
     assert [problem.reason for problem in report.problems] == ["unread"]
-    assert judge(answer({"unread": {}, "time": 1000.5})).verdict == "unknown"
+    assert judge(reply({"unread": {}, "time": 1000.5})).verdict == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -222,21 +212,21 @@ def test_a_fact_that_a_node_does_not_say_is_unknown(fact: str) -> None:
 )
 def test_glibc_is_compared_by_its_numbers(glibc: str, needed: str, verdict: str) -> None:
     needs = EnvironmentNeeds(name="train", platforms=("linux-64",), glibc=needed)
-    assert judge(answer(facts(system={"glibc": glibc})), needs).verdict == verdict
+    assert judge(reply(facts(system={"glibc": glibc})), needs).verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("reason", "verdict"),
     [
         ("timed-out", "unknown"),
-        ("bad-answer", "unknown"),
+        ("bad-reply", "unknown"),
         ("refused", "unfit"),
         ("same-node", "same"),
     ],
 )
 def test_verdict_of_a_failure(reason: str, verdict: str) -> None:
     failure = NodeFailure(stage="check", reason=reason, message="words")
-    report = judge(answer(None, result=None, failure=failure))
+    report = judge(reply(None, result=None, failure=failure))
     assert report.verdict == verdict
     assert report.problems == (failure,)
 
@@ -245,38 +235,39 @@ def test_engine_explains_a_silent_node() -> None:
     failure = NodeFailure(stage="check", reason="connect-timeout", message="timed out")
     silent = Node(
         name="n1",
-        names=NodeNames(slurm="n1"),
         engine="slurm",
         address="n1",
         state="down*",
         reason="bad fan",
-        answers=False,
+        responds=False,
     )
-    report = judge(answer(None, node=silent, result=None, failure=failure))
+    report = judge(reply(None, node=silent, result=None, failure=failure))
     assert report.problems[0].message == "timed out; slurm says down* (bad fan)"
 
 
-def kubernetes_node(**facts: Any) -> Node:
-    engine_facts = {"arch": "x86_64", "driver": "550.54.15", "pressure": (), **facts}
+def kubernetes_node(**fields: Any) -> Node:
+    facts: dict[str, Any] = dict.fromkeys(
+        field.name for field in dataclasses.fields(KubernetesNode)
+    )
+    facts.update({"arch": "x86_64", "driver": "550.54.15", "pressure": (), **fields})
     return Node(
         name="k1",
-        names=NodeNames(kubernetes="k1"),
         engine="kubernetes",
         address="k1",
         state="Ready",
         gpus=8,
         gpu_type="NVIDIA-H100",
-        engine_facts=engine_facts,
+        kubernetes=KubernetesNode(**facts),
     )
 
 
 def test_kubernetes_node_is_judged_by_its_api_server() -> None:
     failure = NodeFailure(stage="check", reason="not-run", message="")
-    report = judge(answer(None, node=kubernetes_node(), result=None, failure=failure), NEEDS)
+    report = judge(reply(None, node=kubernetes_node(), result=None, failure=failure), NEEDS)
     assert report.verdict == "fit"
     assert report.summary == "x86_64, driver 550.54.15, 8 x NVIDIA-H100"
     full = kubernetes_node(pressure=("DiskPressure",), driver="470.1")
-    report = judge(answer(None, node=full, result=None, failure=failure), NEEDS)
+    report = judge(reply(None, node=full, result=None, failure=failure), NEEDS)
     assert reasons(report) == ["not-ready", "old-driver"]
 
 
@@ -285,45 +276,22 @@ def test_every_reason_is_in_the_registry() -> None:
 
     from provision.cluster import fitness
 
-    source = inspect.getsource(fitness)
-    used = {
-        part.partition('"')[0]
-        for part in source.replace("_problem(\n        ", "_problem(").split('_problem("')[1:]
-    }
+    used = set(re.findall(r'_problem\(\s*"([a-z-]+)"', inspect.getsource(fitness)))
     assert len(used) > 10
     assert used <= set(REASONS)
 
 
-@pytest.mark.parametrize(
-    ("mounting", "tools", "way"),
-    [
-        ({"may_mount": True}, {}, "kernel"),
-        ({"may_mount": True, "squashfs_zstd": False}, {"squashfuse": "x"}, None),
-        ({"may_mount": True, "squashfs": False}, {"squashfuse": "x", "fusermount": "x"}, "fuse"),
-        ({}, {"squashfuse_ll": "x", "fusermount3": "x"}, "fuse"),
-        ({"fuse": False}, {"squashfuse_ll": "x", "fusermount3": "x"}, None),
-        ({}, {"squashfuse": "x"}, None),
-    ],
-)
-def test_way_to_mount(
-    mounting: Mapping[str, Any], tools: Mapping[str, str], way: str | None
-) -> None:
-    document = facts(mounting=mounting)
-    document["tools"] = tools
-    assert mount_way(document) == way
-
-
 def test_machine_under_two_names_is_judged_once() -> None:
-    first = answer()
-    second = answer(node=node("alias"))
-    other = answer(node=node("n2"), identity=("n2", "boot"))
+    first = reply()
+    second = reply(node=node("alias"))
+    other = reply(node=node("n2"), identity=("n2", "boot"))
     failed = NodeFailure(stage="check", reason="refused", message="")
     silent = [
-        answer(None, node=node(name), result=None, failure=failed, identity=())
+        reply(None, node=node(name), result=None, failure=failed, identity=())
         for name in ("n3", "n4")
     ]
     merged = merge_same_nodes([first, second, other, *silent])
-    verdicts = {each.node.name: judge(each).verdict for each in merged}
+    verdicts = {item.node.name: judge(item).verdict for item in merged}
     assert verdicts == {"n1": "fit", "alias": "same", "n2": "fit", "n3": "unfit", "n4": "unfit"}
     failure = merged[1].failure
     assert failure is not None

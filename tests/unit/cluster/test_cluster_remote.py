@@ -1,15 +1,18 @@
-"""What srun prints for many nodes -> answers and failures. Captured from Slurm 22.05."""
+"""What srun prints for many nodes -> replies and failures. Captured from Slurm 22.05."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 
-from provision.cluster.inventory import Node, NodeDefaults, NodeNames, select_nodes
+from provision.cluster import actions
+from provision.cluster.inventory import Node, NodeDefaults, select_nodes
 from provision.cluster.remote import (
-    NodeAnswer,
+    NodeReply,
     SrunMessage,
     node_argv,
     run_action,
@@ -20,7 +23,9 @@ from provision.cluster.remote import (
 )
 from provision.core.errors import InvalidSpec
 from provision_runtime.node.program import MARK
+from provision_runtime.node.results import FitnessFacts
 
+DEFAULTS = NodeDefaults()
 STDERR = """\
 0: sh: 1: exec: nopython: not found
 2: Traceback (most recent call last):
@@ -30,10 +35,8 @@ srun: error: Task launch for StepId=5.0 failed on node n4: Communication connect
 srun: error: Application launch failed: Communication connection failure
 srun: Job step aborted
 """
-SLURM_NODE = Node(name="n1", names=NodeNames(slurm="n1"), engine="slurm", address="n1")
-KUBERNETES_NODE = Node(
-    name="k1", names=NodeNames(kubernetes="k1"), engine="kubernetes", address="k1"
-)
+SLURM_NODE = Node(name="n1", engine="slurm", address="n1")
+KUBERNETES_NODE = Node(name="k1", engine="kubernetes", address="k1")
 
 
 def test_messages_of_srun_are_those_of_their_nodes() -> None:
@@ -83,7 +86,7 @@ def printed(name: str, keys: list[str]) -> str:
     return f"{MARK}{json.dumps(document)}"
 
 
-def test_answers_that_srun_broke_into_lines() -> None:
+def test_replies_that_srun_broke_into_lines() -> None:
     """It breaks lines after 1,024 bytes, and mixes the pieces of several tasks."""
     keys = [f"key{number:06}" for number in range(300)]
     texts = {0: printed("n0", keys), 11: printed("n11", [*keys, "last"])}
@@ -92,17 +95,17 @@ def test_answers_that_srun_broke_into_lines() -> None:
     assert documents["n11"]["result"]["installed"] == [*keys, "last"]
 
 
-def test_no_task_answers_for_the_node_of_another_one() -> None:
+def test_no_task_replies_for_the_node_of_another_one() -> None:
     texts = {0: printed("n0", []), 1: printed("n2", ["mine"]), 2: printed("n2", [])}
     assert list(srun_documents(labeled(texts), "store-history")) == ["n0"]
 
 
-def test_answer_that_was_cut_off_is_none() -> None:
+def test_reply_that_was_cut_off_is_none() -> None:
     cut_off = b'0: provision-node: {"slurm_node": "n1", "resu\n'
     assert srun_documents(cut_off, "store-history") == {}
 
 
-def test_ways_to_reach_a_node() -> None:
+def test_transports() -> None:
     [ssh_node], [local] = select_nodes("n1").nodes, select_nodes("local").nodes
     assert transport(ssh_node, NodeDefaults(via="srun")) == "ssh"
     assert transport(SLURM_NODE, NodeDefaults()) == "ssh"
@@ -113,19 +116,30 @@ def test_ways_to_reach_a_node() -> None:
         node_argv(KUBERNETES_NODE, "true", NodeDefaults())
 
 
+def run_facts(
+    nodes: Sequence[Node], arguments: Any, defaults: NodeDefaults = DEFAULTS, **options: Any
+) -> list[NodeReply[FitnessFacts]]:
+    return run_action(
+        nodes,
+        actions.FACTS,
+        arguments,
+        stage="check",
+        timeout_s=60,
+        defaults=defaults,
+        **options,
+    )
+
+
 def test_srun_needs_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(InvalidSpec) as caught:
-        run_action(
-            [SLURM_NODE], "facts", {}, stage="check", timeout_s=1, defaults=NodeDefaults(via="srun")
-        )
+        run_facts([SLURM_NODE], {}, defaults=NodeDefaults(via="srun"))
     assert "salloc" in caught.value.advice
 
 
 def test_kubernetes_nodes_run_nothing() -> None:
-    [answer] = run_action([KUBERNETES_NODE], "facts", {}, stage="check", timeout_s=1)
-    assert answer.failure is not None
-    assert answer.failure.reason == "not-run"
+    [reply] = run_facts([KUBERNETES_NODE], {})
+    assert reply.failure is not None and reply.failure.reason == "not-run"
 
 
 def test_nodes_of_several_engines_in_one_run() -> None:
@@ -134,17 +148,14 @@ def test_nodes_of_several_engines_in_one_run() -> None:
         *select_nodes("exec:n[1-2]").nodes,
         *select_nodes("local").nodes,
     ]
-    seen: list[NodeAnswer] = []
-    answers = run_action(
+    arrived: list[NodeReply[FitnessFacts]] = []
+    replies = run_facts(
         nodes,
-        "facts",
-        lambda node: {"path": str(PurePosixPath("/tmp") / node.name)},
-        stage="check",
-        timeout_s=60,
-        on_answer=seen.append,
+        lambda node: {"path": str(PurePosixPath("/tmp") / node.name), "rules": {}},
+        on_reply=arrived.append,
     )
-    assert [answer.node for answer in answers] == nodes
-    assert len(seen) == len(nodes)
-    paths = [answer.result["store"]["path"] for answer in answers if answer.result]
+    assert [reply.node for reply in replies] == nodes
+    assert len(arrived) == len(nodes)
+    paths = [reply.result["store"]["path"] for reply in replies if reply.result]
     assert paths == ["/tmp/n1", "/tmp/n2", "/tmp/local"]
-    assert answers[1].identity == ("n1", "simulated")
+    assert replies[1].identity == ("n1", "simulated")

@@ -15,7 +15,7 @@ import pytest
 
 from provision.adapters import squashfs, zstd
 from provision.cluster import pack as packs
-from provision.cluster.pack import Pack, PackPlan
+from provision.cluster.pack import Pack, PackedDistribution, PackPlan, Sidecar
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.verbs.pack.pack import PackOptions
 from provision_runtime.node import store as stores
@@ -32,11 +32,20 @@ PLAN = PackPlan(
 )
 
 
-def sidecar(content: bytes, plan: PackPlan = PLAN) -> dict[str, Any]:
-    entry = {"version": "1", "kind": "wheel", "digest": SHA, "shallow_digest": SHA}
+def sidecar(content: bytes, plan: PackPlan = PLAN) -> Sidecar:
+    entry: PackedDistribution = {
+        "version": "1",
+        "kind": "wheel",
+        "digest": SHA,
+        "shallow_digest": SHA,
+    }
     return {
         "schema": 1,
-        **plan.fields(),
+        "name": plan.name,
+        "key": plan.key,
+        "format": plan.format,
+        "compression": plan.compression,
+        "install_path": str(plan.install_path),
         "made_with": "mksquashfs 4.5.1",
         "size": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
@@ -81,7 +90,7 @@ def test_key_changes_with_lock_and_runtime_alone() -> None:
 def test_pack_is_read_by_image_sidecar_or_folder(tmp_path: Path, name: str) -> None:
     made = publish(tmp_path)
     assert packs.read_pack(tmp_path / name) == made
-    assert (made.key, str(made.install_path)) == (KEY, f"/opt/provision/envs/{KEY}")
+    assert (made.key, made.sidecar["install_path"]) == (KEY, f"/opt/provision/envs/{KEY}")
 
 
 def test_latest_pack_of_a_folder_is_read(tmp_path: Path) -> None:

@@ -212,13 +212,11 @@ def test_a_lab_is_joined_by_an_address_without_one(
 def test_what_nodes_and_smoke_tests_repeat_of_settings(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from provision_runtime.node import program
+    from provision_runtime.node import jobs, program
 
     proxy = "http://u:s3cr3t@proxy.example:3128"
-    monkeypatch.setattr(
-        program, "run", lambda action, arguments: {"NCCL_X": proxy, action: [proxy]}
-    )
-    program.main({"action": "facts", "arguments": {}})
+    monkeypatch.setattr(jobs, "list_jobs", lambda: {"NCCL_X": proxy, "jobs": [proxy]})
+    program.main("job-list", {})
     printed = capsys.readouterr().out
     assert printed.count("http://proxy.example:3128") == 2 and SECRET not in printed
     text = passport.to_text({"smoke": {"image": {"report": {"environment": {"NCCL_X": proxy}}}}})

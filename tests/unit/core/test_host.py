@@ -145,7 +145,7 @@ def test_missing_nvidia_smi_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_hanging_nvidia_smi_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, "while :; do :; done")
-    monkeypatch.setattr(host, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(host, "REPLY_TIMEOUT_S", 0.2)
     assert "did not respond within" in host.this_machine().why
 
 
@@ -219,6 +219,6 @@ def test_gpus_are_told_apart_by_name_and_uuid(
     broken = "echo NVIDIA-SMI has failed; exit 9"
     assert gpu_facts(tmp_path, monkeypatch, broken) == ("", "")
     assert gpu_facts(tmp_path, monkeypatch, None) == ("", "")
-    monkeypatch.setattr(host, "ANSWER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(host, "REPLY_TIMEOUT_S", 0.01)
     silent = gpu_facts(tmp_path, monkeypatch, "exec tail -f /dev/null")
     assert silent == (host.UNKNOWN, host.UNKNOWN)

@@ -36,7 +36,7 @@ def test_the_users_file_goes_before_the_labs_and_that_before_the_sites(
     (site / settings.FILE).write_text("data: /site\ncache: /site\ntmp: /site/{user}\n")
     (configuration / settings.JOINED).write_text("data: /lab\ncache: /lab\n")
     (configuration / settings.FILE).write_text("data: ~/mine\n")
-    assert settings.places({}) == {
+    assert settings.folder_settings({}) == {
         "data": Path.home() / "mine",
         "cache": Path("/lab"),
         "tmp": Path("/site") / getpass.getuser(),
@@ -71,18 +71,18 @@ def test_the_folders_of_a_user_without_a_name(configuration: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     "text,message",
     [
-        ("data: 3\n", "`data` does not name a folder: it is not a path"),
+        ("data: 3\n", "data: 3 is not"),
         ("tmp: '/scratch/{name}'\n", "{user} is the only name"),
         ("tmp: '/scratch/{'\n", "{user} is the only name"),
         ("tmp: '/scratch/{user.x}'\n", "{user} is the only name"),
         ("tmp: '~no-such-user/x'\n", "`~no-such-user/x`: "),
-        ("scratch: /x\n", "unknown keys: scratch"),
+        ("scratch: /x\n", "'scratch' was unexpected"),
     ],
 )
 def test_a_folder_that_is_none(configuration: Path, text: str, message: str) -> None:
     (configuration / settings.FILE).write_text(text)
     with pytest.raises(InvalidSpec, match=message):
-        settings.places({})
+        settings.folder_settings({})
 
 
 def test_variables_for_temporary_files_and_uv(
@@ -91,9 +91,9 @@ def test_variables_for_temporary_files_and_uv(
     monkeypatch.setattr(tempfile, "tempdir", None)
     (configuration / settings.JOINED).write_text(f"tmp: {tmp_path / 'tmp'}\ncache: /lab\n")
     without_folder: dict[str, str] = {}
-    settings.apply_places(without_folder)
+    settings.apply_folders(without_folder)
     assert without_folder == {"UV_CACHE_DIR": "/lab/uv"}
     (tmp_path / "tmp").mkdir()
     variables = {"UV_CACHE_DIR": "/mine"}
-    settings.apply_places(variables)
+    settings.apply_folders(variables)
     assert variables == {"UV_CACHE_DIR": "/mine", "TMPDIR": str(tmp_path / "tmp")}

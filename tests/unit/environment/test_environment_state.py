@@ -209,11 +209,6 @@ def test_tree_of_dependents_ends_at_what_was_requested() -> None:
         tree.dependents_tree(GRAPH, PINS, "numpy")
 
 
-def test_tree_of_limited_depth() -> None:
-    (torch, _) = tree.dependency_tree(GRAPH, PINS, depth=1)
-    assert [child.children for child in torch.children] == [(), ()]
-
-
 def test_sizes_and_ages_are_short() -> None:
     assert [short_size(n) for n in (None, 12, 2048, 5 << 30)] == [
         "-",

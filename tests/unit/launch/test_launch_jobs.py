@@ -65,7 +65,7 @@ def test_time_limits_as_slurm_reads_them(seconds: int, written: str) -> None:
         ({"command": ("torchrun", "train.py")}, "starts ranks itself"),
         ({"command": ("/opt/env/bin/torchrun", "train.py")}, "starts ranks itself"),
         ({"command": ("-m",)}, "needs the name of a module"),
-        ({"command": ("hostname",), "ranks": 2}, "--ranks is for Python code"),
+        ({"command": ("hostname",), "ranks": 2}, "ranks is for Python code"),
         ({"command": ("train.py",), "signal_s": 10}, "no time to save"),
         ({"command": ("train.py",), "signal_s": 120, "time_s": 180}, "less for training"),
         ({"signal_s": 120}, "nothing saves a checkpoint"),
@@ -111,22 +111,6 @@ def options_of(**fields: Any) -> dict[str, str]:
     made = directives(job, job.gpus or 0, REASONS)
     assert all(directive.reason for directive in made)
     return dict(str(directive).removeprefix("--").partition("=")[::2] for directive in made)
-
-
-def test_options_of_sbatch() -> None:
-    assert options_of(nodes=4, gpus=8, cpus=64, time_s=14400, signal_s=120, requeue=3) == {
-        "job-name": "toy",
-        "comment": "provision:toy",
-        "nodes": "4",
-        "ntasks-per-node": "1",
-        "gpus-per-node": "8",
-        "cpus-per-task": "64",
-        "time": "04:00:00",
-        "signal": "B:USR1@120",
-        "requeue": "",
-        "open-mode": "append",
-    }
-    assert options_of()["no-requeue"] == ""
 
 
 def test_where_the_job_runs() -> None:

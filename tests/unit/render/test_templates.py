@@ -152,7 +152,7 @@ def test_mistake_in_an_included_file_names_that_file(lab: Path) -> None:
 
 
 def test_spec_and_evidence_pages_ignore_lab_templates(lab: Path) -> None:
-    for name in ("spec.yml", "matrix.html", "report.html"):
+    for name in ("spec.yml", "report.html"):
         template(lab, name, "torch: 1\n")
     assert (
         run(
@@ -215,13 +215,14 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
 
 def test_workflow_from_a_lab_template(lab: Path) -> None:
     (lab / "runners.yml").write_text(
+        "workflow: {install: .}\n"
         "runners:\n  - name: v100\n    labels: [v100]\n    gpu: V100\n    driver: '535.129.03'\n"
     )
-    template(lab, "github-workflow.yml", "on: push # ${{ kept }} [[ settings.envs ]]\n")
-    result = run("matrix", "ci", "--format", "github", "--install", ".")
+    template(lab, "github-workflow.yml", "on: push # ${{ kept }} [[ envs ]]\n")
+    result = run("matrix", "ci", "--format", "github")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "on: push # ${{ kept }} envs"
-    assert "of this command and templates/github-workflow.yml.j2; remake with" in result.stdout
+    assert "from runners.yml and templates/github-workflow.yml.j2; remake with" in result.stdout
 
 
 def contract_values(reference: str) -> dict[str, Any]:
@@ -238,9 +239,10 @@ def template_variables() -> dict[str, dict[str, Any]]:
         "made_by": "",
     }
     target = ci.CiTarget(resolution=resolved, platform="linux-64")
-    settings = ci.WorkflowSettings(install=".", jobs_command=("provision",))
+    settings = ci.WorkflowSettings(install=".")
+    paths = ci.WorkflowPaths(jobs_command=("provision",))
     jobs = ci.assign(target, (), gpus=1).jobs
-    workflow = ci.template_values("github", settings)
+    workflow = ci.template_values("github", settings, paths)
     values = dict.fromkeys(
         (render.ENVIRONMENT, render.VIRTUAL_PACKAGES), render.input_values(resolved)
     )
@@ -248,7 +250,7 @@ def template_variables() -> dict[str, dict[str, Any]]:
         render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK),
         **dict.fromkeys(render.CONTRACTS.values(), contract),
     }
-    values[render.GITLAB_JOBS] = ci.gitlab_values(jobs, settings)
+    values[render.GITLAB_JOBS] = ci.gitlab_values(jobs, settings, "envs")
     return values | dict.fromkeys(render.WORKFLOWS.values(), workflow)
 
 
@@ -264,7 +266,7 @@ def test_docs_list_the_variables_of_each_template() -> None:
     assert listed == {file: set(values) for file, values in values_by_file.items()}
     (entry,) = values_by_file["gitlab-jobs.yml"]["jobs"]
     assert set(entry) == set(re.findall(r"`(\w+)`", DOCS.read_text().rpartition("Each has ")[2]))
-    pages = {"matrix.html", "report.html", "nodes.html", "page-style.css", "page-print.css"}
+    pages = {"report.html", "nodes.html", "page-style.css", "page-print.css"}
     fixed = {"spec.yml", "lab.yml", "nodes.yml", "slurm-health-check.sh", *pages}
     parts = set(re.findall(r"part-[a-z-]+", DOCS.read_text()))
     assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("*.j2")} == set(

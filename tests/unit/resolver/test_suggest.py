@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from provision import catalog, resolver, sources
 from provision.catalog import minor, version_key
-from provision.cli.options import SPEC_OPTIONS
+from provision.cli.spec_options import SPEC_OPTIONS
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
@@ -224,7 +224,7 @@ def request(*, flavor: dict[str, Any], **requested: Any) -> Spec:
     unchanged = {
         key: value
         for key, value in requested.items()
-        if "cpu" not in flavor or key not in spec.ABOUT_GPUS
+        if "cpu" not in flavor or key not in spec.GPU_KEYS
     }
     return spec.combine({}, {**unchanged, **flavor}, name="")
 

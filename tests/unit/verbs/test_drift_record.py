@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from provision.cluster.failures import NodeFailure
+from provision.core.documents import DriftRecord
 from provision.core.schema import schema_error
 from provision.verbs.drift.comparison import Expectation, NodeFacts
 from provision.verbs.drift.output import drift_lines
 from tests.drift_records import DRIVER, cluster, facts, record, timed_out
 
 
-def lines(document: dict[str, Any], *, verbose: bool = False) -> list[str]:
+def lines(document: DriftRecord, *, verbose: bool = False) -> list[str]:
     assert schema_error(document, "drift") is None
     return drift_lines(document, verbose=verbose)
 
@@ -93,7 +92,7 @@ def test_node_without_the_environment_has_no_lock_to_compare() -> None:
     node = NodeFacts(
         values={"environment": None, "driver": DRIVER, "kernel": facts().values["kernel"]}
     )
-    [entry] = [each for each in record(cluster(3, n0002=node))["nodes"] if "without" in each]
+    [entry] = [row for row in record(cluster(3, n0002=node))["nodes"] if "without" in row]
     assert entry["name"] == "n0002" and {"lock", "files"} <= set(entry["without"])
     assert set(entry["differs"]) == {"environment"}
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from provision.verbs.drift.repair import plan_repair
-from provision_runtime.node import install, store_distrust, store_status, transfer
+from provision_runtime.node import install, store_lock, store_status, transfer
 from provision_runtime.node.store import Store
 from tests.drift_records import cluster, facts, record, timed_out
 from tests.node_stores import NAME, RUN, pack_toy, ship
@@ -31,18 +29,16 @@ def test_without_a_majority_nobody_knows_what_is_right() -> None:
     assert plan_repair(record({"n1": facts(), "n2": facts(environment="train-2")})) is None
 
 
-def test_a_distrusted_environment_is_verified_and_installed_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_distrusted_environment_is_verified_and_installed_anew(tmp_path: Path) -> None:
     store, toy = Store(str(tmp_path / "store")), pack_toy(tmp_path, "1")
-    ship(store, toy, monkeypatch)
+    ship(store, toy)
     changed = Path(store.environment(toy.key), "version")
     changed.write_text("2" * 1000)
     assert install.install(store.path, NAME, toy.key, RUN)["is_new"] is False
-    store_distrust.distrust(store.path, NAME, toy.key, RUN)
-    status = store_status.status(store.path, toy.pack)
+    store_lock.distrust(store.path, NAME, toy.key, RUN)
+    status = store_status.status(store.path, toy.pack, RUN)
     assert (status["verified"], status["installed"], status["has_image"]) == (False, None, True)
     assert changed.exists(), "jobs keep what they use"
-    transfer.verify(store.path, toy.pack, toy.pack, RUN)
+    transfer.verify(store.path, toy.pack, RUN)
     assert install.install(store.path, NAME, toy.key, RUN)["is_new"] is True
     assert changed.read_text() == "1" * 1000

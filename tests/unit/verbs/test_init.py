@@ -221,7 +221,7 @@ def test_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
 )
 def test_pyproject_of_other_types_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
-    with pytest.raises(InvalidSpec, match=r"pyproject\.toml cannot be read: .*wrong type"):
+    with pytest.raises(InvalidSpec, match=r"nor a pyproject.toml: "):
         init.read_file(tmp_path / "pyproject.toml")
 
 

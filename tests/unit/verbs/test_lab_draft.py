@@ -61,7 +61,7 @@ def test_a_draft_from_a_slurm_login_host(tmp_path: Path) -> None:
     assert lab.mirrors == ("*=https://mirror.vision.example/conda/",)
     assert "secret" not in text and "token" not in text
     assert "conda's file, without its credential" in text
-    assert lab.paths["data"].parts[:2] == ("/", "scratch")
+    assert lab.folders["data"].parts[:2] == ("/", "scratch")
     assert [environment.name for environment in lab.environments] == ["train"]
     inventory = (tmp_path / "nodes.yml").read_text()
     assert "# n[1-2]: 4 x a100, 64 cores, features nvlink" in inventory
@@ -86,7 +86,7 @@ def test_a_draft_from_a_machine_that_says_nothing(tmp_path: Path) -> None:
         uncommented.append(line[2:] if is_key and not line.startswith("# checks") else line)
     (tmp_path / "lab.yml").write_text("\n".join(uncommented) + "\n")
     whole = read_lab(tmp_path)
-    assert whole.clusters and whole.environments and whole.mirrors and whole.paths
+    assert whole.clusters and whole.environments and whole.mirrors and whole.folders
     assert whole.policy.groups == ("ml",)
 
 
@@ -170,7 +170,7 @@ def test_the_sample_lab_is_valid(lab: Path) -> None:
          "There is no build"),
         ("envs/train/conda-lock.yml", "provision_portable: 'true'", "provision_portable: 'false'",
          "environments.train", "its lock is not portable"),
-        ("runners.yml", "gpus: 2", "gpus: two", "runners.yml", "runners.yml:8"),
+        ("runners.yml", "gpus: 2", "gpus: two", "runners.yml", "runners.yml:10"),
         ("lab.yml", "  train:", f"  tune: {{from: image, image: '-v/:/h@sha256:{'0' * 64}'}}",
          "environments.tune", "is not a reference to a registry"),
     ],
@@ -201,9 +201,9 @@ def test_init_writes_what_check_accepts_and_keeps_what_exists(
     preview = runner.invoke(cli, ["lab", "init", "--dry-run"])
     assert preview.exit_code == 0 and "schema: 1" in preview.stdout
     assert not (tmp_path / "lab.yml").exists()
-    result = runner.invoke(cli, ["lab", "init", "--name", "vision", "--contact", "me: #gpu"])
+    result = runner.invoke(cli, ["lab", "init", "--name", "vision"])
     assert result.exit_code == 0, result.output
-    assert read_lab(tmp_path).contact == "me: #gpu"
+    assert read_lab(tmp_path).name == "vision"
     assert check(".")[0].exit_code == 0
     again = runner.invoke(cli, ["lab", "init"])
     assert again.exit_code == 12

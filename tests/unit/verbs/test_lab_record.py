@@ -19,7 +19,6 @@ from provision.verbs.join.record import (
 RECORD = JoinRecord(
     source="https://git.example/vision.git",
     lab="vision",
-    steps={"ssh": "login1 does not answer"},
     tests={"train here": {"lock": "0" * 64, "report": "/x/report.json"}},
 )
 

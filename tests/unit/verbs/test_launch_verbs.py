@@ -156,7 +156,7 @@ def test_a_job_of_one_node_has_no_key(kubectl: Path) -> None:
 
 
 def test_dry_run_prints_and_creates_nothing(kubectl: Path, tmp_path: Path) -> None:
-    result = run(*LAUNCH, "--dry-run", "--out", str(tmp_path / "kept.yaml"), "--", "hostname")
+    result = run(*LAUNCH, "--dry-run", "--output", str(tmp_path / "kept.yaml"), "--", "hostname")
     assert result.exit_code == 0, result.output
     assert "create" not in (kubectl / "calls").read_text()
     assert (tmp_path / "kept.yaml").read_text().rstrip("\n") == result.stdout.rstrip("\n")
@@ -282,10 +282,19 @@ def test_log_of_a_job_of_which_a_pod_waits(kubectl: Path) -> None:
     [
         (("--on", "k8s:pool=h100"), "Kubernetes runs images only"),
         (("--on", "k8s:pool=h100", "--image", "h/t:1", "--nodes", "3"), "--nodes 3, but --on"),
-        (("--on", "k8s:pool=h100", "--image", "h/t:1", "--rdma", "hca"), "'hca' is not a resource"),
-        (("--on", "k8s:pool=h100", "--image", "h/t:1", "--job-name", "A"), "cannot be named 'A'"),
+        (
+            ("--on", "k8s:pool=h100", "--image", "h/t:1", "--set", "rdma=hca"),
+            "'hca' is not a resource",
+        ),
+        (
+            ("--on", "k8s:pool=h100", "--image", "h/t:1", "--set", "job_name=A"),
+            "cannot be named 'A'",
+        ),
         (("--on", "k8s:pool=h100", "--image", " "), "' ' is not an image reference"),
-        (("--on", "k8s:pool=h100", "--image", "h/t:1", "--sbatch", "--x"), "only Slurm has this"),
+        (
+            ("--on", "k8s:pool=h100", "--image", "h/t:1", "--set", "sbatch=--x"),
+            "only Slurm has this",
+        ),
         (("--on", "ssh:h1", "--image", "h/t:1"), "On plain hosts launch runs prefixes only"),
         pytest.param(
             ("--on", "ssh:h1", "--time", "4h"),
@@ -309,8 +318,8 @@ def test_bad_input_is_named_before_anything_is_created(
     ("words", "message"),
     [
         (("--time", "soon"), "'soon' is not a time limit"),
-        (("--sbatch=--array=1-9",), "--array of sbatch is set by provision"),
-        (("--jobset",), "--jobset: only Kubernetes has this"),
+        (("--set", "sbatch=--array=1-9"), "--array of sbatch is set by provision"),
+        (("--set", "jobset=true"), "--set jobset: only Kubernetes has this"),
         (("--image", "x.sqsh"), "x.sqsh is not a file here"),
     ],
 )
@@ -328,7 +337,7 @@ def test_a_slurm_that_does_not_answer_is_said_to_be_unreachable(
 ) -> None:
     (kubectl / "squeue").write_text("#!/bin/sh\nexec sleep 30\n")
     (kubectl / "squeue").chmod(0o755)
-    monkeypatch.setattr("provision.adapters.slurm.command.ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("provision.adapters.slurm.command.COMMAND_TIMEOUT_S", 0.1)
     result = run("jobs", "list")
     assert result.exit_code == 8, result.output
     assert "Slurm's controller did not answer `squeue`" in result.stderr

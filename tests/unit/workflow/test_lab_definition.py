@@ -54,7 +54,7 @@ def test_everything_that_a_lab_can_say(tmp_path: Path) -> None:
         Cluster(name="main", engine="slurm", nodes="gpu", login=("login1", "login2"), account="ml"),
         Cluster(name="desks", engine="ssh", nodes="desks"),
     )
-    assert lab.paths == {
+    assert lab.folders == {
         "data": Path("/scratch") / getpass.getuser() / "provision",
         "tmp": Path.home() / "tmp",
     }
@@ -129,7 +129,7 @@ def test_the_least_that_a_lab_must_say(tmp_path: Path) -> None:
         ),
         (
             "schema: 1\nname: a\ncontact: me\nenvironments:\n  b:\n  b:\n",
-            "lab.yml:5: environments: `b` is repeated",
+            "lab.yml:6: `b` is repeated",
         ),
         (
             "schema: 1\nname: a\ncontact: me\nknown_hosts: keys\n",
@@ -196,7 +196,7 @@ def test_the_settings_of_a_lab_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "joined.yml"
     path.write_text(text)
     environ = {settings.CONFIG: str(path)}
-    assert settings.places(environ) == {**lab.paths, "envs": tmp_path / "envs"}
+    assert settings.folder_settings(environ) == {**lab.folders, "envs": tmp_path / "envs"}
     names = [setting.name for setting in settings.mirror_settings([], environ)]
     assert names == ["pypi", "*"]
     assert parse_yaml(text)["mirrors"] == list(lab.mirrors)

@@ -30,13 +30,19 @@ def render(*options: str) -> Result:
     return CliRunner().invoke(cli, command)
 
 
+def accept(lab: Path, warning: str) -> None:
+    lab.mkdir(parents=True, exist_ok=True)
+    text = f'torch: "2.3"\ncuda: "12.1"\npython_from: channel\naccept: [{warning}]\n'
+    (lab / "spec.yml").write_text(text)
+
+
 REQUEST = ("--torch", "2.3", "--cuda", "12.1", "--python-from", "channel")
 
 
 def test_a_warning_has_its_id_and_a_build_without_it() -> None:
     result = render(*REQUEST)
     assert result.exit_code == 0
-    assert f"`--accept {HANG}` silences this warning" in result.stderr
+    assert f"`accept: [{HANG}]` in spec.yml silences this warning" in result.stderr
     options = resolver.build_without(
         Spec(name="lab", torch="2.3", cuda="12.1", python="3.11"), HANG
     )
@@ -47,8 +53,7 @@ def test_a_warning_has_its_id_and_a_build_without_it() -> None:
 
 
 def test_an_accepted_warning_is_silent_from_then_on(lab: Path) -> None:
-    assert HANG not in render(*REQUEST, "--accept", HANG).stderr
-    assert f"- {HANG}" in (lab / "spec.yml").read_text()
+    accept(lab, HANG)
     assert HANG not in render().stderr
 
 
@@ -80,8 +85,9 @@ def test_a_warning_of_the_installed_prefix_is_not_repeated(
         assert (HANG in render().stderr) == is_printed
 
 
-def test_accepting_what_is_no_warning_is_refused() -> None:
-    result = render(*REQUEST, "--accept", "cuda-graf-hang")
+def test_accepting_what_is_no_warning_is_refused(lab: Path) -> None:
+    accept(lab, "cuda-graf-hang")
+    result = render()
     assert result.exit_code == 3
     assert "there is no warning cuda-graf-hang" in result.stderr and HANG in result.stderr
 
@@ -89,6 +95,7 @@ def test_accepting_what_is_no_warning_is_refused() -> None:
 def test_accepting_a_warning_leaves_the_locked_files_alone(lab: Path) -> None:
     render(*REQUEST)
     before = (lab / "environment.yml").read_bytes()
-    result = render("--accept", HANG)
+    accept(lab, HANG)
+    result = render()
     assert result.exit_code == 0, result.output
     assert (lab / "environment.yml").read_bytes() == before

@@ -172,7 +172,7 @@ def test_solving_with_the_machines_python_needs_that_python(
     "options,warns",
     [
         ((), False),
-        (("--torch", "2.3", "--accept", "cuda-graph-hang"), False),
+        (("--torch", "2.3", "--base", "debian:bookworm-slim"), False),
         (("--torch", "2.4"), True),
     ],
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
@@ -16,13 +17,15 @@ from provision import lockfile
 from provision.cli.main import cli
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
-from provision.cluster.remote import NodeAnswer
+from provision.cluster.pack import Pack
+from provision.cluster.remote import NodeReply
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import Folders
 from provision.workflow.context import Context
 from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship import ship
-from provision.workflow.ship.distribution import part_path
+from provision.workflow.ship.distribution import node_pack, part_path, plan_wave
+from provision.workflow.ship.stages import ShipOptions
 from provision.workflow.ship.states import (
     TRANSIENT_REASONS,
     UNKNOWN_REASONS,
@@ -31,7 +34,7 @@ from provision.workflow.ship.states import (
     required_nodes,
     state_of_failure,
 )
-from provision.workflow.ship.waves import plan_wave
+from provision_runtime.node.results import StoreStatus
 from provision_runtime.node.store import Store, StoredPack
 from tests.node_stores import pack_toy
 from tests.ship_runs import Notes, SimulatedNodes, shipment, write_image
@@ -95,32 +98,37 @@ def test_the_lock_file_has_one_name() -> None:
     assert ship.LOCK_FILE == lockfile.FILE
 
 
-def test_host_and_node_agree_where_an_image_arrives() -> None:
-    pack = {"key": "toy-0123456789ab", "sha256": "f" * 64, "format": "squashfs"}
-    parsed = StoredPack(name="toy", size=1, root="", **pack)
-    assert part_path("/opt/provision", pack) == Store("/opt/provision").part(parsed)
+def test_host_and_node_agree_on_packs(tmp_path: Path) -> None:
+    toy = pack_toy(tmp_path, "1")
+    pack = Pack(image=tmp_path, sidecar=toy.pack)
+    assert part_path("/opt/provision", pack) == Store("/opt/provision").part(toy.parsed)
+    assert set(node_pack(pack)) == {field.name for field in dataclasses.fields(StoredPack)}
 
 
 def test_a_wave_uses_all_servers_and_no_more_clients_than_allowed() -> None:
     waiting = [f"w{number}" for number in range(10)]
-    services = plan_wave(["a", "b"], waiting, clients_each=2, most_clients=64)
+    services = plan_wave(["a", "b"], waiting, clients_per_server=2, most_clients=64)
     assert [(service.server, service.clients) for service in services] == [
         ("a", ("w0", "w2")),
         ("b", ("w1", "w3")),
     ]
-    services = plan_wave(["a", "b", "c"], waiting, clients_each=2, most_clients=2)
+    services = plan_wave(["a", "b", "c"], waiting, clients_per_server=2, most_clients=2)
     assert [service.clients for service in services] == [("w0",), ("w1",)]
 
 
 @given(some.integers(1, 200), some.integers(1, 8), some.integers(1, 64))
-def test_waves_reach_every_node_once(total: int, clients_each: int, most_clients: int) -> None:
+def test_waves_reach_every_node_once(
+    total: int, clients_per_server: int, most_clients: int
+) -> None:
     """From one server on, whatever the limits; and in few rounds where they are wide."""
     pool, queue, rounds = ["source"], [f"n{number}" for number in range(total)], 0
     while queue:
-        services = plan_wave(pool, queue, clients_each=clients_each, most_clients=most_clients)
+        services = plan_wave(
+            pool, queue, clients_per_server=clients_per_server, most_clients=most_clients
+        )
         clients = [client for service in services for client in service.clients]
         assert 0 < len(clients) <= most_clients
-        assert all(len(service.clients) <= clients_each for service in services)
+        assert all(len(service.clients) <= clients_per_server for service in services)
         assert len({service.server for service in services}) == len(services)
         assert clients == sorted(clients, key=queue.index) or len(services) > 1
         pool += clients
@@ -128,17 +136,16 @@ def test_waves_reach_every_node_once(total: int, clients_each: int, most_clients
         rounds += 1
     assert sorted(pool) == sorted({"source", *pool})
     if most_clients >= total:
-        assert (clients_each + 1) ** rounds <= (total + 1) * (clients_each + 1)
+        assert (clients_per_server + 1) ** rounds <= (total + 1) * (clients_per_server + 1)
 
 
-HEADER: dict[str, Any] = {
+HEADER: ship_journal.JournalHeader = {
     "verb": "ship",
     "name": "toy",
     "key": "toy-0123456789ab",
     "on": "n[1-3]",
     "inventory": None,
     "nodes": ["n1", "n2", "n3"],
-    "options": {},
 }
 
 
@@ -161,12 +168,12 @@ def test_a_journal_reads_back_what_was_recorded(tmp_path: Path) -> None:
 
 def test_the_latest_journal_counts_and_old_ones_are_removed(tmp_path: Path) -> None:
     assert ship_journal.latest(tmp_path / "none") is None
-    for number in range(ship_journal.KEPT_JOURNALS + 5):
+    for number in range(ship_journal.RETAINED_JOURNALS + 5):
         ship_journal.create(tmp_path, f"run-{number:03}", HEADER).close()
     recorded = ship_journal.latest(tmp_path)
     assert recorded is not None
-    assert recorded.run_id == "run-024"
-    assert len(list(tmp_path.iterdir())) == ship_journal.KEPT_JOURNALS
+    assert recorded.header["run"] == "run-024"
+    assert len(list(tmp_path.iterdir())) == ship_journal.RETAINED_JOURNALS
 
 
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
@@ -186,8 +193,11 @@ def test_a_run_is_resumed_from_another_folder(
     context = Context(folders=folders, progress=Notes())
     selection = NodeSelection(text="@gpu", nodes=())
     monkeypatch.chdir(tmp_path)
-    file = Path("nodes.yml")
-    ship._open_journal(context, "ship", "toy", "toy-1", selection, file, None).close()
+    request = ship.ShipRequest(
+        name="toy", selection=selection, options=ShipOptions(), inventory=Path("nodes.yml")
+    )
+    with ship._recorded_run(context, "ship", request, "toy-1"):
+        pass
     monkeypatch.chdir("/")
     assert ship.recorded_nodes(context, "toy") == ("@gpu", tmp_path / "nodes.yml")
 
@@ -233,7 +243,7 @@ def test_nobody_else_may_write_to_a_journal(tmp_path: Path) -> None:
         assert not path.stat().st_mode & 0o022, path
 
 
-def answer_of_a_store(node: Node, is_network: bool) -> NodeAnswer:
+def reply_of_a_store(node: Node, is_network: bool) -> NodeReply[StoreStatus]:
     """Of a node that has nothing yet, and may take the image."""
     store = {
         "problem": None,
@@ -252,11 +262,11 @@ def answer_of_a_store(node: Node, is_network: bool) -> NodeAnswer:
         "received": 0,
         "has_image": False,
         "addresses": [],
-        "ways": ["kernel"],
+        "methods": ["kernel"],
         "unread": {},
         "store": store,
     }
-    return NodeAnswer(node=node, result=result, failure=None)
+    return NodeReply(node=node, result=cast("StoreStatus", result), failure=None)
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one later"])
@@ -264,13 +274,13 @@ def answer_of_a_store(node: Node, is_network: bool) -> NodeAnswer:
 def test_one_network_store_is_not_taken_for_a_store_of_each_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_network: bool, at_once: bool
 ) -> None:
-    """Each would write into the store of the others; also where one of them answers late."""
+    """Each would write into the store of the others; also where one of them is a straggler."""
     nodes = SimulatedNodes(root=tmp_path, names="n[1-2]")
     run = shipment(nodes, write_image(tmp_path, pack_toy(tmp_path, "1")))
     monkeypatch.setattr(
         run,
-        "ask",
-        lambda asked, *_, **__: [answer_of_a_store(node, is_network) for node in asked],
+        "replies",
+        lambda asked, *_, **__: [reply_of_a_store(node, is_network) for node in asked],
     )
     first, second = nodes.selection().nodes
 

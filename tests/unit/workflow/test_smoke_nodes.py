@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from provision.cli.main import cli
 from provision.cluster.failures import REASONS, NodeFailure
-from provision.cluster.inventory import Node, NodeNames, NodeSelection
-from provision.cluster.remote import NodeAnswer
+from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.remote import NodeReply
 from provision.core.paths import default_folders
 from provision.core.schema import schema_error
 from provision.verbs.smoke.output import smoke_nodes_lines
@@ -27,6 +27,7 @@ from provision.workflow.smoke import nodes_report as smoke_nodes_report
 from provision.workflow.smoke.isolation import Isolation
 from provision.workflow.smoke.node_groups import GroupFinding, GroupResult, PreparedNode
 from provision.workflow.smoke.nodes_report import NodesResult, Round
+from provision_runtime.node.results import RanksResult
 from provision_runtime.report import findings as catalog
 from provision_runtime.report.model import NODE_FAULTS, TIME_FINDINGS
 from tests import evidence
@@ -38,7 +39,7 @@ RANKS = {"n1": (0,), "n2": (1,)}
 
 
 def node(name: str, **fields: Any) -> Node:
-    return Node(name=name, names=NodeNames(slurm=name), engine="slurm", address=name, **fields)
+    return Node(name=name, engine="slurm", address=name, **fields)
 
 
 def passing_report(**changes: Any) -> dict[str, Any]:
@@ -61,8 +62,8 @@ def failing_report(id: str, ranks: list[int]) -> dict[str, Any]:
     return passing_report(verdict="fail", phases=[{**phase, "findings": [finding]}])
 
 
-def reply(name: str, report: Any = None, status: int = 0, **fields: Any) -> NodeAnswer:
-    result = {
+def reply(name: str, report: Any = None, status: int = 0, **fields: Any) -> NodeReply[RanksResult]:
+    result: Any = {
         "statuses": {str(rank): status for rank in RANKS[name]},
         "ended_because": "",
         "report": report,
@@ -70,15 +71,15 @@ def reply(name: str, report: Any = None, status: int = 0, **fields: Any) -> Node
         "logs": {},
         **fields,
     }
-    return NodeAnswer(node=node(name), result=result, failure=None)
+    return NodeReply(node=node(name), result=result, failure=None)
 
 
-def unreachable(name: str) -> NodeAnswer:
+def unreachable(name: str) -> NodeReply[RanksResult]:
     failure = NodeFailure(stage="smoke", reason="unreachable", message="no route")
-    return NodeAnswer(node=node(name), result=None, failure=failure)
+    return NodeReply(node=node(name), result=None, failure=failure)
 
 
-def judge(*replies: NodeAnswer) -> GroupResult:
+def judge(*replies: NodeReply[RanksResult]) -> GroupResult:
     return groups.judge(("n1", "n2"), RANKS, replies)
 
 
@@ -106,7 +107,7 @@ def test_report_of_all_ranks_that_ended_well_is_a_pass() -> None:
         ([unreachable("n1"), unreachable("n2")], "n1 did not respond"),
     ],
 )
-def test_what_is_not_proved_is_unknown(replies: list[NodeAnswer], problem: str) -> None:
+def test_what_is_not_proved_is_unknown(replies: list[NodeReply[RanksResult]], problem: str) -> None:
     result = judge(*replies)
     assert result.verdict == "unknown"
     assert problem in result.problem

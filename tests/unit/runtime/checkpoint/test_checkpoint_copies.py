@@ -15,21 +15,21 @@ from provision_runtime.checkpoint import (
     CheckpointWarning,
     DamagedFile,
     catalog,
+    choice,
     copies,
     corrupt_files,
     list_steps,
     loader,
     manifest,
     prune,
-    rehash,
     retention,
     verify,
 )
 from provision_runtime.checkpoint.backends import FileBackend, open_root
-from provision_runtime.checkpoint.inspection import audit, inventory
-from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.checkpoint.inspection import audit
+from provision_runtime.checkpoint.items import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import single_process
-from tests.checkpoints import big, save
+from tests.checkpoints import big, flip, manifest_of, save
 from tests.rank_threads import RankThreads
 
 
@@ -45,18 +45,12 @@ def run(root: Path, saves: int, keep: int) -> None:
         prune(root, keep=keep)
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-
-
 def restore(root: Path) -> int:
     """The step that a new process would load, after healing what can be healed; its files are
     whole."""
     corrupt_files.forget(str(root), corrupt_files.names_in(str(root)))
     backend = open_root(root)
-    for folder in loader.choose(backend, "latest", loader.PREVIOUS)[0]:
+    for folder in choice.choose(backend, "latest", choice.PREVIOUS)[0]:
         try:
             content = loader._read_manifest(backend, folder)
             loader._verify_share(backend, folder, content, [], single_process())
@@ -113,7 +107,7 @@ def test_any_damaged_file_leaves_a_whole_checkpoint(tmp_path: Path, keep: int) -
 
 def test_missing_and_truncated_files_are_healed(tmp_path: Path) -> None:
     run(tmp_path, 3, keep=3)
-    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    frozen = manifest_of(tmp_path, 3).objects["frozen"].file
     path = tmp_path / "step-000000000003" / frozen
     path.unlink()
     with pytest.warns(CheckpointWarning, match="it is missing .*; it was replaced"):
@@ -126,7 +120,7 @@ def test_missing_and_truncated_files_are_healed(tmp_path: Path) -> None:
 
 def test_healing_replaces_the_file_in_every_checkpoint(tmp_path: Path) -> None:
     run(tmp_path, 3, keep=3)
-    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    frozen = manifest_of(tmp_path, 3).objects["frozen"].file
     flip(tmp_path / "step-000000000001" / frozen)
     with pytest.warns(CheckpointWarning):
         assert restore(tmp_path) == 3
@@ -139,7 +133,7 @@ def test_healing_replaces_the_file_in_every_checkpoint(tmp_path: Path) -> None:
 
 def test_two_damaged_copies_are_not_taken_for_good(tmp_path: Path) -> None:
     run(tmp_path, 3, keep=3)
-    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    frozen = manifest_of(tmp_path, 3).objects["frozen"].file
     for folder in ("step-000000000003", "copies"):
         flip(tmp_path / folder / frozen)
     with pytest.raises(AssertionError, match="nothing can be restored"):
@@ -215,7 +209,7 @@ def test_copying_that_fails_midway_leaves_whole_copies_only(
 def test_damage_found_while_copying_keeps_the_checkpoint_before(tmp_path: Path) -> None:
     for step in (1, 2):
         save(tmp_path, step, contents(step))
-    trained = catalog.read_manifest(open_root(tmp_path), "step-000000000002").objects["trained"]
+    trained = manifest_of(tmp_path, 2).objects["trained"]
     flip(tmp_path / "step-000000000002" / trained.file)
     with pytest.warns(CheckpointWarning, match="is damaged"):
         prune(tmp_path, keep=1)
@@ -288,7 +282,7 @@ def test_file_system_without_links_needs_copies_of_an_only_checkpoint_alone(
     for step in (1, 2, 3):
         save(tmp_path, step, contents(step))
     assert prune(tmp_path, keep=2).copied_bytes == 0
-    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000003").objects["frozen"].file
+    frozen = manifest_of(tmp_path, 3).objects["frozen"].file
     flip(tmp_path / "step-000000000003" / frozen)
     with pytest.warns(CheckpointWarning):
         assert restore(tmp_path) == 3
@@ -324,143 +318,25 @@ def test_objects_that_several_checkpoints_refer_to_are_there_twice() -> None:
         assert verify(root) == []
 
 
-# Hashing again
-
-
-def shared_files(root: Path) -> set[Path]:
-    """Every physical copy of what more than one step has."""
-    contents = copies.survey(open_root(root), catalog.intact_newest_first(open_root(root)))
-    return {
-        root / home / name
-        for content in contents.values()
-        if len(content.folders) > 1
-        for home, name in content.copies.values()
-    }
-
-
-class Watched(FileBackend):
-    """Remembers what was read from the disk."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.hashed: list[Path] = []
-
-    def drop_cache(self, folder: str, name: str) -> None:
-        self.hashed.append(Path(self.root, folder, name))
-        super().drop_cache(folder, name)
-
-
-def lettered(step: int) -> dict[str, bytes]:
-    return {letter: big(letter) for letter in "abcdefghij"} | {"step": b"%d" % step}
-
-
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
     for step in (1, 2, 3):
-        save(tmp_path, step, lettered(step))
+        letters = {letter: big(letter) for letter in "abcdefghij"}
+        save(tmp_path, step, {**letters, "step": b"%d" % step})
         prune(tmp_path, keep=3)
     return tmp_path
-
-
-def test_every_linked_file_is_hashed_once_in_so_many_turns(shared: Path) -> None:
-    backend = Watched(shared)
-    for _ in range(rehash.TURNS):
-        before = len(backend.hashed)
-        assert rehash.rehash(backend, 1000.0, threading.Event()) == []
-        assert len(backend.hashed) - before < 12
-    assert sorted(backend.hashed) == sorted(shared_files(shared))
-    assert len(backend.hashed) == 2 * 10
-
-
-@pytest.mark.parametrize(
-    ("elapsed", "parts"),
-    [(0.5, 0.5), (1.0, 1.0), (30.0, 1.0), (-5.0, 1 / rehash.TURNS), (0.0, 1 / rehash.TURNS)],
-)
-def test_what_is_due_depends_on_the_time_since_the_last(
-    shared: Path, elapsed: float, parts: float
-) -> None:
-    backend = Watched(shared)
-    rehash.rehash(backend, 1e9, threading.Event())
-    backend.hashed.clear()
-    before = rehash.read_record(backend).turn
-    rehash.rehash(backend, 1e9 + elapsed * rehash.MAX_AGE_S, threading.Event())
-    assert rehash.read_record(backend).turn - before == rehash.TURNS * parts
-    if parts == 1.0:
-        assert set(backend.hashed) == shared_files(shared)
-
-
-@pytest.mark.parametrize("where", ["step-000000000002", "copies"])
-def test_decay_is_healed_before_it_is_needed(shared: Path, where: str) -> None:
-    backend = open_root(shared)
-    frozen = catalog.read_manifest(backend, "step-000000000002").objects["e"].file
-    rehash.rehash(backend, 1e9, threading.Event())
-    flip(shared / where / frozen)
-    [problem] = rehash.rehash(backend, 2e9, threading.Event())
-    assert frozen in problem and "replaced by its other copy" in problem
-    assert [verify(shared, step=step) for step in (1, 2, 3)] == [[], [], []]
-    assert copies.is_intact(frozen, (shared / "copies" / frozen).read_bytes())
-    assert rehash.read_record(backend).damages == ()
-
-
-def test_decay_that_cannot_be_healed_is_recorded_and_listed(shared: Path) -> None:
-    backend = open_root(shared)
-    frozen = catalog.read_manifest(backend, "step-000000000002").objects["e"].file
-    rehash.rehash(backend, 1e9, threading.Event())
-    for folder in ("step-000000000002", "copies"):
-        flip(shared / folder / frozen)
-    problems = rehash.rehash(backend, 2e9, threading.Event())
-    assert len(problems) == 2 and all("no intact copy" in problem for problem in problems)
-    assert {damage["file"] for damage in rehash.read_record(backend).damages} == {frozen}
-    rows = inventory.take_inventory(backend).checkpoints
-    assert [row.state for row in rows] == ["damaged"] * 3
-    assert all(frozen in row.problem for row in rows)
-    # Training has the content still: the next save writes it, and the others heal from it.
-    assert save(shared, 4, lettered(4)).progress.written >= MIN_FILE_BYTES
-    rehash.rehash(backend, 3e9, threading.Event())
-    assert [verify(shared, step=step) for step in (1, 2, 3, 4)] == [[]] * 4
-    assert [row.state for row in inventory.take_inventory(backend).checkpoints] == ["committed"] * 4
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"turn": "x", "time": 1, "damages": []}', '{"turn": 1, "time": NaN}']
-)
-def test_record_that_cannot_be_read_counts_as_none(shared: Path, text: str) -> None:
-    backend = open_root(shared)
-    (shared / "copies" / rehash.RECORD).write_text(text)
-    assert rehash.read_record(backend) == rehash.RehashRecord()
-    assert rehash.rehash(backend, 1e9, threading.Event()) == []
-    assert rehash.read_record(backend).turn == 1
-
-
-def test_hashing_stops_when_the_run_ends(shared: Path) -> None:
-    stopped = threading.Event()
-    stopped.set()
-    backend = Watched(shared)
-    rehash.rehash(backend, 1e9, threading.Event())
-    backend.hashed.clear()
-    rehash.rehash(backend, 2e9, stopped)
-    assert len(backend.hashed) == 1
-    assert rehash.read_record(backend).turn == 1, "it begins there again"
-
-
-def test_nothing_is_hashed_where_nothing_is_shared(tmp_path: Path) -> None:
-    save(tmp_path, 1, {"a": big("a")})
-    rehash.rehash(open_root(tmp_path), 1e9, threading.Event())
-    assert not (tmp_path / "copies").exists()
 
 
 # Inspection
 
 
-def test_verify_reports_copies(shared: Path) -> None:
+def test_verify_reports_damaged_copies(shared: Path) -> None:
     backend = open_root(shared)
-    result = audit.audit(backend, audit.ALL, audit.ProgressHooks())
-    assert [(row.verdict, row.copies, row.files) for row in result.checkpoints] == [
-        ("whole", 10, 11)
-    ] * 3
-    frozen = catalog.read_manifest(backend, "step-000000000002").objects["e"].file
+    result = audit.audit(backend, audit.ALL)
+    assert [(row.verdict, row.files) for row in result.checkpoints] == [("whole", 11)] * 3
+    frozen = manifest_of(backend, 2).objects["e"].file
     flip(shared / "copies" / frozen)
-    result = audit.audit(backend, audit.ALL, audit.ProgressHooks())
+    result = audit.audit(backend, audit.ALL)
     assert [row.folder for row in result.checkpoints if row.verdict == "damaged"] == ["copies"]
     assert not result.is_whole
 

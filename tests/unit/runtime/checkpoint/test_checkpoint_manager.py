@@ -6,8 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,12 @@ import pytest
 from provision_runtime.checkpoint import (
     CheckpointManager,
     CheckpointWarning,
-    catalog,
     copies,
     list_steps,
-    rehash,
     saver,
-    verify,
 )
 from provision_runtime.checkpoint.backends import FileBackend, open_root
-from provision_runtime.checkpoint.writer import MIN_FILE_BYTES
+from provision_runtime.checkpoint.items import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import Ranks, single_process
 from tests import checkpoints
 from tests.checkpoints import big
@@ -35,24 +30,10 @@ from tests.rank_threads import RankThreads
 def plans_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning needs torch; all that follows is real."""
 
-    def save(state: dict[str, Any], open_backend: Any, step: int, ranks: Ranks, **_: Any) -> None:
-        checkpoints.save(open_backend(), step, state, ranks)
+    def save(request: saver.SaveRequest) -> None:
+        checkpoints.save(request.open_backend(), request.step, request.state_dict, request.ranks)
 
     monkeypatch.setattr(saver, "save", save)
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """All linked files are due at every save, and hashed before it returns."""
-    start = rehash.Rehash.start
-
-    def start_and_wait(self: rehash.Rehash, backend: Any) -> None:
-        start(self, backend)
-        self.wait()
-
-    monkeypatch.setattr(rehash.Rehash, "start", start_and_wait)
-    monkeypatch.setattr(rehash, "TURNS", 1)
-    yield
 
 
 def manager(root: Path, keep: int | None, ranks: Ranks | None = None, **options: Any) -> Any:
@@ -64,12 +45,6 @@ def manager(root: Path, keep: int | None, ranks: Ranks | None = None, **options:
 def save(made: CheckpointManager, step: int) -> None:
     made.state_dict["trained"] = b"%08d" % step * (MIN_FILE_BYTES // 8)
     made.save(step)
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
 
 
 @pytest.mark.parametrize("keep", [1, 3, None])
@@ -99,20 +74,6 @@ def test_ranks_save_and_prune_together(tmp_path: Path) -> None:
     assert [len(content.copies) for content in contents] == [2, 2, 2]
 
 
-def test_damage_found_in_the_background_is_named_at_the_next_save(
-    tmp_path: Path, at_once: None
-) -> None:
-    made = manager(tmp_path, 2)
-    for step in (1, 2):
-        save(made, step)
-    frozen = catalog.read_manifest(open_root(tmp_path), "step-000000000002").objects["frozen"].file
-    flip(tmp_path / "step-000000000002" / frozen)
-    save(made, 3)
-    with pytest.warns(CheckpointWarning, match=f"{frozen} was damaged: .*replaced"):
-        save(made, 4)
-    assert [verify(tmp_path, step=step) for step in (3, 4)] == [[], []]
-
-
 def test_full_disk_keeps_one_more_until_the_next_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +84,15 @@ def test_full_disk_keeps_one_more_until_the_next_save(
         sizes = {path.stat().st_ino: path.stat().st_size for path in tmp_path.glob("*/*")}
         return limit - sum(sizes.values())
 
+    begin = FileBackend.begin
+    steps_at_begin: list[int] = []
+
+    def count_steps(self: FileBackend, step: int, parent: str | None) -> str:
+        steps_at_begin.append(len(list_steps(tmp_path)))
+        return begin(self, step, parent)
+
     monkeypatch.setattr(FileBackend, "free", free)
+    monkeypatch.setattr(FileBackend, "begin", count_steps)
     made = manager(tmp_path, 1)
     made.state_dict["frozen"] = b""
     made.state_dict["more"] = b""
@@ -135,6 +104,7 @@ def test_full_disk_keeps_one_more_until_the_next_save(
         with pytest.warns(CheckpointWarning, match="stays in their place"):
             save(made, step)
         assert list_steps(tmp_path) == [step - 1, step]
+    assert steps_at_begin == [0, 1, 1, 1, 1], "a save needs the space of the other one"
     limit *= 2
     save(made, 6)
     assert list_steps(tmp_path) == [6]
@@ -196,10 +166,3 @@ def test_sigterm_saves_before_the_loop_ends(tmp_path: Path) -> None:
         signal.raise_signal(signal.SIGTERM)
         assert made.after_step(2)
     assert list_steps(tmp_path) == [2]
-
-
-def test_thread_ends_with_the_run(tmp_path: Path) -> None:
-    with manager(tmp_path, 3) as made:
-        for step in (1, 2, 3):
-            save(made, step)
-    assert "provision-rehash" not in {thread.name for thread in threading.enumerate()}

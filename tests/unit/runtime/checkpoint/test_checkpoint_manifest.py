@@ -15,7 +15,6 @@ import pytest
 
 from provision_runtime.checkpoint import catalog, errors, manifest, verify
 from provision_runtime.checkpoint.backends import FileBackend
-from provision_runtime.checkpoint.saver import _check_metadata
 from tests.checkpoints import save
 
 PACK, BIG, OTHER = "a" * 64, "b" * 64, "c" * 64
@@ -26,8 +25,14 @@ def whole() -> dict[str, Any]:
     """As a save writes it: a pack of two tensors and an object, and a tensor in two pieces."""
     files = [
         {"name": f"{PACK}.distcp", "size": 3000, "sha256": PACK, "xxh128": "d" * 32, "links": 2},
-        {"name": f"{BIG}.distcp", "size": 1100, "sha256": BIG},
-        {"name": f"{OTHER}.distcp", "size": 1300, "sha256": OTHER, "home": "step-000000000001-ab"},
+        {"name": f"{BIG}.distcp", "size": 1100, "sha256": BIG, "links": 0},
+        {
+            "name": f"{OTHER}.distcp",
+            "size": 1300,
+            "sha256": OTHER,
+            "home": "step-000000000001-ab",
+            "links": 0,
+        },
     ]
     records = [
         [f"{BIG}.distcp", 0, 1100, BIG, 1024, [0, 0], [2, 4]],
@@ -113,7 +118,7 @@ def test_every_value_of_another_type_or_out_of_bounds_is_damage() -> None:
 
 
 def test_every_missing_field_is_damage() -> None:
-    optional = {"metadata", "parent", "xxh128", "home", "links", "w", "flag", "empty", "n"}
+    optional = {"parent", "xxh128", "home", "w", "flag", "empty", "n"}
     for path in places(whole()):
         if isinstance(path[-1], str) and path[-1] not in optional and path[0] != "metadata":
             document = changed(path, None)
@@ -151,7 +156,7 @@ W, N = ("tensors", "w"), ("objects", "n")
         (("files", 1, "name"), "a/b", "leads out of its folder"),
         (("files", 1, "name"), "\ud800", "surrogates not allowed"),
         (("files", 2, "home"), "..", "leads out of its folder"),
-        (("files", 1, "sha256"), "B" * 64, "a hash of file"),
+        (("files", 1, "sha256"), "B" * 64, "sha256 of file"),
         (("files", 1, "links"), False, "links of file"),
         (("files", 1, "size"), 2**63 - 1, "the size of all files"),
         (("record_fields",), ["at", "file"], "record_fields"),
@@ -232,4 +237,7 @@ def test_no_save_writes_what_no_reader_accepts(
     for _ in range(150):
         deep = {"a": deep}
     with pytest.raises(ValueError, match="nested more than 100 deep"):
-        _check_metadata(deep)
+        manifest.check_metadata(deep)
+    for wrong in ({"a": (1, 2)}, {1: "a"}, {"a": [{"b": b"c"}]}, {"a": {2}}):
+        with pytest.raises(ValueError, match="must be what JSON can hold"):
+            manifest.check_metadata(wrong)

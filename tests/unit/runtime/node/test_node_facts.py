@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provision_runtime.node import errors, facts
-from provision_runtime.node.errors import NodeError, of_system_error
+from provision_runtime.node import errors, facts, install_methods
+from provision_runtime.node.errors import of_system_error
+from tests.node_stores import refused
 from tests.paths import DATA
 
 
@@ -22,16 +23,14 @@ def test_devices_of_nvidia_smi() -> None:
         "NVIDIA A100-SXM4-80GB, GPU-66666666-2222-3333-4444-555555555555, [N/A], 550.54.15\n"
         "WARNING: infoROM is corrupted at gpu 0000:0F:00.0\n"
     )
-    first, second = facts.parse_devices(text)
-    assert first["name"] == "NVIDIA A100-SXM4-80GB"
-    assert first["memory_mib"] == 81920
-    assert second["memory_mib"] is None
-    assert second["driver"] == "550.54.15"
+    (first, second), driver = facts.parse_devices(text)
+    assert (first["name"], first["memory_mib"]) == ("NVIDIA A100-SXM4-80GB", 81920)
+    assert (second["memory_mib"], driver) == (None, "550.54.15")
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (DATA / "nvidia-smi").iterdir()))
 def test_other_outputs_of_nvidia_smi_are_no_devices(name: str) -> None:
-    assert facts.parse_devices((DATA / "nvidia-smi" / name).read_text()) == []
+    assert facts.parse_devices((DATA / "nvidia-smi" / name).read_text()) == ([], None)
 
 
 def fake_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,18 +45,18 @@ def test_driver_that_does_not_work_is_a_problem(
 ) -> None:
     message = "Failed to initialize NVML: Driver/library version mismatch"
     fake_nvidia_smi(tmp_path, f"echo '{message}'; exit 18", monkeypatch)
-    answer = facts.gpus()
-    assert answer["problem"] == message
-    assert answer["devices"] == []
+    reply = facts.gpus()
+    assert reply["problem"] == message
+    assert reply["devices"] == []
 
 
 def test_gpus_are_listed_with_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = "NVIDIA H100 80GB HBM3, GPU-{}, 81559, 550.54.15"
     fake_nvidia_smi(tmp_path, f"echo '{row.format(1)}'; echo '{row.format(2)}'", monkeypatch)
-    answer = facts.gpus()
-    assert answer["driver"] == "550.54.15"
-    assert [device["uuid"] for device in answer["devices"]] == ["GPU-1", "GPU-2"]
-    assert answer["problem"] is None
+    reply = facts.gpus()
+    assert reply["driver"] == "550.54.15"
+    assert [device["uuid"] for device in reply["devices"]] == ["GPU-1", "GPU-2"]
+    assert reply["problem"] is None
 
 
 def test_late_and_failed_facts_are_unread_and_the_others_are_reported() -> None:
@@ -89,47 +88,51 @@ MINE = {"readers": "me"}
 
 
 def test_store_that_does_not_exist_yet(tmp_path: Path) -> None:
-    answer = facts.store(str(tmp_path / "a" / "b"), MINE)
-    assert answer["existing"] == str(tmp_path)
-    assert answer["problem"] is None
-    assert answer["free_bytes"] > 0
+    reply = facts.store(str(tmp_path / "a" / "b"), MINE)
+    assert reply["existing"] == str(tmp_path)
+    assert reply["problem"] is None
+    assert reply["free_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def problem_of(path: str, rules: Mapping[str, str] = MINE) -> tuple[str, str]:
+    problem = facts.store(path, rules)["problem"]
+    return (problem["reason"], problem["message"]) if problem else ("", "")
 
 
 def test_store_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("")
-    with pytest.raises(NodeError) as caught:
-        facts.store(str(tmp_path / "store"))
-    assert caught.value.reason == "no-such-path"
+    with refused("no-such-path"):
+        facts.store(str(tmp_path / "store"), MINE)
 
 
 def test_store_where_nobody_can_write() -> None:
-    assert facts.store("/proc/provision")["problem"]["reason"] == "no-such-path"
+    assert problem_of("/proc/provision")[0] == "no-such-path"
 
 
 def test_store_that_every_user_may_write_to(tmp_path: Path) -> None:
     """Said when nodes are checked, not when the first bytes arrive."""
     tmp_path.chmod(0o777)
-    problem = facts.store(str(tmp_path))["problem"]
-    assert problem["reason"] == "unsafe-store" and "mode 777" in problem["message"]
+    reason, message = problem_of(str(tmp_path))
+    assert reason == "unsafe-store" and "mode 777" in message
     # One that is made there belongs to us, and in a sticky folder nobody else may replace it.
-    assert facts.store(str(tmp_path / "store"), MINE)["problem"]["reason"] == "unsafe-store"
+    assert problem_of(str(tmp_path / "store"))[0] == "unsafe-store"
     tmp_path.chmod(0o1777)
-    assert facts.store(str(tmp_path / "store"), MINE)["problem"] is None
+    assert problem_of(str(tmp_path / "store"))[0] == ""
 
 
 @pytest.mark.root
 def test_store_that_other_users_cannot_reach(tmp_path: Path) -> None:
     """Such as pytest's folders: root ships for all unless nodes.yml says otherwise."""
+    path = str(tmp_path / "store")
     for readers in ("", "all", "group:users"):
-        problem = facts.store(str(tmp_path / "store"), {"readers": readers})["problem"]
-        assert problem["reason"] == "not-readable"
-    assert facts.store(str(tmp_path / "store"), MINE)["problem"] is None
+        assert problem_of(path, {"readers": readers})[0] == "not-readable"
+    assert problem_of(path)[0] == ""
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_store_where_this_user_cannot_write() -> None:
-    assert facts.store("/usr")["problem"]["reason"] == "permission-denied"
+    assert problem_of("/usr")[0] == "permission-denied"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ def test_squashfs_of_the_kernel(file: str, text: str, expected: bool, tmp_path: 
     path = tmp_path / file.format(platform.release())
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert facts.has_squashfs(tmp_path) is expected
+    assert install_methods.has_squashfs(tmp_path) is expected
 
 
 @pytest.mark.parametrize(
@@ -156,17 +159,7 @@ def test_right_to_mount(capabilities: str, expected: bool, tmp_path: Path) -> No
     """Root in a container has not got it."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/status").write_text(f"Name:\tsh\nCapEff:\t{capabilities}\n")
-    assert facts.mounting(tmp_path)["may_mount"] is expected
-
-
-def test_zstd_of_squashfs_is_unknown_without_the_kernels_configuration(tmp_path: Path) -> None:
-    assert facts.mounting(tmp_path)["squashfs_zstd"] is None
-    config = tmp_path / "boot" / f"config-{platform.release()}"
-    config.parent.mkdir()
-    config.write_text("CONFIG_SQUASHFS=m\n# CONFIG_SQUASHFS_ZSTD is not set\n")
-    assert facts.mounting(tmp_path)["squashfs_zstd"] is False
-    config.write_text("CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_ZSTD=y\n")
-    assert facts.mounting(tmp_path)["squashfs_zstd"] is True
+    assert install_methods.may_mount(tmp_path) is expected
 
 
 @pytest.mark.parametrize(("number", "reason"), sorted(errors.REASONS.items()))

@@ -173,13 +173,15 @@ def test_data_may_follow_the_program(tmp_path: Path) -> None:
 
 def test_modules_of_the_current_folder_are_not_used(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
-    result = run_program(node_program("facts", {"path": "/"}), folder=tmp_path)
+    result = run_program(node_program("facts", {"path": "/", "rules": {}}), folder=tmp_path)
     assert "result" in answer_in(result)
 
 
 def test_noise_before_the_answer_does_no_harm(tmp_path: Path) -> None:
     command = "printf 'Welcome, no line end'; " + node_command(python=shlex.quote(sys.executable))
-    result = run_program(node_program("facts", {"path": "/"}), command, folder=tmp_path)
+    result = run_program(
+        node_program("facts", {"path": "/", "rules": {}}), command, folder=tmp_path
+    )
     assert "result" in answer_in(result)
 
 

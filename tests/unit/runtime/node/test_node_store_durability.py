@@ -10,19 +10,8 @@ import pytest
 
 from provision_runtime.node import activation, install, transfer
 from provision_runtime.node import store as stores
-from provision_runtime.node.errors import NodeError
 from provision_runtime.node.store import Store
-from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, ship
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> PackedToy:
-    return pack_toy(tmp_path, "1")
+from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, refused, ship
 
 
 def test_each_file_is_on_the_disk_before_its_name_and_the_name_before_what_follows(
@@ -47,7 +36,7 @@ def test_each_file_is_on_the_disk_before_its_name_and_the_name_before_what_follo
 
     monkeypatch.setattr("os.fsync", record_fsync)
     monkeypatch.setattr("os.replace", record_replace)
-    ship(store, toy, monkeypatch)
+    ship(store, toy)
     renamed = [position for position, event in enumerate(events) if event[0] == "name"]
     assert len(renamed) >= 5  # lease, sidecar, verified, image, installed, link
     for position, (kind, inode) in enumerate(events):
@@ -63,31 +52,26 @@ def test_a_copied_image_of_the_right_size_with_other_bytes_is_refused(
     image = Path(store.image(toy.parsed))
     image.parent.mkdir(parents=True)
     image.write_bytes(bytes([toy.image[0] ^ 1]) + toy.image[1:])
-    with pytest.raises(NodeError) as error:
-        transfer.verify(store.path, toy.pack, toy.pack, RUN)
-    assert error.value.reason == "wrong-bytes"
+    with refused("wrong-bytes"):
+        transfer.verify(store.path, toy.pack, RUN)
     assert not stores.is_verified(store, toy.parsed)
 
 
-def test_nothing_is_removed_from_a_store_that_other_nodes_use(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_removed_from_a_store_that_other_nodes_use(store: Store, tmp_path: Path) -> None:
     toys = [pack_toy(tmp_path, str(number)) for number in range(5)]
     for toy in toys:
-        receive(store, toy, monkeypatch)
+        receive(store, toy)
         install.install(store.path, NAME, toy.key, RUN)
         result = activation.activate(store.path, NAME, toy.key, RUN, is_shared=True)
         assert (result["removed"], result["in_use"]) == ([], [])
     assert stores.installed_keys(store, NAME) == sorted(toy.key for toy in toys)
 
 
-def test_what_the_journal_does_not_know_is_never_removed(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_journal_does_not_know_is_never_removed(store: Store, tmp_path: Path) -> None:
     """Of a journal that was lost or cut off: it may be what jobs use."""
     first, *toys = [pack_toy(tmp_path, str(number)) for number in range(6)]
-    ship(store, first, monkeypatch)
+    ship(store, first)
     Path(store.journal).unlink()
-    removed = [key for toy in toys for key in ship(store, toy, monkeypatch)["removed"]]
+    removed = [key for toy in toys for key in ship(store, toy)["removed"]]
     assert removed == [toys[0].key, toys[1].key]
     assert Path(store.environment(first.key), "bin", "python").exists()

@@ -1,12 +1,12 @@
-"""What a node printed -> its answer: found, bounded, checked by
-provision/schemas/node-answer.schema.json, and without characters that could mislead a reader.
+"""What a node printed -> its reply: found, bounded, checked by
+provision/schemas/node-reply.schema.json, and without characters that could mislead a reader.
 
-Nodes may be broken or taken over. Whatever one of them says, it costs at most its own answer.
+Nodes may be broken or taken over. Whatever one of them prints, it costs at most its own reply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from provision.cluster.failures import REASONS, message_line
@@ -15,18 +15,16 @@ from provision.core.schema import first_schema_error
 from provision_runtime.node.program import MARK
 from provision_runtime.report.text import escape_terminal
 
-# All that a node may print for one answer.
-ANSWER_BYTES = 1 << 20
-# Of actions whose answers hold logs and reports as they are, which are no lines of ours.
+# All that a node may print for one reply.
+REPLY_BYTES = 1 << 20
+# Of actions whose replies hold logs and reports as they are, which are no lines of ours.
 LOG_BYTES = 16 << 20
 _LOG_ACTIONS = ("job-log", "smoke-run")
-# The name in the schema of what `probe.py` asks.
-PROBE = "probe"
 
 
 def most_bytes(action: str) -> int:
     """How much a node may print on each of its two outputs."""
-    return LOG_BYTES if action in _LOG_ACTIONS else ANSWER_BYTES
+    return LOG_BYTES if action in _LOG_ACTIONS else REPLY_BYTES
 
 
 def too_long(action: str) -> str:
@@ -34,7 +32,7 @@ def too_long(action: str) -> str:
 
 
 def marked_text(pieces: Sequence[str]) -> str | None:
-    """The answer, and what follows it, in the lines that a node printed, or in the pieces of lines
+    """The reply, and what follows it, in the lines that a node printed, or in the pieces of lines
     that srun made of them; None if there is none."""
     for number in reversed(range(len(pieces))):
         if pieces[number].startswith(MARK):
@@ -42,24 +40,24 @@ def marked_text(pieces: Sequence[str]) -> str | None:
     return None
 
 
-def decode(text: str, action: str) -> Mapping[str, Any]:
-    """The answer to an action: `result` or `error`, with `identity`, and `slurm_node` in Slurm.
+def decode(text: str, action: str) -> dict[str, Any]:
+    """The reply to an action: `result` or `error`, with `identity`, and `slurm_node` in Slurm.
 
-    Raises ValueError, which says what is wrong with it.
+    Raises ValueError, which tells what is wrong with it.
     """
     clean = escape_terminal if action in _LOG_ACTIONS else message_line
     document = map_texts(parse_first_json(text), clean)
     if isinstance(document, dict) and "result" in document:
         document["result"] = {action: document["result"]}
-    problem = first_schema_error(document, "node-answer")
+    problem = first_schema_error(document, "node-reply")
     if problem is not None:
         raise ValueError(problem)
-    answer: dict[str, Any] = document
-    errors = [answer.get("error")]
-    if "result" in answer:
-        answer["result"] = answer["result"][action]
-        errors.append(answer["result"].get("store", {}).get("problem"))
+    reply: dict[str, Any] = document
+    errors = [reply.get("error")]
+    if "result" in reply:
+        reply["result"] = reply["result"][action]
+        errors.append(reply["result"].get("store", {}).get("problem"))
     for error in errors:
         if error is not None and error["reason"] not in REASONS:
-            raise ValueError(f"{error['reason']!r} is no reason that this provision knows")
-    return answer
+            raise ValueError(f"{error['reason']!r} is no reason that this provision has")
+    return reply

@@ -1,4 +1,4 @@
-"""What nodes print, decoded: right answers of every action, and what is no answer."""
+"""What nodes print, decoded: right replies of every action, and what is no reply."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from provision.adapters.clustershell import NodeOutput
-from provision.cluster import answers
+from provision.cluster import actions, replies
+from provision.cluster.actions import Action
 from provision.cluster.failures import NodeFailure, message_line
-from provision.cluster.inventory import Node, select_nodes
-from provision.cluster.remote import answer_of, run_action
+from provision.cluster.inventory import Node, NodeDefaults, select_nodes
+from provision.cluster.remote import reply_of, run_action
 from provision.core.schema import schema_document
 from provision_runtime.node.program import ACTIONS, MARK
 
@@ -23,7 +24,7 @@ RANKS = {"statuses": {"0": 0}, "ended_because": "", "report": None, "states": {}
 
 def decoded(result: Any, action: str) -> Any:
     text = json.dumps({"identity": IDENTITY, "slurm_node": None, "result": result})
-    return answers.decode(text, action)["result"]
+    return replies.decode(text, action)["result"]
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -31,15 +32,15 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 
 def test_every_action_is_described() -> None:
-    results = schema_document("node-answer")["properties"]["result"]["properties"]
-    assert set(results) == {*ACTIONS, answers.PROBE}
+    results = schema_document("node-reply")["properties"]["result"]["properties"]
+    assert set(results) == {*ACTIONS, actions.PROBE.name}
 
 
 @pytest.mark.parametrize(
     ("action", "arguments"),
     [
-        ("facts", {"path": "/tmp/none"}),
-        ("doctor", {"prefix": None, "only": ["shm-small"], "is_deep": False}),
+        ("facts", {"path": "/tmp/none", "rules": {}}),
+        ("doctor", {"prefix": None, "only": ["shm-small"], "is_deep": False, "rules": {}}),
         ("store-history", {"path": "/tmp/none", "name": "lab"}),
         ("job-list", {}),
         ("job-log", {"id": "none"}),
@@ -47,10 +48,16 @@ def test_every_action_is_described() -> None:
         ("drift-facts", {"path": "/tmp/none", "name": "lab"}),
     ],
 )
-def test_what_the_program_says_is_right(action: str, arguments: dict[str, Any]) -> None:
-    [answer] = run_action(select_nodes("local"), action, arguments, stage="check", timeout_s=60)
-    assert answer.failure is None
-    assert answer.result is not None
+def test_what_the_program_prints_is_valid(action: str, arguments: dict[str, Any]) -> None:
+    [reply] = run_action(
+        select_nodes("local").nodes,
+        Action[object](action),
+        arguments,
+        stage="check",
+        timeout_s=60,
+        defaults=NodeDefaults(),
+    )
+    assert reply.failure is None and reply.result is not None
 
 
 @pytest.mark.parametrize(
@@ -76,9 +83,9 @@ def test_what_the_program_says_is_right(action: str, arguments: dict[str, Any]) 
         "",
     ],
 )
-def test_what_is_no_answer(text: str) -> None:
+def test_what_is_no_reply(text: str) -> None:
     with pytest.raises(ValueError):
-        answers.decode(text, "store-history")
+        replies.decode(text, "store-history")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +94,7 @@ def test_what_is_no_answer(text: str) -> None:
         ("store-history", changed(active=7)),
         ("store-history", changed(installed="a-1")),
         ("store-history", changed(installed=[None])),
-        ("store-install", {"way": "magic"}),
+        ("store-install", {"method": "magic"}),
         ("store-activate", {"active": "a-1", "removed": [], "in_use": {}}),
         ("smoke-prepare", {"python": "bin/python", "host": "n1", "address": "a", "port": 1, "gpus": 0}),
         ("smoke-prepare", {"python": "/p", "host": "n1", "address": "a b", "port": 1, "gpus": 0}),
@@ -132,7 +139,7 @@ def test_numbers_are_those_of_json() -> None:
     """8.0 is an integer there, and must not become a float here."""
     text = '{"identity": ["n1", "b"], "result": {"statuses": {"0": 8.0}, "ended_because": "", '
     text += '"report": {"a": 1.5}, "states": {}, "logs": {}}}'
-    result = answers.decode(text, "smoke-run")["result"]
+    result = replies.decode(text, "smoke-run")["result"]
     assert repr(result["statuses"]) == "{'0': 8}"
     assert result["report"] == {"a": 1.5}
 
@@ -163,7 +170,7 @@ def test_a_message_is_one_line() -> None:
     assert message_line("plain words") == "plain words"
 
 
-def test_the_mark_in_a_log_begins_no_answer() -> None:
+def test_the_mark_in_a_log_begins_no_reply() -> None:
     [node] = select_nodes("local").nodes
     log = f"{MARK}{{}}\n"
     document = {"identity": IDENTITY, "result": {"logs": [{"node": 0, "text": f"x {log}"}]}}
@@ -175,26 +182,26 @@ def printed(node: Node, stdout: bytes, action: str, **fields: Any) -> Any:
     output = NodeOutput(
         **{"node": "n1", "status": 0, "stdout": stdout, "stderr": "", "started": 1.0, "ended": 2.0, **fields}
     )  # fmt: skip
-    return answer_of(node, output, "check", action)
+    return reply_of(node, output, "check", Action[object](action))
 
 
 @pytest.mark.parametrize(
     ("stdout", "fields", "reason"),
     [
-        (b"provision-node: []\n", {}, "bad-answer"),
-        (b"provision-node: " + b"[" * 200_000, {}, "bad-answer"),
-        (b"provision-node: \xff\xfe\n", {}, "bad-answer"),
+        (b"provision-node: []\n", {}, "bad-reply"),
+        (b"provision-node: " + b"[" * 200_000, {}, "bad-reply"),
+        (b"provision-node: \xff\xfe\n", {}, "bad-reply"),
         (b"provision-node: {", {"status": 255, "stderr": "Connection to n1 closed"}, "connection-lost"),
         (b"provision-node: {", {"status": None}, "timed-out"),
-        (b"", {"is_cut": True}, "bad-answer"),
+        (b"", {"is_cut": True}, "bad-reply"),
     ],
 )  # fmt: skip
-def test_a_wrong_answer_is_the_failure_of_its_node(
+def test_a_wrong_reply_is_the_failure_of_its_node(
     stdout: bytes, fields: dict[str, Any], reason: str
 ) -> None:
     [node] = select_nodes("local").nodes
-    answer = printed(node, stdout, "facts", **fields)
-    assert (answer.result, answer.failure.reason) == (None, reason)
+    reply = printed(node, stdout, "facts", **fields)
+    assert (reply.result, reply.failure.reason) == (None, reason)
 
 
 def test_nothing_is_read_beyond_the_limit(tmp_path: Path) -> None:
@@ -205,10 +212,14 @@ def test_nothing_is_read_beyond_the_limit(tmp_path: Path) -> None:
     script.chmod(0o755)
     (tmp_path / "nodes.yml").write_text(f"schema: 1\ndefaults: {{python: \"'{script}' %h\"}}\n")
     selection = select_nodes("exec:n[1-2]", tmp_path / "nodes.yml")
-    flooding, other = run_action(selection, "job-list", {}, stage="jobs", timeout_s=60)
-    assert flooding.failure is not None
-    assert (flooding.failure.reason, flooding.failure.message) == (
-        "bad-answer",
-        "it printed more than 1 MiB",
+    flooding, other = run_action(
+        selection.nodes,
+        actions.JOB_LIST,
+        {},
+        stage="jobs",
+        timeout_s=60,
+        defaults=selection.defaults,
     )
+    assert flooding.failure is not None and flooding.failure.reason == "bad-reply"
+    assert flooding.failure.message == "it printed more than 1 MiB"
     assert other.failure is None

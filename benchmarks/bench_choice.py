@@ -1,0 +1,75 @@
+"""The versions of packages that a lab names: those of `provision lock`, and those of plain `uv pip compile` with the same torch.
+
+Usage: python benchmarks/bench_choice.py CHANNELS [PACKAGE ...]   (CHANNELS: as for bench_lock.py; the package index must respond)
+Prints both versions for each request, and how many of ours are at least as new.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from measure import PROVISION, box, environment
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from provision.adapters.uv import uv_executable
+
+TORCH, CUDA, PYTHON = "2.14.0", "13.0", "3.11"
+REQUESTS = (
+    "vllm", "sglang", "deepspeed", "xformers", "torchao", "bitsandbytes", "torchtitan", "nvidia-dali-cuda130",
+    "cupy-cuda13x", "jax", "torch-geometric", "lightning", "ray", "trl", "unsloth", "transformers", "accelerate",
+    "peft", "datasets", "timm", "diffusers", "torchmetrics", "hydra-core", "einops", "wandb", "tensorboard",
+    "torchdata", "sentence-transformers", "open-clip-torch", "litgpt",
+)  # fmt: skip
+
+
+def main() -> None:
+    channels = sys.argv[1] if "://" in sys.argv[1] else Path(sys.argv[1]).resolve().as_uri()
+    place = box() / "choice"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    env = {**environment(), "PROVISION_MIRRORS": f"*={channels}"}
+    newer = compared = 0
+    print(f"torch {TORCH}, CUDA {CUDA}, Python {PYTHON}\n{'package':24}{'provision':>16}{'uv':>16}")
+    for package in sys.argv[2:] or REQUESTS:
+        ours = _locked(package, place, env)
+        theirs = _compiled(package, place)
+        print(f"{package:24}{ours or 'refused':>16}{theirs or 'refused':>16}", flush=True)
+        compared += 1
+        newer += bool(ours and (not theirs or Version(ours) >= Version(theirs))) or not theirs
+    print(f"{newer} of {compared} at least as new")
+
+
+def _locked(package: str, place: Path, env: dict[str, str]) -> str:
+    name = f"choice-{canonicalize_name(package)}"
+    options = ["--torch", TORCH, "--cuda", CUDA, "--python", PYTHON, "--pip", package]
+    run = subprocess.run(
+        [PROVISION, "lock", name, *options], env=env, cwd=place, capture_output=True, text=True
+    )
+    if run.returncode:
+        print(run.stderr.strip().splitlines()[-1], file=sys.stderr)
+        return ""
+    document = yaml.safe_load((place / "envs" / name / "conda-lock.yml").read_text())
+    rows = {row["name"]: row["version"] for row in document["package"]}
+    return str(rows[canonicalize_name(package)])
+
+
+def _compiled(package: str, place: Path) -> str:
+    requirements = place / "requirements.in"
+    requirements.write_text(f"torch=={TORCH}\n{package}\n")
+    command = [uv_executable(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+    command += ["--python-version", PYTHON, "--python-platform", "x86_64-manylinux_2_28"]
+    run = subprocess.run([*command, str(requirements)], cwd=place, capture_output=True, text=True)
+    for line in run.stdout.splitlines():
+        name, _, version = line.partition("==")
+        if canonicalize_name(name) == canonicalize_name(package):
+            return version
+    return ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The releases of a package that the indexes list, without resolving anything: uv names only the
+release that it chooses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from provision.adapters.http import HttpClient
+from provision.adapters.uv.configuration import with_login
+from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
+from provision.adapters.uv.resolver import UV_GLIBC, UV_MACHINE, ResolveRequest
+from provision.core.types import LockedPackage
+
+_MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
+# The names of manylinux before PEP 600, which sets the oldest glibc.
+_OLD_NAMES = {"manylinux2014": "2.17", "manylinux2010": "2.12", "manylinux1": "2.5"}
+OLDEST_GLIBC = "2.5"
+_ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexRelease:
+    """A release that is not yanked and may be installed on the request's Python.
+
+    uploaded: YYYY-MM-DD, empty if the index does not say. glibc: the oldest one for which it has a
+    wheel for the request's Python and platform, 2.5 at least; None if it has no such wheel.
+    """
+
+    version: Version
+    uploaded: str
+    glibc: Version | None
+
+
+def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ...]:
+    """The releases of a package that the indexes list for a request, newest first.
+
+    request: its Python, platform, day and mirrors count. Raises Unreachable if an index
+    cannot be read.
+    """
+    tags = frozenset(_tags(request))
+    found: dict[Version, IndexRelease] = {}
+    settings = index_settings(request.build_path, request.mirrors)
+    urls = [str(with_login(index, os.environ)["url"]) for index in settings.indexes]
+    if settings.default_index is None and not request.mirrors.is_closed:
+        urls.append(pypi_url())
+    with HttpClient(pip_settings()) as client:
+        for url in urls:
+            for release in _page_releases(
+                client, f"{url.rstrip('/')}/{canonicalize_name(name)}/", request, tags
+            ):
+                other = found.get(release.version, release)
+                versions = [one.glibc for one in (release, other) if one.glibc is not None]
+                found[release.version] = replace(other, glibc=min(versions, default=None))
+    return tuple(found[version] for version in sorted(found, reverse=True))
+
+
+def wheel_glibc(package: LockedPackage, request: ResolveRequest) -> Version | None:
+    """The oldest glibc for which a release has a wheel; None if it has none for any glibc.
+
+    Raises Unreachable if an index cannot be read.
+    """
+    version = Version(package.version)
+    releases = index_releases(package.name, request)
+    return next((release.glibc for release in releases if release.version == version), None)
+
+
+def _page_releases(
+    client: HttpClient, url: str, request: ResolveRequest, tags: frozenset[Tag]
+) -> Iterator[IndexRelease]:
+    """One for each file of a project's page that counts; none if the index has no such page."""
+    from pypi_simple import ProjectPage
+
+    if url.startswith("file:"):
+        return
+    content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
+    if content.lstrip().startswith(b"{"):
+        page = ProjectPage.from_json_data(json.loads(content), url)
+    else:
+        page = ProjectPage.from_html(url.rstrip("/").rpartition("/")[2], content.decode(), url)
+    for package in page.packages:
+        uploaded = package.upload_time.strftime("%Y-%m-%d") if package.upload_time else ""
+        if package.is_yanked or not _allows(package.requires_python, request.python):
+            continue
+        if request.as_of and not "" < uploaded <= request.as_of:
+            continue
+        is_wheel = package.package_type == "wheel"
+        try:
+            version = Version(package.version or "")
+            fitting = tags & parse_wheel_filename(package.filename)[3] if is_wheel else ()
+        except (InvalidVersion, InvalidWheelFilename):
+            continue
+        if fitting or package.package_type == "sdist":
+            glibc = min((_glibc(tag.platform) for tag in fitting), default=None)
+            yield IndexRelease(version=version, uploaded=uploaded, glibc=glibc)
+
+
+def _glibc(platform: str) -> Version:
+    """The glibc of a wheel's platform tag."""
+    match = _MANYLINUX.match(platform)
+    if match:
+        return Version(f"2.{match[1]}")
+    return Version(_OLD_NAMES.get(platform.partition("_")[0], OLDEST_GLIBC))
+
+
+def _allows(requires_python: str | None, python: str) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        # The newest patch of the minor version.
+        return SpecifierSet(requires_python or "").contains(f"{python}.99")
+    except InvalidSpecifier:
+        return True
+
+
+def _tags(request: ResolveRequest) -> Iterator[Tag]:
+    """The tags of wheels that the environment takes, whatever its glibc."""
+    version = tuple(int(part) for part in request.python.split("."))
+    machine = UV_MACHINE[request.platform]
+    oldest, newest = (int(glibc.split(".")[1]) for glibc in (OLDEST_GLIBC, UV_GLIBC[-1]))
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, oldest - 1, -1)]
+    platforms += [f"{name}_{machine}" for name in (*_OLD_NAMES, "linux")]
+    yield from cpython_tags(version, platforms=platforms)
+    yield from compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)

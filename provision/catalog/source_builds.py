@@ -1,0 +1,31 @@
+"""Packages that must be built with the environment's own torch, and what their builds need."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from provision.catalog.data_files import load
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceBuild:
+    """One row of source_builds.yml, which says what its fields are."""
+
+    package: str = ""
+    needs: tuple[str, ...] = ("setuptools", "wheel", "packaging", "ninja")
+    cuda: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    requires: tuple[str, ...] | None = None
+    source: str = ""
+
+
+@functools.cache
+def source_builds() -> Mapping[str, SourceBuild]:
+    """The rows by package."""
+    rows = {}
+    for row in load("source_builds.yml"):
+        lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
+        rows[row["package"]] = SourceBuild(**{**row, **lists})
+    return rows

@@ -1,0 +1,46 @@
+"""The actions of the node program, each with the type of its result: node-reply.schema.json checks
+that a result has this type. Of an `object` it matters only that the action succeeded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from provision_runtime.node import results
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Action(Generic[ResultT]):
+    """name: as provision_runtime/node/program.py has it."""
+
+    name: str
+
+
+FACTS: Action[results.FitnessFacts] = Action("facts")
+DOCTOR: Action[dict[str, Any]] = Action("doctor")
+ENVIRONMENT_PYTHON: Action[object] = Action("environment-python")
+SMOKE_PREPARE: Action[results.Prepared] = Action("smoke-prepare")
+SMOKE_RUN: Action[results.RanksResult] = Action("smoke-run")
+IMAGE_PULL: Action[results.Installation] = Action("image-pull")
+IMAGE_ACTIVATE: Action[object] = Action("image-activate")
+# Of the shell script of provision/workflow/ship/probe.py.
+PROBE: Action[dict[str, bool]] = Action("probe")
+STORE_STATUS: Action[results.StoreStatus] = Action("store-status")
+STORE_HISTORY: Action[results.History] = Action("store-history")
+STORE_PREPARE: Action[object] = Action("store-prepare")
+STORE_RECEIVE: Action[object] = Action("store-receive")
+STORE_EXCHANGE: Action[object] = Action("store-exchange")
+STORE_VERIFY: Action[object] = Action("store-verify")
+STORE_INSTALL: Action[results.Installation] = Action("store-install")
+STORE_ATTACH: Action[results.Installation] = Action("store-attach")
+STORE_ACTIVATE: Action[results.Activation] = Action("store-activate")
+STORE_RELEASE: Action[object] = Action("store-release")
+STORE_DISTRUST: Action[object] = Action("store-distrust")
+DRIFT_FACTS: Action[results.DriftFacts] = Action("drift-facts")
+DISTRIBUTIONS: Action[results.Distributions] = Action("distributions")
+JOB_LIST: Action[results.HostJobs] = Action("job-list")
+JOB_LOG: Action[results.HostLogs] = Action("job-log")
+JOB_CANCEL: Action[dict[str, list[str]]] = Action("job-cancel")

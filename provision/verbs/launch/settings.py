@@ -1,0 +1,34 @@
+"""The settings of `provision launch --set`: parts of a job that few change, and engines' own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from provision.cli.set_option import AT_LEAST_ONE, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSettings:
+    """None: as the help says. jobset to pull_secret: Kubernetes has these, and sbatch is Slurm's."""
+
+    job_name: str | None = setting(str, "Name of the job.  [default: the command's]")
+    ranks: int | None = setting(
+        AT_LEAST_ONE, "Ranks of each node.  [default: one for each GPU; 1 without GPUs]"
+    )
+    cpus: int | None = setting(
+        AT_LEAST_ONE, "Cores of each node.  [default: the share that belongs to the GPUs]"
+    )
+    signal: int | None = setting(
+        AT_LEAST_ONE,
+        "Send the ranks USR1 this many seconds before the time limit.  [default: 120 with "
+        "--requeue, else never]",
+    )
+    sbatch: tuple[str, ...] = setting(
+        str, "Slurm: another option of sbatch, like sbatch=--account=lab. Repeatable.", default=()
+    )
+    jobset: bool = setting(bool, "Kubernetes: true makes a JobSet.", default=False)
+    queue: str | None = setting(str, "Kubernetes: queue of Kueue, for gang scheduling.")
+    rdma: str | None = setting(
+        str, "Kubernetes: resource of the RDMA device plugin, as RESOURCE or RESOURCE=N."
+    )
+    pull_secret: str | None = setting(str, "Kubernetes: secret with the registry's credentials.")

@@ -1,0 +1,232 @@
+"""The wheels that a request names: they are as new as everything requested allows.
+
+Servers such as vLLM require exactly one release of torch. The facts alone would choose the newest
+torch, for which the index may have only a release of the server that is years old. So a request
+that leaves the release of torch open gets the newest one with which the named wheels are the newest,
+and what a lock still gives up is said. docs/choosing.md has the order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import date
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from provision import catalog, resolver, sources
+from provision.adapters import uv
+from provision.adapters.http import in_parallel
+from provision.core.errors import ProvisionError, Unreachable, Unsolvable
+from provision.core.package_names import package_name
+from provision.core.paths import SPEC
+from provision.core.requirement_urls import absolute_requirement
+from provision.core.spec_fields import Spec
+from provision.core.types import HostGpus, Lock, LockedPackage, Resolution
+from provision.resolver.python_versions import steps
+from provision.workflow.context import Context
+
+# A named package this much older than its newest release is worth a warning.
+OLD_RELEASE, OLD_DAYS = "old-release", 730
+
+
+def with_locked_torch(spec: Spec, lock: Lock) -> Spec:
+    """The request with the release of torch that its lock holds, if it leaves the release open."""
+    if not _leaves_torch_open(spec):
+        return spec
+    names = {source.torch_package for source in sources.REGISTRY}
+    locked = {
+        package.version.partition("+")[0] for package in lock.packages if package.name in names
+    }
+    for release in catalog.matching_releases(spec.torch):
+        if release.version in locked:
+            return dataclasses.replace(spec, torch=release.version)
+    return spec
+
+
+def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: Resolution) -> Spec:
+    """The request with the release of torch that its wheels go with, and with a Python and a glibc
+    for which they exist.
+
+    resolution: what the facts alone choose. What the request states stays, and all of it does if
+    the wheels go with no release: then the solver says why.
+    """
+    if not spec.pip:
+        return spec
+    possible: Sequence[str] = [resolution.torch]
+    if _leaves_torch_open(spec):
+        possible = resolver.possible_releases(spec, machine)
+    bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
+    bounds += [f"!={release}" for release in catalog.releases() if release not in possible]
+    folder = context.folders.envs / (spec.name or "new")
+    requirements = [absolute_requirement(text, folder) for text in spec.pip]
+    request = _request(context, resolution, requirements, [",".join(bounds)])
+    try:
+        packages = uv.resolve(request)
+        glibc = _needed_glibc(request, packages)
+    except Unreachable:
+        return spec
+    except Unsolvable:
+        # A spec.yml that the user keeps would not hold the Python, and the lock would be stale.
+        return spec if (folder / SPEC).exists() else _with_other_python(context, spec, request)
+    versions = {package.name: package.version for package in packages}
+    release = versions.get("torch", "").partition("+")[0]
+    if release in possible and release != resolution.torch:
+        names = [package_name(text) for text in spec.pip]
+        named = [f"{name} {versions[name]}" for name in names if name in versions]
+        verb = "goes" if len(named) == 1 else "go"
+        context.progress.say(
+            f"torch {release}, not {resolution.torch}: {', '.join(named)} {verb} with it"
+        )
+        spec = dataclasses.replace(spec, torch=release)
+    if glibc is not None and spec.glibc is None and not (folder / SPEC).exists():
+        context.progress.say(
+            f"every machine needs glibc {glibc}: for {resolution.glibc} some wheels do not exist"
+        )
+        spec = dataclasses.replace(spec, glibc=str(glibc))
+    return spec
+
+
+def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest) -> Spec:
+    """The request with the Python nearest to the default for which its wheels exist; the same if
+    it names one, or if there is none."""
+    if spec.python is not None:
+        return spec
+    pythons = {python for release in catalog.releases().values() for python in release.python}
+    for python in sorted(pythons, key=lambda python: steps(python, request.python)):
+        other = dataclasses.replace(spec, python=python)
+        try:
+            resolver.resolve(other)
+            uv.resolve_versions(dataclasses.replace(request, python=python))
+        except ProvisionError:
+            continue
+        context.progress.say(f"Python {python}: for {request.python} the wheels do not exist")
+        return other
+    return spec
+
+
+def _needed_glibc(request: uv.ResolveRequest, packages: Sequence[LockedPackage]) -> Version | None:
+    """The oldest glibc for which there are wheels of all packages; None if it is the assumed one."""
+    archives = [package for package in packages if package.is_archive]
+    needed = [uv.wheel_glibc(package, request) for package in archives]
+    return max(filter(None, needed), default=None)
+
+
+def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
+    """Say which of the wheels that a request names are not the newest in its lock, and why."""
+    locked = {package.name: package.version for package in lock.packages if not package.direct}
+    named = [text for text in resolution.spec.pip if "@" not in text]
+    request = _request(context, resolution, (), ())
+
+    def releases(text: str) -> tuple[uv.IndexRelease, ...]:
+        return uv.index_releases(package_name(text), request)
+
+    try:
+        listed = dict(
+            in_parallel(releases, [text for text in named if package_name(text) in locked])
+        )
+    except Unreachable as error:
+        context.progress.say(f"whether named packages have newer releases is not known: {error}")
+        return
+    for text in named:
+        if text in listed:
+            _report_older(context, resolution, text, locked[package_name(text)], listed[text])
+
+
+def _report_older(
+    context: Context,
+    resolution: Resolution,
+    text: str,
+    version: str,
+    listed: Sequence[uv.IndexRelease],
+) -> None:
+    requirement = Requirement(text)
+    current = Version(version)
+    allowed = {}
+    for release in listed:
+        is_usual = current.is_prerelease or not release.version.is_prerelease
+        if is_usual and requirement.specifier.contains(release.version, prereleases=True):
+            allowed[release.version] = release
+    assumed = Version(resolution.glibc)
+    with_wheel = [
+        release for release in allowed.values() if release.glibc and release.glibc <= assumed
+    ]
+    newest = max(allowed, default=current)
+    if newest <= current:
+        return
+    name = requirement.name
+    sentence = f"{name} {version}; {newest} "
+    newest_wheel = max((release.version for release in with_wheel), default=current)
+    if newest_wheel > current:
+        newest = newest_wheel
+        requirement.specifier = requirement.specifier & f"=={newest}"
+        sentence = f"{name} {version}; {newest} {_obstacle(context, resolution, str(requirement))}"
+    else:
+        sentence += f"has no wheel for Python {resolution.python} on {resolution.platforms[0]}"
+    days = _days_between(allowed.get(current), allowed[newest])
+    if days < OLD_DAYS or OLD_RELEASE in resolution.spec.accept:
+        context.progress.say(sentence)
+        return
+    context.progress.warn(
+        f"{OLD_RELEASE}: {sentence}. The locked release is {days // 365} years older. "
+        f"`accept: [{OLD_RELEASE}]` in spec.yml silences this warning"
+    )
+
+
+def _obstacle(context: Context, resolution: Resolution, newest: str) -> str:
+    """Why the newest release of a package is not in the lock. newest: a requirement of exactly it."""
+    versions = _resolve(context, resolution, [newest], [])
+    release = versions.get("torch", "").partition("+")[0]
+    if not versions:
+        return f"has requirements that nothing for Python {resolution.python} meets"
+    if release in ("", resolution.torch):
+        return "does not go with the rest of the request"
+    sentence = f"needs torch {release}"
+    try:
+        resolver.resolve(dataclasses.replace(resolution.spec, torch=release))
+    except ProvisionError:
+        return f"{sentence}, which has no build for this request"
+    return f"{sentence} (`--torch {release}` gives it)"
+
+
+def _days_between(older: uv.IndexRelease | None, newer: uv.IndexRelease) -> int:
+    """0 where the index does not say."""
+    if older is None or not (older.uploaded and newer.uploaded):
+        return 0
+    return (date.fromisoformat(newer.uploaded) - date.fromisoformat(older.uploaded)).days
+
+
+def _leaves_torch_open(spec: Spec) -> bool:
+    """Whether the wheels that a request names may decide its release of torch."""
+    return bool(spec.pip) and spec.torch not in catalog.releases()
+
+
+def _request(
+    context: Context,
+    resolution: Resolution,
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+) -> uv.ResolveRequest:
+    return uv.ResolveRequest(
+        requirements=tuple(requirements),
+        constraints=tuple(constraints),
+        python=resolution.python,
+        glibc=resolution.glibc,
+        platform=resolution.platforms[0],
+        as_of=resolution.spec.as_of,
+        mirrors=context.mirrors,
+    )
+
+
+def _resolve(
+    context: Context,
+    resolution: Resolution,
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+) -> dict[str, str]:
+    """Versions by name; nothing if the indexes have none, or do not respond."""
+    try:
+        return uv.resolve_versions(_request(context, resolution, requirements, constraints))
+    except (Unsolvable, Unreachable):
+        return {}

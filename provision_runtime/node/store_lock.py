@@ -1,0 +1,125 @@
+"""Who works in a store: one process at a time by a lock, one run of an environment by a lease."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import TYPE_CHECKING
+
+from .commands import is_caller_gone
+from .errors import NodeError
+from .store import Store
+from .store_access import ensure_folders, open_file, require_safe
+from .store_files import read_json, remove_file, write_json
+from .store_journal import append_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# Another action of the same run may still be at work: its caller died, and it is about to see that.
+LOCK_WAIT_S = 30.0
+LOCK_POLL_S = 0.2
+# A run that was killed leaves its lease. Other hosts take it for dead after this time; the host
+# that it ran on sees at once that it is gone.
+LEASE_S = 1800.0
+
+
+@contextlib.contextmanager
+def locked(store: Store, name: str, run: Mapping[str, str]) -> Iterator[None]:
+    """Work in the store alone, as a part of this run.
+
+    run: `id`; `source`, the host and folder that it runs from, where only one run of an environment
+    is at work at a time; and `by`, as a person reads it. Raises NodeError (in-use, unsafe-store).
+    """
+    # The user's umask decides nothing here.
+    before = os.umask(0o002 if store.trusted_group else 0o022)
+    descriptor = None
+    try:
+        ensure_folders(store)
+        require_safe(store)
+        descriptor = open_file(store, store.lock, os.O_RDWR | os.O_CREAT)
+        _wait_for_lock(descriptor, store)
+        _take_lease(store, name, run)
+        yield
+    finally:
+        os.umask(before)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, store: Store) -> None:
+    end = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise NodeError(
+                    "in-use", f"another process works in {store.path}: {_lock_holder(store)}"
+                ) from None
+            time.sleep(LOCK_POLL_S)
+        except OSError:
+            # A file system without locks. The lease still keeps other runs out.
+            return
+
+
+def _lock_holder(store: Store) -> str:
+    """The run of the newest lease."""
+    newest = {"at": 0.0, "by": "unknown"}
+    for file in os.listdir(store.join("staging")):
+        if file.endswith(".lease"):
+            lease = read_json(store.join("staging", file)) or newest
+            newest = max(newest, lease, key=lambda lease: float(lease["at"]))
+    return str(newest["by"])
+
+
+def _take_lease(store: Store, name: str, run: Mapping[str, str]) -> None:
+    lease = read_json(store.lease(name))
+    if lease is not None and lease["id"] != run["id"] and lease["source"] != run["source"]:
+        age_s = time.time() - lease["at"]
+        if 0 <= age_s < LEASE_S:
+            raise NodeError(
+                "in-use",
+                f"{lease['by']} is shipping {name} here (last seen {age_s / 60:.0f} min ago; "
+                f"taken for dead after {LEASE_S / 60:.0f} min)",
+            )
+    write_json(store.lease(name), {**run, "at": time.time()})
+
+
+def prepare(path: str, name: str, run: Mapping[str, str]) -> dict[str, object]:
+    """Make the store's folders and begin a run: something else brings the image (sbcast)."""
+    with locked(Store(path, run), name, run):
+        return {}
+
+
+def release(path: str, name: str, run: Mapping[str, str]) -> dict[str, object]:
+    """End a run here: another may begin."""
+    store = Store(path, run)
+    require_safe(store)
+    lease = read_json(store.lease(name))
+    if lease is not None and lease["id"] == run["id"]:
+        remove_file(store.lease(name))
+    return {}
+
+
+def distrust(path: str, name: str, key: str, run: Mapping[str, str]) -> dict[str, object]:
+    """Forget that an image was verified and installed: its environment is not what was verified.
+
+    A ship then reads the image again, sends it if its bytes are wrong, and installs it anew. Until
+    then jobs keep what they use. Raises NodeError (in-use).
+    """
+    store = Store(path, run)
+    with locked(store, name, run):
+        remove_file(store.verified(key))
+        remove_file(store.installed(key))
+        append_journal(store, "distrusted", run, name=name, key=key)
+    return release(path, name, run)
+
+
+def require_caller() -> None:
+    """Raise NodeError (killed) if the caller is gone: then the lock must not stay with us."""
+    if is_caller_gone():
+        raise NodeError("killed", "the caller is gone")

@@ -1,0 +1,246 @@
+"""The wheels that a request names are as new as everything requested allows: on an index of a few
+tiny packages, with conda's real records."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import json
+import re
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import SHARED_RECORDS
+from tests.integration.conftest import Home, make_home
+from tests.small import write_wheel
+
+# Name -> version -> (requirements, day of its upload). As on the package index: each release of a
+# server requires one release of torch, an early one does not; setuptools has an upper bound.
+# Each release of torch with the NCCL that it is pinned with.
+NCCL = {"2.13.0": "2.29.7", "2.14.0": "2.30.7", "2.14.1": "2.30.7"}
+PACKAGES: Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "torch": {
+        torch: ((f"nvidia-nccl-cu13=={nccl}",), "2026-09-01") for torch, nccl in NCCL.items()
+    },
+    "numpy": {
+        "1.26.4": ((), "2024-01-01"),
+        "2.3.5": ((), "2025-11-01"),
+        "2.4.0": ((), "2026-01-01"),
+    },
+    "setuptools": {"80.10.2": ((), "2025-05-01"), "84.0.0": ((), "2026-06-01")},
+    "server": {
+        "0.2.5": (("torch>=2.1",), "2023-11-01"),
+        "0.32.0": (("torch==2.13.0", "setuptools<81"), "2026-10-01"),
+        "0.33.0": (("torch==2.14.0", "setuptools<81", "numpy<2.4"), "2026-11-01"),
+    },
+    "nvidia_nccl_cu13": dict.fromkeys(NCCL.values(), ((), "2026-01-01")),
+    "modern": {"1.0": ((), "2026-01-01")},  # for Python 3.12
+    "legacy": {"1.0": (("numpy<2",), "2026-01-01")},
+}
+OPTIONS = ("--cuda", "13.0", "--no-companions", "--no-jupyter", "--no-fast-checkpoints")
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    extensions_map = {  # noqa: RUF012 - the base class has it so
+        ".json": "application/vnd.pypi.simple.v1+json",
+        "": "application/octet-stream",
+    }
+
+    def do_GET(self) -> None:
+        if self.path.endswith("/"):
+            self.path += "index.json"
+        super().do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def publish(folder: Path) -> None:
+    """Write the index in its form of JSON (PEP 691), and the files."""
+    for name, releases in PACKAGES.items():
+        files = []
+        page = folder / name.replace("_", "-")
+        for version, (requires, day) in releases.items():
+            wheel = write_wheel(page, name, version, requires)
+            if name == "modern":
+                wheel = wheel.rename(page / wheel.name.replace("py3-none", "cp312-none"))
+            files.append(_file(wheel, day))
+        _write_page(page, files)
+    archive = _source_archive(folder / "archived", "archived", "1.0")
+    _write_page(folder / "archived", [_file(archive, "2026-01-01")])
+
+
+def _file(path: Path, day: str) -> dict[str, object]:
+    return {
+        "filename": path.name,
+        "url": path.name,
+        "hashes": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+        "upload-time": f"{day}T00:00:00Z",
+    }
+
+
+def _write_page(folder: Path, files: list[dict[str, object]]) -> None:
+    page = {"meta": {"api-version": "1.1"}, "name": folder.name, "files": files}
+    (folder / "index.json").write_text(json.dumps(page))
+
+
+def _source_archive(folder: Path, name: str, version: str) -> Path:
+    """Of a project whose build back end is its own, so that its build needs nothing."""
+    root = folder / f"{name}-{version}"
+    root.mkdir(parents=True)
+    metadata = f"Metadata-Version: 2.2\nName: {name}\nVersion: {version}\n"
+    (root / "PKG-INFO").write_text(metadata)
+    (root / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        f'[project]\nname = "{name}"\nversion = "{version}"\n'
+    )
+    (root / "backend.py").write_text(
+        "import pathlib, zipfile\n"
+        "def build_wheel(folder, config_settings=None, metadata_directory=None):\n"
+        f"    file = '{name}-{version}-py3-none-any.whl'\n"
+        "    with zipfile.ZipFile(pathlib.Path(folder) / file, 'w') as wheel:\n"
+        f"        wheel.writestr('{name}.py', 'answer = 42')\n"
+        f"        wheel.writestr('{name}-{version}.dist-info/METADATA', {metadata!r})\n"
+        f"        wheel.writestr('{name}-{version}.dist-info/WHEEL', 'Wheel-Version: 1.0\\n'\n"
+        "            'Generator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n"
+        f"        wheel.writestr('{name}-{version}.dist-info/RECORD', '')\n"
+        "    return file\n"
+    )
+    archive = folder / f"{name}-{version}.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(root, root.name)
+    return archive
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    folder = tmp_path_factory.mktemp("index")
+    publish(folder)
+    home = make_home(tmp_path_factory.mktemp("lab"))
+    handler = functools.partial(_Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        settings = {
+            "PIP_INDEX_URL": f"http://127.0.0.1:{server.server_port}",
+            "PIP_CONFIG_FILE": "/dev/null",
+            "PIP_EXTRA_INDEX_URL": "",
+            "PIP_FIND_LINKS": "",
+            "UV_CACHE_DIR": str(home.root / "uv"),
+            "PROVISION_MIRRORS": f"*={SHARED_RECORDS.as_uri()}",
+        }
+        yield Home(root=home.root, env={**home.env, **settings})
+        server.shutdown()
+
+
+def lock(lab: Home, name: str, *options: str) -> tuple[dict[str, str], str]:
+    """The locked versions of wheels and conda packages, and what was said."""
+    result = lab.run("lock", name, *OPTIONS, *options)
+    assert result.returncode == 0, result.stderr
+    document = yaml.safe_load((lab.envs / name / "conda-lock.yml").read_text())
+    return {row["name"]: row["version"] for row in document["package"]}, result.stderr
+
+
+@pytest.mark.conda
+def test_condas_packages_do_not_hold_named_wheels_back(lab: Home) -> None:
+    versions, _ = lock(lab, "fixed", "--torch", "2.14.0", "--pip", "server")
+    assert versions["server"] == "0.33.0"
+    assert int(versions["setuptools"].split(".")[0]) < 81
+
+
+@pytest.mark.conda
+@pytest.mark.parametrize("torch", [">=2.13", "2.14", ">=2.13,<2.15"])
+def test_named_wheels_decide_an_open_release_of_torch(lab: Home, torch: str) -> None:
+    name = re.sub(r"\W", "", f"open{torch}")
+    versions, said = lock(lab, name, "--torch", torch, "--pip", "server")
+    assert (versions["server"], versions["torch"]) == ("0.33.0", "2.14.0")
+    assert "torch 2.14.0, not 2.1" in said
+    again = lab.run("lock", name)
+    assert again.returncode == 0 and "already locked" in again.stdout, again.stderr
+
+
+@pytest.mark.conda
+def test_a_spec_of_a_user_stays_locked(lab: Home) -> None:
+    """The range stays in a spec.yml that is not ours to rewrite; the lock decides from then on."""
+    folder = lab.envs / "own"
+    folder.mkdir(parents=True)
+    (folder / "spec.yml").write_text(
+        'torch: ">=2.13"\ncuda: "13.0"\npip: [server]\n'
+        "companions: false\njupyter: false\nfast_checkpoints: false\n"
+    )
+    for expected in ("locked:", "already locked"):
+        result = lab.run("lock", "own")
+        assert result.returncode == 0 and expected in result.stdout, result.stderr
+
+
+@pytest.mark.conda
+def test_a_python_that_was_not_requested_gives_way(lab: Home) -> None:
+    options = ("--torch", "2.14.0", "--pip", "modern")
+    _, said = lock(lab, "modern", *options)
+    assert "Python 3.12: for 3.11 the wheels do not exist" in said
+    assert 'python: "3.12"' in (lab.envs / "modern" / "spec.yml").read_text()
+    refused = lab.run("lock", "modern311", *OPTIONS, *options, "--python", "3.11")
+    assert refused.returncode == 5 and "modern" in refused.stderr
+
+
+@pytest.mark.conda
+def test_an_added_wheel_is_not_held_back_by_what_is_locked(lab: Home) -> None:
+    versions, _ = lock(lab, "grown", "--torch", "2.14.0")
+    assert versions["numpy"] == "2.4.0"
+    result = lab.run("add", "grown", "server")
+    assert result.returncode == 0, result.stderr
+    document = yaml.safe_load((lab.envs / "grown" / "conda-lock.yml").read_text())
+    versions = {row["name"]: row["version"] for row in document["package"]}
+    assert (versions["server"], versions["numpy"]) == ("0.33.0", "2.3.5")
+
+
+@pytest.mark.conda
+def test_what_was_given_up_is_said(lab: Home) -> None:
+    _, said = lock(lab, "given-up", "--torch", "2.13.0", "--pip", "server")
+    assert "server 0.32.0; 0.33.0 needs torch 2.14.0 (`--torch 2.14.0` gives it)" in said
+    assert "old-release" not in said
+    _, said = lock(lab, "old", "--torch", "2.14.1", "--pip", "server")
+    assert "warning: old-release: server 0.2.5; 0.33.0 needs torch 2.14.0" in said
+    with (lab.envs / "old" / "spec.yml").open("a") as file:
+        file.write("accept: [old-release]\n")
+    accepted = lab.run("lock", "old", "--relock")
+    assert accepted.returncode == 0 and "warning" not in accepted.stderr, accepted.stderr
+
+
+@pytest.mark.conda
+def test_a_conda_package_without_a_version_gives_way(lab: Home) -> None:
+    versions, _ = lock(lab, "numpy", "--torch", "2.14.1", "--pip", "legacy", "--conda", "numpy")
+    assert versions["numpy"].startswith("1.") and versions["legacy"] == "1.0"
+
+
+@pytest.mark.conda
+def test_a_package_without_a_wheel_is_built_once(lab: Home) -> None:
+    lock(lab, "built", "--torch", "2.14.1", "--pip", "archived")
+    folder = lab.envs / "built"
+    wheel = folder / "wheels" / "archived-1.0-py3-none-any.whl"
+    text = (folder / "conda-lock.yml").read_text()
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() in text
+    assert "url: file:wheels/archived-1.0-py3-none-any.whl" in text
+    before = wheel.stat().st_mtime_ns
+    result = lab.run("lock", "built", "--relock")
+    assert "no package differs" in result.stderr, result.stderr
+    assert wheel.stat().st_mtime_ns == before
+
+
+@pytest.mark.conda
+def test_a_lock_that_fails_leaves_no_wheel(lab: Home) -> None:
+    options = ("--torch", "2.14.1", "--pip", "archived", "--pip", "archived-missing")
+    result = lab.run("lock", "failed", *OPTIONS, *options)
+    assert result.returncode == 5, result.stderr
+    assert not (lab.envs / "failed").exists()
+
+
+@pytest.mark.conda
+def test_the_indexs_apex_is_refused(lab: Home) -> None:
+    result = lab.run("lock", "apex", *OPTIONS, "--torch", "2.14.1", "--pip", "apex")
+    assert result.returncode == 3 and "Pyramid" in result.stderr, result.stderr
