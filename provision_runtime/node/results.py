@@ -175,20 +175,20 @@ class RankFinding(TypedDict, total=False):
     advice: str
 
 
-class Position(TypedDict):
+class RankPosition(TypedDict):
     phase: str
 
 
-class Outcome(TypedDict):
+class RankOutcome(TypedDict):
     findings: list[RankFinding]
 
 
-class LastState(TypedDict):
+class RankEnd(TypedDict):
     """What a rank writes before it ends."""
 
     rank: int
-    position: Position
-    outcome: Outcome
+    position: RankPosition
+    outcome: RankOutcome
 
 
 class RanksResult(TypedDict):
@@ -198,11 +198,11 @@ class RanksResult(TypedDict):
     statuses: dict[str, int]
     ended_because: str
     report: dict[str, Any] | None
-    states: dict[str, LastState | None]
+    states: dict[str, RankEnd | None]
     logs: dict[str, str]
 
 
-class HostJob(TypedDict):
+class JobOnHost(TypedDict):
     """The part of a job on one host."""
 
     id: str
@@ -212,7 +212,7 @@ class HostJob(TypedDict):
 
 
 class HostJobs(TypedDict):
-    jobs: list[HostJob]
+    jobs: list[JobOnHost]
 
 
 class HostLog(TypedDict):

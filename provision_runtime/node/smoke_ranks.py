@@ -28,7 +28,7 @@ from .store_files import read_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .results import Assignment, LastState, Prepared, RanksResult
+    from .results import Assignment, Prepared, RankEnd, RanksResult
 
 # Variables of the step that runs this program, which would mislead a rank.
 STEP_VARIABLES = ("SLURM_STEP", "PMI", "OMPI_", "TORCHELASTIC_")
@@ -188,7 +188,7 @@ def _result(statuses: dict[str, int], ended_because: str, out: str) -> RanksResu
     for name in sorted(os.listdir(out)):
         path = os.path.join(out, name)
         if name.endswith(".last-state.json"):
-            result["states"][name] = cast("LastState | None", read_json(path))
+            result["states"][name] = cast("RankEnd | None", read_json(path))
         elif name.endswith(".log"):
             with open(path, "rb") as file:
                 file.seek(max(0, os.path.getsize(path) - LOG_BYTES))

@@ -37,7 +37,7 @@ class NvLinks(TypedDict):
     links_to: dict[str, int]
 
 
-class PcieLink(TypedDict):
+class PcieLimit(TypedDict):
     """A GPU's link, by its PCI address."""
 
     address: str
@@ -58,7 +58,7 @@ class Wires(TypedDict):
     """What `facts.wires.collect` returns: NVLinks by UUID, rates of network interfaces by name."""
 
     nvlink: dict[str, NvLinks]
-    pcie: list[PcieLink]
+    pcie: list[PcieLimit]
     ports: list[Port]
     interfaces: dict[str, float]
 

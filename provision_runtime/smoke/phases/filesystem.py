@@ -27,7 +27,7 @@ from .filesystem_findings import (
     LOCKED,
     REFUSED,
     TIMED_OUT,
-    Observation,
+    FolderObservation,
     Reads,
     Space,
     largest_consistent_group,
@@ -76,7 +76,7 @@ LOCK_BUSY = (errno.EAGAIN, errno.EACCES)
 def run(context: RankContext) -> Outcome:
     name = context.exchange("filesystem/name", f".provision-smoke-{secrets.token_hex(8)}")[0]
     target = context.options.folder
-    observation = Observation(context.env.host)
+    observation = FolderObservation(context.env.host)
     probe = FolderProbe(context, target, target / name, observation)
     context.temporary_folders.append(probe.root)
     try:
@@ -93,7 +93,7 @@ def run(context: RankContext) -> Outcome:
     finally:
         context.remove_temporary_folders()
     context.exchange("filesystem/cleared", None)
-    observations = [Observation(**document) for document in documents]
+    observations = [FolderObservation(**document) for document in documents]
     return filesystem_findings.judge(str(target), observations)
 
 
@@ -105,9 +105,9 @@ class FolderProbe:
     target: Path
     # The folder that this phase makes in the target, and deletes again.
     root: Path
-    observation: Observation
+    observation: FolderObservation
     able: bool = True
-    initial_location: mounts.Location | None = None
+    initial_location: mounts.MountLocation | None = None
 
     @property
     def rank(self) -> int:
@@ -171,7 +171,7 @@ def _make_folders(probe: FolderProbe) -> None:
         probe.observation.races += races or 0
 
 
-def _locate(target: Path) -> mounts.Location:
+def _locate(target: Path) -> mounts.MountLocation:
     """Opens the folder first: stat does not mount what is mounted on demand (autofs), open does."""
     try:
         os.scandir(str(target)).close()

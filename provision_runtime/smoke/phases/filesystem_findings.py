@@ -15,7 +15,7 @@ from ..outcome import Finding, Outcome, merge_equal
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    Observations = Sequence["Observation"]
+    Observations = Sequence["FolderObservation"]
 
 # Which finding an error of the target folder is: the phase checkpoint uses the same ids.
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
@@ -58,7 +58,7 @@ class Space(TypedDict):
 
 
 @dataclass
-class Observation:
+class FolderObservation:
     """What one rank observed. location: of the target, as JSON. problems: [finding id, message].
     races: how often makedirs failed. visible_s: by rank, when its file appeared."""
 
@@ -73,9 +73,9 @@ class Observation:
     space: Space | None = None
 
     @property
-    def located(self) -> mounts.Location:
+    def located(self) -> mounts.MountLocation:
         if self.location is None:
-            return mounts.Location(0, None)
+            return mounts.MountLocation(0, None)
         return mounts.from_json(self.location)
 
     @property

@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from provision_runtime.report.findings import CATALOG
 from provision_runtime.smoke.outcome import Outcome
 from provision_runtime.smoke.phases import filesystem, filesystem_findings
-from provision_runtime.smoke.phases.filesystem_findings import Observation
+from provision_runtime.smoke.phases.filesystem_findings import FolderObservation
 
 
 def location(device: int, point: str, type: str, source: str, options: str = "rw") -> Any:
@@ -32,7 +32,7 @@ NOTHING: dict[str, Any] = {"visible_s": {}, "sync_s": None, "space": None, "read
 NOTHING["locks"] = None
 
 
-def observed(count: int = 2, **changes: dict[str, Any]) -> list[Observation]:
+def observed(count: int = 2, **changes: dict[str, Any]) -> list[FolderObservation]:
     """What ranks observe when all is well, but for what is stated as `_RANK={...}`."""
     observations = []
     for rank in range(count):
@@ -47,11 +47,11 @@ def observed(count: int = 2, **changes: dict[str, Any]) -> list[Observation]:
         }
         if rank > 1:
             del fine["locks"]
-        observations.append(Observation(**{**fine, **changes.get(f"_{rank}", {})}))
+        observations.append(FolderObservation(**{**fine, **changes.get(f"_{rank}", {})}))
     return observations
 
 
-def judge(observations: list[Observation]) -> Outcome:
+def judge(observations: list[FolderObservation]) -> Outcome:
     return filesystem_findings.judge("/shared/run", observations)
 
 
