@@ -52,9 +52,7 @@ def ours(size: int, source: Any, work: Any) -> Callable[[int], list[float]]:
 
     env = rank_env.from_environment()
     assert env is not None
-    smoke_options = options.Options(
-        Path(), Path(), None, "quick", "gloo", 60.0, (), 1, None, None, None, False, ()
-    )
+    smoke_options = options.parse(["--out", ".", "--quick", "--backend", "gloo"])
     rank_context = context.RankContext(
         smoke_options, env, lambda: 60.0, backend="gloo", device="cpu"
     )
@@ -62,7 +60,7 @@ def ours(size: int, source: Any, work: Any) -> Callable[[int], list[float]]:
     buffers = operations.Buffers([row], "float32", "cpu")
     buffers.inputs, buffers.work = source, work
     participants = operations.Participants(env.rank, env.world_size, "gloo")
-    operation = operations.build(row, operations.OUT_OF_PLACE, buffers, participants)
+    operation = operations.build(row, buffers, participants)
     sweep = measure.Sweep(rank_context, participants)
     return lambda calls: sweep.time_operation(row, operation, calls)
 

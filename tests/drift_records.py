@@ -8,13 +8,13 @@ from typing import Any
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import NodeSelection
 from provision.verbs.drift import record as drift_record
-from provision.verbs.drift.comparison import Expectation, NodeFacts, Value, compare
+from provision.verbs.drift.comparison import ExpectedNode, ObservedNode, Value, compare
 from provision.verbs.drift.survey import DriftRequest, DriftSurvey
 
 DRIVER, KERNEL = "535.183.01", "5.15.0-1053-aws"
 
 
-def facts(**changes: Value) -> NodeFacts:
+def facts(**changes: Value) -> ObservedNode:
     """A node's facts; changes: those that are not usual."""
     values: dict[str, Value] = {
         "environment": "train-0123456789ab",
@@ -27,13 +27,13 @@ def facts(**changes: Value) -> NodeFacts:
         "memory": 2 << 40,
         "clock": 0.0,
     }
-    return NodeFacts(values={**values, **changes})
+    return ObservedNode(values={**values, **changes})
 
 
 def record(
-    nodes: Mapping[str, NodeFacts],
+    nodes: Mapping[str, ObservedNode],
     failures: Mapping[str, NodeFailure] | None = None,
-    expectation: Expectation | None = None,
+    expectation: ExpectedNode | None = None,
     **fields: Any,
 ) -> Any:
     """What the comparison writes. failures: nodes that gave no answer; they come last."""
@@ -56,7 +56,7 @@ def record(
     return drift_record.compose(survey, expectation, "2026-01-01T00:00:00+00:00")
 
 
-def cluster(count: int, **deviating: NodeFacts) -> dict[str, NodeFacts]:
+def cluster(count: int, **deviating: ObservedNode) -> dict[str, ObservedNode]:
     """Nodes n0001, n0002, ... that are equal but for those that are named."""
     nodes = {f"n{number:04}": facts() for number in range(1, count + 1)}
     return {**nodes, **deviating}

@@ -37,7 +37,7 @@ SHARED_GPU = ("--backend", "gloo", "--device", "cuda", "--ranks", "2", "--quick"
 SMOKE_RUNS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("quick", ("--quick", "--require-gpu"), False),
     ("default", ("--require-gpu",), False),
-    ("full", ("--full", "--require-gpu", "--timeout", "1200"), False),
+    ("full", ("--profile", "full", "--require-gpu", "--timeout", "1200"), False),
     ("one GPU, two ranks over Gloo", SHARED_GPU, True),
 )
 NO_DRIVER = (

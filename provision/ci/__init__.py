@@ -6,7 +6,7 @@ Reads only runners.yml; contacts no runner and no CI service.
 
 from __future__ import annotations
 
-from provision.ci.assignment import Assignment, CiTarget, Job, assign, misfits
+from provision.ci.assignment import CiTarget, Job, RunnerAssignment, assign, misfits
 from provision.ci.runners import (
     FILE,
     Across,
@@ -28,10 +28,10 @@ from provision.ci.workflow import (
 __all__ = [
     "FILE",
     "Across",
-    "Assignment",
     "CiTarget",
     "Job",
     "Runner",
+    "RunnerAssignment",
     "RunnersFile",
     "WorkflowFormat",
     "WorkflowPaths",

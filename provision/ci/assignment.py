@@ -51,7 +51,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assignment:
+class RunnerAssignment:
     """The jobs of a target, and a line for each GPU on which it could run and will not be tested."""
 
     jobs: tuple[Job, ...]
@@ -60,7 +60,7 @@ class Assignment:
 
 def assign(
     target: CiTarget, runners: Sequence[Runner], *, gpus: int | None, across: Across = "first"
-) -> Assignment:
+) -> RunnerAssignment:
     """The jobs of a target.
 
     gpus: how many the smoke test uses; None: as many as the runner has, at most RANKS_MAX. across:
@@ -83,7 +83,9 @@ def assign(
     fits = certain_fits + possible_fits
     untested = tuple(_untested(target, considered, fits)) if across == "gpu" else ()
     if target.resolution.cuda is None or not fits:
-        return Assignment(jobs=(_rehearsal(target, runners, considered, gpus),), untested=untested)
+        return RunnerAssignment(
+            jobs=(_rehearsal(target, runners, considered, gpus),), untested=untested
+        )
     if across == "first":
         fits = fits[:1]
     jobs: dict[str, Job] = {}
@@ -97,7 +99,7 @@ def assign(
                 ranks=_ranks_on(runner, gpus),
                 notes=tuple(f"{runner.name}: {mismatch.why}" for mismatch in uncertainties),
             )
-    return Assignment(jobs=tuple(jobs.values()), untested=untested)
+    return RunnerAssignment(jobs=tuple(jobs.values()), untested=untested)
 
 
 def _ranks_on(runner: Runner, gpus: int | None) -> int:

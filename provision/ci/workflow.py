@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from provision.catalog.data_files import load
-from provision.ci.assignment import Assignment, Job
+from provision.ci.assignment import Job, RunnerAssignment
 from provision.ci.runners import ADVICE, FILE, Runner, WorkflowSettings
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
@@ -236,7 +236,7 @@ def commands(job: Job, settings: WorkflowSettings) -> list[str]:
     return [shlex.join(["provision", *verb]) for verb in verbs]
 
 
-def summary(assignments: Sequence[Assignment], *, image: bool) -> str:
+def summary(assignments: Sequence[RunnerAssignment], *, image: bool) -> str:
     """What runs where, and what is not tested, as Markdown."""
     lines = ["| environment | platform | runner | tests | ranks |", "|---|---|---|---|---|"]
     remarks = []

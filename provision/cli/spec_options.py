@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from provision.workflow.plan import BuildRequest
 
 SPEC_OPTIONS = tuple(key.name for key in SPEC_KEYS)
-# Keys of a section of their own in the help.
-SOURCE_KEYS = ("source", "channels", "python_from", "as_of")
+# The sections of keys in the help; the other keys are in "Request".
+SECTIONS = {
+    **dict.fromkeys(("source", "channels", "python_from", "as_of"), "Source"),
+    "smoke": "Smoke",
+}
 # Kinds of keys that have only some values.
 KINDS_WITH_CHOICES = ("source", "sources")
 
@@ -60,7 +63,7 @@ def option_of(key: SpecKey) -> Callable[[Command], Command]:
     elif key.kind == "flag":
         option = f"{option}/{key.negative_option}"
         settings["default"] = None  # not given, which leaves the answer to spec.yml
-    section = "Source" if key.name in SOURCE_KEYS else "Request"
+    section = SECTIONS.get(key.name, "Request")
     return option_group(click.option(option, key.name, **settings), section=section)
 
 
@@ -73,7 +76,7 @@ request_options = option_group(options_of(SPEC_KEYS), mirror_option)
 companion_options = options_of(DEFAULT_PACKAGE_KEYS)
 query_options = options_of(QUERY_KEYS)
 _KEYS_BY_NAME = {key.name: key for key in SPEC_KEYS}
-settings_option = option_group(option_of(_KEYS_BY_NAME["smoke"]), section="Smoke")
+settings_option = option_of(_KEYS_BY_NAME["smoke"])
 base_option = option_of(_KEYS_BY_NAME["base"])
 
 

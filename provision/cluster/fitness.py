@@ -54,7 +54,7 @@ class EnvironmentNeeds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeReport:
+class NodeFitness:
     """The judgment on one node. summary: its main facts in a line, equal for equal nodes."""
 
     node: Node
@@ -69,7 +69,7 @@ def judge(
     reply: NodeReply[ResultT],
     needs: EnvironmentNeeds | None = None,
     needed: Sequence[str] = NEEDED_FACTS,
-) -> NodeReport:
+) -> NodeFitness:
     """Judge a node by its reply to the action `facts`, or to another one with the needed facts; a
     Kubernetes node by what its API server lists of it."""
     if reply.node.kubernetes is not None:
@@ -102,7 +102,7 @@ def judge(
         verdict = "unfit"
     elif unread:
         verdict = "unknown"
-    return NodeReport(
+    return NodeFitness(
         node=reply.node,
         verdict=verdict,
         problems=(*problems, *unread),
@@ -129,7 +129,7 @@ def summary(facts: FitnessFacts) -> str:
     return ", ".join(parts)
 
 
-def _judge_failure(node: Node, failure: NodeFailure) -> NodeReport:
+def _judge_failure(node: Node, failure: NodeFailure) -> NodeFitness:
     verdict: NodeVerdict = "unfit"
     if failure.reason == "same-node":
         verdict = "same"
@@ -139,12 +139,12 @@ def _judge_failure(node: Node, failure: NodeFailure) -> NodeReport:
         reason = f" ({node.reason})" if node.reason else ""
         message = f"{failure.message}; {node.engine} says {node.state}{reason}"
         failure = replace(failure, message=message)
-    return NodeReport(node=node, verdict=verdict, problems=(failure,))
+    return NodeFitness(node=node, verdict=verdict, problems=(failure,))
 
 
 def _judge_kubernetes(
     node: Node, facts: KubernetesNode, needs: EnvironmentNeeds | None
-) -> NodeReport:
+) -> NodeFitness:
     """Images bring their own glibc and store, so only these matter."""
     problems = [*_arch_problems(facts.arch, needs)]
     conditions = [*([] if node.responds else [node.state]), *facts.pressure]
@@ -156,7 +156,7 @@ def _judge_kubernetes(
     if facts.driver:
         parts.append(f"driver {facts.driver}")
     parts.append(f"{node.gpus} x {node.gpu_type or 'GPU'}" if node.gpus else "no GPU")
-    return NodeReport(
+    return NodeFitness(
         node=node,
         verdict="unfit" if problems else "fit",
         problems=tuple(problems),

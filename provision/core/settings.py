@@ -35,13 +35,14 @@ CHANNEL_ALIAS = "PROVISION_CHANNEL_ALIAS"
 # the environments, where the working folder has none.
 FolderKey = Literal["data", "cache", "tmp", "envs"]
 FOLDER_KEYS: tuple[FolderKey, ...] = get_args(FolderKey)
-KEYS = ("mirrors", *FOLDER_KEYS)
+KEYS = ("mirrors", "smoke", *FOLDER_KEYS)
 
 
 class Settings(TypedDict, total=False):
     """settings.schema.json."""
 
     mirrors: list[str] | None
+    smoke: list[str] | None
     data: str
     cache: str
     tmp: str
@@ -159,3 +160,12 @@ def _read(path: Path) -> Settings:
 
 def _read_mirrors(path: Path) -> list[MirrorSetting]:
     return [parse_mirror(text, path.parent) for text in _read(path).get("mirrors") or ()]
+
+
+def smoke_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Settings of the smoke test, KEY=VALUE, from all files: those of the user last, since the last
+    one of a key decides."""
+    texts: list[str] = []
+    for path in reversed(settings_files(environ)):
+        texts += _read(path).get("smoke") or ()
+    return tuple(texts)

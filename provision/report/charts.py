@@ -78,7 +78,7 @@ class Style:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class ChartLine:
     """A curve in a chart."""
 
     style: Style
@@ -94,7 +94,7 @@ class Chart:
     description: str
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     zones: tuple[tuple[str, str], ...]  # a verdict, and the outline of the zone where values get it
     expected: tuple[str, ...]  # the lines of expected values
 
@@ -285,13 +285,13 @@ def _line(
     x: Axis,
     y: Axis,
     format_value: Callable[[float], str],
-) -> Line:
+) -> ChartLine:
     marks = []
     for size, value in points:
         tooltip = f"{style.label}, {format_bytes(size)}: {format_value(value)}"
         marks.append(Mark(x=x.at(size), y=y.at(value), tooltip=tooltip))
     path = _path((mark.x, mark.y) for mark in marks)
-    return Line(style=style, path=path, marks=tuple(marks))
+    return ChartLine(style=style, path=path, marks=tuple(marks))
 
 
 def _path(points: Iterable[tuple[float, float]]) -> str:

@@ -17,6 +17,9 @@ from provision.core.mirrors import parse_mirror
 from provision.core.schema import DocumentPath, location, schema_violations
 from provision.core.settings import folder_path
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
+from provision.workflow.smoke import runner as smoke_runner
+from provision.workflow.smoke.runner import SmokeRequest
+from provision.workflow.smoke.settings import with_settings
 
 FILE = "lab.yml"
 ENVS = "envs"
@@ -71,7 +74,7 @@ class Policy:
 @dataclass(frozen=True, kw_only=True)
 class Lab:
     """A lab's repository. folders: those for the member who reads this, by their settings key.
-    mirrors: as `--mirror` takes them, paths absolute."""
+    mirrors: as `--mirror` takes them, paths absolute. smoke: as `--set` takes them."""
 
     name: str
     folder: Path
@@ -80,6 +83,7 @@ class Lab:
     known_hosts: Path | None = None
     folders: Mapping[str, Path] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
+    smoke: tuple[str, ...] = ()
     environments: tuple[LabEnvironment, ...] = ()
     policy: Policy = field(default_factory=Policy)
 
@@ -134,6 +138,8 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
             checks.append((("clusters", name, "login"), expand))
     for index, text in enumerate(document.get("mirrors", ())):
         checks.append((("mirrors", index), functools.partial(parse_mirror, text, folder)))
+    for index, text in enumerate(document.get("smoke", ())):
+        checks.append((("smoke", index), functools.partial(_check_smoke_setting, text)))
     for key, text in document.get("paths", {}).items():
         checks.append((("paths", key), functools.partial(folder_path, text, folder)))
     for document_path, check in checks:
@@ -154,6 +160,10 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
     return mistakes
 
 
+def _check_smoke_setting(text: str) -> None:
+    smoke_runner.check(with_settings(SmokeRequest(), [text]))
+
+
 def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
     policy = document.get("policy", {})
     known_hosts = document.get("known_hosts")
@@ -171,6 +181,7 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
         known_hosts=folder / known_hosts if known_hosts else None,
         folders={key: folder_path(text, folder) for key, text in document.get("paths", {}).items()},
         mirrors=tuple(mirrors),
+        smoke=tuple(document.get("smoke", ())),
         environments=tuple(
             _environment(name, content or {})
             for name, content in document.get("environments", {}).items()

@@ -7,6 +7,7 @@ two cannot differ.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from provision import image as images
 from provision import lockfile as locks
 from provision import render
-from provision.core import prefix_registry
+from provision.core import prefix_registry, settings
 from provision.core.container import brief_reference
 from provision.core.errors import IntegrityError, StaleLock
 from provision.core.package_names import package_name
@@ -111,6 +112,8 @@ class Plan:
     python_from: PythonSource
     prefix_path: Path
     templates: render.Templates
+    # Settings of the smoke test that the lab or the user states for all environments.
+    smoke_defaults: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -118,8 +121,9 @@ class Plan:
 
     @property
     def smoke_request(self) -> SmokeRequest:
-        """How to test: what was requested, then the settings of the spec."""
-        return with_settings(self.request.smoke_request, self.resolution.spec.smoke)
+        """How to test: what was requested, then the settings of the spec, then the lab's."""
+        texts = (*self.smoke_defaults, *self.resolution.spec.smoke)
+        return with_settings(self.request.smoke_request, texts)
 
     @property
     def current_lock(self) -> Lock | None:
@@ -392,6 +396,7 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
         python_from=resolved.python_from,
         prefix_path=prefix_path,
         templates=context.templates,
+        smoke_defaults=settings.smoke_settings(os.environ),
     )
 
 

@@ -190,11 +190,13 @@ def _gpu_finding(
             f"but torch for CUDA {torch['cuda']} sees none"
         )
         return Finding("gpu-lost", message)
-    if not expected.requires_gpu or _cuda_finding(expected, torch):
+    if not expected.requires_gpu:
         return None
     if torch["cuda"] is not None:
         message = f"a GPU is required, but torch for CUDA {torch['cuda']} sees none"
         return Finding("gpu-missing", message)
+    if _cuda_finding(expected, torch):
+        return None
     message = f"a GPU is required, but torch {torch['version']} is a CPU build"
     return Finding("cpu-build", message)
 

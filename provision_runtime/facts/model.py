@@ -90,7 +90,7 @@ class TorchFacts(TypedDict):
     distributed: bool
 
 
-class LibraryFacts(TypedDict):
+class LoadedLibraries(TypedDict):
     """foreign: loaded, and not this environment's; bundled: what they replace; loadable: what
     LD_LIBRARY_PATH could bring."""
 
@@ -141,7 +141,7 @@ class EnvironmentFacts(TypedDict):
     pci_gpus: List[PciGpu]
     torch: Optional[TorchFacts]
     error: Optional[str]
-    libraries: LibraryFacts
+    libraries: LoadedLibraries
     user_site: UserSiteFacts
     pythonpath: PythonPathFacts
 

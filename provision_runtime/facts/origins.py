@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import ModuleType
 
-    from .model import LibraryFacts, PythonPathFacts, UserSiteFacts
+    from .model import LoadedLibraries, PythonPathFacts, UserSiteFacts
 
 # A folder with nothing but these has no packages.
 NO_PACKAGES = {"__pycache__", "README.txt"}
 
 
-def library_facts() -> LibraryFacts:
+def library_facts() -> LoadedLibraries:
     files, site_packages = libraries.loaded(), torch_folder()
     if site_packages is None:
         return {"loaded": files, "foreign": [], "bundled": [], "loadable": []}

@@ -58,7 +58,7 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Location:
+class MountLocation:
     """Where a path really is: another device or mount means another folder behind the same name."""
 
     device: int
@@ -71,21 +71,21 @@ class Location:
         return str(self.mount) if self.mount else f"device {self.device}"
 
 
-def locate(path: Path) -> Location:
+def locate(path: Path) -> MountLocation:
     """The location of the path, or of its nearest existing parent.
 
     Raises OSError when the file system does not answer.
     """
     existing = nearest_existing(path.resolve())
-    return Location(
+    return MountLocation(
         existing.stat().st_dev,
         mount_of(str(existing), parse(read_text(MOUNTINFO, "surrogateescape"))),
     )
 
 
-def from_json(document: dict[str, Any]) -> Location:
+def from_json(document: dict[str, Any]) -> MountLocation:
     mount = document["mount"]
-    return Location(document["device"], Mount(**mount) if mount else None)
+    return MountLocation(document["device"], Mount(**mount) if mount else None)
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:

@@ -16,7 +16,7 @@ from ..comm import processes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .results import HostJob, HostJobs, HostLog, HostLogs
+    from .results import HostJobs, HostLog, HostLogs, JobOnHost
 
 LOG, PROCESS, STATUS = "log", "process.json", "status"
 # The end of a log that `job-log` returns.
@@ -54,7 +54,7 @@ class _Part(NamedTuple):
 
 def list_jobs() -> HostJobs:
     """The parts of jobs that ran or run on this host."""
-    jobs: list[HostJob] = []
+    jobs: list[JobOnHost] = []
     for part in _parts("*"):
         state, status = part.state()
         job = part.folder.parent.name

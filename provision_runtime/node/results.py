@@ -1,4 +1,4 @@
-"""What the actions return, by type. provision/schemas/node-reply.schema.json checks the same on the
+"""What the actions return, and the ranks that they run, by type. provision/schemas/node-reply.schema.json checks the same on the
 host, which reads them under these types.
 """
 
@@ -154,6 +154,17 @@ class Prepared(TypedDict):
     gpus: int
 
 
+class Assignment(TypedDict):
+    """What smoke-run takes: the ranks of a node. address and port: of rank 0's node."""
+
+    python: str
+    first_rank: int
+    ranks: int
+    world_size: int
+    address: str
+    port: int
+
+
 class RankFinding(TypedDict, total=False):
     """A finding in the last state of a rank."""
 
@@ -164,20 +175,20 @@ class RankFinding(TypedDict, total=False):
     advice: str
 
 
-class Position(TypedDict):
+class RankPosition(TypedDict):
     phase: str
 
 
-class Outcome(TypedDict):
+class RankOutcome(TypedDict):
     findings: list[RankFinding]
 
 
-class LastState(TypedDict):
+class RankEnd(TypedDict):
     """What a rank writes before it ends."""
 
     rank: int
-    position: Position
-    outcome: Outcome
+    position: RankPosition
+    outcome: RankOutcome
 
 
 class RanksResult(TypedDict):
@@ -187,11 +198,11 @@ class RanksResult(TypedDict):
     statuses: dict[str, int]
     ended_because: str
     report: dict[str, Any] | None
-    states: dict[str, LastState | None]
+    states: dict[str, RankEnd | None]
     logs: dict[str, str]
 
 
-class HostJob(TypedDict):
+class JobOnHost(TypedDict):
     """The part of a job on one host."""
 
     id: str
@@ -201,7 +212,7 @@ class HostJob(TypedDict):
 
 
 class HostJobs(TypedDict):
-    jobs: list[HostJob]
+    jobs: list[JobOnHost]
 
 
 class HostLog(TypedDict):

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, cast
 
 from ..comm import addresses, processes
 from ..facts import libraries
@@ -28,7 +28,7 @@ from .store_files import read_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .results import LastState, Prepared, RanksResult
+    from .results import Assignment, Prepared, RankEnd, RanksResult
 
 # Variables of the step that runs this program, which would mislead a rank.
 STEP_VARIABLES = ("SLURM_STEP", "PMI", "OMPI_", "TORCHELASTIC_")
@@ -47,17 +47,6 @@ POLL_S = 0.2
 ENDING_S = 10.0
 # Of each rank's log: its end is what explains a failure.
 LOG_BYTES = 20_000
-
-
-class Assignment(TypedDict):
-    """The ranks of a node. address and port: of rank 0's node."""
-
-    python: str
-    first_rank: int
-    ranks: int
-    world_size: int
-    address: str
-    port: int
 
 
 def find_python(environments: list[str], rules: Mapping[str, str]) -> dict[str, str]:
@@ -199,7 +188,7 @@ def _result(statuses: dict[str, int], ended_because: str, out: str) -> RanksResu
     for name in sorted(os.listdir(out)):
         path = os.path.join(out, name)
         if name.endswith(".last-state.json"):
-            result["states"][name] = cast("LastState | None", read_json(path))
+            result["states"][name] = cast("RankEnd | None", read_json(path))
         elif name.endswith(".log"):
             with open(path, "rb") as file:
                 file.seek(max(0, os.path.getsize(path) - LOG_BYTES))

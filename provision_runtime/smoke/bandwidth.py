@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..report.text import format_bytes
 from . import wire_limit
@@ -39,8 +39,18 @@ NCCL, GLOO = BACKENDS = ("nccl", "gloo")
 NVLS = "NVLS"
 CPU = "cpu"
 REQUIRED_KEYS = ("device", "ranks", "points")
-TEXT_KEYS = ("backend", "fabric", "algorithm", "collective", "condition", "source")
-KEYS = (*REQUIRED_KEYS, "hosts", "from", *TEXT_KEYS)
+# The keys of a curve in a file, and what their values may be.
+KINDS: dict[str, tuple[type, ...]] = {
+    "device": (str,),
+    "ranks": (int,),
+    "points": (dict,),
+    "hosts": (int,),
+    "from": (int, str),
+    **dict.fromkeys(
+        ("backend", "fabric", "algorithm", "collective", "condition", "source"), (str,)
+    ),
+}
+KIND_NAMES = {str: "a text", int: "a whole number above 0", dict: "an object of sizes and GB/s"}
 # nccl-tests itself fails below 0.9 of the expected mean; more than 20 % below, something is broken.
 FINE, BAD = 0.9, 0.8
 ONE_RANK = "n = 1: not applicable"
@@ -61,6 +71,27 @@ WIRE_ADVICE = (
 
 class ReferenceUnreadable(ValueError):
     """The file has no valid reference curves; the text names the wrong entry and what is right."""
+
+
+class Line(TypedDict, total=False):
+    """A row of the report's table: a collective in one type and size, over all ranks."""
+
+    collective: str
+    dtype: str
+    bytes: int
+    count: int
+    iterations: int
+    time_us_max: float
+    time_us_mean: float
+    time_us_min: float
+    time_us_p99: float
+    time_us_by_rank: list[float]
+    slowest_rank: int
+    algbw_gb_s: float
+    busbw_gb_s: float | None
+    wrong: int
+    expected_gb_s: float | None
+    judged: str
 
 
 @dataclass(frozen=True)
@@ -102,12 +133,9 @@ class ReferenceCurve:
             and self.collective == collective
             and backend == hardware.backend
             and fnmatchcase(hardware.device, self.device)
-            and self._fits_fabric(hardware.fabric)
+            # A host may have cards of several kinds: an EFA host also has other RDMA cards.
+            and any(fnmatchcase(name, self.fabric) for name in hardware.fabric.split(","))
         )
-
-    def _fits_fabric(self, fabric: str) -> bool:
-        """A host may have cards of several kinds: an EFA host also has other RDMA cards."""
-        return any(fnmatchcase(name, self.fabric) for name in fabric.split(","))
 
     def at(self, size_bytes: int, shape: ReferenceCurve | None = None) -> float:
         """Interpolates by the logarithm of the size; constant after the last point. Before the
@@ -134,10 +162,9 @@ class ReferenceCurve:
 
 @dataclass(frozen=True)
 class ReferenceCurves:
-    """The contents of a file. `wires`: what one GPU's links carry in one direction, by device."""
+    """The contents of a file."""
 
     curves: tuple[ReferenceCurve, ...]
-    wires: tuple[tuple[str, float], ...] = ()
     # How bandwidth grows with the size, for curves that have one large size only.
     shape: ReferenceCurve | None = None
 
@@ -150,12 +177,6 @@ class ReferenceCurves:
         # Without a curve for NVLS the others hold (all_gather, or too few GPUs for it).
         if hardware.nvls and fitting:
             return fitting[0]
-        return None
-
-    def wire_gb_s(self, device: str) -> float | None:
-        for pattern, rate in self.wires:
-            if fnmatchcase(device, pattern):
-                return rate
         return None
 
 
@@ -177,23 +198,45 @@ def parse_curves(document: Any) -> ReferenceCurves:
     curves = []
     for number, entry in enumerate(document["curves"], 1):
         curves.append(_curve(entry, f"curve {number}"))
-    wires = []
-    for device, rate in document.get("wires", {}).items():
-        wires.append((device, _rate(rate, f"wires of {device}")))
     number = document.get("shape")
     if number is None:
-        return ReferenceCurves(tuple(curves), tuple(wires))
+        return ReferenceCurves(tuple(curves))
     if type(number) is not int or not 1 <= number <= len(curves):
         raise ValueError(f"shape: {number!r} is not the number of a curve")
-    return ReferenceCurves(tuple(curves), tuple(wires), curves[number - 1])
+    return ReferenceCurves(tuple(curves), curves[number - 1])
 
 
-def size_bytes(text: str) -> int:
-    """Raises ValueError."""
-    match = SIZE.match(text.strip())
+def _curve(entry: object, where: str) -> ReferenceCurve:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} is not an object")
+    for key, value in entry.items():
+        if key not in KINDS:
+            raise ValueError(f"{where}: no such key: {key!r}; there are {', '.join(KINDS)}")
+        is_too_small = value == {} or (type(value) is int and value < 1)
+        if type(value) not in KINDS[key] or is_too_small:
+            kinds = " or ".join(KIND_NAMES[kind] for kind in KINDS[key])
+            raise ValueError(f"{where}, {key}: {value!r} is not {kinds}")
+    missing = [key for key in REQUIRED_KEYS if key not in entry]
+    if missing:
+        raise ValueError(f"{where}: {', '.join(missing)} is missing")
+    fields = dict(entry)
+    if entry.get("backend", NCCL) not in BACKENDS:
+        raise ValueError(f"{where}, backend: {entry['backend']!r} is neither nccl nor gloo")
+    if "from" in entry:
+        fields["from_bytes"] = _size(fields.pop("from"), f"{where}, from")
+    points = []
+    for size, rate in entry["points"].items():
+        if type(rate) not in (int, float) or not 0 < rate < math.inf:
+            raise ValueError(f"{where}, points, {size}: {rate!r} is not a number of GB/s above 0")
+        points.append((_size(size, f"{where}, points"), float(rate)))
+    return ReferenceCurve(**{**fields, "points": tuple(sorted(points))})
+
+
+def _size(text: object, where: str) -> int:
+    match = SIZE.match(str(text).strip())
     unit = UNITS.get(match[2].upper()) if match else None
     if not match or unit is None or not int(match[1]):
-        raise ValueError(f"{text!r} is not a size; write 512MiB, 16GiB or a number of bytes")
+        raise ValueError(f"{where}: {text!r} is not a size; write 512MiB or a number of bytes")
     return int(match[1]) * unit
 
 
@@ -207,184 +250,99 @@ def may_use_nvls(environment: Mapping[str, str], nccl: str | None) -> bool:
     return release is not None and (int(release[1]), int(release[2])) >= (2, 17)
 
 
-def _curve(entry: Any, where: str) -> ReferenceCurve:
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where} is not an object")
-    for key in entry:
-        if key not in KEYS:
-            raise ValueError(f"{where}: no such key: {key!r}; there are {', '.join(KEYS)}")
-    missing = [key for key in REQUIRED_KEYS if key not in entry]
-    if missing:
-        raise ValueError(f"{where}: {', '.join(missing)} is missing")
-    texts = {key: _text(entry[key], f"{where}, {key}") for key in TEXT_KEYS if key in entry}
-    if texts.get("backend", NCCL) not in BACKENDS:
-        raise ValueError(f"{where}, backend: {texts['backend']!r} is neither nccl nor gloo")
-    return ReferenceCurve(
-        device=_text(entry["device"], f"{where}, device"),
-        ranks=_count(entry["ranks"], f"{where}, ranks"),
-        hosts=_count(entry.get("hosts", 1), f"{where}, hosts"),
-        points=_points(entry["points"], where),
-        from_bytes=size_bytes(str(entry.get("from", JUDGED_FROM_BYTES))),
-        **texts,
-    )
-
-
-def _points(value: Any, where: str) -> tuple[tuple[int, float], ...]:
-    if not isinstance(value, dict) or not value:
-        raise ValueError(
-            f'{where}, points: it must be an object of sizes and GB/s, as {{"512MiB": 450.3}}'
-        )
-    points = []
-    for size, rate in value.items():
-        points.append((size_bytes(size), _rate(rate, f"{where} at {size}")))
-    return tuple(sorted(points))
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: {value!r} is not a string")
-    return value
-
-
-def _count(value: Any, where: str) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{where}: {value!r} is not a whole number above 0")
-    return value
-
-
-def _rate(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ValueError(f"{where}: {value!r} is not a number of GB/s above 0")
-    return float(value)
-
-
 @dataclass(frozen=True)
 class LineVerdict:
-    """The verdict on one line. `remark` is for people; `finding_id` is empty if all is well."""
+    """The verdict on one line. `remark` is for the table; the other fields are of the finding, if
+    there is one. `share`: of the least that is fine."""
 
     remark: str
     expected_gb_s: float | None = None
     finding_id: str = ""
-    # The wire that the line was judged by, if no curve did.
-    limit: WireLimit | None = None
+    message: str = ""
+    advice: str = ""
+    share: float = 1.0
 
 
 def judge_line(
-    line: Mapping[str, Any],
+    line: Line,
     hardware: Hardware,
     curves: ReferenceCurves,
     limit: WireLimit | None = None,
 ) -> LineVerdict:
     """By the curve if there is one for this size, else by the slowest wire."""
-    if line["busbw_gb_s"] is None:
+    busbw, size_bytes = line["busbw_gb_s"], line["bytes"]
+    if busbw is None:
         return LineVerdict(ONE_RANK)
-    if hardware.device == CPU and curves.find(hardware, line["collective"]) is None:
-        return LineVerdict(REHEARSAL)
     if hardware.backend == GLOO and hardware.device != CPU:
         return LineVerdict(THROUGH_THE_HOST)
     curve = curves.find(hardware, line["collective"])
+    if curve is None and hardware.device == CPU:
+        return LineVerdict(REHEARSAL)
     if curve is not None and line["bytes"] >= curve.from_bytes:
-        return _judge_by_curve(line, hardware, curves, curve)
-    by_wire = _judge_by_wire(line, limit)
-    if by_wire is not None:
-        return by_wire
+        expected = curve.at(size_bytes, curves.shape)
+        share = busbw / expected
+        if share >= FINE:
+            return LineVerdict("fine", expected)
+        finding_id = "bandwidth-reduced" if share >= BAD else "bandwidth-low"
+        remark = f"{share:.0%} of what is expected"
+        source = f" ({curve.source})" if curve.source else ""
+        message = f"{remark}: {expected:.4g} GB/s for {curve.name}{source}"
+        advice = NVLS_ADVICE if curve.algorithm == NVLS else ""
+        return LineVerdict(remark, expected, finding_id, message, advice, share)
+    is_ring = line["collective"] in wire_limit.RING_COLLECTIVES
+    if limit is not None and is_ring and size_bytes >= limit.from_bytes:
+        remark = f"{busbw / limit.gb_s:.0%} of the slowest wire's {limit.gb_s:.4g} GB/s"
+        if busbw < limit.least_gb_s:
+            message = f"{remark}; the slowest wire: {limit.wire}. Expected: {limit.least_share:.0%}"
+            share = busbw / limit.least_gb_s
+            return LineVerdict(remark, None, "bandwidth-low", message, WIRE_ADVICE, share)
+        return LineVerdict(f"fine; {remark}")
     if curve is not None:
-        return LineVerdict(TOO_SMALL, curve.at(line["bytes"], curves.shape))
+        return LineVerdict(TOO_SMALL, curve.at(size_bytes, curves.shape))
     return LineVerdict(UNKNOWN if limit is None else TOO_SMALL)
 
 
-def _judge_by_curve(
-    line: Mapping[str, Any], hardware: Hardware, curves: ReferenceCurves, curve: ReferenceCurve
-) -> LineVerdict:
-    busbw, expected = line["busbw_gb_s"], curve.at(line["bytes"], curves.shape)
-    share = busbw / expected
-    if share < FINE:
-        finding_id = "bandwidth-reduced" if share >= BAD else "bandwidth-low"
-        return LineVerdict(f"{share:.0%} of what is expected", expected, finding_id)
-    wire = curves.wire_gb_s(hardware.device)
-    if wire is not None and busbw > wire:
-        # busbw assumes that the ranks add up; if the switch does, less crosses the wire than that.
-        remark = f"fine; above the wire's {wire:g} GB/s, as the switch adds up (NVLS)"
-        return LineVerdict(remark, expected)
-    return LineVerdict("fine", expected)
-
-
-def _judge_by_wire(line: Mapping[str, Any], limit: WireLimit | None) -> LineVerdict | None:
-    """None if the wire cannot judge this line."""
-    if limit is None or line["collective"] not in wire_limit.RING_COLLECTIVES:
-        return None
-    if line["bytes"] < limit.from_bytes:
-        return None
-    share = line["busbw_gb_s"] / limit.gb_s
-    remark = f"{share:.0%} of the slowest wire's {limit.gb_s:.4g} GB/s"
-    if line["busbw_gb_s"] < limit.least_gb_s:
-        return LineVerdict(remark, None, "bandwidth-low", limit)
-    return LineVerdict(f"fine; {remark}", None, "", limit)
-
-
 def judge_lines(
-    lines: Sequence[dict[str, Any]],
+    lines: Sequence[Line],
     hardware: Hardware,
     curves: ReferenceCurves,
     limit: WireLimit | None = None,
-) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
-    """The lines with their verdicts; and a finding for each collective and type, about its worst
+) -> tuple[Finding, ...]:
+    """Adds the verdicts to the lines. Returns a finding for each collective and type, about its worst
     line."""
-    judged_lines = []
-    bad: list[tuple[float, dict[str, Any], LineVerdict]] = []
+    worst: dict[tuple[str, str], tuple[float, Finding]] = {}
     for line in lines:
         verdict = judge_line(line, hardware, curves, limit)
         expected = verdict.expected_gb_s
-        rounded = None if expected is None else round(expected, 3)
-        judged_lines.append({**line, "expected_gb_s": rounded, "judged": verdict.remark})
-        if verdict.finding_id:
-            least = verdict.limit.least_gb_s if verdict.limit else expected
-            bad.append((line["busbw_gb_s"] / (least or 1.0), line, verdict))
-    bad.sort(key=lambda entry: entry[0])
-    findings: dict[tuple[str, str], Finding] = {}
-    for _, line, verdict in bad:
+        line["expected_gb_s"] = None if expected is None else round(expected, 3)
+        line["judged"] = verdict.remark
+        if not verdict.finding_id:
+            continue
         key = (line["collective"], line["dtype"])
-        if key not in findings:
-            findings[key] = _bandwidth_finding(line, verdict, hardware, curves)
-    return judged_lines, tuple(findings.values())
-
-
-def _bandwidth_finding(
-    line: Mapping[str, Any], verdict: LineVerdict, hardware: Hardware, curves: ReferenceCurves
-) -> Finding:
-    measured = (
-        f"{line['collective']} of {format_bytes(line['bytes'])} in {line['dtype']}: "
-        f"busbw {line['busbw_gb_s']:.4g} GB/s, {verdict.remark}"
-    )
-    ranks = tuple(range(hardware.ranks))
-    limit = verdict.limit
-    if limit is not None:
-        message = f"{measured}; the slowest wire: {limit.wire}. Expected: {limit.least_share:.0%}"
-        return Finding(verdict.finding_id, message, ranks, WIRE_ADVICE)
-    curve = curves.find(hardware, line["collective"])
-    assert curve is not None
-    source = f" ({curve.source})" if curve.source else ""
-    message = f"{measured}: {verdict.expected_gb_s:.4g} GB/s for {curve.name}{source}"
-    advice = NVLS_ADVICE if curve.algorithm == NVLS else ""
-    return Finding(verdict.finding_id, message, ranks, advice)
+        message = (
+            f"{line['collective']} of {format_bytes(line['bytes'])} in {line['dtype']}: "
+            f"busbw {line['busbw_gb_s']:.4g} GB/s, {verdict.message}"
+        )
+        finding = Finding(verdict.finding_id, message, tuple(range(hardware.ranks)), verdict.advice)
+        if key not in worst or verdict.share < worst[key][0]:
+            worst[key] = (verdict.share, finding)
+    return tuple(finding for _, finding in sorted(worst.values(), key=lambda entry: entry[0]))
 
 
 def expected_curves(
     hardware: Hardware, curves: ReferenceCurves, collectives: Sequence[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """For the report: for each collective the curve that it was judged by, or that it has none."""
-    expected: dict[str, Any] = {}
+    expected: dict[str, object] = {}
     for collective in collectives:
         curve = curves.find(hardware, collective)
-        expected[collective] = UNKNOWN if curve is None else _curve_json(curve)
+        expected[collective] = UNKNOWN
+        if curve is not None:
+            expected[collective] = {
+                "name": curve.name,
+                "source": curve.source,
+                "condition": curve.condition,
+                "from_bytes": curve.from_bytes,
+                "points": curve.points,
+            }
     return expected
-
-
-def _curve_json(curve: ReferenceCurve) -> dict[str, Any]:
-    return {
-        "name": curve.name,
-        "source": curve.source,
-        "condition": curve.condition,
-        "from_bytes": curve.from_bytes,
-        "points": [list(point) for point in curve.points],
-    }

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, List, Optional, TypedDict
 
 from .. import fs
+from ..report.codec import decode
 from ..report.text import format_bytes
 from . import measurement
 from .outcome import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    Lines = Sequence[Mapping[str, Any]]
+    from .bandwidth import Line
 
 SCHEMA = 1
 KIND = "smoke-baseline"
@@ -29,8 +30,6 @@ JUDGED_FROM_BYTES = 1 << 20
 TOLERATED_ON_GPU = 1.05
 # Gloo's speed on CPUs depends on the scheduler; a smaller ratio means nothing.
 TOLERATED_ON_CPU = 3.0
-SAVED_COLUMNS = ("collective", "dtype", "bytes", "time_us_max", "time_us_min", "busbw_gb_s")
-COMPARED_IDENTITY = ("backend", "device", "ranks", "hosts", "torch")
 
 
 class BaselineUnreadable(ValueError):
@@ -47,124 +46,116 @@ class Identity:
     ranks: int
     hosts: int
     torch: str
-    nccl: str | None = None
+    nccl: Optional[str] = None
 
 
 @dataclass(frozen=True)
-class Regression:
-    name: str
+class SavedRow:
+    """What a baseline has of a line of the table."""
+
+    collective: str
+    dtype: str
     bytes: int
-    before_us: float
-    now_us: float
-
-    @property
-    def ratio(self) -> float:
-        return self.now_us / self.before_us
+    time_us_max: float
+    time_us_min: float
+    busbw_gb_s: Optional[float]
 
 
-def document(identity: Identity, lines: Lines) -> str:
-    rows = [{column: line[column] for column in SAVED_COLUMNS} for line in lines]
+@dataclass(frozen=True)
+class Baseline:
+    identity: Identity
+    rows: List[SavedRow]
+
+
+class Comparison(TypedDict, total=False):
+    """For the report."""
+
+    result: str
+    compared: int
+    slower: int
+
+
+def save(path: Path, identity: Identity, lines: Sequence[Line]) -> None:
+    rows = [{name: line[name] for name in SavedRow.__dataclass_fields__} for line in lines]  # type: ignore[literal-required]
     content = {"schema": SCHEMA, "kind": KIND, "identity": asdict(identity), "rows": rows}
-    return json.dumps(content, indent=2) + "\n"
+    fs.atomic_write(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def save(path: Path, identity: Identity, lines: Lines) -> None:
-    fs.atomic_write(path, document(identity, lines).encode())
-
-
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> Baseline:
     """Raises BaselineUnreadable."""
     try:
-        baseline = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise BaselineUnreadable(
             f"there is no baseline at {path}: make one with save on a healthy machine"
         ) from error
     except (OSError, ValueError) as error:
         raise BaselineUnreadable(f"{path} cannot be read: {error}") from error
-    if not isinstance(baseline, dict):
+    if not isinstance(content, dict) or (content.get("schema"), content.get("kind")) != (
+        SCHEMA,
+        KIND,
+    ):
         raise BaselineUnreadable(f"{path} is not a baseline of schema {SCHEMA}")
-    if (baseline.get("schema"), baseline.get("kind")) != (SCHEMA, KIND):
-        raise BaselineUnreadable(f"{path} is not a baseline of schema {SCHEMA}")
-    if not isinstance(baseline.get("identity"), dict) or not _are_rows(baseline.get("rows")):
-        columns = ", ".join(SAVED_COLUMNS)
-        raise BaselineUnreadable(
-            f"{path} is damaged: a baseline has an identity, and rows with {columns}"
-        )
+    fields = {name: value for name, value in content.items() if name not in ("schema", "kind")}
+    try:
+        baseline: Baseline = decode(Baseline, fields, "baseline")
+    except ValueError as error:
+        raise BaselineUnreadable(f"{path} is damaged: {error}") from error
     return baseline
 
 
-def _are_rows(rows: Any) -> bool:
-    if not isinstance(rows, list):
-        return False
-    return all(
-        isinstance(row, dict) and all(column in row for column in SAVED_COLUMNS) for row in rows
-    )
-
-
-def differences(baseline: Mapping[str, Any], identity: Identity) -> list[str]:
+def differences(saved: Identity, identity: Identity) -> list[str]:
     """How the machine or environment of the baseline differs from this one."""
-    before, now = baseline["identity"], asdict(identity)
-    texts = []
-    for name in COMPARED_IDENTITY:
-        if before.get(name) != now[name]:
-            texts.append(f"{name} was {before.get(name)}, is {now[name]}")
-    return texts
-
-
-def pairs(
-    baseline: Mapping[str, Any], lines: Lines
-) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """(before, now) for each line that was measured both times."""
-    before = {(row["collective"], row["dtype"], row["bytes"]): row for row in baseline["rows"]}
-    result = []
-    for line in lines:
-        key = (line["collective"], line["dtype"], line["bytes"])
-        if key in before:
-            result.append((before[key], line))
-    return result
-
-
-def regressions(baseline: Mapping[str, Any], lines: Lines, on_gpu: bool) -> list[Regression]:
-    """On a GPU by the median; on CPUs by the best iteration, which other work on the machine
-    disturbs least."""
-    if on_gpu:
-        column, tolerated = "time_us_max", TOLERATED_ON_GPU
-    else:
-        column, tolerated = "time_us_min", TOLERATED_ON_CPU
-    result = []
-    for before, now in pairs(baseline, lines):
-        name = f"{now['collective']} {now['dtype']}"
-        regression = Regression(name, now["bytes"], before[column], now[column])
-        if now["bytes"] >= JUDGED_FROM_BYTES and regression.ratio > tolerated:
-            result.append(regression)
-    return result
+    before, now = asdict(saved), asdict(identity)
+    return [
+        f"{name} was {before[name]}, is {now[name]}"
+        for name in now
+        if name != "nccl" and before[name] != now[name]
+    ]
 
 
 def compare(
-    saved: Mapping[str, Any],
-    identity: Identity,
-    lines: Sequence[Mapping[str, Any]],
-    on_gpu: bool,
-) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """The comparison for the report, and its findings."""
+    saved: Baseline, identity: Identity, lines: Sequence[Line], on_gpu: bool
+) -> tuple[Comparison, tuple[Finding, ...]]:
+    """The comparison for the report, and its findings.
+
+    On a GPU by the median; on CPUs by the best iteration, which other work on the machine disturbs
+    least.
+    """
     all_ranks = tuple(range(identity.ranks))
-    compared = len(pairs(saved, lines))
-    reasons = differences(saved, identity)
-    if not reasons and not compared:
-        reasons = ["it has no line that this run measured (use the same --profile)"]
+    rows = {(row.collective, row.dtype, row.bytes): row for row in saved.rows}
+    pairs = []
+    for line in lines:
+        before = rows.get((line["collective"], line["dtype"], line["bytes"]))
+        if before is not None:
+            pairs.append((before, line))
+    reasons = differences(saved.identity, identity)
+    if not reasons and not pairs:
+        reasons = ["it has no line that this run measured (use the same setting profile)"]
     if reasons:
         message = f"the baseline cannot be compared: {'; '.join(reasons)}"
         finding = Finding("baseline-unlike", message, all_ranks)
-        return {"compared": 0, "answer": message}, (finding,)
+        return {"compared": 0, "result": message}, (finding,)
     findings = []
-    for regression in regressions(saved, lines, on_gpu):
-        before = measurement.format_time(regression.before_us)
-        now = measurement.format_time(regression.now_us)
-        message = (
-            f"{regression.name} of {format_bytes(regression.bytes)} takes {now} instead of {before}, "
-            f"{regression.ratio:.2f} times the baseline"
-        )
-        findings.append(Finding("baseline-regressed", message, all_ranks))
-    data = {"compared": compared, "slower": len(findings), "answer": "compared"}
+    for before, line in pairs:
+        if on_gpu:
+            before_usec, now_usec, tolerated = (
+                before.time_us_max,
+                line["time_us_max"],
+                TOLERATED_ON_GPU,
+            )
+        else:
+            before_usec, now_usec, tolerated = (
+                before.time_us_min,
+                line["time_us_min"],
+                TOLERATED_ON_CPU,
+            )
+        if line["bytes"] >= JUDGED_FROM_BYTES and now_usec / before_usec > tolerated:
+            message = (
+                f"{line['collective']} {line['dtype']} of {format_bytes(line['bytes'])} takes "
+                f"{measurement.format_time(now_usec)} instead of {measurement.format_time(before_usec)}, "
+                f"{now_usec / before_usec:.2f} times the baseline"
+            )
+            findings.append(Finding("baseline-regressed", message, all_ranks))
+    data: Comparison = {"compared": len(pairs), "slower": len(findings), "result": "compared"}
     return data, tuple(findings)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks
 from ..report.text import format_count
@@ -54,9 +54,8 @@ class CallLog:
         for a CRC collision)."""
         return [self.count, self._digest]
 
-    def latest(self, number: int = REMEMBERED) -> list[list[Any]]:
-        """[number, operation, site] of each call."""
-        return [[call.number, call.operation, call.site] for call in list(self._latest)[-number:]]
+    def latest(self) -> list[Call]:
+        return list(self._latest)
 
 
 def _site(depth: int) -> str:
@@ -70,56 +69,41 @@ def _site(depth: int) -> str:
     return " < ".join(sites)
 
 
-def compare(latest_by_rank: Mapping[int, Sequence[Sequence[Any]]]) -> Finding | None:
+def compare(latest_by_rank: Mapping[int, Sequence[Call]]) -> Finding | None:
     """The first collective in which ranks differ, by each rank's latest calls: a different call, or
     one call too few.
 
     Names the ranks that differ from the majority; of two halves, the one without rank 0.
     """
-    calls: dict[int, dict[int, tuple[str, str]]] = {}
+    calls: dict[int, dict[int, Call]] = {}
     for rank, latest in sorted(latest_by_rank.items()):
-        calls[rank] = {number: (operation, site) for number, operation, site in latest}
+        calls[rank] = {call.number: call for call in latest}
     if not calls:
         return None
     # Numbers that all ranks still remember.
     common = set.intersection(*(set(by_number) for by_number in calls.values()))
     for number in sorted(common):
-        operations = {rank: by_number[number][0] for rank, by_number in calls.items()}
+        ranks_by_operation: dict[str, list[int]] = {}
+        for rank, by_number in calls.items():
+            ranks_by_operation.setdefault(by_number[number].operation, []).append(rank)
         # Of several that are equally common, the first.
-        majority = Counter(operations.values()).most_common(1)[0][0]
-        differing = [rank for rank, operation in operations.items() if operation != majority]
+        most = max(ranks_by_operation.values(), key=len)
+        differing = [rank for rank in calls if rank not in most]
         if differing:
-            majority_rank = next(
-                rank for rank, operation in operations.items() if operation == majority
+            call, common_call = calls[differing[0]][number], calls[most[0]][number]
+            message = (
+                f"collective {number} is {call.operation} ({call.site}), "
+                f"but {common_call.operation} on rank {most[0]} ({common_call.site})"
             )
-            return _mismatch(number, calls, differing, majority_rank)
-    return _shortfall({rank: max(by_number, default=0) for rank, by_number in calls.items()})
-
-
-def _mismatch(
-    number: int,
-    calls: Mapping[int, Mapping[int, tuple[str, str]]],
-    differing: Sequence[int],
-    majority_rank: int,
-) -> Finding:
-    operation, site = calls[differing[0]][number]
-    majority_operation, majority_site = calls[majority_rank][number]
-    message = (
-        f"collective {number} is {operation} ({site}), "
-        f"but {majority_operation} on rank {majority_rank} ({majority_site})"
-    )
-    return Finding("collective-mismatch", message, tuple(differing))
-
-
-def _shortfall(counts: Mapping[int, int]) -> Finding | None:
-    most = max(counts.values(), default=0)
-    short = [rank for rank, count in counts.items() if count < most]
+            return Finding("collective-mismatch", message, tuple(differing))
+    counts = {rank: max(by_number, default=0) for rank, by_number in calls.items()}
+    count = max(counts.values())
+    short = [rank for rank in counts if counts[rank] < count]
     if not short:
         return None
     complete = [rank for rank in counts if rank not in short]
-    skipped = most - counts[short[0]]
     message = (
-        f"skipped {format_count(skipped, 'collective')}: "
-        f"it called {counts[short[0]]}, {name_ranks(complete)} called {most}"
+        f"skipped {format_count(count - counts[short[0]], 'collective')}: "
+        f"it called {counts[short[0]]}, {name_ranks(complete)} called {count}"
     )
     return Finding("collective-skipped", message, tuple(short))

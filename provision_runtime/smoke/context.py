@@ -4,7 +4,7 @@ connection to the other ranks."""
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import fs
@@ -13,7 +13,7 @@ from ..comm.store import StoreClient, StoreLost
 from ..facts import oom
 from . import last_states
 from .collective_log import CallLog
-from .postmortem import Position
+from .postmortem import Location, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ class RankContext:
     unusable: str = ""
     hosts: list[str] = field(default_factory=list)
     # Phase, host and process of every rank when all ranks first exchanged them.
-    locations: dict[int, dict[str, Any]] = field(default_factory=dict)
+    locations: dict[int, Location] = field(default_factory=dict)
     # Ranks per two cores on the most crowded host: all ranks divide their repetitions by it.
     crowding: int = 1
     # On rank 0 this object is the store's server: it must live as long as this context.
@@ -87,22 +87,28 @@ class RankContext:
         return Position(self.phase, self.exchanges, self.calls.count, self.step, self.site)
 
     @property
-    def location(self) -> dict[str, Any]:
-        return last_states.location(self.env, this_process(), self.oom_counter, self.phase)
+    def location(self) -> Location:
+        return Location(self.phase, self.env.host, this_process(), self.env.run, self.oom_counter)
 
     @property
     def is_first_of_host(self) -> bool:
         """Whether this is the lowest rank of its host; known once all ranks have met."""
-        ranks = []
-        for rank, location in self.locations.items():
-            if location["host"] == self.env.host:
-                ranks.append(rank)
-        return bool(ranks) and self.env.rank == min(ranks)
+        for rank, location in sorted(self.locations.items()):
+            if location.host == self.env.host:
+                return rank == self.env.rank
+        return False
 
     @property
-    def last_locations(self) -> dict[int, dict[str, Any]]:
+    def last_locations(self) -> dict[int, Location]:
         """All ranks as of the last agreement, which was at the end of the previous phase."""
-        return {rank: {**where, "phase": self.phase} for rank, where in self.locations.items()}
+        return {rank: replace(where, phase=self.phase) for rank, where in self.locations.items()}
+
+    def synchronize(self) -> None:
+        """Returns when the work queued on this rank's GPU is complete."""
+        if self.on_gpu:
+            import torch
+
+            torch.cuda.synchronize()
 
     def begin_phase(self, phase: str) -> None:
         self.phase = phase
@@ -116,7 +122,7 @@ class RankContext:
         if self.client is None:
             last_states.write_location(self.options.out, self.env.rank, self.location)
         else:
-            self.client.set(f"at/{self.env.rank}", self.location)
+            self.client.set(f"at/{self.env.rank}", asdict(self.location))
             fs.files.remove_if_exists(last_states.location_path(self.options.out, self.env.rank))
 
     def remove_temporary_folders(self) -> None:
@@ -136,17 +142,17 @@ class RankContext:
     ) -> list[Any]:
         """Every rank's payload on every rank, through the store; also a named barrier.
 
-        Raises RanksMissing when a rank did not answer, PhaseAbandoned when a rank left the phase
+        Raises RanksMissing when a rank did not respond, PhaseAbandoned when a rank left the phase
         with an error, and StoreLost.
         """
-        all_gather = self._begin_exchange(name)
+        all_gather, timeout_s = self._begin_exchange(name)
         abort_key = f"abandoned/{self.phase}"
-        return all_gather.exchange(name, payload, self._timeout_s(), is_failure, abort_key)
+        return all_gather.exchange(name, payload, timeout_s, is_failure, abort_key)
 
     def agree(self, name: str, payload: Any, is_failure: Callable[[Any], bool]) -> list[Any]:
         """The exchange at the end of a phase, to which ranks may come from anywhere in it."""
-        all_gather = self._begin_exchange(name)
-        return all_gather.exchange_once(name, payload, self._timeout_s(), is_failure)
+        all_gather, timeout_s = self._begin_exchange(name)
+        return all_gather.exchange_once(name, payload, timeout_s, is_failure)
 
     def abandon_phase(self) -> None:
         """Announces that this rank leaves the phase with an error, so that no other rank waits for
@@ -154,13 +160,10 @@ class RankContext:
         if self.client is not None:
             self.client.set(f"abandoned/{self.phase}", self.env.rank)
 
-    def _begin_exchange(self, name: str) -> StoreAllGather:
+    def _begin_exchange(self, name: str) -> tuple[StoreAllGather, float]:
         if self.all_gather is None:
             raise StoreLost("no store was reached yet")
         self.exchanges += 1
         self.step = f"exchange {name}"
         self.site = ""
-        return self.all_gather
-
-    def _timeout_s(self) -> float:
-        return max(self.remaining_s(), 0) + BEYOND_DEADLINE_S
+        return self.all_gather, max(self.remaining_s(), 0) + BEYOND_DEADLINE_S

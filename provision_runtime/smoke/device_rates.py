@@ -7,16 +7,17 @@ data sheet is the only one.
 
 from __future__ import annotations
 
-import functools
 import json
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from .outcome import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ..facts.wires import PcieLink
 
 SHIPPED = Path(__file__).with_name("device_rates.json")
 # Of the data sheet's rates. Matrix multiplication reaches 0.5 to 0.9 of them (github.com/fanghostt/
@@ -27,17 +28,19 @@ LEAST_PCIE_SHARE = 0.5
 UNITS = {"bfloat16": "TFLOP/s", "float32": "TFLOP/s", "copy": "GB/s"}
 
 
-@functools.lru_cache(maxsize=None)
-def _devices() -> tuple[dict[str, Any], ...]:
-    return tuple(json.loads(SHIPPED.read_text())["devices"])
+class DeviceRates(TypedDict, total=False):
+    """A row of device_rates.json: TFLOP/s without sparsity by type, and GB/s of the memory."""
+
+    device: str
+    bfloat16: float
+    float32: float
+    copy: float
+    source: str
 
 
-def device_rates(device: str) -> dict[str, Any] | None:
-    """The data sheet's rates of a GPU: TFLOP/s without sparsity by type, and GB/s of its memory."""
-    for entry in _devices():
-        if fnmatchcase(device, entry["device"]):
-            return entry
-    return None
+def device_rates(device: str) -> DeviceRates | None:
+    rows: list[DeviceRates] = json.loads(SHIPPED.read_text())["devices"]
+    return next((row for row in rows if fnmatchcase(device, row["device"])), None)
 
 
 def slow_operations(device: str, rates: Mapping[str, float], rank: int) -> list[Finding]:
@@ -48,7 +51,7 @@ def slow_operations(device: str, rates: Mapping[str, float], rank: int) -> list[
     findings = []
     for operation, unit in UNITS.items():
         rate = rates.get(operation, rates.get(f"matmul_{operation}"))
-        expected = reference.get(operation)
+        expected = cast("Mapping[str, float]", reference).get(operation)
         if rate is None or expected is None or rate >= expected * LEAST_SHARE:
             continue
         message = (
@@ -59,20 +62,16 @@ def slow_operations(device: str, rates: Mapping[str, float], rank: int) -> list[
     return findings
 
 
-def slow_host_copies(
-    rates: Mapping[str, float], pcie: Mapping[str, Any] | None, rank: int
-) -> list[Finding]:
-    """rates: `host_to_device` and `device_to_host` in GB/s; pcie: the GPU's link (facts.wires)."""
-    if pcie is None:
-        return []
+def slow_host_copies(rates: Mapping[str, float], pcie: PcieLink, rank: int) -> list[Finding]:
+    """rates: `host_to_device` and `device_to_host` in GB/s; pcie: the GPU's link."""
     findings = []
     for operation in ("host_to_device", "device_to_host"):
         rate = rates.get(operation)
-        if rate is None or rate >= pcie["gb_s"] * LEAST_PCIE_SHARE:
+        if rate is None or rate >= pcie.gb_s * LEAST_PCIE_SHARE:
             continue
         message = (
-            f"{operation.replace('_', ' ')} runs at {rate:.4g} GB/s, {rate / pcie['gb_s']:.0%} of"
-            f" PCIe {pcie['generation']} x{pcie['lanes']} ({pcie['gb_s']:.4g} GB/s)"
+            f"{operation.replace('_', ' ')} runs at {rate:.4g} GB/s, {rate / pcie.gb_s:.0%} of"
+            f" PCIe {pcie.generation} x{pcie.lanes} ({pcie.gb_s:.4g} GB/s)"
         )
         findings.append(Finding("host-copy-slow", message, (rank,)))
     return findings

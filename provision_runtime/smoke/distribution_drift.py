@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Dict, List, TypedDict
 
 from ..comm.rank_names import name_ranks
 from ..facts.digests import prefix_digests
 from ..fs import mounts
-from .outcome import Finding
+from .outcome import Finding, majority
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from .rank_env import RankEnv
 
@@ -26,14 +26,19 @@ if TYPE_CHECKING:
 MAX_FINDINGS = 5
 DIGEST_DIGITS = 12
 
+# Version and digest by name.
 Distributions = Dict[str, List[str]]
 
 
-def collect(env: RankEnv, prefix: str = sys.prefix) -> dict[str, Any] | None:
-    """What this rank's environment holds: version and digest by name, and what the digests cover.
+class Installed(TypedDict):
+    """What an environment holds, and whether the digests cover files."""
 
-    None on a rank that need not read, and if the environment cannot be read.
-    """
+    with_files: bool
+    distributions: Distributions
+
+
+def collect(env: RankEnv, prefix: str = sys.prefix) -> Installed | None:
+    """None on a rank that need not read, and if the environment cannot be read."""
     if env.local_rank or env.all_local:
         return None
     try:
@@ -48,15 +53,14 @@ def collect(env: RankEnv, prefix: str = sys.prefix) -> dict[str, Any] | None:
     return {"with_files": with_files, "distributions": distributions}
 
 
-def differences(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Findings from comparing what ranks hold. rows: `rank`, and `installed` as `collect` gives it."""
+def differences(installed_by_rank: Mapping[int, Installed | None]) -> list[Finding]:
+    """Findings from comparing what ranks hold."""
     findings = []
     for with_files in (True, False):
         comparable: dict[int, Distributions] = {}
-        for row in rows:
-            installed = row.get("installed")
+        for rank, installed in installed_by_rank.items():
             if installed and installed["with_files"] == with_files:
-                comparable[row["rank"]] = installed["distributions"]
+                comparable[rank] = installed["distributions"]
         findings += _compare(comparable)
     return findings
 
@@ -78,19 +82,15 @@ def _compare(by_rank: Mapping[int, Distributions]) -> list[Finding]:
 
 def _finding(name: str, ranks_by_entry: Mapping[tuple[str, ...], list[int]]) -> Finding:
     """Names the ranks that do not have what most have; all ranks if there is no majority."""
-    versions = {entry[0] for entry in ranks_by_entry if entry}
-    has_absent = () in ranks_by_entry
-    only_files = len(versions) == 1 and len(ranks_by_entry) - has_absent > 1
-    texts = []
+    entries = [entry for entry in ranks_by_entry if entry]
+    only_files = len(entries) > 1 and len({version for version, _ in entries}) == 1
+    most = majority(ranks_by_entry.values())
+    texts, deviating = [], []
     for entry, ranks in ranks_by_entry.items():
         text = entry[0] if entry else "absent"
         if entry and only_files:
-            text = f"{text} with files {entry[1]}" if text else f"files {entry[1]}"
+            text = f"{text} with files {entry[1]}".strip()
         texts.append(f"{text} on {name_ranks(ranks)}")
-    count = sum(len(ranks) for ranks in ranks_by_entry.values())
-    majority = max(ranks_by_entry.values(), key=len)
-    deviating = []
-    for ranks in ranks_by_entry.values():
-        if ranks is not majority or len(majority) * 2 <= count:
+        if ranks is not most:
             deviating += ranks
     return Finding("environment-drift", f"{name}: {'; '.join(texts)}", tuple(sorted(deviating)))

@@ -8,11 +8,12 @@ is busy or filtered, the facts come through the store, as long as that works.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .outcome import Outcome, from_json
 
 if TYPE_CHECKING:
     from .rank_env import RankEnv
@@ -31,13 +32,13 @@ class EarlyFacts:
     def __init__(self, env: RankEnv) -> None:
         self._env = env
         self._port = env.master_port + 1
-        self._outcomes: dict[int, dict[str, Any]] = {}
+        self._outcomes: dict[int, Outcome] = {}
         self._stopped = threading.Event()
         self._server: socket.socket | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, outcome: dict[str, Any]) -> None:
-        """outcome: of this rank's phase facts, as JSON."""
+    def start(self, outcome: Outcome) -> None:
+        """outcome: of this rank's phase facts."""
         if self._env.world_size == 1 or self._port > HIGHEST_PORT:
             return
         if self._env.rank == 0:
@@ -47,7 +48,8 @@ class EarlyFacts:
                 return
             self._thread = threading.Thread(target=self._receive, daemon=True)
         else:
-            line = self._line(outcome)
+            document = {"run": self._env.run, "rank": self._env.rank, "outcome": outcome.as_json()}
+            line = json.dumps(document).encode() + b"\n"
             self._thread = threading.Thread(target=self._send, args=(line,), daemon=True)
         self._thread.start()
 
@@ -61,13 +63,9 @@ class EarlyFacts:
         if self._server is not None:
             self._server.close()
 
-    def outcomes(self) -> dict[int, dict[str, Any]]:
+    def outcomes(self) -> dict[int, Outcome]:
         """On rank 0: what the other ranks have sent until now."""
         return dict(self._outcomes)
-
-    def _line(self, outcome: dict[str, Any]) -> bytes:
-        document = {"run": self._env.run, "rank": self._env.rank, "outcome": outcome}
-        return json.dumps(document).encode() + b"\n"
 
     def _receive(self) -> None:
         assert self._server is not None
@@ -85,14 +83,12 @@ class EarlyFacts:
         try:
             with connection.makefile("rb") as file:
                 document = json.loads(file.readline(MOST_BYTES))
-            rank, outcome = document["rank"], document["outcome"]
-            is_ours = document["run"] == self._env.run and 0 < rank < self._env.world_size
+            rank = document["rank"]
+            if document["run"] == self._env.run and 0 < rank < self._env.world_size:
+                self._outcomes[rank] = from_json(document["outcome"])
+                connection.sendall(b"\n")
         except (OSError, ValueError, KeyError, TypeError):
             return
-        if is_ours and isinstance(outcome, dict):
-            self._outcomes[rank] = outcome
-            with contextlib.suppress(OSError):
-                connection.sendall(b"\n")
 
     def _send(self, line: bytes) -> None:
         while not self._stopped.wait(PAUSE_S):

@@ -19,7 +19,7 @@ import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..facts import libraries, origins
 from .options import UsageError
@@ -123,17 +123,6 @@ def environment_faults(options: Options, rank: int) -> Iterator[None]:
         if options.fault("shadow-nccl", rank):
             stack.enter_context(shadowed_nccl())
         yield
-
-
-def falsified_row(row: dict[str, Any], options: Options, rank: int) -> dict[str, Any]:
-    """The row of this rank, changed for the faults that cannot be real here."""
-    changed = dict(row)
-    if options.fault("other-torch", rank):
-        changed["torch"] = OTHER_TORCH
-    if options.fault("small-shm", rank) and row["shm_bytes"] != SMALL_SHM:
-        # We are not permitted to mount: report the row of a rank in its own container.
-        changed.update(shm_bytes=SMALL_SHM, shm_free_bytes=SMALL_SHM, shm_device=-1)
-    return changed
 
 
 def nccl_library() -> Path | None:

@@ -18,17 +18,14 @@ from typing import TYPE_CHECKING, Any
 from .. import fs
 from ..comm import processes
 from ..comm.store import StoreLost
-from ..facts.oom import OomCounter
-from . import flight_recorder
-from .options import PHASES
-from .postmortem import STATE_FINDINGS, PostmortemEvidence
+from ..report.codec import decode
+from .postmortem import STATE_FINDINGS, LastState, Location, PostmortemEvidence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from ..comm.store import StoreClient
-    from .postmortem import Position
     from .rank_env import RankEnv
 
 # All ranks notice a deadline within a tick of one another; this is how long the reporting rank
@@ -49,177 +46,124 @@ def location_path(out: Path, rank: int) -> Path:
     return out / f"rank{rank}.location.json"
 
 
-def last_state(
-    run: str,
-    rank: int,
-    host: str,
-    reason: str,
-    position: Position,
-    calls: list[list[Any]],
-    outcome: dict[str, Any],
-    oom_kills: int = 0,
-) -> dict[str, Any]:
-    """What a rank writes before it ends. outcome: of the phase, if the rank had left it. oom_kills:
-    processes of its cgroup that the kernel killed meanwhile."""
+def stack_of_main_thread() -> list[str]:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack = traceback.format_stack(frame) if frame else []
-    return {
-        "schema": 2,
-        "kind": "last-state",
-        "run": run,
-        "rank": rank,
-        "host": host,
-        "reason": reason,
-        "position": position.as_json(),
-        "calls": calls[-REPORTED_CALLS:],
-        "outcome": outcome,
-        "oom_kills": oom_kills,
-        "stack": [line.rstrip() for line in stack],
-        "nccl_calls": flight_recorder.latest(),
-    }
+    return [line.rstrip() for line in stack]
 
 
-def write_last_state(state: dict[str, Any], out: Path, client: StoreClient | None) -> bool:
+def write_last_state(state: LastState, out: Path, client: StoreClient | None) -> bool:
     """Writes a file first, which needs no other process, then the store.
 
     Returns whether the store took it: a store whose host is stopped would never respond.
     """
-    content = json.dumps(state, indent=2) + "\n"
-    fs.atomic_write(state_path(out, state["rank"]), content.encode())
+    document = asdict(state)
+    content = json.dumps(document, indent=2) + "\n"
+    fs.atomic_write(state_path(out, state.rank), content.encode())
     if client is None:
         return False
-    return _ends_within(STORE_CALL_S, lambda: client.set(f"last-state/{state['rank']}", state))
-
-
-def _ends_within(seconds: float, call: Callable[[], Any]) -> bool:
-    """True if the store responded in time; if not, the call continues in its thread."""
     ended = threading.Event()
 
-    def run() -> None:
+    def send() -> None:
         with contextlib.suppress(StoreLost):
-            call()
+            client.set(f"last-state/{state.rank}", document)
             ended.set()
 
-    threading.Thread(target=run, daemon=True).start()
-    return ended.wait(seconds)
+    threading.Thread(target=send, daemon=True).start()
+    return ended.wait(STORE_CALL_S)
 
 
-def location(
-    env: RankEnv, process: list[str], oom_counter: OomCounter | None, phase: str = PHASES[0]
-) -> dict[str, Any]:
-    """Where a rank is, and what others need to find out its end."""
-    return {
-        "phase": phase,
-        "host": env.host,
-        "process": process,
-        "run": env.run,
-        "oom": asdict(oom_counter) if oom_counter is not None else None,
-    }
-
-
-def write_location(out: Path, rank: int, location: dict[str, Any]) -> None:
-    fs.atomic_write(location_path(out, rank), json.dumps(location).encode())
+def write_location(out: Path, rank: int, location: Location) -> None:
+    fs.atomic_write(location_path(out, rank), json.dumps(asdict(location)).encode())
 
 
 def read_locations(
-    client: StoreClient | None,
-    out: Path,
-    world_size: int,
-    agreed: Mapping[int, Any],
-    run: str,
-) -> dict[int, Any]:
-    """Phase, host and process of every rank that ever published them.
+    client: StoreClient | None, out: Path, env: RankEnv, agreed: Mapping[int, Location]
+) -> dict[int, Location]:
+    """Where every rank is that ever published it.
 
     From the store; if that no longer responds, as last agreed; for ranks that never reached the
     store, from the files next to the report.
     """
     locations = {}
-    for rank in range(world_size):
-        location = _peek(client, f"at/{rank}") or agreed.get(rank)
-        location = location or _read_of_run(location_path(out, rank), run)
-        if location is not None:
-            locations[rank] = location
+    for rank in range(env.world_size):
+        document = _peek(client, f"at/{rank}")
+        if document is None and rank in agreed:
+            locations[rank] = agreed[rank]
+            continue
+        document = document or _read_of_run(location_path(out, rank), env.run)
+        # Another release of this package may write another document.
+        with contextlib.suppress(ValueError):
+            if document is not None:
+                locations[rank] = location_from_json(document)
     return locations
 
 
-def process_states(locations: Mapping[int, Any], ranks: Sequence[int]) -> dict[int, str]:
-    return {
-        rank: processes.state(locations[rank]["process"]) for rank in ranks if rank in locations
-    }
+def location_from_json(document: object) -> Location:
+    """Raises ValueError if it is no location."""
+    location: Location = decode(Location, document, "location")
+    return location
 
 
-def oom_kills(
-    locations: Mapping[int, Any], last_states: Mapping[int, Any], ranks: Sequence[int]
-) -> dict[int, int]:
-    """How many processes the kernel killed in the cgroup of each of these ranks, as memory ran out.
+def examine_processes(evidence: PostmortemEvidence, ranks: Iterable[int]) -> None:
+    """Adds the state of these ranks' processes, and how many processes the kernel killed in their
+    cgroups, as memory ran out.
 
     By the counter that the rank published, if its process has ended; for a process of another host,
     which this one does not see, by what other ranks there wrote before they ended.
     """
-    kills = {}
     for rank in ranks:
-        if rank not in locations:
+        location = evidence.locations.get(rank)
+        if location is None:
             continue
-        location = locations[rank]
-        state = processes.state(location["process"])
-        if state == processes.GONE and location["oom"] is not None:
-            kills[rank] = OomCounter(**location["oom"]).rise()
+        state = processes.state(location.process)
+        evidence.process_states[rank] = state
+        if state == processes.GONE and location.oom is not None:
+            evidence.oom_kills[rank] = location.oom.rise()
         elif state == processes.UNKNOWN:
-            host = location["host"]
-            seen = [last["oom_kills"] for last in last_states.values() if last["host"] == host]
-            kills[rank] = max(seen, default=0)
-    return kills
+            states = evidence.last_states.values()
+            kills = [last.oom_kills for last in states if last.host == location.host]
+            evidence.oom_kills[rank] = max(kills, default=0)
 
 
 def collect_evidence(
-    client: StoreClient | None,
-    out: Path,
-    world_size: int,
-    agreed: Mapping[int, Any],
-    run: str,
+    client: StoreClient | None, out: Path, env: RankEnv, agreed: Mapping[int, Location]
 ) -> PostmortemEvidence:
     """What the ranks wrote into the store or next to the report, and the process states of those
     that wrote nothing. Waits GRACE_S at most."""
-    evidence = PostmortemEvidence(locations=read_locations(client, out, world_size, agreed, run))
-    ranks = range(world_size)
+    evidence = PostmortemEvidence(locations=read_locations(client, out, env, agreed))
+    ranks = range(env.world_size)
     in_store: set[int] = set()
     deadline = time.monotonic() + GRACE_S
     while True:
         for rank in ranks:
-            if time.monotonic() >= deadline:
-                break
-            state = None if rank in in_store else _peek(client, f"last-state/{rank}")
-            if state is not None:
+            if rank in in_store or time.monotonic() >= deadline:
+                continue
+            document = _peek(client, f"last-state/{rank}")
+            if document is not None:
                 in_store.add(rank)
             elif rank not in evidence.last_states:
-                state = _read_of_run(state_path(out, rank), run)
-            if state is not None:
-                evidence.last_states[rank] = state
+                document = _read_of_run(state_path(out, rank), env.run)
+            with contextlib.suppress(ValueError):
+                if document is not None:
+                    evidence.last_states[rank] = decode(LastState, document, "last-state")
         silent = [rank for rank in ranks if rank not in evidence.last_states]
-        evidence.process_states = process_states(evidence.locations, silent)
+        evidence.process_states.clear()
+        examine_processes(evidence, silent)
         complete = in_store if client is not None else set(evidence.last_states)
-        awaited = []
-        for rank in ranks:
-            if rank not in complete and evidence.process_states.get(rank) not in STATE_FINDINGS:
-                awaited.append(rank)
-        if not awaited or time.monotonic() >= deadline:
+        awaited = [rank for rank in ranks if rank not in complete]
+        ended = [rank for rank, state in evidence.process_states.items() if state in STATE_FINDINGS]
+        if not set(awaited) - set(ended) or time.monotonic() >= deadline:
             break
         time.sleep(POLL_S)
-    evidence.oom_kills = oom_kills(evidence.locations, evidence.last_states, silent)
     if client is not None:
-        evidence.cut_off = _cut_off_ranks(evidence, in_store)
+        # Ranks on hosts that reached the store before, but now only a shared disk.
+        hosts = {rank: state.host for rank, state in sorted(evidence.last_states.items())}
+        reaching_hosts = {host for rank, host in hosts.items() if rank in in_store}
+        for rank, host in hosts.items():
+            if rank in evidence.locations and host not in reaching_hosts:
+                evidence.cut_off.append(rank)
     return evidence
-
-
-def _cut_off_ranks(evidence: PostmortemEvidence, in_store: set[int]) -> list[int]:
-    """Ranks on hosts that reached the store before, but now only a shared disk."""
-    hosts = {rank: state["host"] for rank, state in evidence.last_states.items()}
-    reaching_hosts = {hosts[rank] for rank in in_store}
-    cut_off = []
-    for rank, host in sorted(hosts.items()):
-        if rank in evidence.locations and host not in reaching_hosts:
-            cut_off.append(rank)
-    return cut_off
 
 
 def is_reported(client: StoreClient | None) -> bool:
@@ -227,12 +171,17 @@ def is_reported(client: StoreClient | None) -> bool:
     return _peek(client, "reported") is not None
 
 
-def kill_silent_ranks(evidence: PostmortemEvidence, ranks: Sequence[int]) -> None:
+def kill_silent_ranks(env: RankEnv, evidence: PostmortemEvidence, ranks: Iterable[int]) -> None:
     """Kills ranks of this host that could not even write their last state: they would outlive the
-    run."""
+    run.
+
+    Our own launcher does this itself, and then knows more of the process; torchrun would wait half
+    a minute.
+    """
     for rank in ranks:
-        if rank in evidence.locations and rank not in evidence.last_states:
-            processes.kill(evidence.locations[rank]["process"])
+        is_silent = rank in evidence.locations and rank not in evidence.last_states
+        if is_silent and not env.launched:
+            processes.kill(evidence.locations[rank].process)
 
 
 def _peek(client: StoreClient | None, key: str) -> Any:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from ..comm import processes
 from ..facts import oom
 from . import last_states, rank_env, runner
+from .options import PHASES
+from .postmortem import Location
 from .watchdog import PEER_LOST
 
 if TYPE_CHECKING:
@@ -100,7 +102,8 @@ class LaunchedRanks:
         """Instead of the rank, which may be stopped or killed before it can."""
         env = rank_env.from_environment({**os.environ, **environment})
         assert env is not None
-        location = last_states.location(env, processes.identity(child.pid), self._oom_counter)
+        process = processes.identity(child.pid)
+        location = Location(PHASES[0], env.host, process, env.run, self._oom_counter)
         with suppress(OSError):  # the rank reports what is wrong with its folder
             last_states.write_location(self._out, rank, location)
 

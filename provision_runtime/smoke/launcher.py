@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import fs
 from ..checks import expectation
 from ..comm.addresses import free_port
 from ..facts import environment as facts
@@ -47,7 +46,6 @@ def launch(
     smoke_options.check_faults(options, ranks)
     options = smoke_options.for_world(options, ranks)
     _prepare(options.out)
-    _prepare_junit(options.junit)
     for _ in range(PORT_ATTEMPTS):
         with _store_port(options, choose_port or free_port) as port:
             launched = LaunchedRanks(options, arguments, ranks, port)
@@ -94,18 +92,6 @@ def _prepare(out: Path) -> None:
         raise smoke_options.UsageError(f"--out {out} cannot be written: {error}") from error
 
 
-def _prepare_junit(path: Path | None) -> None:
-    """Empties the file, so that no CI service takes an earlier run's for this run's success."""
-    if path is None:
-        return
-    try:
-        fs.atomic_write(path, b"")
-    except OSError as error:
-        raise smoke_options.UsageError(
-            f"--junit {path} cannot be written: {error.strerror}"
-        ) from error
-
-
 def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
     for path in options.out.glob("rank*.location.json"):
         path.unlink()
@@ -143,9 +129,8 @@ def _report_failure(
     # Rank 0 wrote the report when the last finished phase ended.
     phase_s = max(duration_s - report.duration_s, 0.0)
     report = replace(report, duration_s=round(duration_s, 3))
-    failed = reporter.with_failure(report, phase_name, outcome, phase_s)
-    reporter.write_report(failed, options.out / REPORT_NAME, options.junit)
-    phase = next(phase for phase in failed.phases if phase.name == phase_name)
+    failed, phase = reporter.with_failure(report, phase_name, outcome, phase_s)
+    reporter.write_report(failed, options.out)
     print("\n".join(table.phase_lines(phase, table.terminal_width())), flush=True)
 
 

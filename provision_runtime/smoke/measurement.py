@@ -1,18 +1,26 @@
 """Shared by all measurements: statistics of times, bandwidths, and how many ranks share a core.
 
-Pure except for `own_cpus`. Bandwidths are defined as in nccl-tests' doc/PERFORMANCE.md.
+Pure except for `rank_cores`. Bandwidths are defined as in nccl-tests' doc/PERFORMANCE.md.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from ..facts import limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+class RankCores(TypedDict):
+    """A rank's host, the cores that it may run on (a mask), and how many of them at a time."""
+
+    host: str
+    cpus: str
+    quota: float | None
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -25,17 +33,7 @@ def median(values: Sequence[float]) -> float:
     return percentile(values, 50)
 
 
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def deviation(values: Sequence[float]) -> float:
-    """The standard deviation of all values, not of a sample."""
-    average = mean(values)
-    return math.sqrt(mean([(value - average) ** 2 for value in values]))
-
-
-def slowest_each(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
+def slowest_of_ranks(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
     """The time of each iteration: the slowest rank's."""
     return [max(times) for times in zip(*times_by_rank)]
 
@@ -69,35 +67,32 @@ def format_time(microseconds: float) -> str:
     return f"{microseconds / 1000:.1f} ms" if microseconds >= 1000 else f"{microseconds:.0f} us"
 
 
-def own_cpus(host: str) -> dict[str, Any]:
-    """This rank's host, the cores that it may run on (a mask), and how many of them at a time."""
-    mask = 0
-    for cpu in os.sched_getaffinity(0):
-        mask |= 1 << cpu
+def rank_cores(host: str) -> RankCores:
+    mask = sum(1 << cpu for cpu in os.sched_getaffinity(0))
     return {"host": host, "cpus": hex(mask), "quota": limits.cpu_quota()}
 
 
-def ranks_per_core(rank_cpus: Sequence[dict[str, Any]]) -> float:
+def ranks_per_core(ranks: Sequence[RankCores]) -> float:
     """On the most crowded host; below 1 where there are more cores than ranks."""
-    by_host: dict[str, list[dict[str, Any]]] = {}
-    for entry in rank_cpus:
+    by_host: dict[str, list[RankCores]] = {}
+    for entry in ranks:
         by_host.setdefault(entry["host"], []).append(entry)
     return max(len(entries) / _cores(entries) for entries in by_host.values())
 
 
-def describe_cpu_share(rank_cpus: Sequence[dict[str, Any]]) -> str:
+def describe_cpu_share(ranks: Sequence[RankCores]) -> str:
     """Ranks and cores of rank 0's host."""
-    first_host = [entry for entry in rank_cpus if entry["host"] == rank_cpus[0]["host"]]
+    first_host = [entry for entry in ranks if entry["host"] == ranks[0]["host"]]
     return f"{len(first_host)} ranks on {_cores(first_host):g} cores"
 
 
-def _cores(rank_cpus: Sequence[dict[str, Any]]) -> float:
+def _cores(ranks: Sequence[RankCores]) -> float:
     """Cores that the ranks of one host may use together."""
     union = 0
-    for entry in rank_cpus:
+    for entry in ranks:
         union |= int(entry["cpus"], 16)
     cores = float(bin(union).count("1"))
-    for entry in rank_cpus:
+    for entry in ranks:
         if entry["quota"] is not None:
             cores = min(cores, entry["quota"])
     return cores or 1.0

@@ -1,8 +1,7 @@
 """The variables of NCCL, and of torch for NCCL, that the smoke test sets for its own run. Pure.
 
 Names and meanings: torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp of torch 1.13 to 2.9, and
-NCCL's "Environment Variables" page. Later releases call the size of the flight recorder
-TORCH_FR_BUFFER_SIZE and read the older name too (FlightRecorder.hpp of 2026).
+NCCL's "Environment Variables" page.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 # Until this release torch's own switches had no prefix.
 PREFIX_SINCE = (2, 2)
-# torch keeps this many calls for its flight recorder: those of one phase.
-RECORDED_CALLS = 2000
 # These print less than the transports that we read.
 QUIET_LEVELS = ("", "VERSION", "WARN")
 LOG_SUBSYSTEMS = "INIT,GRAPH,NET"
@@ -29,7 +26,14 @@ def for_run(torch_version: str, environment: Mapping[str, str], log: Path) -> di
     log: the file for NCCL's own log. A user who already has such a file keeps it, and then the
     transports are unknown.
     """
-    return {**_error_handling(torch_version), **_logging(environment, log)}
+    variables = _error_handling(torch_version)
+    if "NCCL_DEBUG_FILE" in environment:
+        return variables
+    variables["NCCL_DEBUG_FILE"] = str(log)
+    if environment.get("NCCL_DEBUG", "").upper() in QUIET_LEVELS:
+        variables["NCCL_DEBUG"] = "INFO"
+    variables["NCCL_DEBUG_SUBSYS"] = environment.get("NCCL_DEBUG_SUBSYS", LOG_SUBSYSTEMS)
+    return variables
 
 
 def _error_handling(torch_version: str) -> dict[str, str]:
@@ -46,15 +50,4 @@ def _error_handling(torch_version: str) -> dict[str, str]:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
         "TORCH_NCCL_BLOCKING_WAIT": "0",
         "TORCH_NCCL_ENABLE_MONITORING": "0",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": str(RECORDED_CALLS),
     }
-
-
-def _logging(environment: Mapping[str, str], log: Path) -> dict[str, str]:
-    if "NCCL_DEBUG_FILE" in environment:
-        return {}
-    variables = {"NCCL_DEBUG_FILE": str(log)}
-    if environment.get("NCCL_DEBUG", "").upper() in QUIET_LEVELS:
-        variables["NCCL_DEBUG"] = "INFO"
-    variables["NCCL_DEBUG_SUBSYS"] = environment.get("NCCL_DEBUG_SUBSYS", LOG_SUBSYSTEMS)
-    return variables

@@ -12,14 +12,14 @@ import contextlib
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
 from ..comm.addresses import address_of, host_address, interfaces, is_loopback
 from .outcome import Outcome, with_finding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from .context import RankContext
 
@@ -92,21 +92,27 @@ def backend_address(context: RankContext) -> str:
 
 def check_peers(context: RankContext) -> Outcome:
     """All ranks at once: each connects to a rank on the next host. Broken if this rank cannot."""
-    try:
-        address, problem = backend_address(context), ""
-        server = _listen(address)
-    except (LookupError, OSError) as error:
-        address, problem = "", f"{context.env.host} has no address to listen on: {error}"
-        server = _listen("")
-    with contextlib.closing(server):
-        port = server.getsockname()[1] if address else 0
-        addresses = context.exchange("addresses", [context.env.host, address, port])
+    host, backend = context.env.host, context.backend
+    address, port, problem = "", 0, ""
+    with contextlib.ExitStack() as stack:
+        try:
+            address = backend_address(context)
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            server = stack.enter_context(socket.create_server((address, 0), family=family))
+            port = server.getsockname()[1]
+        except (LookupError, OSError) as error:
+            problem = f"{host} has no address to listen on: {error}"
+        addresses = context.exchange("addresses", [host, "" if problem else address, port])
         if problem:
             outcome = with_finding("interface-absent", problem, broken=True)
-        elif context.backend == "gloo" and is_loopback(address):
+        elif backend == "gloo" and is_loopback(address):
             # NCCL never uses a loopback address; if the route to the master is one, that only means
             # that the master is on this host.
-            message = _loopback_reason(context.env.host, address, os.environ)
+            variable = INTERFACE_VARIABLES["gloo"]
+            message = f"{host} resolves to {address} on itself"
+            if os.environ.get(variable):
+                message = f"{variable}={os.environ[variable]}: {address} on {host}"
+                message += ", which other hosts cannot reach"
             outcome = with_finding("interface-loopback", message, broken=True)
         else:
             outcome = _connect_to_next_host(context.env.rank, addresses)
@@ -114,24 +120,7 @@ def check_peers(context: RankContext) -> Outcome:
     return outcome
 
 
-def _loopback_reason(host: str, address: str, environment: Mapping[str, str]) -> str:
-    interface = environment.get(INTERFACE_VARIABLES["gloo"], "")
-    if interface:
-        variable = INTERFACE_VARIABLES["gloo"]
-        return f"{variable}={interface}: {address} on {host}, which other hosts cannot reach"
-    return f"{host} resolves to {address} on itself"
-
-
-def _listen(address: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    server = socket.socket(family, socket.SOCK_STREAM)
-    if address:
-        server.bind((address, 0))
-        server.listen(8)
-    return server
-
-
-def _connect_to_next_host(sender: int, addresses: Sequence[Sequence[Any]]) -> Outcome:
+def _connect_to_next_host(sender: int, addresses: Sequence[tuple[str, str, int]]) -> Outcome:
     rank = next_rank_elsewhere(sender, [host for host, _, _ in addresses])
     if rank is None:
         return Outcome()
@@ -144,7 +133,9 @@ def _connect_to_next_host(sender: int, addresses: Sequence[Sequence[Any]]) -> Ou
             (address, port), timeout=CONNECT_S, source_address=(source, 0)
         ).close()
     except OSError as error:
-        reason = "no answer" if isinstance(error, socket.timeout) else error.strerror or str(error)
+        reason = (
+            "no response" if isinstance(error, socket.timeout) else error.strerror or str(error)
+        )
         message = f"from {source} it cannot reach rank {rank} on {host} at {address}: {reason}"
         return with_finding("peer-unreachable", message, broken=True)
     return Outcome(data={"address": source})

@@ -72,7 +72,7 @@ TIMEOUT_S = 600.0
 EVERY_PHASE = ""
 
 
-class UsageError(ValueError):
+class UsageError(argparse.ArgumentTypeError):
     """A wrong option; the text lists the right ones."""
 
 
@@ -85,28 +85,29 @@ class Fault:
 
 @dataclass(frozen=True)
 class Options:
+    """The names are those of the parsed options, but for `skipped`, which follows from --only and
+    --skip."""
+
     out: Path
     folder: Path
+    skipped: tuple[str, ...]
     ranks: int | None
     profile: str
     backend: str
+    device: str
     timeout_s: float
-    deadlines_s: tuple[tuple[str, float], ...]
-    seed: int
+    deadlines_s: list[tuple[str, float]]
     expect_torch: str | None
     expect_cuda: str | None
     expect_nccl: str | None
+    # Curves of expected bandwidth that replace the shipped ones.
+    expect: Path | None
+    # "save" or "compare", and the file.
+    baseline: tuple[str, Path] | None
     require_gpu: bool
     # Warnings about speed are failures.
     strict: bool
-    faults: tuple[Fault, ...]
-    skipped: tuple[str, ...] = ()
-    junit: Path | None = None
-    # Curves of expected bandwidth that replace the shipped ones.
-    expect: Path | None = None
-    # "save" or "compare", and the file.
-    baseline: tuple[str, Path] | None = None
-    device: str = "auto"
+    faults: list[Fault]
 
     @property
     def planned(self) -> tuple[str, ...]:
@@ -146,17 +147,15 @@ def parse(arguments: Sequence[str]) -> Options:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "--out", type=Path, required=True, metavar="DIR", help="folder for report.json and the logs"
-    )
-    add(
-        "--junit",
-        type=Path,
-        metavar="FILE",
-        help="also write the report as JUnit XML, for CI services",
+        "--out",
+        type=_absolute,
+        required=True,
+        metavar="DIR",
+        help="folder for report.json and the logs",
     )
     add(
         "--folder",
-        type=Path,
+        type=_absolute,
         metavar="DIR",
         help="folder in which checkpoints are tested, shared by all ranks (default: OUT)",
     )
@@ -179,29 +178,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="quick",
         help="the same as --profile quick",
     )
-    add(
-        "--full",
-        dest="profile",
-        action="store_const",
-        const="full",
-        help="the same as --profile full",
-    )
-    add(
-        "--only",
-        action="append",
-        default=[],
-        choices=PHASES,
-        metavar="PHASE",
-        help="run only this phase (repeatable)",
-    )
-    add(
-        "--skip",
-        action="append",
-        default=[],
-        choices=PHASES,
-        metavar="PHASE",
-        help="skip this phase (repeatable)",
-    )
+    for flag, help in (("--only", "run only this phase"), ("--skip", "skip this phase")):
+        add(
+            flag,
+            action="append",
+            default=[],
+            choices=PHASES,
+            metavar="PHASE",
+            help=f"{help} (repeatable)",
+        )
     add(
         "--backend",
         choices=BACKENDS,
@@ -216,30 +201,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--timeout",
-        type=float,
+        dest="timeout_s",
+        type=_seconds,
         default=TIMEOUT_S,
         metavar="S",
         help="seconds for the whole run (default: %(default)g)",
     )
     add(
         "--deadline",
+        dest="deadlines_s",
         action="append",
         default=[],
+        type=parse_deadline,
         metavar="[PHASE=]S",
         help="seconds for a phase, or for every phase",
-    )
-    add(
-        "--seed",
-        type=int,
-        default=1,
-        metavar="N",
-        help="seed of all test values (default: %(default)s)",
     )
     _add_expectations(parser)
     add(
         "--inject",
+        dest="faults",
         action="append",
         default=[],
+        type=parse_fault,
         metavar="FAULT",
         help=f"inject a fault: {fault_forms()}",
     )
@@ -260,12 +243,13 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
     add("--expect-nccl", metavar="VERSION", help="fail unless this NCCL is loaded, e.g. 2.20.5")
     add(
         "--expect",
-        type=Path,
+        type=reference_file,
         metavar="FILE",
         help="curves of expected bandwidth (default: published ones, if there are any)",
     )
     add(
         "--baseline",
+        type=parse_baseline,
         metavar="save=FILE|compare=FILE",
         help="save this run's bandwidths, or compare them with those of an earlier run",
     )
@@ -283,31 +267,26 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
 
 def from_namespace(namespace: argparse.Namespace) -> Options:
     """The options, with every check that is possible before a rank exists. Raises UsageError."""
-    out = namespace.out.absolute()
-    options = Options(
-        out=out,
-        folder=(namespace.folder or namespace.out).absolute(),
-        ranks=namespace.ranks,
-        profile=namespace.profile,
-        backend=namespace.backend,
-        device=namespace.device,
-        timeout_s=namespace.timeout,
-        deadlines_s=tuple(parse_deadline(text) for text in namespace.deadline),
-        seed=namespace.seed,
-        expect_torch=namespace.expect_torch,
-        expect_cuda=namespace.expect_cuda,
-        expect_nccl=namespace.expect_nccl,
-        require_gpu=namespace.require_gpu,
-        strict=namespace.strict,
-        faults=tuple(parse_fault(text) for text in namespace.inject),
-        skipped=skipped_phases(namespace.only, namespace.skip),
-        junit=namespace.junit and namespace.junit.absolute(),
-        expect=namespace.expect and reference_file(namespace.expect),
-        baseline=None if namespace.baseline is None else parse_baseline(namespace.baseline, out),
-    )
-    _check_skipped(options)
-    if not 0 < options.timeout_s < math.inf:
-        raise UsageError(f"--timeout {options.timeout_s:g}: it must be seconds above 0")
+    values = dict(vars(namespace))
+    values["skipped"] = skipped_phases(values.pop("only"), values.pop("skip"))
+    values["folder"] = values["folder"] or values["out"]
+    options = Options(**values)
+    # Without the phase collectives there are no bandwidths.
+    if options.baseline is not None:
+        verb, path = options.baseline
+        if "collectives" in options.skipped:
+            raise UsageError(
+                "--baseline: bandwidths are measured in the phase collectives, which is skipped"
+            )
+        if verb == "save" and path.parent != options.out and not path.parent.is_dir():
+            raise UsageError(f"--baseline save: there is no folder {path.parent}")
+    # An injected fault whose phase does not run would prove nothing.
+    for fault in options.faults:
+        phases = (fault.phase,) if fault.phase else DETECTING_PHASES.get(fault.kind, ())
+        if phases and set(phases) <= set(options.skipped):
+            raise UsageError(
+                f"--inject {fault.kind}: {' or '.join(phases)} would detect it, but is skipped"
+            )
     return options
 
 
@@ -326,59 +305,34 @@ def skipped_phases(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
     return tuple(phase for phase in PHASES if phase not in selected or phase in skip)
 
 
-def _check_skipped(options: Options) -> None:
-    """An injected fault whose phase does not run would prove nothing; without the phase collectives
-    there are no bandwidths."""
-    if options.baseline is not None and "collectives" in options.skipped:
-        raise UsageError(
-            "--baseline: bandwidths are measured in the phase collectives, which is skipped"
-        )
-    for fault in options.faults:
-        if fault.phase in options.skipped:
-            raise UsageError(f"--inject {fault.kind}: the phase {fault.phase} is skipped")
-        phases = DETECTING_PHASES.get(fault.kind, ())
-        if phases and set(phases) <= set(options.skipped):
-            raise UsageError(
-                f"--inject {fault.kind}: {' or '.join(phases)} would detect it, but is skipped"
-            )
-
-
-def reference_file(path: Path) -> Path:
+def reference_file(name: str) -> Path:
     """The absolute path of a file of reference curves, after reading it. Raises UsageError."""
     try:
-        bandwidth.load_curves(path)
+        bandwidth.load_curves(Path(name))
     except bandwidth.ReferenceUnreadable as error:
-        raise UsageError(f"--expect {error}") from error
-    return path.absolute()
+        raise UsageError(str(error)) from error
+    return Path(name).absolute()
 
 
-def parse_baseline(text: str, out: Path) -> tuple[str, Path]:
-    """Verb and file. out: the folder of the report, which is made later. Raises UsageError."""
+def parse_baseline(text: str) -> tuple[str, Path]:
+    """Verb and file. Raises UsageError."""
     verb, _, name = text.partition("=")
     if verb not in ("save", "compare") or not name:
-        raise UsageError(f"--baseline {text}: write save=FILE or compare=FILE")
+        raise UsageError(f"{text}: write save=FILE or compare=FILE")
     path = Path(name).absolute()
     try:
         if verb == "compare":
             baseline.load(path)
     except baseline.BaselineUnreadable as error:
-        raise UsageError(f"--baseline {verb}: {error}") from error
-    if verb == "save" and path.parent != out and not path.parent.is_dir():
-        raise UsageError(f"--baseline save: there is no folder {path.parent}")
+        raise UsageError(f"{verb}: {error}") from error
     return verb, path
 
 
 def parse_deadline(text: str) -> tuple[str, float]:
     phase, _, number = text.rpartition("=")
     if phase not in (EVERY_PHASE, *PHASES):
-        raise UsageError(f"--deadline {text}: no such phase; there are {', '.join(PHASES)}")
-    try:
-        seconds = float(number)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"--deadline {text}: it must be seconds above 0, as in 30 or barrier=30")
-    return phase, seconds
+        raise UsageError(f"{text}: no such phase; there are {', '.join(PHASES)}")
+    return phase, _seconds(number)
 
 
 def parse_fault(text: str) -> Fault:
@@ -417,8 +371,22 @@ def fault_forms() -> str:
     return ", ".join(":".join((kind, *names)) for kind, names in FAULTS.items())
 
 
+def _absolute(name: str) -> Path:
+    return Path(name).absolute()
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a number of ranks")
+        raise UsageError(f"{number} is not a number of ranks")
     return number

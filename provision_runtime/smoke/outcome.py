@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 from ..report import model
+from ..report.codec import decode
 from ..report.findings import Finding as Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 # `[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] `
 SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
@@ -19,8 +20,8 @@ SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
 @dataclass(frozen=True)
 class Outcome:
     message: str = ""
-    findings: tuple[Finding, ...] = ()
-    data: dict[str, Any] = field(default_factory=dict)
+    findings: Tuple[Finding, ...] = ()
+    data: Dict[str, Any] = field(default_factory=dict)
     # The phase could not be completed, so later phases would prove nothing.
     broken: bool = False
 
@@ -40,11 +41,10 @@ class Outcome:
         return asdict(self)
 
 
-def from_json(document: Mapping[str, Any]) -> Outcome:
-    findings = []
-    for item in document["findings"]:
-        findings.append(Finding(item["id"], item["message"], tuple(item["ranks"]), item["advice"]))
-    return Outcome(document["message"], tuple(findings), document["data"], document["broken"])
+def from_json(document: object) -> Outcome:
+    """What another rank reports. Raises ValueError if it is no outcome."""
+    outcome: Outcome = decode(Outcome, document, "outcome")
+    return outcome
 
 
 def with_finding(
@@ -80,14 +80,22 @@ def with_rank(finding: Finding, rank: int) -> Finding:
     return finding if finding.ranks else replace(finding, ranks=(rank,))
 
 
-def merge_equal(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def merge_equal(findings: Iterable[Finding], by_id: bool = False) -> tuple[Finding, ...]:
     """Findings with the same id and message become one of all their ranks, in the order of the
-    first."""
+    first. by_id: those with the same id, with the message of the first: the same fault may strike
+    each rank at a different step."""
     merged: dict[tuple[str, str], Finding] = {}
     for finding in findings:
-        key = (finding.id, finding.message)
-        ranks = set(finding.ranks)
-        if key in merged:
-            ranks.update(merged[key].ranks)
-        merged[key] = replace(merged.get(key, finding), ranks=tuple(sorted(ranks)))
+        key = (finding.id, "" if by_id else finding.message)
+        first = merged.get(key, finding)
+        ranks = sorted({*first.ranks, *finding.ranks})
+        merged[key] = replace(first, ranks=tuple(ranks))
     return tuple(merged.values())
+
+
+def majority(groups: Iterable[Sequence[int]]) -> Sequence[int]:
+    """Of ranks grouped by what they have, the group with more than half of all; empty if there is
+    none, since then any may be wrong."""
+    by_size = sorted(groups, key=len)
+    largest = by_size[-1]
+    return largest if len(largest) > sum(map(len, by_size[:-1])) else ()

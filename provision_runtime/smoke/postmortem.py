@@ -6,13 +6,15 @@ Pure: `last_states` gathers the evidence.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, List, Optional
 
 from ..comm import processes
 from ..comm.rank_names import name_ranks
+from ..facts.oom import OomCounter
 from . import collective_log
+from .collective_log import Call
 from .options import PHASES
-from .outcome import Finding, from_json, merge_equal, with_rank
+from .outcome import Finding, Outcome, merge_equal, with_rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,28 +50,39 @@ class Position:
         fewer collectives."""
         return self.exchanges > other.exchanges and self.collectives < other.collectives
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "phase": self.phase,
-            "exchanges": self.exchanges,
-            "collectives": self.collectives,
-            "step": self.step,
-            "site": self.site,
-        }
-
     def __str__(self) -> str:
         site = f", {self.site}" if self.site else ""
         return f"{self.phase} ({self.step}, collective {self.collectives}{site})"
 
 
-def position_from_json(document: Mapping[str, Any]) -> Position:
-    return Position(
-        document["phase"],
-        document["exchanges"],
-        document["collectives"],
-        document["step"],
-        document["site"],
-    )
+@dataclass(frozen=True)
+class Location:
+    """Where a rank is, and what other ranks need to find out its end: its process, and the counter
+    of its cgroup."""
+
+    phase: str
+    host: str
+    process: List[str]
+    run: str
+    oom: Optional[OomCounter] = None
+
+
+@dataclass(frozen=True)
+class LastState:
+    """What a rank writes before it ends. outcome: of the phase, if the rank had left it. oom_kills:
+    processes of its cgroup that the kernel killed meanwhile."""
+
+    run: str
+    rank: int
+    host: str
+    reason: str
+    position: Position
+    calls: List[Call]
+    outcome: Outcome
+    oom_kills: int
+    stack: List[str]
+    schema: int = 2
+    kind: str = "last-state"
 
 
 @dataclass
@@ -77,25 +90,19 @@ class PostmortemEvidence:
     """What the reporting rank has collected when the run must end."""
 
     # What each rank wrote before it ended.
-    last_states: dict[int, Any] = field(default_factory=dict)
-    # Phase, host and process of each rank when it last published them.
-    locations: dict[int, Any] = field(default_factory=dict)
+    last_states: dict[int, LastState] = field(default_factory=dict)
+    # Of each rank when it last published its location.
+    locations: dict[int, Location] = field(default_factory=dict)
     process_states: dict[int, str] = field(default_factory=dict)
     # How many processes the kernel killed in the cgroup of a rank that has ended, as memory ran out.
     oom_kills: dict[int, int] = field(default_factory=dict)
     # Ranks that could write their last state only to the disk, not into the store.
     cut_off: list[int] = field(default_factory=list)
 
-    @property
-    def positions(self) -> dict[int, Position]:
-        positions = {}
-        for rank, state in sorted(self.last_states.items()):
-            positions[rank] = position_from_json(state["position"])
-        return positions
-
     def differing_calls(self) -> Finding | None:
-        calls = {rank: state["calls"] for rank, state in self.last_states.items()}
-        return collective_log.compare(calls) if calls else None
+        return collective_log.compare(
+            {rank: state.calls for rank, state in self.last_states.items()}
+        )
 
 
 def blame(
@@ -107,14 +114,14 @@ def blame(
     """
     silent = [rank for rank in range(world_size) if rank not in evidence.last_states]
     reported = []
+    positions = {}
     for rank, state in sorted(evidence.last_states.items()):
-        for finding in from_json(state["outcome"]).findings:
-            reported.append(with_rank(finding, rank))
+        positions[rank] = state.position
+        reported += [with_rank(finding, rank) for finding in state.outcome.findings]
     if reported:
         return root_causes(reported, silent, evidence)
     if silent:
         return merge_equal(absence_findings(silent, evidence))
-    positions = evidence.positions
     message = f"{reason}: {_describe_positions(positions)}"
     if cause == "interrupted":
         return (Finding(cause, message, tuple(positions)),)
@@ -166,13 +173,12 @@ def absence_findings(ranks: Sequence[int], evidence: PostmortemEvidence) -> list
             findings.append(Finding("rank-missing", "it never reached the store", (rank,)))
             continue
         location = evidence.locations[rank]
-        process_state = evidence.process_states.get(rank, "")
         finding_id, state = STATE_FINDINGS.get(
-            process_state, ("rank-silent", "it does not respond")
+            evidence.process_states.get(rank, ""), ("rank-silent", "it does not respond")
         )
         if evidence.oom_kills.get(rank):
             finding_id, state = "rank-oom-killed", describe_oom(evidence.oom_kills[rank])
-        message = f"{state}, last seen in {location['phase']} on {location['host']}"
+        message = f"{state}, last in {location.phase} on {location.host}"
         findings.append(Finding(finding_id, message, (rank,)))
     return findings
 
@@ -184,16 +190,13 @@ def describe_oom(kills: int) -> str:
 def failing_phase(evidence: PostmortemEvidence, phase_of_rank: str) -> str:
     """The earliest phase that any rank is in; if ranks left with an error, that any of those is
     in."""
-    phases = []
-    phases_with_error = []
-    for state in evidence.last_states.values():
-        phases.append(state["position"]["phase"])
-        if state["outcome"]["findings"]:
-            phases_with_error.append(state["position"]["phase"])
-    for rank, location in evidence.locations.items():
-        if rank not in evidence.last_states:
-            phases.append(location["phase"])
-    candidates = phases_with_error or phases
+    states = evidence.last_states
+    candidates = [state.position.phase for state in states.values() if state.outcome.findings]
+    if not candidates:
+        candidates = [state.position.phase for state in states.values()]
+        for rank, location in evidence.locations.items():
+            if rank not in states:
+                candidates.append(location.phase)
     phases_of_test = [phase for phase in candidates if phase in PHASES]
     return min(phases_of_test, key=PHASES.index, default=phase_of_rank)
 

@@ -7,6 +7,7 @@ rank 0 has ended; a rank without a store reports for itself. `report_phase`, `wi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import replace
@@ -15,15 +16,15 @@ from typing import TYPE_CHECKING
 
 from .. import fs
 from ..comm.store import StoreLost
-from ..report import junit, model, table
+from ..report import model, table
 from . import postmortem
+from .outcome import Finding, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from .context import RankContext
-    from .outcome import Outcome
 
 REPORT_NAME = "report.json"
 # The rank that reports if rank 0 cannot.
@@ -35,19 +36,16 @@ def report_phase(
     name: str, outcome: Outcome, duration_s: float, strict: bool = False
 ) -> model.ReportedPhase:
     """strict: what works, but slower than it should, is a failure."""
-    findings = [finding.reported() for finding in outcome.findings]
-    if strict:
-        findings = [_strict(finding) for finding in findings]
+    findings = []
+    for finding in outcome.findings:
+        reported = finding.reported()
+        if strict and reported.verdict == model.WARN and finding.id in model.PERFORMANCE_WARNINGS:
+            reported = replace(reported, verdict=model.FAIL)
+        findings.append(reported)
     verdict = model.overall([model.PASS, *(finding.verdict for finding in findings)])
     return model.ReportedPhase(
         name, verdict, round(duration_s, 3), outcome.summary, outcome.data, findings
     )
-
-
-def _strict(finding: model.ReportedFinding) -> model.ReportedFinding:
-    if finding.verdict == model.WARN and finding.id in model.PERFORMANCE_WARNINGS:
-        return replace(finding, verdict=model.FAIL)
-    return finding
 
 
 def with_pending(
@@ -72,24 +70,18 @@ def first_pending(report: model.Report) -> str | None:
 
 def with_failure(
     report: model.Report, name: str, outcome: Outcome, duration_s: float
-) -> model.Report:
+) -> tuple[model.Report, model.ReportedPhase]:
     """The report with one phase failed: at its position, or at the end if it is not among the
     phases."""
     failure = report_phase(name, outcome, duration_s)
-    phases = list(report.phases)
-    names = [phase.name for phase in phases]
-    if name in names:
-        phases[names.index(name)] = failure
-    else:
+    phases = [failure if phase.name == name else phase for phase in report.phases]
+    if failure not in phases:
         phases.append(failure)
-    return replace(report, phases=phases)
+    return replace(report, phases=phases), failure
 
 
-def write_report(report: model.Report, path: Path, junit_path: Path | None = None) -> None:
-    """Writes report.json and, if a path is given, the same as JUnit XML."""
-    fs.atomic_write(path, model.dumps(report).encode())
-    if junit_path is not None:
-        fs.atomic_write(junit_path, junit.dumps({model.KIND: report}).encode())
+def write_report(report: model.Report, out: Path) -> None:
+    fs.atomic_write(out / REPORT_NAME, model.dumps(report).encode())
 
 
 class Reporter:
@@ -103,8 +95,9 @@ class Reporter:
         self._finished: list[model.ReportedPhase] = []
         self._last_phase_ended = self._started
 
-    def record(self, phase: model.ReportedPhase) -> None:
+    def record(self, name: str, outcome: Outcome, duration_s: float) -> None:
         """Adds a finished phase to the report."""
+        phase = report_phase(name, outcome, duration_s, self._context.options.strict)
         self._finished.append(phase)
         self._last_phase_ended = time.monotonic()
         self.write()
@@ -115,41 +108,37 @@ class Reporter:
 
     def write(self) -> None:
         if self._is_reporter:
-            self._write(self.current)
+            write_report(self.current, self._context.options.out)
 
-    def fail(self, name: str, outcome: Outcome) -> None:
-        """Reports that the run ends in this phase, whichever rank this is."""
-        failed = with_failure(self.current, name, outcome, self._since_last_phase_s)
-        self._write(failed)
-        self._print(next(phase for phase in failed.phases if phase.name == name))
+    def fail(
+        self,
+        name: str,
+        findings: tuple[Finding, ...],
+        data: dict[str, object] | None = None,
+        is_written: bool = True,
+    ) -> None:
+        """Reports that the run ends in this phase, whichever rank this is.
 
-    def say(self, name: str, outcome: Outcome) -> None:
-        """Prints what this rank saw of the end of the run, which another rank reports."""
-        failed = with_failure(self.current, name, outcome, self._since_last_phase_s)
-        phase = next(phase for phase in failed.phases if phase.name == name)
-        self._print(phase, f"rank {self._context.env.rank}: ")
-
-    def unfinished(self, name: str) -> str:
-        """This phase; the first unfinished one if this phase is in the report already: a rank may
-        end after the others know that it has completed a phase, and before it begins the next."""
-        if name not in [phase.name for phase in self._finished]:
-            return name
-        return first_pending(self.current) or name
+        In the first unfinished phase, if this one is in the report already: a rank may end after the
+        others know that it has completed a phase, and before it begins the next. is_written: else
+        only prints what this rank observed of an end that another rank reports.
+        """
+        if name in [phase.name for phase in self._finished]:
+            name = first_pending(self.current) or name
+        outcome = Outcome(findings=findings, data=data or {})
+        phase_s = time.monotonic() - self._last_phase_ended
+        failed, phase = with_failure(self.current, name, outcome, phase_s)
+        if is_written:
+            write_report(failed, self._context.options.out)
+        self._print(phase, "" if is_written else f"rank {self._context.env.rank}: ")
 
     def announce(self) -> None:
         """Informs the deputy that rank 0 has reported, so that the deputy, which knows less, does
         not report again."""
         client = self._context.watchdog_client
-        try:
-            if self._context.env.rank == 0 and client is not None:
+        if self._context.env.rank == 0 and client is not None:
+            with contextlib.suppress(StoreLost):
                 client.set("reported", True)
-        except StoreLost:
-            return
-
-    @property
-    def _since_last_phase_s(self) -> float:
-        """How long the run has been in the phase that is not finished."""
-        return time.monotonic() - self._last_phase_ended
 
     @property
     def current(self) -> model.Report:
@@ -187,10 +176,6 @@ class Reporter:
                 if 0 in finding.ranks and finding.id in postmortem.ABSENCES:
                     return rank == DEPUTY
         return rank == 0
-
-    def _write(self, report: model.Report) -> None:
-        options = self._context.options
-        write_report(report, options.out / REPORT_NAME, options.junit)
 
     def _print(self, phase: model.ReportedPhase, prefix: str = "") -> None:
         lines = table.phase_lines(phase, table.terminal_width(self._output))

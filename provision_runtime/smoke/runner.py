@@ -5,19 +5,29 @@ A rank ends when all phases are complete, a phase is broken, or the watchdog end
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Dict, List, NoReturn
 
 from .. import fs
 from ..comm.store import PhaseAbandoned, RanksMissing, StoreLost
 from ..report import model
-from . import fault_injection, last_states, out_folder, phases, postmortem, reporter, watchdog
-from .collective_log import compare
+from ..report.codec import decode
+from . import (
+    fault_injection,
+    last_states,
+    out_folder,
+    phases,
+    postmortem,
+    reporter,
+    watchdog,
+)
+from .collective_log import Call, compare
 from .context import RankContext
 from .early_facts import EarlyFacts
 from .options import UsageError
@@ -34,7 +44,7 @@ from .outcome import (
 from .phases.rendezvous import PortBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .options import Options
     from .rank_env import RankEnv
@@ -47,6 +57,9 @@ TEARDOWN_S = 20.0
 # How long a rank that leaves waits for rank 0 to take its facts.
 SENT_S = 1.0
 FACTS = "facts"
+NOTHING: Dict[int, Outcome] = {}
+# Of a rank whose facts are unknown.
+NO_FACTS = Outcome(data={"ranks": [], "collect_s": 0.0})
 LEAVE_S = 15.0
 # How long the watchdog waits for the main thread to finish writing the report.
 REPORT_LOCK_S = 1.0
@@ -124,7 +137,7 @@ class RankRunner:
             self._early_facts.wait_until_sent(SENT_S)
         self._completed.append(CompletedPhase(phase, outcome, self._phase_s))
         if phase.name == FACTS:
-            self._early_facts.start(outcome.as_json())
+            self._early_facts.start(outcome)
         # Until the store is reached there is no way to agree: facts waits for rendezvous.
         if self._context.all_gather is None and not outcome.broken:
             return outcome
@@ -172,10 +185,8 @@ class RankRunner:
         for finding in outcome.findings:
             text = f"rank {rank}: {name}: {finding.message} ({finding.id})"
             print(text, file=sys.stderr, flush=True)
-        try:
+        with contextlib.suppress(StoreLost):
             self._context.abandon_phase()
-        except StoreLost:
-            return
 
     def _agree_on_completed(self) -> Outcome:
         """Agrees on each completed phase. The last outcome decides whether to continue."""
@@ -184,10 +195,7 @@ class RankRunner:
             completed = self._completed[0]
             agreed, duration_s = self._agree(completed)
             with self._report_lock:
-                strict = self._context.options.strict
-                name = completed.phase.name
-                reported = reporter.report_phase(name, agreed, duration_s, strict)
-                self._reporter.record(reported)
+                self._reporter.record(completed.phase.name, agreed, duration_s)
                 # Under the lock, or the watchdog would report this phase again.
                 del self._completed[0]
             if agreed.broken:
@@ -199,35 +207,31 @@ class RankRunner:
 
     def _agree(self, completed: CompletedPhase) -> tuple[Outcome, float]:
         """One outcome from all ranks', the same on every rank; and the longest duration."""
-        phase, outcome_here = completed.phase, completed.outcome
+        phase, outcome_here, duration_s = completed.phase, completed.outcome, completed.duration_s
         if self._context.all_gather is None:
             outcome = self._outcome_without_store(outcome_here)
             if not outcome.broken:
-                outcome = self._merged_early(completed) or phase.merge([outcome])
-            return outcome, completed.duration_s
+                outcome = self._merged_facts(replace(completed, outcome=outcome))
+            return outcome, duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {phase.name}", AGREE_S)
-        payload = {
-            "outcome": outcome_here.as_json(),
-            "duration_s": completed.duration_s,
-            "calls": self._context.calls.summary,
-        }
+        payload = [outcome_here.as_json(), duration_s, self._context.calls.summary]
         try:
             replies = self._context.agree(
-                phase.name, payload, lambda reply: bool(reply["outcome"]["broken"])
+                phase.name, payload, lambda reply: bool(reply[0]["broken"])
             )
-            outcomes = [from_json(reply["outcome"]) for reply in replies]
-            summaries = [reply["calls"] for reply in replies]
+            outcomes = [from_json(outcome) for outcome, _, _ in replies]
+            summaries = [summary for _, _, summary in replies]
             differing = self._differing_calls(phase.name, outcomes, summaries)
         except RanksMissing as missing:
-            early = self._merged_early(completed, missing)
-            if early is not None:
-                return early, completed.duration_s
-            return self._outcome_with_missing_ranks(missing), completed.duration_s
+            collected = {rank: from_json(reply[0]) for rank, reply in missing.payloads.items()}
+            if phase.name == FACTS and self._early_facts.outcomes():
+                return self._merged_facts(completed, collected), duration_s
+            return self._outcome_with_missing_ranks(missing.ranks, collected), duration_s
         except StoreLost as store_error:
             # Ranks that wait for rank 0's process lose the store with it.
             findings = (Finding("store-lost", str(store_error)), *outcome_here.findings)
-            return Outcome(findings=findings, broken=True), completed.duration_s
+            return Outcome(findings=findings, broken=True), duration_s
         if any(outcome.broken for outcome in outcomes):
             merged = combine(outcomes)
         else:
@@ -239,35 +243,25 @@ class RankRunner:
             # A phase that was not completed is never a pass.
             message = merged.message or "the phase was not completed"
             merged = replace(merged, findings=(Finding("rank-stuck", message),))
-        return merged, max(reply["duration_s"] for reply in replies)
+        return merged, max(duration_s for _, duration_s, _ in replies)
 
-    def _merged_early(
-        self, completed: CompletedPhase, missing: RanksMissing | None = None
-    ) -> Outcome | None:
-        """On rank 0, the facts of all ranks that have sent theirs, though the store did not
-        collect them; None for other phases, and where no other rank has."""
-        early = self._early_facts.outcomes()
-        if completed.phase.name != FACTS or not early:
-            return None
-        outcomes = {rank: from_json(outcome) for rank, outcome in early.items()}
-        if missing is not None:
-            for rank, reply in missing.payloads.items():
-                outcomes[rank] = from_json(reply["outcome"])
-        outcomes[self._context.env.rank] = completed.outcome
-        merged: Outcome = completed.phase.merge(
-            [outcomes.get(rank, NO_FACTS) for rank in range(self._context.env.world_size)]
-        )
-        return merged
+    def _merged_facts(
+        self, facts: CompletedPhase, collected: Mapping[int, Outcome] = NOTHING
+    ) -> Outcome:
+        """The facts of all ranks that this one has, though the store did not collect them."""
+        outcomes = {**self._early_facts.outcomes(), **collected}
+        if not outcomes:
+            return facts.phase.merge([facts.outcome])
+        outcomes[self._context.env.rank] = facts.outcome
+        ranks = range(self._context.env.world_size)
+        return facts.phase.merge([outcomes.get(rank, NO_FACTS) for rank in ranks])
 
     def _record_early_facts(self) -> None:
         """The run ends before the ranks agreed on their facts: report those that are there."""
         for completed in self._completed:
             if completed.phase.name == FACTS and self._context.env.rank == 0:
-                merged = self._merged_early(completed) or completed.phase.merge([completed.outcome])
-                strict = self._context.options.strict
-                self._reporter.record(
-                    reporter.report_phase(FACTS, merged, completed.duration_s, strict)
-                )
+                merged = self._merged_facts(completed)
+                self._reporter.record(FACTS, merged, completed.duration_s)
         self._completed.clear()
 
     def _outcome_without_store(self, outcome: Outcome) -> Outcome:
@@ -278,17 +272,14 @@ class RankRunner:
         if outcome.broken:
             self._write_last_state("it left the run")
         if outcome.broken and rank == 0:
-            evidence = last_states.collect_evidence(
-                None, context.options.out, context.env.world_size, {}, context.env.run
-            )
+            evidence = last_states.collect_evidence(None, context.options.out, context.env, {})
             for other_rank, state in evidence.last_states.items():
                 if other_rank != rank:
-                    for finding in from_json(state["outcome"]).findings:
-                        findings.append(with_rank(finding, other_rank))
+                    findings += [with_rank(item, other_rank) for item in state.outcome.findings]
         return replace(outcome, findings=merge_equal(findings))
 
     def _differing_calls(
-        self, name: str, outcomes: Sequence[Outcome], summaries: Sequence[Any]
+        self, name: str, outcomes: Sequence[Outcome], summaries: Sequence[Sequence[int]]
     ) -> Finding | None:
         """The finding if ranks called different collectives; None if a rank left with an error, as
         the calls then differ for that reason."""
@@ -298,9 +289,12 @@ class RankRunner:
         if all(summary == summaries[0] for summary in summaries):
             return None
         latest = self._context.agree(
-            f"calls until {name}", self._context.calls.latest(), lambda _: False
+            f"calls until {name}",
+            [asdict(call) for call in self._context.calls.latest()],
+            lambda _: False,
         )
-        differing = compare(dict(enumerate(latest)))
+        calls = decode(List[List[Call]], latest, "calls")
+        differing = compare(dict(enumerate(calls)))
         if differing is not None and differing.id == "collective-skipped":
             # A rank whose collective raised made fewer calls because of that.
             for outcome in outcomes:
@@ -308,18 +302,18 @@ class RankRunner:
                     return None
         return differing
 
-    def _outcome_with_missing_ranks(self, missing: RanksMissing) -> Outcome:
+    def _outcome_with_missing_ranks(
+        self, missing: Sequence[int], outcomes: Mapping[int, Outcome]
+    ) -> Outcome:
         """The outcome of a phase that some ranks did not report."""
-        outcomes = {}
         reported = []
-        for rank, reply in missing.payloads.items():
-            outcomes[rank] = from_json(reply["outcome"])
-            reported += [with_rank(finding, rank) for finding in outcomes[rank].findings]
-        evidence = self._evidence_of(missing.ranks)
+        for rank, outcome in outcomes.items():
+            reported += [with_rank(finding, rank) for finding in outcome.findings]
+        evidence = self._evidence_of(missing)
         if reported:
-            findings = postmortem.root_causes(reported, missing.ranks, evidence)
+            findings = postmortem.root_causes(reported, missing, evidence)
         else:
-            findings = merge_equal(postmortem.absence_findings(missing.ranks, evidence))
+            findings = merge_equal(postmortem.absence_findings(missing, evidence))
         data = outcomes[0].data if 0 in outcomes else {}
         return Outcome(findings=findings, data=data, broken=True)
 
@@ -327,27 +321,12 @@ class RankRunner:
         """What is known of ranks that do not respond. Kills those of this host."""
         context = self._context
         locations = last_states.read_locations(
-            context.client,
-            context.options.out,
-            context.env.world_size,
-            context.last_locations,
-            context.env.run,
+            context.client, context.options.out, context.env, context.last_locations
         )
-        evidence = postmortem.PostmortemEvidence(
-            locations=locations,
-            process_states=last_states.process_states(locations, ranks),
-            oom_kills=last_states.oom_kills(locations, {}, ranks),
-        )
-        self._kill_silent_ranks(evidence, ranks)
+        evidence = postmortem.PostmortemEvidence(locations=locations)
+        last_states.examine_processes(evidence, ranks)
+        last_states.kill_silent_ranks(context.env, evidence, ranks)
         return evidence
-
-    def _kill_silent_ranks(
-        self, evidence: postmortem.PostmortemEvidence, ranks: Sequence[int]
-    ) -> None:
-        """Our own launcher does this itself, and then knows more of the process; torchrun would
-        wait half a minute."""
-        if not self._context.env.launched:
-            last_states.kill_silent_ranks(evidence, ranks)
 
     def _finish(self, broken: bool) -> NoReturn:
         context = self._context
@@ -356,11 +335,9 @@ class RankRunner:
             context.phase = "teardown"
             self._watchdog.expect("teardown", TEARDOWN_S)
         success = model.succeeded(self._reporter.current.verdict)
-        try:
-            if context.all_gather is not None:
+        if context.all_gather is not None:
+            with contextlib.suppress(StoreLost):
                 context.all_gather.leave(LEAVE_S)
-        except StoreLost:
-            pass
         fs.files.remove_if_exists(last_states.location_path(context.options.out, context.env.rank))
         if broken:
             # Destructors of a group that lost a peer may wait for it forever.
@@ -382,12 +359,10 @@ class RankRunner:
     def _is_abandoned(self) -> bool:
         """In the watchdog's thread: whether a rank left the phase that this one is in."""
         client = self._context.watchdog_client
-        try:
-            if client is None:
-                return False
-            return client.peek(f"abandoned/{self._context.phase}") is not None
-        except StoreLost:
-            return False
+        with contextlib.suppress(StoreLost):
+            if client is not None:
+                return client.peek(f"abandoned/{self._context.phase}") is not None
+        return False
 
     def _end(self, reason: str, cause: str) -> NoReturn:
         """In the watchdog's thread: write the last state, report on rank 0, and end the process."""
@@ -411,70 +386,57 @@ class RankRunner:
 
     def _end_of_teardown(self, reason: str, cause: str) -> None:
         """All phases are reported. A rank that cannot end reports for itself; ranks that do not
-        answer now have ended well."""
+        respond now have ended well."""
         if cause in (watchdog.SIGNALED, watchdog.ABANDONED):
             return
         self._write_last_state(reason)
         if self._context.env.rank == 0:
-            outcome = Outcome(findings=(Finding("rank-stuck", reason, (0,)),))
-            self._reporter.fail("teardown", outcome)
+            self._reporter.fail("teardown", (Finding("rank-stuck", reason, (0,)),))
 
     def _write_last_state(self, reason: str) -> bool:
         """Returns whether the store took it."""
         context = self._context
-        state = last_states.last_state(
-            context.env.run,
-            context.env.rank,
-            context.env.host,
-            reason,
-            context.position,
-            context.calls.latest(),
-            self._abort_outcome.as_json(),
-            context.oom_counter.rise() if context.oom_counter else 0,
+        state = postmortem.LastState(
+            run=context.env.run,
+            rank=context.env.rank,
+            host=context.env.host,
+            reason=reason,
+            position=context.position,
+            calls=context.calls.latest()[-last_states.REPORTED_CALLS :],
+            outcome=self._abort_outcome,
+            oom_kills=context.oom_counter.rise() if context.oom_counter else 0,
+            stack=last_states.stack_of_main_thread(),
         )
         return last_states.write_last_state(state, context.options.out, context.watchdog_client)
 
     def _report_or_wait(self, reaches_store: bool, reason: str, cause: str) -> None:
         """Rank 0 reports what all ranks wrote, its deputy if rank 0 wrote nothing; on a host that
         no longer reaches the store, its first rank. The other ranks stay until that has begun."""
-        context, rank = self._context, self._context.env.rank
+        context, env = self._context, self._context.env
         is_cut_off = not reaches_store and context.is_first_of_host
-        if rank not in (0, reporter.DEPUTY) and not is_cut_off:
+        if env.rank not in (0, reporter.DEPUTY) and not is_cut_off:
             time.sleep(REPORTER_HEAD_START_S)
             return
         client = context.watchdog_client if reaches_store else None
         evidence = last_states.collect_evidence(
-            client,
-            context.options.out,
-            context.env.world_size,
-            context.last_locations,
-            context.env.run,
+            client, context.options.out, env, context.last_locations
         )
-        if rank != 0 and (0 in evidence.last_states or last_states.is_reported(client)):
+        if env.rank != 0 and (0 in evidence.last_states or last_states.is_reported(client)):
             if is_cut_off:
-                self._say_cut_off()
+                # Rank 0 is alive, as the shared folder shows, and reports.
+                store = f"{env.master_addr}:{env.master_port}"
+                message = f"{env.host} no longer reaches the store at {store}"
+                lost = Finding("link-lost", f"{message}; rank 0 reports", (env.rank,))
+                self._reporter.fail(context.phase, (lost,), is_written=False)
             return
-        findings = postmortem.blame(evidence, context.env.world_size, reason, cause)
-        states = {str(rank): state for rank, state in sorted(evidence.last_states.items())}
-        outcome = Outcome(findings=findings, data={"last_states": states})
+        findings = postmortem.blame(evidence, env.world_size, reason, cause)
         phase = postmortem.failing_phase(evidence, context.phase)
         if phase != FACTS:
             self._record_early_facts()
-        self._reporter.fail(self._reporter.unfinished(phase), outcome)
+        states = {str(rank): asdict(state) for rank, state in sorted(evidence.last_states.items())}
+        self._reporter.fail(phase, findings, {"last_states": states})
         self._reporter.announce()
-        self._kill_silent_ranks(evidence, range(context.env.world_size))
-
-    def _say_cut_off(self) -> None:
-        """Rank 0 is alive, as the shared folder shows, and reports."""
-        env = self._context.env
-        store = f"{env.master_addr}:{env.master_port}"
-        message = f"{env.host} no longer reaches the store at {store}; rank 0 writes the report"
-        outcome = Outcome(findings=(Finding("link-lost", message, (env.rank,)),))
-        self._reporter.say(self._reporter.unfinished(self._context.phase), outcome)
-
-
-# Of a rank whose facts are unknown.
-NO_FACTS = Outcome(data={"ranks": [], "collect_s": 0.0})
+        last_states.kill_silent_ranks(env, evidence, range(env.world_size))
 
 
 def _without_consequences(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -1,4 +1,4 @@
-"""Values that every rank can predict for every other rank: small integers that depend on seed,
+"""Values that every rank can predict for every other rank: small integers that depend on
 round, rank and index.
 
 Small integers add up without rounding, so a sum is either right or wrong. Every
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
+SEED = 1
 MASK = 0x7FFFFFFF
 # Odd, so that an index and the same index in another half, quarter, ... of the buffer have
 # different slots.
@@ -36,9 +37,9 @@ def largest(dtype: str, ranks: int) -> int:
     return (1 << ((most + 1).bit_length() - 1)) - 1
 
 
-def key(seed: int, round_name: str, rank: int) -> int:
+def key(round_name: str, rank: int) -> int:
     """The seed of one rank's values in one round."""
-    digest = hashlib.sha256(f"{seed}/{round_name}/{rank}".encode()).digest()
+    digest = hashlib.sha256(f"{SEED}/{round_name}/{rank}".encode()).digest()
     return int.from_bytes(digest[:4], "big") & MASK
 
 

@@ -8,14 +8,16 @@ without its RDMA plug-in through TCP, and everything still works. What each rank
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..facts.nccl_log import NET, P2P, SHM, SOCKET
+from ..facts.nccl_log import NET, P2P, SHM, SOCKET, Transports
 from .outcome import Finding
 from .wire_limit import WITHOUT_PEER_ACCESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from .wire_limit import Wires
 
 INFINIBAND = "InfiniBand"
 EFA = "efa"
@@ -35,37 +37,42 @@ class RankTransports:
     uuid: str
     device: str
     major: int
-    log: Mapping[str, Any]
-    wires: Mapping[str, Any]
+    log: Transports
+    wires: Wires
     may_use_nvls: bool = False
 
 
-def findings(ranks: Sequence[RankTransports]) -> tuple[Finding, ...]:
+def read_log(document: Mapping[str, object]) -> Transports:
+    """What another rank read from its log."""
+    log = Transports(**document)  # type: ignore[arg-type]
+    log.peers = {int(rank): transport for rank, transport in log.peers.items()}
+    return log
+
+
+def findings(ranks: Sequence[RankTransports]) -> list[Finding]:
     """One finding for each id, about all ranks that it is true of."""
-    result = []
-    for judge in (_socket, _peer_access, _through_host, _gpudirect, _nvls):
-        finding = judge(ranks)
-        if finding is not None:
-            result.append(finding)
-    return tuple(result)
+    result = [*_socket(ranks), *_peer_access(ranks)]
+    affected = tuple(rank.rank for rank in ranks if _without_gpudirect(rank))
+    if affected:
+        message = "the network card does not reach the GPU's memory: data pass through the host's"
+        result.append(Finding("gdr-absent", message, affected))
+    affected = tuple(rank.rank for rank in ranks if _without_nvls(rank, ranks))
+    if affected:
+        message = "NCCL does not sum in the NVLink switch (NVLS), which these GPUs could"
+        result.append(Finding("nvls-absent", message, affected))
+    return result
 
 
-def summary(ranks: Sequence[RankTransports]) -> dict[str, Any]:
-    """For the report: what all ranks agree on, and the log of each."""
-    return {
-        "network": _common([rank.log["network"] for rank in ranks]),
-        "gdrdma": _common([rank.log["gdrdma"] for rank in ranks]),
-        "nvls_channels": _common([rank.log["nvls_channels"] for rank in ranks]),
-        "plugins": sorted({name for rank in ranks for name in rank.log["plugins"]}),
-        "ranks": [{"rank": rank.rank, **rank.log} for rank in ranks],
-    }
-
-
-def _common(values: Sequence[Any]) -> Any:
-    """The value if all ranks have the same, else the list of all."""
-    if all(value == values[0] for value in values):
-        return values[0]
-    return list(values)
+def summary(ranks: Sequence[RankTransports]) -> dict[str, object]:
+    """For the report: what all ranks agree on, else the value of each rank; and the log of each."""
+    data: dict[str, object] = {}
+    for name in ("network", "gdrdma", "nvls_channels"):
+        values = [getattr(rank.log, name) for rank in ranks]
+        is_common = all(value == values[0] for value in values)
+        data[name] = values[0] if is_common else values
+    data["plugins"] = sorted({name for rank in ranks for name in rank.log.plugins})
+    data["ranks"] = [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks]
+    return data
 
 
 def _peers(ranks: Sequence[RankTransports]) -> list[tuple[RankTransports, RankTransports, str]]:
@@ -73,26 +80,25 @@ def _peers(ranks: Sequence[RankTransports]) -> list[tuple[RankTransports, RankTr
     by_rank = {rank.rank: rank for rank in ranks}
     connections = []
     for rank in ranks:
-        for peer, transport in rank.log["peers"].items():
-            if int(peer) in by_rank:
-                connections.append((rank, by_rank[int(peer)], transport))
+        for peer, transport in rank.log.peers.items():
+            if peer in by_rank:
+                connections.append((rank, by_rank[peer], transport))
     return connections
 
 
-def _socket(ranks: Sequence[RankTransports]) -> Finding | None:
+def _socket(ranks: Sequence[RankTransports]) -> list[Finding]:
     """TCP between hosts that have a fabric."""
     affected: dict[int, str] = {}
     for sender, receiver, transport in _peers(ranks):
-        if sender.host == receiver.host or not transport.startswith(f"{NET}/{SOCKET}"):
-            continue
-        fabric = _fabric(sender, [rank for rank in ranks if rank.host == sender.host])
-        if fabric:
-            affected[sender.rank] = fabric
+        if sender.host != receiver.host and transport.startswith(f"{NET}/{SOCKET}"):
+            fabric = _fabric(sender, [rank for rank in ranks if rank.host == sender.host])
+            if fabric:
+                affected[sender.rank] = fabric
     if not affected:
-        return None
+        return []
     fabrics = " and ".join(sorted(set(affected.values())))
     message = f"NCCL sends to other hosts by TCP (NET/Socket), although {fabrics} is up"
-    return Finding("transport-socket", message, tuple(affected))
+    return [Finding("transport-socket", message, tuple(affected))]
 
 
 def _fabric(rank: RankTransports, on_host: Sequence[RankTransports]) -> str:
@@ -108,73 +114,54 @@ def _fabric(rank: RankTransports, on_host: Sequence[RankTransports]) -> str:
     return ""
 
 
-def _peer_access(ranks: Sequence[RankTransports]) -> Finding | None:
-    """GPUs that NVLink joins, and that do not use it."""
-    pairs = []
+def _peer_access(ranks: Sequence[RankTransports]) -> list[Finding]:
+    """GPUs that NVLink joins, and that do not use it; GPUs on PCIe that exchange data through the
+    host's memory."""
+    off_nvlink, through_host = [], []
     for sender, receiver, transport in _peers(ranks):
-        if not _joined_by_nvlink(sender, receiver) or transport.startswith(P2P):
+        pair = (sender.rank, receiver.rank, transport)
+        if sender.host != receiver.host:
             continue
-        pairs.append((sender.rank, receiver.rank, transport))
-    return _pairs_finding("p2p-absent", "GPUs with NVLink exchange data by another path", pairs)
-
-
-def _through_host(ranks: Sequence[RankTransports]) -> Finding | None:
-    """GPUs on PCIe that exchange data through the host's memory."""
-    pairs = []
-    for sender, receiver, transport in _peers(ranks):
-        if sender.host != receiver.host or _joined_by_nvlink(sender, receiver):
-            continue
-        if any(name in sender.device for name in WITHOUT_PEER_ACCESS):
-            continue
-        if transport.startswith((SHM, NET)):
-            pairs.append((sender.rank, receiver.rank, transport))
-    problem = "GPUs of one host exchange data through its memory"
-    return _pairs_finding("p2p-through-host", problem, pairs)
+        if _joined_by_nvlink(sender, receiver):
+            if not transport.startswith(P2P):
+                off_nvlink.append(pair)
+        elif transport.startswith((SHM, NET)) and not any(
+            name in sender.device for name in WITHOUT_PEER_ACCESS
+        ):
+            through_host.append(pair)
+    return [
+        *_pairs_finding("p2p-absent", "GPUs with NVLink exchange data by another path", off_nvlink),
+        *_pairs_finding(
+            "p2p-through-host", "GPUs of one host exchange data through its memory", through_host
+        ),
+    ]
 
 
 def _joined_by_nvlink(sender: RankTransports, receiver: RankTransports) -> bool:
-    if sender.host != receiver.host:
-        return False
     gpu = sender.wires["nvlink"].get(sender.uuid)
     return gpu is not None and gpu["links_to"].get(receiver.uuid, 0) > 0
 
 
-def _pairs_finding(id: str, problem: str, pairs: Sequence[tuple[int, int, str]]) -> Finding | None:
+def _pairs_finding(id: str, problem: str, pairs: Sequence[tuple[int, int, str]]) -> list[Finding]:
     """pairs: two ranks, and the transport between them; the message names the first."""
     if not pairs:
-        return None
+        return []
     first, second, transport = pairs[0]
     ranks = {rank for sender, receiver, _ in pairs for rank in (sender, receiver)}
     message = f"{problem}, as ranks {first} and {second}: {transport}"
-    return Finding(id, message, tuple(sorted(ranks)))
+    return [Finding(id, message, tuple(sorted(ranks)))]
 
 
-def _gpudirect(ranks: Sequence[RankTransports]) -> Finding | None:
-    affected = []
-    for rank in ranks:
-        networks = [name for name in rank.log["peers"].values() if name.startswith(NET)]
-        is_rdma = any(SOCKET not in name for name in networks)
-        if is_rdma and rank.log["gdrdma"] is False:
-            affected.append(rank.rank)
-    if not affected:
-        return None
-    message = "the network card does not reach the GPU's memory: data pass through the host's"
-    return Finding("gdr-absent", message, tuple(affected))
+def _without_gpudirect(rank: RankTransports) -> bool:
+    networks = [name for name in rank.log.peers.values() if name.startswith(NET)]
+    return rank.log.gdrdma is False and any(SOCKET not in name for name in networks)
 
 
-def _nvls(ranks: Sequence[RankTransports]) -> Finding | None:
-    affected = []
-    for rank in ranks:
-        local_ranks = [other for other in ranks if other.host == rank.host]
-        can_sum = rank.major >= NVLS_MAJOR and len(local_ranks) >= NVLS_RANKS
-        if not can_sum or not rank.may_use_nvls or not _at_switch(rank):
-            continue
-        if rank.log["nvls_supported"] is False or rank.log["nvls_channels"] == 0:
-            affected.append(rank.rank)
-    if not affected:
-        return None
-    message = "NCCL does not sum in the NVLink switch (NVLS), which these GPUs could"
-    return Finding("nvls-absent", message, tuple(affected))
+def _without_nvls(rank: RankTransports, ranks: Sequence[RankTransports]) -> bool:
+    local_ranks = [other for other in ranks if other.host == rank.host]
+    can_sum = rank.major >= NVLS_MAJOR and len(local_ranks) >= NVLS_RANKS and rank.may_use_nvls
+    is_unused = rank.log.nvls_supported is False or rank.log.nvls_channels == 0
+    return can_sum and is_unused and _at_switch(rank)
 
 
 def _at_switch(rank: RankTransports) -> bool:

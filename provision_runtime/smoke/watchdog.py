@@ -43,7 +43,7 @@ PATIENCE_S = 2.0
 # needs no GIL.
 BACKSTOP_S = 4.0
 
-LATE, OVER, SIGNALED, ABANDONED = "deadline-passed", "time-over", "interrupted", "rank-stuck"
+PASSED, OVER, SIGNALED, ABANDONED = "deadline-passed", "time-over", "interrupted", "rank-stuck"
 # A healthy agent checks its ranks every 5 s (torchrun's --monitor-interval until torch 2.3; later
 # every 0.1 s), and ends at most 4 s later (seen with 4 hosts on 2 busy cores).
 AGENT_GRACE_S = 10.0
@@ -88,7 +88,7 @@ class Watchdog:
         """Sets the next deadline; it is never after the end of the whole run."""
         deadline = time.monotonic() + within_s
         if deadline < self._ends_at:
-            self._limit = (f"{name} within its {within_s:g} s", deadline, LATE)
+            self._limit = (f"{name} within its {within_s:g} s", deadline, PASSED)
         else:
             self._limit = (f"{name} before the time of the whole run", self._ends_at, OVER)
         set_backstop(max(self.remaining_s(), 0) + BACKSTOP_S)

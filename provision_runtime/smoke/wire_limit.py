@@ -7,8 +7,8 @@ more of PCIe; so less than half means that the traffic takes another path. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +30,39 @@ UNKNOWN_RATE_DRIVERS = ("efa",)
 WITHOUT_PEER_ACCESS = ("GeForce",)
 
 
+class NvLinks(TypedDict):
+    """The rates of a GPU's links, and how many of them lead to each other GPU, by UUID."""
+
+    links_gb_s: list[float]
+    links_to: dict[str, int]
+
+
+class PcieLimit(TypedDict):
+    """A GPU's link, by its PCI address."""
+
+    address: str
+    generation: int
+    lanes: int
+    gb_s: float
+
+
+class Port(TypedDict):
+    """A port of an RDMA card."""
+
+    gb_s: float
+    driver: str
+    link_layer: str
+
+
+class Wires(TypedDict):
+    """What `facts.wires.collect` returns: NVLinks by UUID, rates of network interfaces by name."""
+
+    nvlink: dict[str, NvLinks]
+    pcie: list[PcieLimit]
+    ports: list[Port]
+    interfaces: dict[str, float]
+
+
 @dataclass(frozen=True)
 class WireLimit:
     """gb_s: what the wire carries in one direction; least_share: what a healthy ring reaches."""
@@ -46,12 +79,12 @@ class WireLimit:
 
 @dataclass(frozen=True)
 class HostWires:
-    """One host's part of the ring: its name, the GPUs of its ranks (UUID and PCI address), and what
-    facts.wires.collect returned there. `interface`: the one that TCP would use."""
+    """One host's part of the ring: its name, the GPUs of its ranks (UUID and PCI address), and its
+    wires. `interface`: the one that TCP would use."""
 
     host: str
     gpus: tuple[tuple[str, str], ...]
-    wires: Mapping[str, Any]
+    wires: Wires
     interface: str = ""
     device: str = ""
 
@@ -101,7 +134,7 @@ def _nvlink_gb_s(host: HostWires) -> float | None:
     return min(rates)
 
 
-def _all_joined(uuids: Sequence[str], nvlink: Mapping[str, Any]) -> bool:
+def _all_joined(uuids: Sequence[str], nvlink: Mapping[str, NvLinks]) -> bool:
     """Whether NVLinks join all these GPUs: bridges join pairs only."""
     reached, pending = {uuids[0]}, [uuids[0]]
     while pending:
@@ -114,14 +147,10 @@ def _all_joined(uuids: Sequence[str], nvlink: Mapping[str, Any]) -> bool:
 
 def _pcie_limit(host: HostWires, from_bytes: int) -> WireLimit | None:
     by_address = {link["address"]: link for link in host.wires["pcie"]}
-    links = [by_address.get(address) for _, address in host.gpus]
-    slowest = None
-    for link in links:
-        if link is None:
-            return None
-        if slowest is None or link["gb_s"] < slowest["gb_s"]:
-            slowest = link
-    assert slowest is not None
+    addresses = [address for _, address in host.gpus]
+    if not by_address.keys() >= set(addresses):
+        return None
+    slowest = min((by_address[address] for address in addresses), key=lambda link: link["gb_s"])
     name = (
         f"PCIe {slowest['generation']} x{slowest['lanes']} of the GPU at {slowest['address']}"
         f" of {host.host}"
@@ -137,16 +166,12 @@ def _out_of_host(host: HostWires, hosts: int) -> WireLimit | None:
         return None
     if ports:
         rates = sorted((port["gb_s"] for port in ports), reverse=True)[: len(host.gpus)]
-        gb_s = sum(rates)
         name = f"{len(rates)} RDMA port{'s' if len(rates) > 1 else ''} of {host.host}"
-        network = WireLimit(name, gb_s, LEAST_SHARE, from_bytes)
+        network = WireLimit(name, sum(rates), LEAST_SHARE, from_bytes)
         pcie = _pcie_limit(host, from_bytes)
-        if pcie is None:
+        if pcie is None or pcie.gb_s * len(host.gpus) >= network.gb_s:
             return network
-        all_gpus = pcie.gb_s * len(host.gpus)
-        if all_gpus < gb_s:
-            return WireLimit(pcie.wire, all_gpus, LEAST_SHARE, from_bytes)
-        return network
+        return replace(pcie, gb_s=pcie.gb_s * len(host.gpus))
     rate = host.wires["interfaces"].get(host.interface)
     if rate is None:
         return None

@@ -31,6 +31,14 @@ RANK_VARIABLES = (
 FindingKey = tuple[str, str, tuple[int, ...]]
 
 
+def findings_of(report: model.Report) -> set[FindingKey]:
+    return {
+        (phase.name, finding.id, tuple(finding.ranks))
+        for phase in report.phases
+        for finding in phase.findings
+    }
+
+
 class SmokeRun:
     """A finished smoke test: its exit, its lines and its report."""
 
@@ -45,11 +53,7 @@ class SmokeRun:
 
     @property
     def findings(self) -> set[FindingKey]:
-        return {
-            (phase.name, finding.id, tuple(finding.ranks))
-            for phase in self.report.phases
-            for finding in phase.findings
-        }
+        return findings_of(self.report)
 
     def message(self, id: str) -> str:
         return next(
@@ -85,6 +89,12 @@ def patient(arguments: Sequence[str]) -> list[str]:
 def environment() -> dict[str, str]:
     foreign = (*RANK_VARIABLES, "PYTHONPATH")
     return {name: value for name, value in os.environ.items() if name not in foreign}
+
+
+def variables_of(rank: int, port: int) -> dict[str, str]:
+    """The variables of one of two ranks of this host that are started apart."""
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    return {**shared, "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)}
 
 
 def smoke(

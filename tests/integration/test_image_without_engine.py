@@ -143,6 +143,9 @@ def test_unprivileged_offline_build_gives_the_same_image(
         f"--reuid={NOBODY}",
         f"--regid={NOBODY}",
         "--clear-groups",
+        # It may read the sources, wherever their clone lies.
+        "--inh-caps=+dac_read_search",
+        "--ambient-caps=+dac_read_search",
     ]
     environment = {
         "PATH": os.environ["PATH"],

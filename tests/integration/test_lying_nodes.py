@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.workflow.ship.activation import Activation
+from provision.workflow.ship.activation import ActivationRun
 from provision.workflow.ship.stages import ShipOptions
 from provision_runtime.comm import processes
 from tests.integration.conftest import Home, first_in_ci, make_home
@@ -173,7 +173,7 @@ def test_a_ship_goes_on_without_nodes_that_lie(
     for name in lies:
         assert reached[name].startswith("unknown:") and reached[name].endswith(":bad-reply")
 
-    activation = Activation(
+    activation = ActivationRun(
         nodes.selection(), NAME, SOURCE, ShipOptions(minimum="2", retries=0), None, Notes()
     )
     activation.select(toy.key, activation.ask_history())

@@ -12,7 +12,7 @@ import pytest
 
 from provision.cluster.inventory import NodeSelection
 from provision.workflow.ship import journal as ship_journal
-from provision.workflow.ship.activation import Activation
+from provision.workflow.ship.activation import ActivationRun
 from provision.workflow.ship.stages import ShipOptions
 from provision_runtime.node import store_lock
 from provision_runtime.node.store import Store
@@ -207,9 +207,9 @@ def test_activate_activates_nothing_after_ctrl_c(
     assert nodes.active() == {"n1": None, "n2": None}
 
 
-def switch(nodes: SimulatedNodes, key: str | None) -> Activation:
+def switch(nodes: SimulatedNodes, key: str | None) -> ActivationRun:
     """Activate a key, or the one before."""
-    run = Activation(nodes.selection(), NAME, SOURCE, ShipOptions(), None, Notes())
+    run = ActivationRun(nodes.selection(), NAME, SOURCE, ShipOptions(), None, Notes())
     histories = run.ask_history()
     key = key or run.previous_key(histories)
     if key:
@@ -350,7 +350,9 @@ def test_a_shared_store_gets_one_copy_and_all_nodes_use_it(
         assert run.distribution.sent_bytes == image.size
         assert run.distribution.copies_between_nodes == 0
         assert (nodes.store("one") / NAME).readlink().name == packed.key
-    switched = Activation(nodes.selection(), NAME, SOURCE, ShipOptions(shared=True), None, Notes())
+    switched = ActivationRun(
+        nodes.selection(), NAME, SOURCE, ShipOptions(shared=True), None, Notes()
+    )
     histories = switched.ask_history()
     switched.select(first.key, histories)
     switched.switch(first.key)

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,16 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from provision_runtime.comm.addresses import free_port
 from tests.integration import smoke_process
-from tests.integration.smoke_process import FOLDER, PYTHON, SmokeRun, environment, smoke
+from tests.integration.smoke_process import (
+    FOLDER,
+    PYTHON,
+    SmokeRun,
+    environment,
+    smoke,
+    variables_of,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -86,23 +93,9 @@ print({str(copy)!r} in files, libraries.nccl_file(files))"""
 def test_impossible_shadowing_is_refused_before_the_start(tmp_path: Path) -> None:
     if own_nccl():
         pytest.skip(f"the torch of {PYTHON} has a libnccl to shadow")
-    command = [
-        PYTHON,
-        str(FOLDER),
-        "smoke",
-        "--out",
-        str(tmp_path / "out"),
-        "--inject",
-        "shadow-nccl:0",
-    ]
-    result = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=smoke_process.TIMEOUT_S,
-        env=environment(),
-        check=False,
-    )
+    command = [PYTHON, str(FOLDER), "smoke", "--out", str(tmp_path / "out")]
+    command += ["--inject", "shadow-nccl:0"]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
     assert result.returncode == 2
     assert "this torch has no libnccl file" in result.stderr
     assert not (tmp_path / "out").exists()
@@ -174,14 +167,10 @@ def test_gpu_sharing_is_allowed_with_gloo_only(
 
 
 def test_enforced_cpu_quota_is_reported() -> None:
-    group = (
-        Path(
-            "/sys/fs/cgroup/cpu"
-            if Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
-            else "/sys/fs/cgroup"
-        )
-        / f"test-{os.getpid()}"
-    )
+    root = Path("/sys/fs/cgroup")
+    if (root / "cpu" / "cpu.cfs_quota_us").exists():
+        root /= "cpu"
+    group = root / f"test-{os.getpid()}"
     try:
         group.mkdir()
         limit = group / ("cpu.cfs_quota_us" if (group / "cpu.cfs_quota_us").exists() else "cpu.max")
@@ -204,30 +193,12 @@ def test_enforced_cpu_quota_is_reported() -> None:
 def test_two_torch_installations_are_drift(tmp_path: Path) -> None:
     if OTHER_PYTHON is None:
         pytest.skip("name a second interpreter, with another torch, in PROVISION_TEST_OTHER_PYTHON")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    world = {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    command = [
-        str(FOLDER),
-        "smoke",
-        "--out",
-        str(tmp_path),
-        "--profile",
-        "quick",
-        "--backend",
-        "gloo",
-        *FACTS_OF_ALL,
-    ]
+    port = free_port()
+    command = [str(FOLDER), "smoke", "--out", str(tmp_path), "--quick", "--backend", "gloo"]
     ranks = [
         subprocess.Popen(
-            [python, *command],
-            env={**environment(), **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            [python, *command, *FACTS_OF_ALL],
+            env={**environment(), **variables_of(rank, port)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )

@@ -33,72 +33,38 @@ ENDING: list[tuple[str, str, FindingKey]] = [
     ("die:1:facts", "--only rendezvous", ("facts", "rank-died", (1,))),
     ("die:1:rendezvous", "--only rendezvous", ("rendezvous", "rank-died", (1,))),
     ("die:0:barrier", "--only barrier", ("barrier", "rank-died", (0,))),
-    ("die:1:collectives", "--only collectives", ("collectives", "rank-died", (1,))),
-    ("die:1:compute", "--only compute", ("compute", "rank-died", (1,))),
-    ("die:1:ddp", "--only ddp", ("ddp", "rank-died", (1,))),
-    ("die:1:filesystem", "--only filesystem", ("filesystem", "rank-died", (1,))),
-    ("die:1:checkpoint", "--only checkpoint", ("checkpoint", "rank-died", (1,))),
     ("raise:0:collectives", "--only collectives", ("collectives", "backend-error", (0,))),
     ("raise:1:ddp", "--only ddp", ("ddp", "backend-error", (1,))),
     ("stop:0:facts", "--deadline rendezvous=4", ("facts", "rank-stopped", (0,))),
     ("stop:1:facts", "--deadline rendezvous=4", ("facts", "rank-stopped", (1,))),
-    ("stop:0:barrier", "--only barrier --deadline barrier=4", ("barrier", "rank-stopped", (0,))),
-    (
-        "stop:1:collectives",
-        "--only collectives --deadline collectives=4",
-        ("collectives", "rank-stopped", (1,)),
-    ),
-    ("stop:1:ddp", "--only ddp --deadline ddp=4", ("ddp", "rank-stopped", (1,))),
-    (
-        "stop:1:filesystem",
-        "--only filesystem --deadline filesystem=4",
-        ("filesystem", "rank-stopped", (1,)),
-    ),
-    (
-        "stop:1:checkpoint",
-        "--only checkpoint --deadline checkpoint=4",
-        ("checkpoint", "rank-stopped", (1,)),
-    ),
     ("hang:1:rendezvous", "--deadline rendezvous=4", ("rendezvous", "rank-stuck", (1,))),
-    (
-        "hang:0:collectives",
-        "--only collectives --deadline collectives=4",
-        ("collectives", "rank-stuck", (0,)),
-    ),
-    (
-        "skip-barrier:1",
-        "--only barrier --deadline barrier=4",
-        ("barrier", "collective-skipped", (1,)),
-    ),
-    (
-        "other-collective:1",
-        "--only collectives --deadline collectives=6",
-        ("collectives", "collective-mismatch", (1,)),
-    ),
     ("absent:1", "--deadline rendezvous=4", ("rendezvous", "rank-missing", (1,))),
     ("busy-port", "--deadline rendezvous=6", ("rendezvous", "port-busy", (0,))),
     ("disk-full:1", "--only filesystem", ("filesystem", "disk-full", (1,))),
     ("unwritable:0", "--only filesystem", ("filesystem", "folder-unwritable", (0,))),
     ("unmounted:1", "--only checkpoint", ("checkpoint", "folder-unmounted", (1,))),
-    (
-        "unresolvable-master",
-        "--deadline rendezvous=12",
-        ("rendezvous", "master-unresolvable", BOTH),
-    ),
 ]
+for phase in ("collectives", "compute", "ddp", "filesystem", "checkpoint"):
+    ENDING.append((f"die:1:{phase}", f"--only {phase}", (phase, "rank-died", (1,))))
+# These are found when the phase's time is up.
+for fault, phase, seconds, id, ranks in (
+    ("stop:0:barrier", "barrier", 4, "rank-stopped", (0,)),
+    ("stop:1:collectives", "collectives", 4, "rank-stopped", (1,)),
+    ("stop:1:ddp", "ddp", 4, "rank-stopped", (1,)),
+    ("stop:1:filesystem", "filesystem", 4, "rank-stopped", (1,)),
+    ("stop:1:checkpoint", "checkpoint", 4, "rank-stopped", (1,)),
+    ("hang:0:collectives", "collectives", 4, "rank-stuck", (0,)),
+    ("skip-barrier:1", "barrier", 4, "collective-skipped", (1,)),
+    ("other-collective:1", "collectives", 6, "collective-mismatch", (1,)),
+    ("unresolvable-master", "rendezvous", 12, "master-unresolvable", BOTH),
+):
+    ENDING.append((fault, f"--only {phase} --deadline {phase}={seconds}", (phase, id, ranks)))
 # These leave the run going, so one run shows several.
 LASTING: list[tuple[tuple[str, ...], set[FindingKey]]] = [
     (
         (
-            "other-torch:1",
-            "small-shm:0",
-            "user-site:1",
-            "clock-skew:1",
-            "slow-rank:0",
-            "wrong-value:1",
-            "wrong-product:0",
-            "wrong-shape:1",
-            "flip-bit",
+            *("other-torch:1", "small-shm:0", "user-site:1", "clock-skew:1", "slow-rank:0"),
+            *("wrong-value:1", "wrong-product:0", "wrong-shape:1", "flip-bit"),
         ),
         {
             ("facts", "environment-drift", BOTH),
@@ -164,28 +130,17 @@ def test_nonfatal_faults_are_named(
 
 
 def test_every_fault_has_a_test() -> None:
-    kinds = {fault.split(":")[0] for fault, _, _ in ENDING} | {
-        fault.split(":")[0] for faults, _ in LASTING for fault in faults
-    }
-    # shadow-nccl, only where torch has a libnccl of its own, is in test_smoke_facts, wrong-product
-    # in test_smoke_compute.
-    assert kinds | {"shadow-nccl", "wrong-product"} == set(options.FAULTS)
+    faults = [fault for fault, _, _ in ENDING] + [name for names, _ in LASTING for name in names]
+    # shadow-nccl, only where torch has a libnccl file, is in test_smoke_facts.
+    assert {fault.split(":")[0] for fault in faults} | {"shadow-nccl"} == set(options.FAULTS)
+    # Watching differs between phases: in some a rank waits for the others, in some it does not.
     died_in = {expected[0] for fault, _, expected in ENDING if fault.startswith("die:")}
-    assert died_in == set(
-        options.PHASES
-    )  # whose watching differs: in some a rank waits for the others, in some it does not
+    assert died_in == set(options.PHASES)
 
 
 def test_mismatch_reports_both_call_sites(tmp_path: Path) -> None:
-    run = smoke(
-        tmp_path,
-        "--inject",
-        "other-collective:1",
-        "--only",
-        "collectives",
-        "--deadline",
-        "collectives=6",
-    )
+    arguments = "--inject other-collective:1 --only collectives --deadline collectives=6"
+    run = smoke(tmp_path, *arguments.split())
     message = run.message("collective-mismatch")
     assert " on rank 0 (" in message
     assert message.count(".py:") == 4
@@ -197,7 +152,7 @@ def test_stuck_rank_leaves_its_stack_calls_and_place(tmp_path: Path) -> None:
         last_state = json.loads((tmp_path / f"rank{rank}.last-state.json").read_text())
         assert last_state == run.phases["barrier"].data["last_states"][str(rank)]
         assert any(function in frame for frame in last_state["stack"])
-        assert last_state["calls"][-1][0] == last_state["position"]["collectives"]
+        assert last_state["calls"][-1]["number"] == last_state["position"]["collectives"]
 
 
 def test_owner_of_a_busy_port_is_named(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -21,28 +23,20 @@ from tests.integration.smoke_process import (
     TIMEOUT_S,
     FindingKey,
     environment,
+    findings_of,
     left_over,
+    variables_of,
 )
 
 BOTH = (0, 1)
-Variables = dict[str, str] | None
 
-
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.mounts,
-]
+pytestmark = [pytest.mark.torch, pytest.mark.mounts]
 
 
 def own_mounts(script: str) -> list[str]:
     """Run what follows after the script, in a mount namespace of its own. $folder is the target folder."""
     return [
-        "unshare",
-        "--mount",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
+        *["unshare", "--mount", "--propagation", "private", "sh", "-c"],
         f'set -e; {script}; exec "$@"',
         "sh",
     ]
@@ -53,18 +47,13 @@ def start(
     folder: Path,
     before: list[str],
     *arguments: str,
-    variables: dict[str, str] | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
     usual = [
         "--out",
         str(out),
-        "--quick",
-        "--ranks",
-        "2",
-        "--backend",
-        "gloo",
-        "--folder",
+        *["--quick", "--ranks", "2", "--backend", "gloo", "--folder"],
         str(folder),
     ]
     return subprocess.Popen(
@@ -72,7 +61,7 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**environment(), "folder": str(folder), **(variables or {})},
+        env={**environment(), "folder": str(folder), **variables},
         cwd="/",
     )
 
@@ -81,28 +70,9 @@ def slow_disk(seconds: float) -> list[str]:
     """Run what follows with every fsync delayed in the kernel."""
     delay = f"inject=fsync:delay_enter={int(seconds * 1e6)}"
     return [
-        "strace",
-        "-f",
-        "--seccomp-bpf",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        "trace=fsync",
-        "-e",
+        *["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e"],
         delay,
     ]
-
-
-def place(rank: int, port: int) -> dict[str, str]:
-    """The variables of one of two ranks that are started apart."""
-    shared = {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    return {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
 
 
 needs_strace = pytest.mark.needs("strace")
@@ -119,13 +89,7 @@ def finish(out: Path, *children: subprocess.Popen[str]) -> tuple[model.Report, s
     assert left_over(out) == []
     assert (out / "report.json").exists(), outputs
     report = model.loads((out / "report.json").read_text())
-    leftovers = {
-        (phase.name, finding.id, tuple(finding.ranks))
-        for phase in report.phases
-        for finding in phase.findings
-        if phase.name != "facts"
-    }
-    return report, leftovers
+    return report, {key for key in findings_of(report) if key[0] != "facts"}
 
 
 FOLDERS = [
@@ -240,18 +204,13 @@ def test_other_folder_is_distinguished_from_missing_mount(
     port = free_port()
     before = [own_mounts('mount -t tmpfs none "$folder"'), []]
     children = [
-        start(out, folder, before[rank], "--only", "filesystem", variables=place(rank, port))
+        start(out, folder, before[rank], "--only", "filesystem", variables=variables_of(rank, port))
         for rank in range(2)
     ]
     written, findings = finish(out, *children)
     assert findings == {("filesystem", "folder-unmounted", (1,))}
-    message = next(
-        finding.message
-        for phase in written.phases
-        for finding in phase.findings
-        if finding.id == "folder-unmounted"
-    )
-    assert f"tmpfs none mounted at {folder} on rank 0" in message
+    [phase] = [phase for phase in written.phases if phase.name == "filesystem"]
+    assert f"tmpfs none mounted at {folder} on rank 0" in phase.message
     assert list(folder.iterdir()) == []
 
 
@@ -261,17 +220,7 @@ def test_folder_vanishes_during_the_run(tmp_path: Path) -> None:
     """Unmounted by another process as soon as the phase has begun to work in it; strace makes the disk slow enough for that."""
     out, folder = tmp_path / "out", tmp_path / "folder"
     watch = 'mount -t tmpfs none "$folder"; (while [ -z "$(ls -A "$folder")" ]; do sleep 0.05; done; umount -l "$folder") >&- 2>&- &'
-    before = [
-        "unshare",
-        "--mount",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        f'{watch}\nexec "$@"',
-        "sh",
-        *slow_disk(0.5),
-    ]
+    before = [*own_mounts(f"{watch}\n:"), *slow_disk(0.5)]
     _, findings = finish(out, start(out, folder, before, "--only", "filesystem"))
     assert findings == {("filesystem", "folder-unmounted", BOTH)}
     assert list(folder.iterdir()) == []
@@ -283,8 +232,8 @@ def test_slow_disk_on_one_rank(tmp_path: Path) -> None:
     out, folder, port = tmp_path / "out", tmp_path / "folder", free_port()
     only = ("--only", "filesystem")
     children = [
-        start(out, folder, [], *only, variables=place(0, port)),
-        start(out, folder, slow_disk(2.6), *only, variables=place(1, port)),
+        start(out, folder, [], *only, variables=variables_of(0, port)),
+        start(out, folder, slow_disk(2.6), *only, variables=variables_of(1, port)),
     ]
     written, findings = finish(out, *children)
     assert (findings, written.verdict) == ({("filesystem", "folder-slow", (1,))}, "warn")

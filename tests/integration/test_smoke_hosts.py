@@ -15,6 +15,7 @@ from tests.integration.smoke_process import (
     PYTHON,
     TIMEOUT_S,
     environment,
+    findings_of,
     left_over,
     patient,
     slowness,
@@ -147,14 +148,6 @@ def read(out: Path, host: VirtualHost) -> model.Report:
     return model.loads((out / host.name / "report.json").read_text())
 
 
-def findings(report: model.Report) -> set[tuple[str, str, tuple[int, ...]]]:
-    return {
-        (phase.name, finding.id, tuple(finding.ranks))
-        for phase in report.phases
-        for finding in phase.findings
-    }
-
-
 def wait_for(child: subprocess.Popen[str], text: str) -> None:
     assert child.stdout is not None
     assert any(text in line for line in child.stdout), "it ended before"
@@ -173,7 +166,7 @@ def test_several_hosts_pass(network: VirtualNetwork, tmp_path: Path) -> None:
         for host in network.hosts
         if (tmp_path / host.name / "report.json").exists()
     ]
-    assert (loaded.verdict, findings(loaded)) == ("pass", set())
+    assert (loaded.verdict, findings_of(loaded)) == ("pass", set())
     assert sorted(loaded.hosts) == [host.name for host in network.hosts]
 
 
@@ -185,7 +178,7 @@ def test_lost_link_is_named_in_time(network: VirtualNetwork, tmp_path: Path, cut
     outputs = finish(children)
     assert all(child.returncode for child in children), outputs
     report = read(tmp_path, network.hosts[0])
-    assert findings(report) == {("barrier", "rank-silent", (1,))}, outputs
+    assert findings_of(report) == {("barrier", "rank-silent", (1,))}, outputs
     assert network.hosts[1].name in report.phases[2].message
     # The other side says on its own terminal what it saw.
     assert "fail     barrier" in outputs[1]
@@ -250,7 +243,7 @@ def test_live_rank_behind_a_lost_link_is_known_from_the_shared_folder(
     outputs = finish(children)
     assert f"{network.hosts[1].name} no longer reaches the store" in outputs[1]
     report = model.loads((out / "report.json").read_text())
-    assert findings(report) == {("barrier", "link-lost", (1,))}, outputs
+    assert findings_of(report) == {("barrier", "link-lost", (1,))}, outputs
 
 
 @pytest.mark.exhaustive
@@ -262,7 +255,9 @@ def test_lost_link_of_the_store_host_is_named_by_both_sides(
     network.hosts[0].run("ip", "link", "set", "eth0", "down")
     outputs = finish(children)
     for rank, host in enumerate(network.hosts):
-        assert findings(read(tmp_path, host)) == {("barrier", "rank-silent", (1 - rank,))}, outputs
+        assert findings_of(read(tmp_path, host)) == {("barrier", "rank-silent", (1 - rank,))}, (
+            outputs
+        )
 
 
 @pytest.mark.exhaustive
@@ -272,7 +267,9 @@ def test_lost_host_is_named(network: VirtualNetwork, tmp_path: Path) -> None:
     network.hosts[1].run("ip", "link", "set", "eth0", "down")
     network.hosts[1].kill()
     outputs = finish(children)
-    assert findings(read(tmp_path, network.hosts[0])) == {("barrier", "rank-silent", (1,))}, outputs
+    assert findings_of(read(tmp_path, network.hosts[0])) == {("barrier", "rank-silent", (1,))}, (
+        outputs
+    )
 
 
 @pytest.mark.parametrize(
@@ -300,7 +297,7 @@ def test_torchrun_ends_when_a_host_is_lost(
     assert left_over(tmp_path) == []
     for rank in {0, 1} - ({lost_host} if how == "gone" else set()):
         report = read(tmp_path, network.hosts[rank])
-        assert findings(report) == {("barrier", "rank-silent", (1 - rank,))}, outputs
+        assert findings_of(report) == {("barrier", "rank-silent", (1 - rank,))}, outputs
         assert network.hosts[1 - rank].name in report.phases[2].findings[0].message
 
 
@@ -331,9 +328,9 @@ def test_blocked_port_is_reported_by_the_blocked_rank(
     )
     children = start_ranks(network, tmp_path, "--deadline", f"rendezvous={DEADLINE_S}")
     outputs = finish(children)
-    assert findings(read(tmp_path, network.hosts[0])) == {("rendezvous", "rank-missing", (1,))}, (
-        outputs
-    )
+    assert findings_of(read(tmp_path, network.hosts[0])) == {
+        ("rendezvous", "rank-missing", (1,))
+    }, outputs
     assert id in outputs[1], outputs[1]
     assert "rank 1" in outputs[1]
 
@@ -356,5 +353,7 @@ def test_wrong_interface_is_named(
     children = start_ranks(network, tmp_path, variables={1: {"GLOO_SOCKET_IFNAME": interface}})
     outputs = finish(children)
     report = read(tmp_path, network.hosts[0])
-    assert {(phase, name) for phase, name, _ in findings(report)} == {("rendezvous", id)}, outputs
-    assert {rank for _, _, named in findings(report) for rank in named} == set(ranks)
+    assert {(phase, name) for phase, name, _ in findings_of(report)} == {("rendezvous", id)}, (
+        outputs
+    )
+    assert {rank for _, _, named in findings_of(report) for rank in named} == set(ranks)

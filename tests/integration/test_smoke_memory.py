@@ -21,18 +21,18 @@ from tests.integration.smoke_process import (
     rank_process,
     slowness,
 )
+from tests.unit.runtime.smoke.builders import rank_env
 
 MIB = 1 << 20
 RANK = """
 import sys
 from pathlib import Path
 from provision_runtime.smoke import last_states
+from provision_runtime.smoke.postmortem import Location
 from provision_runtime.comm.processes import this_process
 from provision_runtime.facts import oom
-from dataclasses import asdict
 
-counter = asdict(oom.this_counter())
-location = {"phase": "ddp", "host": "h", "process": this_process(), "run": "run", "oom": counter}
+location = Location("ddp", "h", this_process(), sys.argv[2], oom.this_counter())
 last_states.write_location(Path(sys.argv[1]), 0, location)
 memory = [bytearray(1 << 20) for _ in range(1024)]
 """
@@ -88,13 +88,14 @@ def group() -> Iterator[Group]:
 
 def test_memory_that_ran_out_is_named(group: Group, tmp_path: Path) -> None:
     group.set_limit(64 * MIB)
-    rank = [sys.executable, "-c", RANK, str(tmp_path)]
+    env = rank_env(world_size=1)
+    rank = [sys.executable, "-c", RANK, str(tmp_path), env.run]
     status = subprocess.run(rank, preexec_fn=group.join, check=False).returncode
     assert status == -9
-    evidence = last_states.collect_evidence(None, tmp_path, 1, {}, "run")
+    evidence = last_states.collect_evidence(None, tmp_path, env, {})
     (finding,) = postmortem.blame(evidence, 1, "", "")
     assert (finding.id, finding.ranks) == ("rank-oom-killed", (0,))
-    assert finding.message.endswith("rose by 1), last seen in ddp on h")
+    assert finding.message.endswith("rose by 1), last in ddp on h")
 
 
 def test_counter_of_a_group_without_kills_does_not_rise(group: Group) -> None:

@@ -9,7 +9,6 @@ import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -61,8 +60,7 @@ def temporary() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def clean_run(tmp_path_factory: pytest.TempPathFactory, temporary: Path) -> SmokeRun:
     folder = tmp_path_factory.mktemp("clean")
-    usual = ("--ranks", "2", "--backend", "gloo", "--junit", str(folder / "junit.xml"))
-    return smoke(folder / "out 'of' here", *usual, TMPDIR=str(temporary))
+    return smoke(folder / "out 'of' here", TMPDIR=str(temporary))
 
 
 def test_clean_run_passes_and_reports_measurements(clean_run: SmokeRun, temporary: Path) -> None:
@@ -78,7 +76,6 @@ def test_clean_run_passes_and_reports_measurements(clean_run: SmokeRun, temporar
         assert row["busbw_gb_s"] == row["algbw_gb_s"] > 0
     assert run.phases["ddp"].data["gradients"]["max_abs_diff"] < 1e-6
     assert sorted(path.name for path in run.out.iterdir()) == [
-        "nccl-tests.json",
         "rank0.log",
         "rank1.log",
         "report.json",
@@ -89,10 +86,6 @@ def test_measurements_appear_on_the_page_and_fit_the_schema(clean_run: SmokeRun)
     schema = json.loads((SCHEMAS / "smoke-report.schema.json").read_text())
     path = clean_run.out / "report.json"
     Draft202012Validator(schema).validate(json.loads(path.read_text()))
-
-    cases = list(ElementTree.parse(clean_run.out.parent / "junit.xml").iter("testcase"))
-    assert [case.get("name") for case in cases] == list(PHASES)
-    assert {child.tag for case in cases for child in case} & {"failure", "error"} == set()
 
     page = report.build_page([report.load(path)])
     curve = next(
@@ -182,7 +175,7 @@ def test_killed_launcher_ends_its_ranks_without_a_success(
 def test_stopped_rank_is_named_and_ended(tmp_path: Path) -> None:
     run = smoke(tmp_path, "--inject", "stop:1:barrier", "--deadline", f"barrier={DEADLINE_S}")
     assert (run.status, run.failed) == (1, ["barrier"])
-    assert "rank 1: its process is stopped, last seen in barrier" in run.phases["barrier"].message
+    assert "rank 1: its process is stopped, last in barrier" in run.phases["barrier"].message
 
 
 @contextmanager

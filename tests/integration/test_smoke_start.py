@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from provision_runtime.comm.addresses import free_port
 from provision_runtime.report import model
-from tests.integration.smoke_process import FOLDER, PYTHON, TIMEOUT_S, environment
+from tests.integration.smoke_process import (
+    FOLDER,
+    PYTHON,
+    TIMEOUT_S,
+    environment,
+    variables_of,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -65,19 +74,9 @@ def test_under_torchrun(copied: Path, tmp_path: Path) -> None:
 
 
 def test_dead_rank_under_torchrun_is_no_success(copied: Path, tmp_path: Path) -> None:
-    command = [
-        PYTHON,
-        *TORCHRUN,
-        *LOOPBACK,
-        str(copied),
-        "smoke",
-        "--out",
-        str(tmp_path / "out"),
-        *CPU_RUN,
-    ]
-    result = subprocess.run(
-        [*command, "--inject", "die:1:barrier"], capture_output=True, timeout=TIMEOUT_S, check=False
-    )
+    command = [PYTHON, *TORCHRUN, *LOOPBACK, str(copied), "smoke", "--out", str(tmp_path / "out")]
+    command += [*CPU_RUN, "--inject", "die:1:barrier"]
+    result = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
     report = model.loads((tmp_path / "out" / "report.json").read_text())
     # On a busy machine the launcher takes longer to end than the ranks wait for it; they kill it then.
     assert result.returncode in (1, -signal.SIGKILL)
@@ -87,15 +86,11 @@ def test_dead_rank_under_torchrun_is_no_success(copied: Path, tmp_path: Path) ->
 
 @pytest.mark.exhaustive
 def test_slurm_variables(copied: Path, tmp_path: Path) -> None:
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        start(
-            tmp_path / "out",
-            [PYTHON, str(copied)],
-            variables={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
+    port, ranks = free_port(), []
+    for rank in range(2):
+        variables = variables_of(rank, port)
+        del variables["LOCAL_WORLD_SIZE"]
+        ranks.append(start(tmp_path / "out", [PYTHON, str(copied)], variables=variables))
     assert passes(tmp_path / "out", *ranks).hosts == [os.uname().nodename]
 
 
@@ -113,32 +108,20 @@ def test_no_network_and_unresolvable_host_name(copied: Path, tmp_path: Path) -> 
 def test_busy_port_is_replaced(tmp_path: Path) -> None:
     """The launcher in a process of its own, given a port first on which somebody listens."""
     script = """
-import argparse, socket, sys
+import socket, sys
 from provision_runtime.smoke import launcher, options
 arguments = ["smoke", *sys.argv[1:]]
-parser = argparse.ArgumentParser()
-options.add_arguments(parser)
 busy = socket.create_server(("", 0))
 ports = [launcher.free_port(), busy.getsockname()[1]]
-status = launcher.launch(options.from_namespace(parser.parse_args(arguments[1:])), arguments, ports.pop)
+status = launcher.launch(options.parse(arguments[1:]), arguments, ports.pop)
 sys.exit(status if not ports else "the busy port was not tried")
 """
     command = [PYTHON, "-c", script, "--out", str(tmp_path), "--ranks", "2", *CPU_RUN]
-    root = str(FOLDER.parent)
-    child = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=root,
-        env=environment(),
-    )
-    passes(tmp_path, child)
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    passes(tmp_path, subprocess.Popen(command, cwd=FOLDER.parent, env=environment(), **pipes))
 
 
 def test_facts_of_a_real_torch(copied: Path) -> None:
-    import json
-
     completed = subprocess.run(
         [PYTHON, str(copied), "facts"], capture_output=True, text=True, check=True
     )
@@ -148,9 +131,3 @@ def test_facts_of_a_real_torch(copied: Path) -> None:
     if result["torch"]["cuda"] is not None:
         assert result["torch"]["nccl"]["loaded"] is not None
         assert result["torch"]["arch_list"] != []
-
-
-def free_port() -> int:
-    from provision_runtime.comm.addresses import free_port
-
-    return free_port()

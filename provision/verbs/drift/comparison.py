@@ -151,7 +151,7 @@ DEFINITIONS: tuple[FactDefinition, ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeFacts:
+class ObservedNode:
     """What one node has. unread: the reason for each fact that could not be read."""
 
     values: dict[str, Value]
@@ -159,7 +159,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expectation:
+class ExpectedNode:
     """What nodes must have, by fact, whatever their majority has. source: the file that says so."""
 
     source: str
@@ -201,7 +201,7 @@ class ComparedFact:
 
 
 def compare(
-    nodes: Mapping[str, NodeFacts], expectation: Expectation | None = None
+    nodes: Mapping[str, ObservedNode], expectation: ExpectedNode | None = None
 ) -> list[ComparedFact]:
     """Every fact that any node has or any expectation names."""
     names: dict[str, None] = {definition.name: None for definition in DEFINITIONS}
@@ -235,8 +235,8 @@ def _definitions(names: Mapping[str, None]) -> list[FactDefinition]:
 
 def _compare_fact(
     definition: FactDefinition,
-    nodes: Mapping[str, NodeFacts],
-    expectation: Expectation | None,
+    nodes: Mapping[str, ObservedNode],
+    expectation: ExpectedNode | None,
 ) -> ComparedFact | None:
     """None if no node has it, or failed to read it."""
     name = definition.name

@@ -20,7 +20,7 @@ from provision.resolver import spec as specs
 from provision.verbs.drift import record as drift_record
 from provision.verbs.drift import repair as drift_repair
 from provision.verbs.drift import survey as drift
-from provision.verbs.drift.comparison import DISTRIBUTION, FILES, INSTALLED, Expectation
+from provision.verbs.drift.comparison import DISTRIBUTION, FILES, INSTALLED, ExpectedNode
 from provision.verbs.drift.survey import DriftRequest
 from provision.workflow.context import Context, refuse_mistyped_name
 from provision.workflow.evidence import evidence_file, load_evidence
@@ -53,7 +53,7 @@ def compare_nodes(
     return drift_record.compose(survey, expectation, written_at)
 
 
-def read_expectation(context: Context, target: str, *, deep: bool) -> Expectation:
+def read_expectation(context: Context, target: str, *, deep: bool) -> ExpectedNode:
     """What nodes must have: by a pack, everything in it; by a passport, its lock, and the driver and
     glibc that it needs.
 
@@ -78,14 +78,14 @@ def read_expectation(context: Context, target: str, *, deep: bool) -> Expectatio
         )
     environment = passport.get("environment", {})
     minimum = {"driver": environment.get("driver_floor"), "glibc": environment.get("glibc")}
-    return Expectation(
+    return ExpectedNode(
         source=str(path),
         exact={"lock": passport["lock"]["sha256"]},
         minimum={fact: version for fact, version in minimum.items() if version},
     )
 
 
-def _expected_of_pack(pack: Pack, deep: bool) -> Expectation:
+def _expected_of_pack(pack: Pack, deep: bool) -> ExpectedNode:
     sidecar = pack.sidecar
     exact = {
         INSTALLED: pack.key,
@@ -96,7 +96,7 @@ def _expected_of_pack(pack: Pack, deep: bool) -> Expectation:
         digest = entry["digest" if deep else "shallow_digest"]
         exact[DISTRIBUTION + name] = drift.describe_distribution(entry["version"], digest)
     minimum = {"driver": sidecar["driver_min"], "glibc": sidecar["glibc_min"]}
-    return Expectation(
+    return ExpectedNode(
         source=str(pack.sidecar_path),
         exact=exact,
         minimum={fact: version for fact, version in minimum.items() if version},

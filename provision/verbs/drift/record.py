@@ -15,7 +15,7 @@ from provision.core.documents import DriftFact, DriftNode, DriftRecord
 from provision.verbs.drift.comparison import (
     CLOCK_TOLERANCE_S,
     ComparedFact,
-    Expectation,
+    ExpectedNode,
     NodeVerdict,
 )
 from provision.verbs.drift.survey import DriftSurvey
@@ -23,7 +23,7 @@ from provision.verbs.drift.survey import DriftSurvey
 KIND, SCHEMA = "drift", 1
 
 
-def compose(survey: DriftSurvey, expectation: Expectation | None, written_at: str) -> DriftRecord:
+def compose(survey: DriftSurvey, expectation: ExpectedNode | None, written_at: str) -> DriftRecord:
     """The document of a survey. written_at: ISO 8601."""
     failures = {}
     notes = _notes(survey)

@@ -24,8 +24,8 @@ from provision.verbs.drift.comparison import (
     INSTALLED,
     SETTING,
     ComparedFact,
-    Expectation,
-    NodeFacts,
+    ExpectedNode,
+    ObservedNode,
     Value,
     clock_offsets,
     compare,
@@ -85,7 +85,7 @@ class DriftSurvey:
 def survey(
     selection: NodeSelection,
     request: DriftRequest,
-    expectation: Expectation | None = None,
+    expectation: ExpectedNode | None = None,
     on_reply: Callable[[NodeReply[DriftFacts]], None] | None = None,
 ) -> DriftSurvey:
     """Both rounds, and the comparison. on_reply: called with each reply of the first round."""
@@ -128,7 +128,7 @@ def _first_round(
     selection: NodeSelection,
     request: DriftRequest,
     on_reply: Callable[[NodeReply[DriftFacts]], None] | None,
-) -> tuple[dict[str, NodeFacts], dict[str, NodeFailure]]:
+) -> tuple[dict[str, ObservedNode], dict[str, NodeFailure]]:
     # Where all nodes read the same files, one of them does it, in the second round.
     digests = not _is_shared(selection, request)
     replies = run_action(
@@ -159,7 +159,7 @@ def _first_round(
         for fact in _facts_of_node(values, digests=digests):
             if fact not in values:
                 unread.setdefault(fact, "the node does not say it")
-        nodes[name] = NodeFacts(values=values, unread=unread)
+        nodes[name] = ObservedNode(values=values, unread=unread)
     return nodes, failures
 
 
@@ -180,7 +180,7 @@ def _location(selection: NodeSelection, request: DriftRequest) -> dict[str, obje
     }
 
 
-def _nodes_by(fact: str, nodes: Mapping[str, NodeFacts]) -> dict[str, list[str]]:
+def _nodes_by(fact: str, nodes: Mapping[str, ObservedNode]) -> dict[str, list[str]]:
     """Nodes with the same environment: by its digest, or by its key if they share one store."""
     groups: dict[str, list[str]] = {}
     for name, facts in nodes.items():
@@ -229,10 +229,10 @@ def describe_distribution(version: str, digest: str) -> str:
 
 
 def _add_distributions(
-    nodes: Mapping[str, NodeFacts],
+    nodes: Mapping[str, ObservedNode],
     groups: Mapping[str, Sequence[str]],
     details: Mapping[str, Distributions],
-    expectation: Expectation | None,
+    expectation: ExpectedNode | None,
 ) -> None:
     """Add those distributions that are not the same everywhere to the facts of each node."""
     expected = expectation.exact if expectation else {}

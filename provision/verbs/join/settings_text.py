@@ -18,7 +18,8 @@ def joined_settings(lab: Lab) -> str:
     folders = {**lab.folders, "envs": lab.envs}
     for key, path in sorted(folders.items()):
         lines.append(f"{key}: {json.dumps(str(path))}\n")
-    if lab.mirrors:
-        lines.append("mirrors:\n")
-        lines += [f"- {json.dumps(text)}\n" for text in lab.mirrors]
+    for key, texts in (("mirrors", lab.mirrors), ("smoke", lab.smoke)):
+        if texts:
+            lines.append(f"{key}:\n")
+            lines += [f"- {json.dumps(text)}\n" for text in texts]
     return "".join(lines)

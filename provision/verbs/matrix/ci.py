@@ -32,7 +32,7 @@ class Workflow:
     """A CI workflow, or what its first job hands to the others; and where the jobs would run today."""
 
     text: str
-    assignments: tuple[ci.Assignment, ...]
+    assignments: tuple[ci.RunnerAssignment, ...]
     summary: str
 
 
@@ -77,7 +77,7 @@ def jobs(context: Context, request: WorkflowRequest) -> Workflow:
 
 def _assign(
     context: Context, request: WorkflowRequest, file: ci.RunnersFile
-) -> tuple[ci.Assignment, ...]:
+) -> tuple[ci.RunnerAssignment, ...]:
     """The jobs of each environment. Raises one error for all environments that do not resolve."""
     assignments = []
     for target in list(_targets(context)):
@@ -88,7 +88,7 @@ def _assign(
     return tuple(assignments)
 
 
-def _jobs(assigned: Sequence[ci.Assignment]) -> list[ci.Job]:
+def _jobs(assigned: Sequence[ci.RunnerAssignment]) -> list[ci.Job]:
     jobs: list[ci.Job] = []
     for assignment in assigned:
         jobs += assignment.jobs

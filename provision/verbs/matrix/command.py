@@ -22,7 +22,7 @@ from provision.cli.verb import context_of, print_outcomes, verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from provision.ci import Assignment, Job, WorkflowFormat
+    from provision.ci import Job, RunnerAssignment, WorkflowFormat
     from provision.cli.console import Console
 
 
@@ -210,7 +210,7 @@ def ci(
 
 
 def _document(
-    assignments: Sequence[Assignment], text: str, output: Path | None
+    assignments: Sequence[RunnerAssignment], text: str, output: Path | None
 ) -> dict[str, object]:
     jobs, untested = [], {}
     for assignment in assignments:

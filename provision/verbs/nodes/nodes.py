@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from provision.cluster import actions
-from provision.cluster.fitness import EnvironmentNeeds, NodeReport, judge
+from provision.cluster.fitness import EnvironmentNeeds, NodeFitness, judge
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.remote import merge_same_nodes, run_action
 from provision.core.types import Progress
@@ -19,7 +19,7 @@ class NodesReport:
     """What `provision nodes check` found. environment: None if no environment was named."""
 
     environment: str | None
-    nodes: tuple[NodeReport, ...]
+    nodes: tuple[NodeFitness, ...]
 
     @property
     def is_fit(self) -> bool:

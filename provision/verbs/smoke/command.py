@@ -13,6 +13,8 @@ from provision.cli.spec_options import build_request, settings_option
 from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from provision.cli.console import Console
     from provision.core.types import Place
     from provision.workflow.context import Context
@@ -93,7 +95,17 @@ node_options = option_group(
         help="Test nothing: print a script for Slurm's HealthCheckProgram or Prolog.",
     ),
 )
-PLACES: dict[str, tuple[Place, ...]] = {
+# What only tests over nodes take, by parameter; --on first, which the others need.
+NODE_OPTIONS = {
+    "on": "--on",
+    "inventory": "--inventory",
+    "count": "--nodes",
+    "pairs": "--pairs",
+    "drain": "--drain",
+    "drain_max": "--drain-max",
+    "queue_s": "--queue-timeout",
+}
+TARGETS: dict[str, tuple[Place, ...]] = {
     "prefix": ("prefix",),
     "image": ("image",),
     "both": ("prefix", "image"),
@@ -105,8 +117,8 @@ PLACES: dict[str, tuple[Place, ...]] = {
 @prefix_option
 @click.option(
     "--in",
-    "place",
-    type=click.Choice(list(PLACES)),
+    "target",
+    type=click.Choice(list(TARGETS)),
     help="What to test.  [default: prefix]",
 )
 @click.option(
@@ -125,7 +137,7 @@ def smoke(
     name: str,
     envs: Path | None,
     prefix: Path | None,
-    place: str | None,
+    target: str | None,
     junit: Path | None,
     **options: Any,
 ) -> int:
@@ -135,18 +147,21 @@ def smoke(
     --on the ranks run on nodes of a cluster.
     """
     from provision.cli.smoke_output import smoke_lines
-    from provision.workflow.smoke import smoke as command
+    from provision.workflow.smoke import smoke as workflow
     from provision.workflow.smoke.runner import failures
 
     if options.pop("health_check"):
-        return _print_health_check(console, name, prefix, options)
-    nodes = _nodes_request(envs, options)
+        from provision.verbs.smoke.health_check import health_check_script
+
+        script = health_check_script(name, prefix, options["inventory"], options["drain_max"])
+        console.result("smoke-health-check", {"script": script}, script.splitlines())
+        return 0
+    nodes = _nodes_request(envs, options, local={"--in": target, "--junit": junit})
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
     if nodes is not None:
-        _refuse_on_nodes({"--in": place, "--junit": junit})
         return _smoke_nodes(console, context, request, nodes)
-    results = command.smoke(context, request, PLACES[place or "prefix"], junit)
+    results = workflow.smoke(context, request, TARGETS[target or "prefix"], junit)
     lines = []
     for result in results:
         lines += smoke_lines(result, brief=console.shows_all_on_terminal)
@@ -154,48 +169,37 @@ def smoke(
     return 1 if failures(results) else 0
 
 
-def _nodes_request(envs: Path | None, options: dict[str, Any]) -> NodesRequest | None:
-    """What is requested of nodes, taken out of the options; None for a test of this machine."""
+def _nodes_request(
+    envs: Path | None, options: dict[str, Any], local: Mapping[str, object]
+) -> NodesRequest | None:
+    """What is requested of nodes, taken out of the options; None for a test of this machine.
+
+    local: options for tests of this machine.
+    """
     from provision.core.errors import InvalidSpec
     from provision.workflow.smoke.nodes import NodesRequest
 
-    names = ("on", "inventory", "count", "pairs", "drain", "drain_max", "queue_s")
-    node_options = {name: options.pop(name) for name in names}
-    node_options = {
-        name: value for name, value in node_options.items() if value not in (None, False)
-    }
-    if not node_options:
+    stated = {}
+    for name, option in NODE_OPTIONS.items():
+        value = options.pop(name)
+        if value not in (None, False):
+            stated[name] = value
+            if "on" not in stated:
+                raise InvalidSpec(
+                    f"{option} is for tests over nodes.", advice="Name them with --on."
+                )
+    if not stated:
         return None
-    if "on" not in node_options:
-        flags = {"count": "nodes", "queue_s": "queue-timeout"}
-        flag = next(iter(node_options))
-        option = flags.get(flag, flag.replace("_", "-"))
-        raise InvalidSpec(f"--{option} is for tests over nodes.", advice="Name them with --on.")
-    selected = {name: node_options.pop(name, None) for name in ("on", "inventory")}
-    if "drain_max" in node_options and not node_options.get("drain"):
-        raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
-    node_options["pairs"] = bool(node_options.get("pairs") or node_options.get("drain"))
-    return NodesRequest(selection=selection_of(envs, selected), **node_options)
-
-
-def _print_health_check(
-    console: Console, name: str, prefix: Path | None, options: dict[str, Any]
-) -> int:
-    from provision.verbs.smoke.health_check import health_check_script
-
-    script = health_check_script(name, prefix, options["inventory"], options["drain_max"])
-    console.result("smoke-health-check", {"script": script}, script.splitlines())
-    return 0
-
-
-def _refuse_on_nodes(options: dict[str, Any]) -> None:
-    from provision.core.errors import InvalidSpec
-
-    for option, value in options.items():
+    for option, value in local.items():
         if value is not None:
             raise InvalidSpec(
                 f"{option} is for tests of this machine, not for nodes.", advice="Leave it out."
             )
+    if "drain_max" in stated and "drain" not in stated:
+        raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
+    selected = {name: stated.pop(name, None) for name in ("on", "inventory")}
+    stated["pairs"] = "pairs" in stated or "drain" in stated
+    return NodesRequest(selection=selection_of(envs, selected), **stated)
 
 
 def _smoke_nodes(
@@ -203,11 +207,11 @@ def _smoke_nodes(
 ) -> int:
     from provision.cli.console import output_width
     from provision.verbs.smoke.output import smoke_nodes_lines
-    from provision.workflow.smoke import nodes as smoke_nodes
-    from provision.workflow.smoke import nodes_report as smoke_nodes_report
+    from provision.workflow.smoke.nodes import smoke_nodes
+    from provision.workflow.smoke.nodes_report import document
     from provision_runtime.report.model import succeeded
 
-    result = smoke_nodes.smoke_nodes(context, request, nodes)
+    result = smoke_nodes(context, request, nodes)
     lines = smoke_nodes_lines(result, output_width())
-    console.result("smoke-nodes", smoke_nodes_report.document(result), lines)
+    console.result("smoke-nodes", document(result), lines)
     return 0 if succeeded(result.verdict) else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from provision.adapters import clustershell
@@ -10,39 +11,42 @@ from provision.cli.smoke_output import phase_lines
 from provision.cluster.failures import REASONS
 from provision.workflow.smoke.isolation import Isolation
 from provision.workflow.smoke.nodes_report import NodeRow, NodesResult, node_rows
+from provision_runtime.report import model
 from provision_runtime.report.table import name_ranks
 from provision_runtime.report.text import format_count
 
 
 def smoke_nodes_lines(result: NodesResult, width: int | None = None) -> list[str]:
     """width: of the terminal."""
-    rows = node_rows(result)
-    lines = wrap_line(_title(result), width)
-    if result.whole is not None:
-        if result.whole.report is not None:
-            lines += phase_lines(result.whole.report, "  ")
-        if result.whole.problem:
-            lines += wrap_line(f"  {result.whole.problem}", width)
-    lines += ["", *_node_lines(rows, width)]
-    sentences = [*_advice_lines(result), *_search_lines(result), *_drain_lines(result)]
+    setting = [format_count(len(result.tested), "node")]
+    phases: list[str] = []
+    whole = result.whole
+    if whole is not None:
+        setting.append(format_count(sum(map(len, whole.ranks.values())), "rank"))
+        if whole.report is not None:
+            setting.append(f"{whole.report.backend} on {whole.report.device}")
+            phases = phase_lines(model.document(whole.report), "  ")
+        if whole.problem:
+            phases += wrap_line(f"  {whole.problem}", width)
+    if result.job:
+        setting.append(f"job {result.job}")
+    title = f"smoke test on {result.selection.text}: {result.verdict} ({', '.join(setting)})"
+    lines = [*wrap_line(title, width), *phases, "", *_node_lines(node_rows(result), width)]
+    # What to do about nodes that could not be tested.
+    reasons = dict.fromkeys(failure.reason for failure in result.failures.values())
+    sentences = [f"  {reason} -> {REASONS[reason].advice}" for reason in reasons]
+    if result.isolation is not None:
+        sentences += _search_lines(result, result.isolation)
+    if result.drain is not None:
+        drained = [f"drained {node}: {reason}" for node, reason in result.drain.drained.items()]
+        drained += [f"not drained {node}: {why}" for node, why in result.drain.not_drained.items()]
+        sentences += drained or ["drained: none"]
     if result.without_folder:
-        phases = " and ".join(result.without_folder)
-        sentences.append(f"not tested: {phases}; they need --set folder=DIR, which all nodes share")
+        names = " and ".join(result.without_folder)
+        sentences.append(f"not tested: {names}; they need --set folder=DIR, which all nodes share")
     for sentence in sentences:
         lines += wrap_line(sentence, width)
     return [*lines, f"evidence: {result.evidence}"]
-
-
-def _title(result: NodesResult) -> str:
-    setting = [format_count(len(result.tested), "node")]
-    if result.whole is not None:
-        setting.append(format_count(sum(map(len, result.whole.ranks.values())), "rank"))
-        report = result.whole.report
-        if report is not None:
-            setting.append(f"{report['backend']} on {report['device']}")
-    if result.job:
-        setting.append(f"job {result.job}")
-    return f"smoke test on {result.selection.text}: {result.verdict} ({', '.join(setting)})"
 
 
 def _node_lines(rows: Sequence[NodeRow], width: int | None) -> list[str]:
@@ -57,38 +61,18 @@ def _node_lines(rows: Sequence[NodeRow], width: int | None) -> list[str]:
         text = members[0].message
         if findings:
             text = f"{', '.join(findings)}: {text}"
-        ranks = [rank for row in members for rank in row.ranks]
-        nodes = clustershell.fold([row.node for row in members])
-        cells.append((nodes, state, _ranks(ranks), text))
-    head = ("node", "state", "ranks", "finding")
-    return table(cells, head, width=width).splitlines()
+        ranks = sorted(rank for row in members for rank in row.ranks)
+        names = name_ranks(ranks).partition(" ")[2] if ranks else ""
+        cells.append((clustershell.fold([row.node for row in members]), state, names, text))
+    return table(cells, ("node", "state", "ranks", "finding"), width=width).splitlines()
 
 
-def _advice_lines(result: NodesResult) -> list[str]:
-    """What to do about nodes that could not be tested."""
-    reasons = dict.fromkeys(failure.reason for failure in result.failures.values())
-    return [f"  {reason} -> {REASONS[reason].advice}" for reason in reasons]
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return name_ranks(sorted(ranks)).removeprefix("ranks ").removeprefix("rank ") if ranks else ""
-
-
-def _search_lines(result: NodesResult) -> list[str]:
-    isolation = result.isolation
-    if isolation is None:
-        return []
+def _search_lines(result: NodesResult, isolation: Isolation) -> list[str]:
     lines = [""]
-    for each in result.rounds:
-        verdicts = [group.verdict for group in each.results.values()]
-        counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
+    for tested in result.rounds:
+        counts = Counter(group.verdict for group in tested.results.values())
         text = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-        lines.append(f"tested {each.purpose}: {text}")
-    return lines + _conclusion(isolation, len(result.tested))
-
-
-def _conclusion(isolation: Isolation, count: int) -> list[str]:
-    lines = []
+        lines.append(f"tested {tested.purpose}: {text}")
     if isolation.bad_nodes:
         lines.append(f"bad: {clustershell.fold(isolation.bad_nodes)}")
     for first, second in isolation.bad_links:
@@ -97,7 +81,7 @@ def _conclusion(isolation: Isolation, count: int) -> list[str]:
         lines.append(f"fail only together: {clustershell.fold(nodes)}")
     if isolation.suspects:
         suspects = clustershell.fold(isolation.suspects)
-        if len(isolation.suspects) == count == 2:
+        if len(isolation.suspects) == len(result.tested) == 2:
             lines.append(f"{suspects} pass alone: the link is bad, or the network of one of them")
         else:
             lines.append(f"fail with others, cause unknown: {suspects}")
@@ -106,11 +90,3 @@ def _conclusion(isolation: Isolation, count: int) -> list[str]:
     if isolation.passing:
         lines.append(f"pass together: {clustershell.fold(isolation.passing)}")
     return lines
-
-
-def _drain_lines(result: NodesResult) -> list[str]:
-    if result.drain is None:
-        return []
-    lines = [f"drained {node}: {reason}" for node, reason in result.drain.drained.items()]
-    lines += [f"not drained {node}: {why}" for node, why in result.drain.not_drained.items()]
-    return lines or ["drained: none"]

@@ -13,7 +13,7 @@ from provision.workflow.ship.states import NodeState
 from provision_runtime.node.results import History
 
 
-class Activation(StageRun):
+class ActivationRun(StageRun):
     """One run that switches nodes between the environments that they have."""
 
     def ask_history(self) -> dict[str, History]:

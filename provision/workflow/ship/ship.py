@@ -21,7 +21,7 @@ from provision.core.file_locks import environment_lock
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
 from provision.workflow.ship import journal as ship_journal
-from provision.workflow.ship.activation import Activation
+from provision.workflow.ship.activation import ActivationRun
 from provision.workflow.ship.journal import JournalHeader, RecordedShipment, ShipJournal, Verb
 from provision.workflow.ship.registry_shipment import RegistryShipment
 from provision.workflow.ship.shipment import Shipment
@@ -157,7 +157,7 @@ def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) 
             advice=f"Keys look like {name}-0123456789ab: the folders in `envs` on the nodes.",
         )
     with _recorded_run(context, verb, request, key or "") as run:
-        activation = Activation(
+        activation = ActivationRun(
             request.selection,
             name,
             run.identity,

@@ -1,7 +1,7 @@
 """Which of the nodes that a search called bad are taken out of service. Pure.
 
 A node is drained only for a fault of its own that was measured: a deadline that passed may mean a
-slow file system, and what is wrong with an environment is mended by shipping it again. More bad
+slow file system, and what is wrong with an environment is repaired by shipping it again. More bad
 nodes than the limit usually have one cause, so then none is drained.
 """
 

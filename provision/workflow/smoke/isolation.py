@@ -128,10 +128,10 @@ class _Search:
         bad = self._bad()
         untested = [node for node in self.nodes if self._is_untested(node)]
         settled = {*bad, *untested, *self._good(), *self._passing}
-        suspects = [node for node in self.nodes if node not in settled]
         if len(self.nodes) == 1:
             # Alone is all that this node can be; nothing contradicts its own result.
-            suspects = []
+            settled.update(self.nodes)
+        suspects = [node for node in self.nodes if node not in settled]
         return Isolation(
             bad_nodes=tuple(node for node in self.nodes if node in bad),
             bad_links=tuple(self._bad_links),
@@ -143,7 +143,7 @@ class _Search:
 
     def _tested(self, purpose: str, groups: Sequence[Group]) -> Mapping[Group, GroupVerdict]:
         self._test_again(
-            purpose, [each for each in groups if frozenset(each) not in self._verdicts]
+            purpose, [group for group in groups if frozenset(group) not in self._verdicts]
         )
         return {group: self._latest(group) for group in groups}
 
@@ -156,15 +156,13 @@ class _Search:
     def _latest(self, group: Group) -> GroupVerdict:
         return self._verdicts[frozenset(group)][-1]
 
-    def _pairs(self, node: str) -> Iterator[tuple[str, GroupVerdict]]:
-        """The partners with which a node was tested, and the verdicts."""
+    def _partners(self, node: str, verdict: GroupVerdict | None = None) -> set[str]:
+        """The partners with which a node was tested, or had this verdict."""
+        partners: set[str] = set()
         for group, verdicts in self._verdicts.items():
-            if len(group) == 2 and node in group:
-                (partner,) = group - {node}
-                yield partner, verdicts[-1]
-
-    def _partners(self, node: str, verdict: GroupVerdict) -> set[str]:
-        return {partner for partner, result in self._pairs(node) if result == verdict}
+            if len(group) == 2 and node in group and verdict in (None, verdicts[-1]):
+                partners |= group - {node}
+        return partners
 
     def _good(self) -> set[str]:
         """Nodes that passed with another one."""
@@ -184,11 +182,8 @@ class _Search:
         return bad
 
     def _is_untested(self, node: str) -> bool:
-        if (
-            frozenset([node]) in self._verdicts
-            and len(self.nodes) > 1
-            and self._latest((node,)) == "unknown"
-        ):
+        alone = self._verdicts.get(frozenset([node]), ["pass"])[-1]
+        if len(self.nodes) > 1 and alone == "unknown":
             return True
         return len(self._partners(node, "unknown")) >= MAX_UNKNOWN and node not in self._good()
 
@@ -214,7 +209,7 @@ class _Search:
             free = list(suspects)
         paired: set[str] = set()
         for node in suspects:
-            tried = {partner for partner, _ in self._pairs(node)}
+            tried = self._partners(node)
             if node in paired or len(tried) >= MAX_PARTNERS:
                 continue
             for partner in free:
@@ -250,11 +245,11 @@ class _Search:
             group = failing[0]
         return group
 
-    def _reduced(self, part: Group, others: Group) -> Group:
-        """Part of `part` that still fails together with the others."""
+    def _reduced(self, part: Group, complement: Group) -> Group:
+        """Part of `part` that still fails together with the complement."""
         while len(part) > 1:
             for half in _halves(part):
-                group = (*half, *others)
+                group = (*half, *complement)
                 if self._tested(HALVES, [group])[group] == "fail":
                     part = half
                     break

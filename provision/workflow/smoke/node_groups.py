@@ -11,19 +11,19 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import cast
 
 from provision.cluster import actions
+from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure, message_line
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.remote import NodeReply, run_action, transport
-from provision.core.schema import schema_error
 from provision.core.types import Verdict
 from provision.workflow.smoke.isolation import Group, GroupVerdict
-from provision_runtime.node.results import RanksResult
+from provision.workflow.smoke.runner import parse_report
+from provision_runtime.node.results import Assignment, RanksResult
 from provision_runtime.report import model
 
-STAGE = "smoke"
 PREPARE_S = 60.0
 # What a node may take beyond the test's own time limit: Python, and torch from a cold disk.
 STARTING_S = 120.0
@@ -32,6 +32,10 @@ RANKS_WITHOUT_GPU = 2
 DEPUTY = 1
 # What a rank reports only because another one is gone.
 CONSEQUENCES = ("backend-error", "store-lost")
+
+
+# What the nodes' ranks left, by node.
+Results = Mapping[str, RanksResult]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +66,18 @@ class GroupFinding:
 class GroupResult:
     """The test of one group. ranks: which node has which.
 
-    report: the smoke report; None if no rank wrote a valid one. failures: nodes that did not
-    answer. problem: why the verdict is unknown, if the report does not say it.
+    report: None if no rank wrote a valid one. failures: nodes that did not respond. problem: why the
+    verdict is unknown, if the report does not show it.
     """
 
     group: Group
     verdict: Verdict
     ranks: Mapping[str, tuple[int, ...]]
-    report: Mapping[str, Any] | None = None
+    report: model.Report | None = None
     findings: tuple[GroupFinding, ...] = ()
     failures: Mapping[str, NodeFailure] = field(default_factory=dict)
     problem: str = ""
-    logs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    logs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def isolation_verdict(self) -> GroupVerdict:
@@ -81,45 +85,24 @@ class GroupResult:
 
 
 def prepare(
-    nodes: Sequence[Node], defaults: NodeDefaults, environments: Sequence[PurePosixPath]
-) -> tuple[dict[str, PreparedNode], dict[str, NodeFailure]]:
-    """Which nodes have the environment in one of these folders, and why the others cannot be
-    tested."""
-    arguments = {
-        "environments": [str(folder) for folder in environments],
-        "rules": defaults.rules,
-    }
-    answers = run_action(
-        nodes,
-        actions.SMOKE_PREPARE,
-        arguments,
-        stage="prepare",
-        timeout_s=PREPARE_S,
-        defaults=defaults,
+    nodes: Sequence[Node],
+    defaults: NodeDefaults,
+    environments: Sequence[PurePosixPath],
+    action: Action[ResultT],
+) -> list[NodeReply[ResultT]]:
+    """Find an environment on nodes, in one of these folders."""
+    arguments = {"environments": list(map(str, environments)), "rules": defaults.rules}
+    return run_action(
+        nodes, action, arguments, stage="prepare", timeout_s=PREPARE_S, defaults=defaults
     )
-    prepared, failures = {}, {}
-    for answer in answers:
-        if answer.failure is not None:
-            failures[answer.node.name] = answer.failure
-        elif answer.result is not None:
-            prepared[answer.node.name] = PreparedNode(node=answer.node, **answer.result)
-    return prepared, failures
 
 
 def python_failures(
     nodes: Sequence[Node], defaults: NodeDefaults, environment: PurePosixPath
 ) -> dict[str, NodeFailure]:
     """Why nodes cannot start the Python of an environment: it is not there, or not safe."""
-    arguments = {"environments": [str(environment)], "rules": defaults.rules}
-    answers = run_action(
-        nodes,
-        actions.ENVIRONMENT_PYTHON,
-        arguments,
-        stage="prepare",
-        timeout_s=PREPARE_S,
-        defaults=defaults,
-    )
-    return {answer.node.name: answer.failure for answer in answers if answer.failure is not None}
+    replies = prepare(nodes, defaults, [environment], actions.ENVIRONMENT_PYTHON)
+    return {reply.node.name: reply.failure for reply in replies if reply.failure is not None}
 
 
 def ranks_per_node(
@@ -147,50 +130,48 @@ def run_groups(
     ranks: of each node. arguments: of the smoke test. timeout_s: its own time limit.
     """
     nodes = [prepared[name].node for group in groups for name in group]
-    assignments = {}
+    assignments: dict[str, Assignment] = {}
     for group in groups:
         assignments.update(_assignments(group, prepared, ranks))
     common = {"arguments": list(arguments), "timeout_s": timeout_s + STARTING_S}
 
-    def of_node(node: Node) -> Mapping[str, Any]:
-        own = {node.name: assignments[node.name]}
-        return {**common, "assignments": own, "name": node.name}
-
-    def of_all(_: Node) -> Mapping[str, Any]:
-        return {**common, "assignments": assignments}
+    def arguments_of(node: Node) -> Mapping[str, object]:
+        return {**common, "assignments": {node.name: assignments[node.name]}, "name": node.name}
 
     # A step of Slurm feeds one program to all of its nodes; they look themselves up in it.
     is_step = all(transport(node, defaults) == "srun" for node in nodes)
-    answers = run_action(
+    replies = run_action(
         nodes,
         actions.SMOKE_RUN,
-        of_all(nodes[0]) if is_step else of_node,
-        stage=STAGE,
+        {**common, "assignments": assignments} if is_step else arguments_of,
+        stage="smoke",
         timeout_s=timeout_s + 2 * STARTING_S,
         # All ranks must run at once: none can be left for later.
         defaults=dataclasses.replace(defaults, fanout=len(nodes)),
     )
-    by_name = {answer.node.name: answer for answer in answers}
+    by_name = {reply.node.name: reply for reply in replies}
     results = {}
     for group in groups:
-        group_ranks = {name: _rank_numbers(assignments[name]) for name in group}
+        group_ranks = {}
+        for name in group:
+            first = assignments[name]["first_rank"]
+            group_ranks[name] = tuple(range(first, first + ranks[name]))
         results[group] = judge(group, group_ranks, [by_name[name] for name in group])
     return results
 
 
 def _assignments(
     group: Group, prepared: Mapping[str, PreparedNode], ranks: Mapping[str, int]
-) -> dict[str, dict[str, Any]]:
-    """What each node of a group must know to run its ranks."""
+) -> dict[str, Assignment]:
     head = prepared[group[0]]
-    assignments = {}
+    assignments: dict[str, Assignment] = {}
     first_rank = 0
     for name in group:
         assignments[name] = {
             "python": prepared[name].python,
             "first_rank": first_rank,
             "ranks": ranks[name],
-            "world_size": sum(ranks[each] for each in group),
+            "world_size": sum(ranks[member] for member in group),
             "address": head.address,
             "port": head.port,
         }
@@ -198,33 +179,43 @@ def _assignments(
     return assignments
 
 
-def _rank_numbers(assignment: Mapping[str, Any]) -> tuple[int, ...]:
-    first = assignment["first_rank"]
-    return tuple(range(first, first + assignment["ranks"]))
-
-
 def judge(
-    group: Group, ranks: Mapping[str, tuple[int, ...]], answers: Sequence[NodeReply[RanksResult]]
+    group: Group,
+    ranks: Mapping[str, tuple[int, ...]],
+    replies: Sequence[NodeReply[RanksResult]],
 ) -> GroupResult:
     """The verdict on a group. Only a valid report of all ranks, which all ended well, is a pass."""
-    results = {answer.node.name: answer.result for answer in answers if answer.result is not None}
-    failures = {answer.node.name: answer.failure for answer in answers if answer.failure}
+    results = {}
+    failures = {}
+    silence = ""
+    for reply in replies:
+        name = reply.node.name
+        if reply.result is not None:
+            results[name] = reply.result
+        elif reply.failure is not None:
+            failures[name] = reply.failure
+            silence = silence or f"{name} did not respond: {reply.failure.message}"
     node_of_rank = {rank: name for name, numbers in ranks.items() for rank in numbers}
     report, problem = _main_report(node_of_rank, results)
     findings = _findings(report, node_of_rank, results)
-    verdict: Verdict = "unknown"
     if report is not None:
-        verdict = cast("Verdict", report["verdict"])
-    elif findings:
-        verdict = "fail"
+        verdict = cast("Verdict", report.verdict)
+    else:
+        verdict = "fail" if findings else "unknown"
     if verdict == "unknown":
-        problem = _failure_problem(failures) or problem
+        problem = silence or problem
     elif verdict == "fail":
         problem = ""
     else:
-        problem = _doubt(report or {}, node_of_rank, results, failures)
+        problem = silence or _contradiction(report, node_of_rank, results)
         if problem:
             verdict = "unknown"
+    logs = {}
+    for rank, name in node_of_rank.items():
+        # A node may also have logs under the names of other nodes' ranks.
+        log = f"rank{rank}.log"
+        if name in results and log in results[name]["logs"]:
+            logs[log] = results[name]["logs"][log]
     return GroupResult(
         group=group,
         verdict=verdict,
@@ -233,19 +224,13 @@ def judge(
         findings=tuple(findings),
         failures=failures,
         problem=problem,
-        logs={name: _own_logs(ranks[name], result["logs"]) for name, result in results.items()},
+        logs=logs,
     )
 
 
-def _own_logs(ranks: Sequence[int], logs: Mapping[str, str]) -> dict[str, str]:
-    """Without those that a node has under the names of other nodes' ranks."""
-    names = [f"rank{rank}.log" for rank in ranks]
-    return {name: logs[name] for name in names if name in logs}
-
-
 def _main_report(
-    node_of_rank: Mapping[int, str], results: Mapping[str, RanksResult]
-) -> tuple[Mapping[str, Any] | None, str]:
+    node_of_rank: Mapping[int, str], results: Results
+) -> tuple[model.Report | None, str]:
     """The report of rank 0, or of its deputy, or of the first rank that wrote one; else why there is
     none."""
     names = [node_of_rank[rank] for rank in (0, DEPUTY) if rank in node_of_rank]
@@ -254,45 +239,23 @@ def _main_report(
         report = results[name]["report"] if name in results else None
         if report is None:
             continue
-        problem = _report_problem(report)
-        if not problem:
-            return report, ""
-        problem = f"the report of {name} is not valid: {problem}"
+        try:
+            return parse_report(report), ""
+        except model.ReportUnreadable as error:
+            problem = f"the report of {name} is not valid: {error}"
     for name, result in results.items():
         if result["ended_because"]:
             problem = message_line(f"{name}: {result['ended_because']}")
     return None, problem
 
 
-def _failure_problem(failures: Mapping[str, NodeFailure]) -> str:
-    """What to say about nodes that did not answer; empty if all did."""
-    for name, failure in failures.items():
-        return f"{name} did not answer: {failure.message}"
-    return ""
-
-
-def _report_problem(report: Mapping[str, Any]) -> str:
-    violation = schema_error(report, "smoke-report")
-    if violation is not None:
-        return violation
-    verdicts = [phase["verdict"] for phase in report["phases"]]
-    expected = model.overall(verdicts)
-    if report["verdict"] != expected:
-        return f"its verdict is {report['verdict']}, but that of its phases is {expected}"
-    return ""
-
-
-def _doubt(
-    report: Mapping[str, Any],
-    node_of_rank: Mapping[int, str],
-    results: Mapping[str, RanksResult],
-    failures: Mapping[str, NodeFailure],
+def _contradiction(
+    report: model.Report | None, node_of_rank: Mapping[int, str], results: Results
 ) -> str:
     """Why a report that says pass does not prove it; empty if it does."""
-    if report["world_size"] != len(node_of_rank):
-        return f"the report is of {report['world_size']} ranks instead of {len(node_of_rank)}"
-    if failures:
-        return _failure_problem(failures)
+    if report is None or report.world_size != len(node_of_rank):
+        size = report.world_size if report else 0
+        return f"the report is of {size} ranks instead of {len(node_of_rank)}"
     for rank, name in node_of_rank.items():
         status = results[name]["statuses"].get(str(rank), "unknown")
         if status != 0:
@@ -301,53 +264,48 @@ def _doubt(
 
 
 def _findings(
-    report: Mapping[str, Any] | None,
-    node_of_rank: Mapping[int, str],
-    results: Mapping[str, RanksResult],
+    report: model.Report | None, node_of_rank: Mapping[int, str], results: Results
 ) -> list[GroupFinding]:
     """The findings of the report; then those of ranks that ended without reaching the one that
-    reports; then the crashes that nobody reported."""
+    reports; then the crashes that no rank reported."""
+
+    def finding_of(
+        id: str, verdict: str, phase: str, ranks: Iterable[int], message: str, advice: str
+    ) -> GroupFinding:
+        nodes = dict.fromkeys(node_of_rank[rank] for rank in ranks if rank in node_of_rank)
+        return GroupFinding(
+            id=id,
+            verdict=verdict,
+            phase=phase,
+            nodes=tuple(nodes),
+            message=message_line(message),
+            advice=message_line(advice),
+        )
+
     findings = []
-    for phase in report["phases"] if report else ():
-        for finding in phase["findings"]:
-            findings.append(_group_finding(finding, phase["name"], finding["ranks"], node_of_rank))
+    for phase in report.phases if report else ():
+        for item in phase.findings:
+            findings.append(
+                finding_of(item.id, item.verdict, phase.name, item.ranks, item.message, item.advice)
+            )
     reported = {finding.id for finding in findings}
-    for state in _last_states(results):
-        phase_name = state["position"]["phase"]
-        for finding in state["outcome"]["findings"]:
-            own = finding["ranks"] or [state["rank"]]
-            is_consequence = reported and finding["id"] in CONSEQUENCES
-            if finding["id"] not in reported and not is_consequence:
-                findings.append(_group_finding(finding, phase_name, own, node_of_rank))
-    if not findings:
-        findings += _crashes(results)
-    return findings
+    states = [state for result in results.values() for state in result["states"].values() if state]
+    for state in states:
+        for left in state["outcome"]["findings"]:
+            is_consequence = reported and left["id"] in CONSEQUENCES
+            if left["id"] in reported or is_consequence:
+                continue
+            ranks = left["ranks"] or [state["rank"]]
+            phase_name = state["position"]["phase"]
+            findings.append(
+                finding_of(
+                    left["id"], model.FAIL, phase_name, ranks, left["message"], left["advice"]
+                )
+            )
+    return findings or _crashes(results)
 
 
-def _last_states(results: Mapping[str, RanksResult]) -> list[Mapping[str, Any]]:
-    return [
-        state
-        for result in results.values()
-        for state in result["states"].values()
-        if state is not None
-    ]
-
-
-def _group_finding(
-    finding: Mapping[str, Any], phase: str, ranks: Sequence[int], node_of_rank: Mapping[int, str]
-) -> GroupFinding:
-    nodes = dict.fromkeys(node_of_rank[rank] for rank in ranks if rank in node_of_rank)
-    return GroupFinding(
-        id=finding["id"],
-        verdict=finding.get("verdict", model.FAIL),
-        phase=phase,
-        nodes=tuple(nodes),
-        message=message_line(finding["message"]),
-        advice=message_line(finding["advice"]),
-    )
-
-
-def _crashes(results: Mapping[str, RanksResult]) -> list[GroupFinding]:
+def _crashes(results: Results) -> list[GroupFinding]:
     """Ranks that a signal ended before they could report anything, unless we sent it."""
     findings = []
     for name, result in results.items():

@@ -11,14 +11,14 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 
 from provision.adapters import clustershell
 from provision.adapters.slurm import allocations
 from provision.adapters.slurm import nodes as slurm_nodes
-from provision.cluster.failures import NodeFailure
+from provision.cluster import actions
 from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
 from provision.core.atomic import atomic_write
 from provision.core.errors import CheckFailed, InvalidSpec
@@ -71,24 +71,72 @@ class NodesRequest:
 def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) -> NodesResult:
     """Test an environment on nodes."""
     plan = make_plan(context, request)
-    smoke_request = plan.smoke_request
-    without_folder = _phases_without_folder(smoke_request)
-    smoke_request = dataclasses.replace(smoke_request, skip=(*smoke_request.skip, *without_folder))
-    _check(smoke_request, nodes)
-    smoke_runner.check(smoke_request)
+    test = plan.smoke_request
+    without_folder = _phases_without_folder(test)
+    test = dataclasses.replace(test, skip=(*test.skip, *without_folder))
+    _check(test, nodes)
+    smoke_runner.check(test)
     usable, left_out = _usable_nodes(nodes)
-    out = (smoke_request.out or context.folders.smoke(plan.name)).absolute() / FOLDER
+    out = (test.out or context.folders.smoke(plan.name)).absolute() / FOLDER
     shutil.rmtree(out, ignore_errors=True)  # of an earlier test
     out.mkdir(parents=True)
-    run = _NodesRun(context, plan, smoke_request, nodes, out, without_folder)
-    with _reach(nodes, usable, plan.name, smoke_request) as (defaults, job):
-        result = run.test(usable, left_out, defaults, job)
+    started, started_at = time.monotonic(), datetime.now(timezone.utc)
+    isolated, decision, whole = None, None, None
+    with _reach(nodes, usable, plan.name, test) as (defaults, job):
+        context.progress.say(f"looking for the environment on {format_count(len(usable), 'node')}")
+        prepared, failures = {}, {}
+        folders = _environments(plan, defaults)
+        for reply in groups_smoke.prepare(usable, defaults, folders, actions.SMOKE_PREPARE):
+            name = reply.node.name
+            if reply.failure is not None:
+                failures[name] = reply.failure
+            elif reply.result is not None:
+                prepared[name] = PreparedNode(node=reply.node, **reply.result)
+        run = _NodesRun(context, plan, test, out, prepared, defaults)
+        names = tuple(prepared)
+        if names and nodes.pairs:
+            isolated = isolation.isolate(names, run.test_groups)
+        elif names:
+            run.test_groups(isolation.ALL_TOGETHER, [names])
+        if names:
+            whole = run.rounds[0].results[names]
+        if isolated is not None and nodes.drain:
+            decision = _drain(isolated, run.rounds, left_out, nodes.drain_max)
+    verdict: Verdict = whole.verdict if whole else "unknown"
+    if failures and model.succeeded(verdict):
+        # Nodes that could not be tested are never part of a success.
+        verdict = "unknown"
+    result = NodesResult(
+        name=plan.name,
+        selection=nodes.selection,
+        verdict=verdict,
+        started_at=started_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        duration_s=round(time.monotonic() - started, 3),
+        job=job,
+        tested=tuple(prepared.values()),
+        left_out=tuple(left_out),
+        failures=failures,
+        whole=whole,
+        rounds=tuple(run.rounds),
+        isolation=isolated,
+        drain=decision,
+        without_folder=without_folder,
+        evidence=out,
+    )
     document = smoke_nodes_report.document(result)
     atomic_write(out / REPORT, json.dumps(document, indent=2) + "\n")
     if plan.smoke_request.is_whole:
-        facts = (document["report"] or {}).get("facts", {})
+        facts = whole.report.facts if whole and whole.report else {}
         record_smoke_over_nodes(context, plan, document, facts.get("lock_hash"))
     return result
+
+
+def _environments(plan: Plan, defaults: NodeDefaults) -> list[PurePosixPath]:
+    """Where the environment may be on a node: what was shipped, else this machine's own prefix,
+    which a shared file system has everywhere."""
+    if plan.request.prefix is not None:
+        return [PurePosixPath(plan.request.prefix.absolute())]
+    return [defaults.path / plan.name, PurePosixPath(plan.prefix_path)]
 
 
 def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
@@ -129,10 +177,8 @@ def _check(request: SmokeRequest, nodes: NodesRequest) -> None:
 def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:
     """The nodes to test, and those that their engine has out of service. Of more nodes than
     requested, those that wait for work come first."""
-    usable: list[Node] = []
-    left_out: list[Node] = []
-    for node in request.selection.nodes:
-        (left_out if _is_out_of_service(node) else usable).append(node)
+    left_out = [node for node in request.selection.nodes if _is_out_of_service(node)]
+    usable = [node for node in request.selection.nodes if node not in left_out]
     if not usable:
         states = sorted({node.state for node in left_out})
         raise CheckFailed(
@@ -165,10 +211,9 @@ def _reach(
     """How commands reach the nodes: ssh; for nodes of Slurm a job that holds them meanwhile, unless
     this runs in one. Its number, if it was made here."""
     defaults = request.selection.defaults
-    in_job = slurm_nodes.allocation() is not None
     if not any(node.engine == "slurm" for node in nodes):
         yield defaults, None
-    elif in_job:
+    elif slurm_nodes.allocation() is not None:
         yield dataclasses.replace(defaults, via="srun"), None
     else:
         rounds = ROUNDS if request.pairs else 1
@@ -195,9 +240,9 @@ def _reach(
 
 def _partition(nodes: Sequence[Node]) -> str:
     partitions = sorted({node.partition for node in nodes if node.engine == "slurm"})
-    others = [node.name for node in nodes if node.engine != "slurm"]
-    if len(partitions) > 1 or others:
-        names = [f"partition {name}" for name in partitions] + others[:3]
+    outside = [node.name for node in nodes if node.engine != "slurm"]
+    if len(partitions) > 1 or outside:
+        names = [f"partition {name}" for name in partitions] + outside[:3]
         raise InvalidSpec(
             f"One job of Slurm cannot have nodes of {', '.join(names)}.",
             advice="Select the nodes of one partition.",
@@ -205,148 +250,65 @@ def _partition(nodes: Sequence[Node]) -> str:
     return partitions[0]
 
 
+@dataclass
 class _NodesRun:
-    """One call of the command: its rounds, and the files that they leave."""
+    """The rounds of one test, and the files that they leave."""
 
-    def __init__(
-        self,
-        context: Context,
-        plan: Plan,
-        smoke_request: SmokeRequest,
-        request: NodesRequest,
-        out: Path,
-        without_folder: tuple[str, ...],
-    ) -> None:
-        self._context, self._plan, self._request = context, plan, request
-        self._smoke_request = smoke_request
-        self._out = out
-        self._without_folder = without_folder
-        self._rounds: list[Round] = []
-        self._started = time.monotonic()
-        self._started_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    context: Context
+    plan: Plan
+    test: SmokeRequest
+    out: Path
+    prepared: Mapping[str, PreparedNode]
+    defaults: NodeDefaults
+    rounds: list[Round] = field(default_factory=list)
 
-    def test(
-        self,
-        nodes: Sequence[Node],
-        left_out: Sequence[Node],
-        defaults: NodeDefaults,
-        job: str | None,
-    ) -> NodesResult:
-        self._context.progress.say(f"looking for the environment on {_count(nodes)}")
-        prepared, failures = groups_smoke.prepare(nodes, defaults, self._environments(defaults))
-        isolated: Isolation | None = None
-        decision = None
-        whole = None
-        if prepared:
-            run_groups = self._run_groups(prepared, defaults)
-            names = tuple(prepared)
-            if self._request.pairs:
-                isolated = isolation.isolate(names, run_groups)
-            else:
-                run_groups(isolation.ALL_TOGETHER, [names])
-            whole = self._rounds[0].results[names]
-        if isolated is not None and self._request.drain:
-            decision = self._drain(isolated, left_out)
-        return NodesResult(
-            name=self._plan.name,
-            selection=self._request.selection,
-            verdict=_verdict(whole, failures),
-            started_at=self._started_at,
-            duration_s=round(time.monotonic() - self._started, 3),
-            job=job,
-            tested=tuple(prepared.values()),
-            left_out=tuple(left_out),
-            failures=failures,
-            whole=whole,
-            rounds=tuple(self._rounds),
-            isolation=isolated,
-            drain=decision,
-            without_folder=self._without_folder,
-            evidence=self._out,
+    def test_groups(self, purpose: str, groups: Sequence[Group]) -> Mapping[Group, GroupVerdict]:
+        text = clustershell.fold(groups[0]) if len(groups) == 1 else f"{len(groups)} groups at once"
+        self.context.progress.say(f"testing {purpose}: {text}")
+        test = self.test
+        argv = smoke_runner.arguments(self.plan.resolution, dataclasses.replace(test, ranks=None))
+        if test.folder:
+            argv += ["--folder", str(test.folder.absolute())]
+        argv += _search_deadline(purpose, test)
+        ranks = groups_smoke.ranks_per_node(self.prepared.values(), test.ranks, test.backend)
+        results = groups_smoke.run_groups(
+            groups, self.prepared, ranks, argv, test.timeout_s, self.defaults
         )
-
-    def _environments(self, defaults: NodeDefaults) -> list[PurePosixPath]:
-        """Where the environment may be on a node: what was shipped, else this machine's own prefix,
-        which a shared file system has everywhere."""
-        if self._plan.request.prefix is not None:
-            return [PurePosixPath(self._plan.request.prefix.absolute())]
-        return [defaults.path / self._plan.name, PurePosixPath(self._plan.prefix_path)]
-
-    def _run_groups(
-        self, prepared: Mapping[str, PreparedNode], defaults: NodeDefaults
-    ) -> isolation.RunGroups:
-        request = self._smoke_request
-        ranks = groups_smoke.ranks_per_node(prepared.values(), request.ranks, request.backend)
-        argv = smoke_runner.arguments(
-            self._plan.resolution, dataclasses.replace(request, ranks=None)
-        )
-        if request.folder:
-            argv += ["--folder", str(request.folder.absolute())]
-
-        def run(purpose: str, groups: Sequence[Group]) -> Mapping[Group, GroupVerdict]:
-            self._context.progress.say(_describe_round(purpose, groups))
-            options = argv + _search_deadline(purpose, request)
-            results = groups_smoke.run_groups(
-                groups, prepared, ranks, options, request.timeout_s, defaults
-            )
-            self._rounds.append(Round(purpose=purpose, results=results))
-            self._keep(results)
-            return {group: result.isolation_verdict for group, result in results.items()}
-
-        return run
-
-    def _keep(self, results: Mapping[Group, GroupResult]) -> None:
-        """Write reports and logs of a round into the evidence folder."""
-        number = len(self._rounds)
+        self.rounds.append(Round(purpose=purpose, results=results))
         for index, result in enumerate(results.values(), start=1):
-            folder = self._out / f"{number:02}-{index:03}"
-            folder.mkdir()
-            (folder / "nodes.txt").write_text("\n".join(result.group) + "\n")
-            if result.report is not None:
-                text = json.dumps(result.report, indent=2) + "\n"
-                (folder / smoke_runner.REPORT).write_text(text)
-            for logs in result.logs.values():
-                for name, text in logs.items():
-                    (folder / name).write_text(text)
+            _write_evidence(result, self.out / f"{len(self.rounds):02}-{index:03}")
+        return {group: result.isolation_verdict for group, result in results.items()}
 
-    def _drain(self, found: Isolation, left_out: Sequence[Node]) -> DrainDecision:
-        results = [result for each in self._rounds for result in each.results.values()]
-        decision = drain_policy.decide(found, results, left_out, self._request.drain_max)
-        drained, refused = {}, {}
-        for node, reason in decision.drained.items():
-            problem = slurm_nodes.drain(node, reason)
-            if problem:
-                refused[node] = problem
-            else:
-                drained[node] = reason
-        return dataclasses.replace(
-            decision, drained=drained, not_drained={**decision.not_drained, **refused}
-        )
+
+def _write_evidence(result: GroupResult, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "nodes.txt").write_text("\n".join(result.group) + "\n")
+    if result.report is not None:
+        (folder / smoke_runner.REPORT).write_text(model.dumps(result.report))
+    for name, text in result.logs.items():
+        (folder / name).write_text(text)
+
+
+def _drain(
+    isolated: Isolation, rounds: Sequence[Round], left_out: Sequence[Node], drain_max: int
+) -> DrainDecision:
+    results = [result for tested in rounds for result in tested.results.values()]
+    decision = drain_policy.decide(isolated, results, left_out, drain_max)
+    drained, not_drained = {}, dict(decision.not_drained)
+    for node, reason in decision.drained.items():
+        problem = slurm_nodes.drain(node, reason)
+        if problem:
+            not_drained[node] = problem
+        else:
+            drained[node] = reason
+    return DrainDecision(drained=drained, not_drained=not_drained)
 
 
 def _search_deadline(purpose: str, request: SmokeRequest) -> list[str]:
-    """When all nodes have imported torch once, nobody waits long for one that does not come."""
+    """When all nodes have imported torch once, none waits long for one that does not come."""
     if purpose in (isolation.ALL_TOGETHER, isolation.ALONE, isolation.ALONE_AGAIN):
         return []
-    if any(each.startswith("rendezvous=") or "=" not in each for each in request.deadlines):
-        return []
+    for deadline in request.deadlines:
+        if deadline.startswith("rendezvous=") or "=" not in deadline:
+            return []
     return ["--deadline", f"rendezvous={SEARCH_RENDEZVOUS_S:g}"]
-
-
-def _verdict(whole: GroupResult | None, failures: Mapping[str, NodeFailure]) -> Verdict:
-    """Nodes that could not be tested are never part of a success."""
-    if whole is None:
-        return "unknown"
-    if failures and model.succeeded(whole.verdict):
-        return "unknown"
-    return whole.verdict
-
-
-def _describe_round(purpose: str, groups: Sequence[Group]) -> str:
-    if len(groups) == 1:
-        return f"testing {purpose}: {clustershell.fold(groups[0])}"
-    return f"testing {purpose}: {len(groups)} groups at once"
-
-
-def _count(nodes: Sequence[object]) -> str:
-    return f"{len(nodes)} node" if len(nodes) == 1 else f"{len(nodes)} nodes"

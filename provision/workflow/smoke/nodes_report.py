@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
@@ -64,9 +65,9 @@ class NodeRow:
     anything is."""
 
     node: str
-    host: str
-    ranks: tuple[int, ...]
-    gpus: int | None
+    host: str = ""
+    ranks: tuple[int, ...] = ()
+    gpus: int | None = None
     state: NodeState
     findings: tuple[str, ...] = ()
     message: str = ""
@@ -77,16 +78,10 @@ def node_rows(result: NodesResult) -> list[NodeRow]:
     rows = [_tested_row(result, prepared) for prepared in result.tested]
     for name, failure in result.failures.items():
         message = f"{failure.reason}: {failure.message}"
-        rows.append(
-            NodeRow(node=name, host="", ranks=(), gpus=None, state="untested", message=message)
-        )
+        rows.append(NodeRow(node=name, state="untested", message=message))
     for node in result.left_out:
         message = f"{node.state} ({node.reason})" if node.reason else node.state
-        rows.append(
-            NodeRow(
-                node=node.name, host="", ranks=(), gpus=node.gpus, state="left out", message=message
-            )
-        )
+        rows.append(NodeRow(node=node.name, gpus=node.gpus, state="left out", message=message))
     return rows
 
 
@@ -97,10 +92,10 @@ def _tested_row(result: NodesResult, prepared: PreparedNode) -> NodeRow:
     findings = [finding for finding in result.whole.findings if name in finding.nodes]
     message = "; ".join(finding.message for finding in findings)
     if state == "bad":
-        tests = [each for round_ in result.rounds for each in round_.results.values()]
+        tests = [test for tested in result.rounds for test in tested.results.values()]
         main = drain_policy.main_finding(name, tests)
         if main is not None:
-            findings = [main, *(each for each in findings if each.id != main.id)]
+            findings.insert(0, main)
             message = main.message
     if state == "untested" and name in result.whole.failures:
         failure = result.whole.failures[name]
@@ -120,30 +115,37 @@ def _state(name: str, whole: GroupResult, isolation: Isolation | None) -> NodeSt
     if model.succeeded(whole.verdict):
         return "passed"
     if isolation is not None:
-        if name in isolation.bad_nodes:
-            return "bad"
-        if name in isolation.untested:
-            return "untested"
-        if name in isolation.passing:
-            return "passed"
-        if name in isolation.suspects:
-            return "suspect"
-        return "tested"
+        states: dict[NodeState, tuple[str, ...]] = {
+            "bad": isolation.bad_nodes,
+            "untested": isolation.untested,
+            "passed": isolation.passing,
+            "suspect": isolation.suspects,
+        }
+        return next((state for state, nodes in states.items() if name in nodes), "tested")
     if name in whole.failures:
         return "untested"
-    is_named = any(
-        name in finding.nodes and finding.verdict == model.FAIL for finding in whole.findings
-    )
-    return "named" if is_named else "tested"
+    for finding in whole.findings:
+        if name in finding.nodes and finding.verdict == model.FAIL:
+            return "named"
+    return "tested"
 
 
-def document(result: NodesResult) -> dict[str, Any]:
+def document(result: NodesResult) -> dict[str, object]:
     """The report, by provision/schemas/smoke-nodes.schema.json."""
-    isolation, drain = result.isolation, result.drain
+    isolation, drain, whole = result.isolation, result.drain, result.whole
     tests = []
-    for round_ in result.rounds:
-        tests += [_test(round_.purpose, each) for each in round_.results.values()]
-    return {
+    for tested in result.rounds:
+        for group in tested.results.values():
+            tests.append(
+                {
+                    "purpose": tested.purpose,
+                    "nodes": group.group,
+                    "verdict": group.verdict,
+                    "problem": group.problem,
+                    "findings": [dataclasses.asdict(finding) for finding in group.findings],
+                }
+            )
+    content = {
         "schema": SCHEMA,
         "kind": KIND,
         "name": result.name,
@@ -152,29 +154,12 @@ def document(result: NodesResult) -> dict[str, Any]:
         "started_at": result.started_at,
         "duration_s": result.duration_s,
         "verdict": result.verdict,
-        "nodes": [_as_lists(dataclasses.asdict(row)) for row in node_rows(result)],
+        "nodes": [dataclasses.asdict(row) for row in node_rows(result)],
         "tests": tests,
-        "isolation": None if isolation is None else _as_lists(dataclasses.asdict(isolation)),
-        "drained": dict(drain.drained) if drain else {},
-        "not_drained": dict(drain.not_drained) if drain else {},
-        "report": result.whole.report if result.whole else None,
+        "isolation": None if isolation is None else dataclasses.asdict(isolation),
+        "drained": drain.drained if drain else {},
+        "not_drained": drain.not_drained if drain else {},
+        "report": model.document(whole.report) if whole and whole.report else None,
     }
-
-
-def _test(purpose: str, result: GroupResult) -> dict[str, Any]:
-    return {
-        "purpose": purpose,
-        "nodes": list(result.group),
-        "verdict": result.verdict,
-        "problem": result.problem,
-        "findings": [_as_lists(dataclasses.asdict(finding)) for finding in result.findings],
-    }
-
-
-def _as_lists(value: Any) -> Any:
-    """Tuples as the lists that JSON makes of them."""
-    if isinstance(value, Mapping):
-        return {key: _as_lists(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_as_lists(entry) for entry in value]
-    return value
+    # As it is read back: JSON has lists for tuples.
+    return cast("dict[str, object]", json.loads(json.dumps(content)))

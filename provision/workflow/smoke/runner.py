@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
+from provision.core.documents import SmokeReport
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.process import clean_environment, run
@@ -41,9 +42,9 @@ class SmokeRequest:
 
     ranks: None starts one rank per GPU, or two without GPUs. timeout_s: for the whole test. out:
     where the test leaves everything (None: the data folder). folder: where files and checkpoints
-    are tested (None: in `out`). strict: warnings about speed are failures. deadlines: seconds for a phase (`barrier=60`) or for every phase
-    (`60`). expect: a file of expected bandwidths. inject: faults to rehearse.
-    baseline: save the measured bandwidths, or compare with saved ones.
+    are tested (None: in `out`). strict: warnings about speed are failures. deadlines: seconds for a
+    phase (`barrier=60`) or for every phase (`60`). expect: a file of expected bandwidths. inject:
+    faults to rehearse. baseline: save the measured bandwidths, or compare with saved ones.
     """
 
     ranks: int | None = None
@@ -70,54 +71,24 @@ class SmokeRequest:
 
 def check(request: SmokeRequest) -> None:
     """Raise InvalidSpec for options that contradict one another, before anything runs."""
-    argv = ["--backend", request.backend, "--device", request.device, "--profile", request.profile]
-    argv += ["--timeout", f"{request.timeout_s:g}", *_phase_arguments(request)]
+    argv = _request_arguments(request)
     if request.expect is not None:
         argv += ["--expect", str(request.expect.absolute())]
     if request.baseline is not None:
-        # Whether the phases that run measure bandwidths at all. `check_baseline` looks at the file
-        # itself.
+        # Whether the phases that run measure bandwidths at all; the test itself reads the file.
         argv += ["--baseline", "save=baseline.json"]
-    if request.ranks is not None:
-        argv += ["--ranks", str(request.ranks)]
-    refusal = _refusal(argv)
-    if refusal:
-        raise InvalidSpec(f"{refusal}.")
-
-
-def check_baseline(path: Path) -> None:
-    """Raise InvalidSpec if a file is no longer a usable baseline, before anything runs."""
-    refusal = _refusal(["--baseline", f"compare={path.absolute()}"])
-    if refusal:
-        raise InvalidSpec(
-            f"{refusal}.",
-            advice=(
-                "`provision smoke --baseline save` replaces it; run it while the machine is "
-                "healthy."
-            ),
-        )
-
-
-def _refusal(argv: Sequence[str]) -> str:
-    """Why the test would refuse these options; empty if it accepts them."""
     from provision_runtime.smoke import options
 
     try:
         options.parse(["--out", ".", *argv])
     except options.UsageError as error:
         # Users write all but two of the test's options as settings.
-        text = str(error).removeprefix("argument ").rstrip(".")
-        return re.sub(
+        refusal = re.sub(
             r"--(?!inject|baseline)([a-z-]+)",
             lambda option: f"the setting {option[1].replace('-', '_')}",
-            text,
+            str(error).removeprefix("argument ").rstrip("."),
         )
-    return ""
-
-
-def _usage_error(output: str) -> str:
-    """What argparse says last: `usage: ... error: MESSAGE`."""
-    return output.rpartition("error: ")[2].strip().rstrip(".")
+        raise InvalidSpec(f"{refusal}.") from error
 
 
 def arguments(resolution: Resolution, request: SmokeRequest) -> list[str]:
@@ -125,35 +96,32 @@ def arguments(resolution: Resolution, request: SmokeRequest) -> list[str]:
 
     `in_prefix` adds those that name files.
     """
-    argv = [
-        *("--backend", request.backend),
-        *("--device", request.device),
-        *("--timeout", f"{request.timeout_s:g}"),
-        *("--profile", request.profile),
-    ]
-    if request.ranks:
-        argv += ["--ranks", str(request.ranks)]
+    argv = _request_arguments(request)
     argv += ["--expect-torch", resolution.local_version]
     argv += ["--expect-cuda", resolution.cuda or "none"]
     if resolution.nccl:
         argv += ["--expect-nccl", resolution.nccl]
+    return argv
+
+
+def _request_arguments(request: SmokeRequest) -> list[str]:
+    argv = ["--backend", request.backend, "--device", request.device, "--profile", request.profile]
+    argv += ["--timeout", f"{request.timeout_s:g}"]
+    if request.ranks is not None:
+        argv += ["--ranks", str(request.ranks)]
     if request.require_gpu:
-        argv += ["--require-gpu"]
+        argv.append("--require-gpu")
     if request.strict:
-        argv += ["--strict"]
-    return argv + _phase_arguments(request)
-
-
-def _phase_arguments(request: SmokeRequest) -> list[str]:
-    argv = []
-    for phase in request.only:
-        argv += ["--only", phase]
-    for phase in request.skip:
-        argv += ["--skip", phase]
-    for fault in request.inject:
-        argv += ["--inject", fault]
-    for deadline in request.deadlines:
-        argv += ["--deadline", deadline]
+        argv.append("--strict")
+    repeatable = {
+        "--only": request.only,
+        "--skip": request.skip,
+        "--inject": request.inject,
+        "--deadline": request.deadlines,
+    }
+    for option, values in repeatable.items():
+        for value in values:
+            argv += [option, value]
     return argv
 
 
@@ -183,13 +151,11 @@ def in_prefix(
         command += ["--expect", str(request.expect.absolute())]
     if request.baseline:
         command += ["--baseline", f"{request.baseline}={baseline}"]
-    environment = clean_environment({**env, "PYTHONDONTWRITEBYTECODE": "1"})
     remove_old_report(out)
-    deadline_s = request.timeout_s + STARTING_S
     completed = run(
         command,
-        env=environment,
-        timeout_s=deadline_s,
+        env=clean_environment({**env, "PYTHONDONTWRITEBYTECODE": "1"}),
+        timeout_s=request.timeout_s + STARTING_S,
         check=False,
         on_stdout_line=on_line,
         owner_writes_only=True,  # the report is evidence
@@ -211,11 +177,13 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
     test refused its options, CheckFailed if it left no report.
     """
     try:
-        text = (folder / REPORT).read_text(encoding="utf-8")
-        document = _json_object(text)
+        document = parse_json((folder / REPORT).read_text(encoding="utf-8"))
+        if not isinstance(document, dict):
+            raise ValueError(f"{REPORT} holds JSON, but not an object")
     except (OSError, ValueError) as error:
-        refusal = _usage_error(output) if status == USAGE else ""
-        if refusal:
+        # What argparse prints last: `usage: ... error: MESSAGE`.
+        refusal = output.rpartition("error: ")[2].strip().rstrip(".")
+        if status == USAGE and refusal:
             raise InvalidSpec(
                 f"The smoke test in the {where} refused its options: {refusal}.", details=output
             ) from error
@@ -226,12 +194,11 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
             details=output,
         ) from error
     try:
-        _check_schema(document)
-        verdict = report_model.parse(document).verdict
+        verdict = parse_report(document).verdict
     except report_model.ReportUnreadable as error:
+        # The file itself stays in the evidence.
         verdict = report_model.UNKNOWN
-        replacement = report_model.document(_untrusted_report(str(error)))
-        document = {**replacement, "schema": document.get("schema")}
+        document = {**_untrusted_document(str(error)), "schema": document.get("schema")}
     if report_model.succeeded(verdict) and status != 0:
         verdict = report_model.UNKNOWN
     return SmokeResult(
@@ -239,26 +206,22 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
     )
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    document = parse_json(text)
-    if not isinstance(document, dict):
-        raise ValueError(f"{REPORT} holds JSON, but not an object")
-    return document
-
-
-def _check_schema(document: Mapping[str, Any]) -> None:
-    """Raise ReportUnreadable with the entry and the field that violate the schema."""
+def parse_report(document: object) -> report_model.Report:
+    """Raises ReportUnreadable, with the entry and the field that violate the schema."""
     violation = schema_error(document, "smoke-report")
     if violation is not None:
         raise report_model.ReportUnreadable(
             f"not a smoke report of schema {report_model.SCHEMA}: at {violation}"
         )
+    return report_model.parse(document)
 
 
-def _untrusted_report(reason: str) -> report_model.Report:
-    """Stands for a report that is not trusted; the file itself stays in the evidence."""
-    phase = report_model.ReportedPhase(REPORT_PHASE, report_model.UNKNOWN, 0.0, reason, {}, [])
-    return report_model.Report(
+def _untrusted_phase(reason: str) -> report_model.ReportedPhase:
+    return report_model.ReportedPhase(REPORT_PHASE, report_model.UNKNOWN, 0.0, reason, {}, [])
+
+
+def _untrusted_document(reason: str) -> SmokeReport:
+    report = report_model.Report(
         started_at="",
         duration_s=0.0,
         backend="unknown",
@@ -268,54 +231,41 @@ def _untrusted_report(reason: str) -> report_model.Report:
         profile="unknown",
         skipped=[],
         facts={},
-        phases=[phase],
+        phases=[_untrusted_phase(reason)],
     )
+    return report_model.document(report)
 
 
 def failures(results: Sequence[SmokeResult]) -> list[str]:
     """One sentence for each phase that did not pass, and for each result that is not a success."""
+    bad = (report_model.FAIL, report_model.UNKNOWN)
     sentences = []
     for result in results:
-        failed_phases = [
-            phase
-            for phase in result.report.get("phases", [])
-            if phase.get("verdict") in ("fail", "unknown")
-        ]
+        failed_phases = [phase for phase in result.report["phases"] if phase["verdict"] in bad]
         for phase in failed_phases:
-            sentences.append(f"{result.where}: {_phase_sentence(phase)}")
-        if not failed_phases and result.verdict not in ("pass", "warn"):
+            sentence = f"{result.where}: {phase['name']}: {phase['message']}"
+            findings = [finding for finding in phase["findings"] if finding["verdict"] in bad]
+            if findings:
+                ids = ", ".join(dict.fromkeys(finding["id"] for finding in findings))
+                advice = " ".join(dict.fromkeys(finding["advice"] for finding in findings))
+                sentence += f" ({ids}). {advice}"
+            sentences.append(sentence)
+        if not failed_phases and result.verdict in bad:
             sentences.append(f"{result.where}: the verdict is {result.verdict}")
     return sentences
-
-
-def _phase_sentence(phase: Mapping[str, Any]) -> str:
-    findings = [
-        finding
-        for finding in phase.get("findings", [])
-        if finding.get("verdict") in ("fail", "unknown")
-    ]
-    sentence = f"{phase['name']}: {phase.get('message', '')}"
-    if findings:
-        ids = ", ".join(dict.fromkeys(finding["id"] for finding in findings))
-        advice = " ".join(dict.fromkeys(finding["advice"] for finding in findings))
-        sentence += f" ({ids}). {advice}"
-    return sentence
 
 
 def junit(results: Sequence[SmokeResult]) -> str:
     """The results as JUnit XML, one suite for each.
 
-    A report that is not trusted adds an error of its own.
+    A report that is not trusted, as the test did not end as it says, adds an error of its own.
     """
-    return dumps({result.where: _report_with_doubt(result) for result in results})
-
-
-def _report_with_doubt(result: SmokeResult) -> report_model.Report:
-    """The report; with a phase more that fails, if the test did not end as the report says."""
-    # What stands for a report that is not trusted keeps the schema of the file.
-    report = report_model.parse({**result.report, "schema": report_model.SCHEMA})
-    if report.verdict == result.verdict:
-        return report
-    message = f"the report says {report.verdict}, but the test did not end that way"
-    doubt = report_model.ReportedPhase(REPORT_PHASE, report_model.UNKNOWN, 0.0, message, {}, [])
-    return replace(report, phases=[*report.phases, doubt])
+    reports: dict[str, report_model.Report] = {}
+    for result in results:
+        # The document for a report that is not trusted has the schema of the file.
+        report = report_model.parse({**result.report, "schema": report_model.SCHEMA})
+        if report.verdict != result.verdict:
+            problem = f"the report says {report.verdict}, but the test did not end that way"
+            report = replace(report, phases=[*report.phases, _untrusted_phase(problem)])
+        reports[result.where] = report
+    return dumps(reports)

@@ -23,7 +23,7 @@ from provision.workflow.smoke import runner as smoke_runner
 
 
 def smoke(
-    context: Context, request: BuildRequest, places: Sequence[Place], junit: Path | None = None
+    context: Context, request: BuildRequest, targets: Sequence[Place], junit: Path | None = None
 ) -> list[SmokeResult]:
     """Test an environment in each place. Its passport gets the verdicts.
 
@@ -36,12 +36,12 @@ def smoke(
     smoke_runner.check(plan.smoke_request)
     prefix = require_prefix(context, plan.name, request.prefix)
     client, image = None, None
-    if "image" in places:
+    if "image" in targets:
         image = passports.to_image(passport_with_image(context, plan.name))
         client = images.require_engine("test the prefix with --in prefix")
-    if "prefix" in places:
+    if "prefix" in targets:
         ensure_runtime(context, prefix)
-    results = [smoke_in(context, plan, place, prefix, image, client) for place in places]
+    results = [smoke_in(context, plan, target, prefix, image, client) for target in targets]
     if junit is not None:
         atomic_write(junit, smoke_runner.junit(results))
     if plan.smoke_request.is_whole:
@@ -52,7 +52,7 @@ def smoke(
 def smoke_in(
     context: Context,
     plan: Plan,
-    place: Place,
+    target: Place,
     prefix: Prefix,
     image: Image | None,
     client: Any | None,
@@ -63,16 +63,20 @@ def smoke_in(
     """
     request = plan.smoke_request
     folder = context.folders.smoke(plan.name)
-    out = (request.out.absolute() if request.out else folder) / place
-    baseline = folder / f"baseline-{place}.json"
+    out = (request.out.absolute() if request.out else folder) / target
+    baseline = folder / f"baseline-{target}.json"
     make_private_directory(folder)
     if request.out is None:
         shutil.rmtree(out, ignore_errors=True)  # of an earlier test, perhaps a killed one
         make_private_directory(out)
-    if request.baseline == "compare":
-        _check_baseline(baseline, place, plan.name)
+    if request.baseline == "compare" and not baseline.is_file():
+        raise ToolMissing(
+            f"There is no baseline for the {target} of {plan.name} on this machine.",
+            advice=f"`provision smoke {plan.name} --in {target} --baseline save` makes one; run it "
+            "while the machine is healthy.",
+        )
     with context.progress.meter("waiting for the next phase", 0):
-        if place == "prefix":
+        if target == "prefix":
             activation = activation_variables(prefix)
             return smoke_runner.in_prefix(
                 prefix, plan.resolution, request, activation, out, baseline, context.on_smoke_line
@@ -95,15 +99,3 @@ def smoke_in(
             on_line=context.on_smoke_line,
         )
         return smoke_runner.read_report(out, "image", status, output)
-
-
-def _check_baseline(path: Path, place: Place, name: str) -> None:
-    if not path.is_file():
-        raise ToolMissing(
-            f"There is no baseline for the {place} of {name} on this machine.",
-            advice=(
-                f"`provision smoke {name} --in {place} --baseline save` makes one; run it while "
-                "the machine is healthy."
-            ),
-        )
-    smoke_runner.check_baseline(path)

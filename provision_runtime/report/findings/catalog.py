@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Tuple
 
 from ...comm.rank_names import name_ranks
 from .. import model
@@ -50,7 +51,7 @@ class Finding:
 
     id: str
     message: str
-    ranks: tuple[int, ...] = ()
+    ranks: Tuple[int, ...] = ()
     advice: str = ""
 
     @property

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..outcome import combine
 from . import (
     barrier,
     checkpoint,
@@ -29,7 +30,7 @@ class Phase:
     name: str
     deadline_s: float
     run: Callable[[RankContext], Outcome]
-    merge: Callable[[Sequence[Outcome]], Outcome]
+    merge: Callable[[Sequence[Outcome]], Outcome] = combine
 
 
 # Deadlines are for slow, shared hardware: they end a hang, they do not judge speed. facts includes
@@ -39,9 +40,9 @@ ALL = (
     Phase("facts", 240.0, facts.run, facts.merge),
     Phase("rendezvous", 60.0, rendezvous.run, rendezvous.merge),
     Phase("barrier", 60.0, barrier.run, barrier.merge),
-    Phase("collectives", 300.0, collectives.run, collectives.merge),
-    Phase("compute", 90.0, compute.run, compute.merge),
-    Phase("ddp", 300.0, ddp.run, ddp.merge),
-    Phase("filesystem", 120.0, filesystem.run, filesystem.merge),
-    Phase("checkpoint", 90.0, checkpoint.run, checkpoint.merge),
+    Phase("collectives", 300.0, collectives.run),
+    Phase("compute", 90.0, compute.run),
+    Phase("ddp", 300.0, ddp.run),
+    Phase("filesystem", 120.0, filesystem.run),
+    Phase("checkpoint", 90.0, checkpoint.run),
 )

@@ -1,9 +1,5 @@
 """Phase barrier: do all ranks reach it, how long does it take, and which rank keeps the others
-waiting?
-
-Through the backend's own barrier, and through the store, which works when the backend does not and
-names the missing ranks.
-"""
+waiting?"""
 
 from __future__ import annotations
 
@@ -20,14 +16,12 @@ if TYPE_CHECKING:
     from ..context import RankContext
 
 WARM_UP = 5
-BACKEND_BARRIERS = {"quick": 50, "default": 200, "full": 1000}
-FEWEST_BACKEND_BARRIERS = 10
-STORE_BARRIERS = {"quick": 10, "default": 20, "full": 50}
-FEWEST_STORE_BARRIERS = 3
+BARRIERS = {"quick": 50, "default": 200, "full": 1000}
+FEWEST = 10
 # A rank is slow if it arrives last at nearly every barrier and the others wait longer than this for
 # it. On a busy machine, the scheduler delays a different rank each time.
 LAST_SHARE = 0.8
-WAITED_US = 10_000.0
+WAITED_USEC = 10_000.0
 INJECTED_DELAY_S = 0.05
 
 
@@ -35,54 +29,42 @@ def run(context: RankContext) -> Outcome:
     for _ in range(WARM_UP):
         call(context)
     profile = context.options.profile
-    count = max(BACKEND_BARRIERS[profile] // context.crowding, FEWEST_BACKEND_BARRIERS)
+    count = max(BARRIERS[profile] // context.crowding, FEWEST)
     if context.options.fault("skip-barrier", context.env.rank):
         count -= 1
     is_slow = context.options.fault("slow-rank", context.env.rank)
-    times_us = []
+    times_usec = []
     for _ in range(count):
         if is_slow:
             time.sleep(INJECTED_DELAY_S)
         started = time.perf_counter()
         call(context)
-        times_us.append((time.perf_counter() - started) * 1e6)
-    store_count = max(STORE_BARRIERS[profile] // context.crowding, FEWEST_STORE_BARRIERS)
-    store_us = []
-    for number in range(store_count):
-        started = time.perf_counter()
-        context.exchange(f"named barrier {number}", None)
-        store_us.append((time.perf_counter() - started) * 1e6)
-    return Outcome(data={"times_us": times_us, "named_us": store_us})
+        times_usec.append((time.perf_counter() - started) * 1e6)
+    return Outcome(data={"times_usec": times_usec})
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    times_us = [outcome.data["times_us"] for outcome in outcomes]
-    store_us = [outcome.data["named_us"] for outcome in outcomes]
-    data = {**summarize(times_us), "store": summarize(store_us)}
-    p50, p99, longest = (
-        measurement.format_time(data[key]) for key in ("p50_us", "p99_us", "max_us")
-    )
-    message = (
-        f"{data['count']} barriers, p50 {p50}, p99 {p99}, max {longest}, "
-        f"slowest rank {data['slowest_rank']}"
-    )
-    findings = (*combine(outcomes).findings, *slow_ranks(times_us))
-    return Outcome(message, findings, data)
-
-
-def summarize(times_by_rank: Sequence[Sequence[float]]) -> dict[str, Any]:
     """The slowest rank is the one that spends the least time in barriers: it arrives last, and the
     others wait for it."""
-    barriers_us = measurement.slowest_each(times_by_rank)
-    medians = [measurement.median(times_us) for times_us in times_by_rank]
-    return {
-        "count": len(barriers_us),
-        "p50_us": round(measurement.percentile(barriers_us, 50), 1),
-        "p99_us": round(measurement.percentile(barriers_us, 99), 1),
-        "max_us": round(max(barriers_us), 1),
-        "slowest_rank": medians.index(min(medians)),
+    times_by_rank = [outcome.data["times_usec"] for outcome in outcomes]
+    barriers_usec = measurement.slowest_of_ranks(times_by_rank)
+    medians = [measurement.median(times_usec) for times_usec in times_by_rank]
+    p50, p99 = (measurement.percentile(barriers_usec, percent) for percent in (50, 99))
+    longest, slowest = max(barriers_usec), medians.index(min(medians))
+    data = {
+        "count": len(barriers_usec),
+        "p50_us": round(p50, 1),
+        "p99_us": round(p99, 1),
+        "max_us": round(longest, 1),
+        "slowest_rank": slowest,
         "p50_us_by_rank": [round(value, 1) for value in medians],
     }
+    message = (
+        f"{len(barriers_usec)} barriers, p50 {measurement.format_time(p50)}, "
+        f"p99 {measurement.format_time(p99)}, max {measurement.format_time(longest)}, "
+        f"slowest rank {slowest}"
+    )
+    return Outcome(message, (*combine(outcomes).findings, *slow_ranks(times_by_rank)), data)
 
 
 def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
@@ -90,19 +72,19 @@ def slow_ranks(times_by_rank: Sequence[Sequence[float]]) -> tuple[Finding, ...]:
     if len(times_by_rank) < 2:
         return ()
     # For each rank, how long the others waited for it at each barrier.
-    waits_us: list[list[float]] = [[] for _ in times_by_rank]
-    for barrier_us in zip(*times_by_rank):
-        for rank, rank_us in enumerate(barrier_us):
-            shortest_other = min(barrier_us[:rank] + barrier_us[rank + 1 :])
-            waits_us[rank].append(shortest_other - rank_us)
-    late_counts = [sum(wait > WAITED_US for wait in waits) for waits in waits_us]
-    slowest = late_counts.index(max(late_counts))
-    count = len(waits_us[slowest])
-    if late_counts[slowest] < LAST_SHARE * count:
+    waits_usec: list[list[float]] = [[] for _ in times_by_rank]
+    for barrier_usec in zip(*times_by_rank):
+        for rank, rank_usec in enumerate(barrier_usec):
+            shortest_other = min(barrier_usec[:rank] + barrier_usec[rank + 1 :])
+            waits_usec[rank].append(shortest_other - rank_usec)
+    delay_counts = [sum(wait > WAITED_USEC for wait in waits) for waits in waits_usec]
+    slowest = delay_counts.index(max(delay_counts))
+    count = len(waits_usec[slowest])
+    if delay_counts[slowest] < LAST_SHARE * count:
         return ()
-    typical = measurement.format_time(measurement.median(waits_us[slowest]))
+    typical = measurement.format_time(measurement.median(waits_usec[slowest]))
     message = (
-        f"the others waited for it at {late_counts[slowest]} of {count} barriers, "
+        f"the others waited for it at {delay_counts[slowest]} of {count} barriers, "
         f"typically for {typical}"
     )
     return (Finding("slow-rank", message, (slowest,)),)

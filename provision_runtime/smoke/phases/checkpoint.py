@@ -15,12 +15,10 @@ from ...comm.ranks import Ranks
 from ...comm.store import RanksMissing
 from ...report.text import format_bytes
 from .. import fault_injection, test_values
-from ..outcome import Finding, Outcome, combine, merge_equal
+from ..outcome import Finding, Outcome, merge_equal
 from . import filesystem_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
     from ..context import RankContext
@@ -40,10 +38,6 @@ def run(context: RankContext) -> Outcome:
         context.remove_temporary_folders()
     context.exchange("checkpoint/cleared", None)
     return outcome
-
-
-def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    return combine(outcomes)
 
 
 def _round_trip(context: RankContext, root: Path) -> Outcome:
@@ -106,7 +100,7 @@ def _state(context: RankContext, rank: int) -> torch.Tensor:
 
     elements = ELEMENTS_QUICK if context.options.quick else ELEMENTS
     state = torch.empty(elements, dtype=torch.float32)
-    test_values.fill(state, test_values.key(context.options.seed, "checkpoint", rank))
+    test_values.fill(state, test_values.key("checkpoint", rank))
     return state
 
 

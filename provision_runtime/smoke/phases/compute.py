@@ -9,15 +9,16 @@ a rank's core is no fault of it, and differs between cores.
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Dict
 
 from ...checks import gpus as gpu_checks
 from ...facts import gpu_health, libraries, wires
 from ...report.text import format_count
 from .. import device_rates, measurement
-from ..outcome import Finding, Outcome, combine
+from ..outcome import Finding, Outcome
 from . import exact_product
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ BUSY_CALLS = 50
 # clocks with everything else that runs.
 SLOW = {"cpu": 1 / 3, "cuda": 0.85}
 MATMUL, COPY = "matmul", "copy"
+# By operation.
+Rates = Dict[str, float]
 
 
 def run(context: RankContext) -> Outcome:
-    rank_cpus = context.exchange("who computes", measurement.own_cpus(context.env.host))
-    reason = why_not_judged(rank_cpus, context.on_gpu)
+    ranks = context.exchange("ranks that compute", measurement.rank_cores(context.env.host))
+    reason = why_not_judged(ranks, context.on_gpu)
     wrong_before = _wrong_elements(context)
     rates = context.exchange("compute", _measure(context))
     kind = _kind(context)
@@ -54,54 +57,61 @@ def run(context: RankContext) -> Outcome:
         rates = [best_rates(first, second) for first, second in zip(rates, repeated)]
     busy_gpus = context.exchange("compute busy", _busy_gpus(context))
     wrong = context.exchange("products", wrong_before + _wrong_elements(context))
-    own = _findings_of_rank(context, rates[context.env.rank])
+    findings = _findings_of_rank(context, rates[context.env.rank])
     if context.env.rank != 0:
-        return Outcome("", own)
-    outcome = _conclude(rates, kind, reason)
-    findings = (
-        *outcome.findings,
-        *own,
-        *_wrong_products(wrong),
-        *_health_findings([gpus for gpus in busy_gpus if gpus is not None]),
-    )
-    data = {**outcome.data, "wrong_elements": wrong, "busy_gpus": busy_gpus}
-    return Outcome(outcome.message, findings, data)
-
-
-def _wrong_products(wrong: Sequence[int]) -> list[Finding]:
-    findings = []
+        return Outcome("", tuple(findings))
+    medians = {}
+    for operation in rates[0]:
+        medians[operation] = statistics.median(rate[operation] for rate in rates)
+    if not reason:
+        findings += _stragglers_findings(rates, medians, SLOW[kind])
     for rank, count in enumerate(wrong):
         if count:
             message = f"{format_count(count, 'element')} wrong in matrix products"
             findings.append(Finding("wrong-product", message, (rank,)))
-    return findings
+    for gpus in busy_gpus:
+        findings += gpu_checks.gpu_findings([gpu_health.GpuHealth(**gpu) for gpu in gpus or []])
+    data = {
+        "units": {operation: _unit(operation) for operation in medians},
+        "ranks": [{"rank": rank, **_rounded(rate)} for rank, rate in enumerate(rates)],
+        "median": _rounded(medians),
+        "slow_below": round(SLOW[kind], 4),
+        "judged": reason or "against the median of the ranks",
+        "wrong_elements": wrong,
+        "busy_gpus": busy_gpus,
+    }
+    parts = [f"{_named(name)} {value:.4g} {_unit(name)}" for name, value in medians.items()]
+    message = f"per rank (median): {', '.join(parts)}"
+    if reason:
+        message += f"; {reason}"
+    return Outcome(message, tuple(findings), data)
 
 
-def _health_findings(gpus_by_host: Sequence[Sequence[dict[str, Any]]]) -> list[Finding]:
+def _stragglers_findings(rates: Sequence[Rates], medians: Rates, slow: float) -> list[Finding]:
     findings = []
-    for gpus in gpus_by_host:
-        findings += gpu_checks.gpu_findings([gpu_health.GpuHealth(**gpu) for gpu in gpus])
+    for operation, ranks in stragglers(rates, slow).items():
+        for rank in ranks:
+            message = (
+                f"{_named(operation)} runs at {rates[rank][operation]:.4g} {_unit(operation)}, "
+                f"the median of the ranks is {medians[operation]:.4g}"
+            )
+            findings.append(Finding("compute-straggler", message, (rank,)))
     return findings
 
 
-def _findings_of_rank(context: RankContext, rates: dict[str, float]) -> tuple[Finding, ...]:
+def _findings_of_rank(context: RankContext, rates: Rates) -> list[Finding]:
     """What only this rank's GPU can be compared with: its data sheet and its PCIe link."""
     if not context.on_gpu:
-        return ()
+        return []
     import torch
 
-    index = torch.cuda.current_device()
-    address = libraries.gpu_pci_address(index)
-    pcie = None
-    for link in wires.pcie_links():
-        if link.address == address:
-            pcie = {"generation": link.generation, "lanes": link.lanes, "gb_s": link.gb_s}
+    address = libraries.gpu_pci_address(torch.cuda.current_device())
+    links = [link for link in wires.pcie_links() if link.address == address]
     rank = context.env.rank
-    device = str(torch.cuda.get_device_name())
-    return (
-        *device_rates.slow_operations(device, rates, rank),
-        *device_rates.slow_host_copies(rates, pcie, rank),
-    )
+    findings = device_rates.slow_operations(str(torch.cuda.get_device_name()), rates, rank)
+    for link in links:
+        findings += device_rates.slow_host_copies(rates, link, rank)
+    return findings
 
 
 def _wrong_elements(context: RankContext) -> int:
@@ -111,16 +121,14 @@ def _wrong_elements(context: RankContext) -> int:
     count = 0
     for dtype in _types(context):
         side = SIDE[_kind(context)]
-        left, right, product = exact_product.matrices(
-            side, getattr(torch, dtype), context.device, context.options.seed
-        )
+        left, right, product = exact_product.matrices(side, getattr(torch, dtype), context.device)
         if context.options.fault("wrong-product", context.env.rank):
             product[side // 2, side // 3] += 1
         count += exact_product.wrong_elements(left, right, product)
     return count
 
 
-def _busy_gpus(context: RankContext) -> list[dict[str, Any]] | None:
+def _busy_gpus(context: RankContext) -> list[Any] | None:
     """Keeps this rank's GPU busy. On the first rank of each host, what the driver then says."""
     busy_s = BUSY_S[context.options.profile]
     if not context.on_gpu or not busy_s:
@@ -136,7 +144,7 @@ def _busy_gpus(context: RankContext) -> list[dict[str, Any]] | None:
         for _ in range(BUSY_CALLS):
             torch.mm(matrix, matrix, out=result)
         if needs_health and time.perf_counter() - started > busy_s / 2:
-            # The queued calls keep the GPU busy while the driver answers.
+            # The queued calls keep the GPU busy while the driver responds.
             health, needs_health = wires.smi(*gpu_health.QUERY), False
         torch.cuda.synchronize()
     if not health:
@@ -147,77 +155,38 @@ def _busy_gpus(context: RankContext) -> list[dict[str, Any]] | None:
         return None
 
 
-def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    return combine(outcomes)
-
-
-def why_not_judged(rank_cpus: Sequence[dict[str, Any]], on_gpu: bool) -> str:
+def why_not_judged(ranks: Sequence[measurement.RankCores], on_gpu: bool) -> str:
     """Why ranks cannot be compared; empty if they can. The speed of ranks that take turns on a core
     depends on the scheduler."""
-    if len(rank_cpus) == 1:
+    if len(ranks) == 1:
         return "not judged: there is only one rank"
-    if not on_gpu and measurement.ranks_per_core(rank_cpus) > 1:
-        return f"not judged: {measurement.describe_cpu_share(rank_cpus)}"
+    if not on_gpu and measurement.ranks_per_core(ranks) > 1:
+        return f"not judged: {measurement.describe_cpu_share(ranks)}"
     return ""
 
 
-def stragglers(rates: Sequence[dict[str, float]], slow: float) -> dict[str, list[int]]:
+def stragglers(rates: Sequence[Rates], slow: float) -> dict[str, list[int]]:
     """For each measured operation, the ranks below this share of the median of all."""
     result = {}
     for operation in rates[0]:
         values = [rate[operation] for rate in rates]
-        limit = median(values) * slow
+        limit = statistics.median(values) * slow
         slow_ranks = [rank for rank, value in enumerate(values) if value < limit]
         if slow_ranks:
             result[operation] = slow_ranks
     return result
 
 
-def median(values: Sequence[float]) -> float:
-    """Of an even number of values, halfway between the two middle ones."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[half]
-    return (ordered[half - 1] + ordered[half]) / 2
-
-
-def best_rates(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
+def best_rates(first: Rates, second: Rates) -> Rates:
     return {operation: max(rate, second[operation]) for operation, rate in first.items()}
 
 
-def _conclude(rates: Sequence[dict[str, float]], kind: str, reason: str) -> Outcome:
-    medians = {}
-    for operation in rates[0]:
-        medians[operation] = median([rate[operation] for rate in rates])
-    findings = []
-    if not reason:
-        for operation, ranks in stragglers(rates, SLOW[kind]).items():
-            for rank in ranks:
-                rate = rates[rank][operation]
-                message = (
-                    f"{operation.replace('_', ' ')} runs at {rate:.4g} {_unit(operation)}, "
-                    f"the median of the ranks is {medians[operation]:.4g}"
-                )
-                findings.append(Finding("compute-straggler", message, (rank,)))
-    data = {
-        "units": {operation: _unit(operation) for operation in medians},
-        "ranks": [{"rank": rank, **_rounded(rate)} for rank, rate in enumerate(rates)],
-        "median": _rounded(medians),
-        "slow_below": round(SLOW[kind], 4),
-        "judged": reason or "against the median of the ranks",
-    }
-    parts = []
-    for operation, value in medians.items():
-        parts.append(f"{operation.replace('_', ' ')} {value:.4g} {_unit(operation)}")
-    message = f"per rank (median): {', '.join(parts)}"
-    if reason:
-        message += f"; {reason}"
-    return Outcome(message, tuple(findings), data)
-
-
-def _rounded(rates: dict[str, float]) -> dict[str, float]:
+def _rounded(rates: Rates) -> Rates:
     return {operation: round(value, 4) for operation, value in rates.items()}
+
+
+def _named(operation: str) -> str:
+    return operation.replace("_", " ")
 
 
 def _unit(operation: str) -> str:
@@ -228,7 +197,7 @@ def _kind(context: RankContext) -> str:
     return "cuda" if context.on_gpu else "cpu"
 
 
-def _measure(context: RankContext) -> dict[str, float]:
+def _measure(context: RankContext) -> Rates:
     """TFLOP/s and GB/s, the best of several windows; on CPUs per second of processor time."""
     kind, windows = _kind(context), WINDOWS[context.options.profile]
     rates = {}
@@ -244,7 +213,7 @@ def _types(context: RankContext) -> tuple[str, ...]:
     return ("float32", "bfloat16") if context.on_gpu else ("float32",)
 
 
-def _host_copies_gb_s(context: RankContext, windows: int) -> dict[str, float]:
+def _host_copies_gb_s(context: RankContext, windows: int) -> Rates:
     """Between pinned memory of the host and the GPU, in each direction."""
     import torch
 
@@ -278,25 +247,16 @@ def _copy_gb_s(context: RankContext, size: int, windows: int) -> float:
 
 def _calls_per_second(context: RankContext, work: Callable[[], Any], windows: int) -> float:
     """In the best window."""
-    work()
-    return max(_window(context, work) for _ in range(windows))
-
-
-def _window(context: RankContext, work: Callable[[], Any]) -> float:
     clock = time.perf_counter if context.on_gpu else time.process_time
-    calls, started = 0, time.perf_counter()
-    clock_started = clock()
-    _synchronize(context)
-    while time.perf_counter() - started < WINDOW_S:
-        work()
-        calls += 1
-        _synchronize(context)
-    return calls / (clock() - clock_started)
-
-
-def _synchronize(context: RankContext) -> None:
-    """Returns when the work queued on a GPU is complete."""
-    if context.on_gpu:
-        import torch
-
-        torch.cuda.synchronize()
+    work()
+    best = 0.0
+    for _ in range(windows):
+        calls, started = 0, time.perf_counter()
+        clock_started = clock()
+        context.synchronize()
+        while time.perf_counter() - started < WINDOW_S:
+            work()
+            calls += 1
+            context.synchronize()
+        best = max(best, calls / (clock() - clock_started))
+    return best

@@ -1,19 +1,18 @@
 """Phase ddp: what data-parallel training takes for granted.
 
 Do all ranks have the same model? Does a step give the gradients of one process? Does the same seed
-give the same losses? How much time is lost to the other ranks? dataloader checks that every sample
+give the same losses? dataloader checks that every sample
 comes exactly once, and that workers deliver it.
 """
 
 from __future__ import annotations
 
 import copy
-import time
 from typing import TYPE_CHECKING, Any
 
 from ...facts.ddp_check import ParametersDiffer, data_digest, require_same_parameters
-from .. import measurement, test_values
-from ..outcome import Finding, Outcome, combine, with_finding
+from .. import test_values
+from ..outcome import Finding, Outcome, majority, with_finding
 from . import dataloader
 
 if TYPE_CHECKING:
@@ -34,12 +33,6 @@ RELATIVE, ABSOLUTE = 1e-4, 1e-6
 REPEATED_STEPS = 5
 REPEATED_STEPS_QUICK = 2
 
-SCALING_WIDTH = 512
-SCALING_LAYERS = 4
-SCALING_BATCH = 64
-SCALING_WARM_UP = 2
-SCALING_STEPS = 10
-
 
 def run(context: RankContext) -> Outcome:
     """Different models do not break the phase: DDP was not constructed, so no rank waits."""
@@ -54,9 +47,7 @@ def run(context: RankContext) -> Outcome:
     checks = {
         "gradients": _check_gradients(context, model),
         "repeat": _check_repeatability(context),
-        "sampler": dataloader.check_sampler(context),
         "loader": dataloader.check_loader(context),
-        "scaling": _measure_scaling(context),
     }
     data: dict[str, Any] = {"parameter_digest": digest}
     findings: list[Finding] = []
@@ -69,10 +60,6 @@ def run(context: RankContext) -> Outcome:
     return Outcome(", ".join(messages), tuple(findings), data)
 
 
-def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    return combine(outcomes)
-
-
 # The small model, its batches, and one step. The step does not use torch.optim: in newer releases,
 # importing that imports the compiler, which takes seconds.
 
@@ -83,7 +70,7 @@ def _model(context: RankContext) -> torch.nn.Module:
     from torch import nn
 
     rank = context.env.rank
-    torch.manual_seed(context.options.seed)
+    torch.manual_seed(test_values.SEED)
     hidden = HIDDEN + 1 if context.options.fault("wrong-shape", rank) else HIDDEN
     has_bias = not context.options.fault("missing-parameter", rank)
     return nn.Sequential(
@@ -108,7 +95,7 @@ def _predictable_tensor(context: RankContext, name: str, rows: int, columns: int
     import torch
 
     flat = torch.empty(rows * columns, dtype=torch.float32, device=context.device)
-    test_values.fill(flat, test_values.key(context.options.seed, f"ddp/{name}", 0))
+    test_values.fill(flat, test_values.key(f"ddp/{name}", 0))
     return flat.view(rows, columns) / test_values.LARGEST
 
 
@@ -182,17 +169,16 @@ def gradient_finding(
 def digest_finding(digests: Sequence[str]) -> Finding | None:
     """Each rank may differ from the single process within the tolerance; but all ranks must have
     the same bits, or their models drift apart."""
-    majority = max(digests, key=digests.count)
-    differing = tuple(rank for rank, digest in enumerate(digests) if digest != majority)
-    if not differing:
+    ranks_by_digest: dict[str, list[int]] = {}
+    for rank, digest in enumerate(digests):
+        ranks_by_digest.setdefault(digest, []).append(rank)
+    if len(ranks_by_digest) == 1:
         return None
-    if digests.count(majority) * 2 <= len(digests):  # either half may be the wrong one
-        message = "gradients differ in their last bits after the same step"
-        return Finding("gradient-mismatch", message, tuple(range(len(digests))))
-    message = (
-        "gradients differ in their last bits from those of "
-        f"rank {digests.index(majority)} after the same step"
-    )
+    most = majority(ranks_by_digest.values())
+    differing = tuple(rank for rank in range(len(digests)) if rank not in most)
+    message = "gradients differ in their last bits after the same step"
+    if most:
+        message += f" from those of rank {most[0]}"
     return Finding("gradient-mismatch", message, differing)
 
 
@@ -253,54 +239,3 @@ def repeat_finding(first: Sequence[str], second: Sequence[str]) -> Finding | Non
             )
         return Finding("not-deterministic", message)
     return None
-
-
-# Scaling: the time of a step of a single rank, divided by that of the same step with all ranks
-# (weak scaling: every rank keeps its batch). Reported, never judged: on a CPU the ranks share
-# cores, and for GPUs no published value fits a model this small.
-
-
-def _measure_scaling(context: RankContext) -> Outcome:
-    """Rank 0 measures alone first, while the others wait in an exchange."""
-    if context.options.quick:
-        return Outcome(data={"efficiency": None, "note": "not measured"})
-    if context.env.world_size == 1:
-        return Outcome(data={"efficiency": None, "note": "one rank: not applicable"})
-    from torch import nn
-
-    layers: list[nn.Module] = []
-    for _ in range(SCALING_LAYERS):
-        layers += [nn.Linear(SCALING_WIDTH, SCALING_WIDTH), nn.ReLU()]
-    model = nn.Sequential(*layers).to(context.device)
-    step_s = _median_step_s(context, model) if context.env.rank == 0 else None
-    single_s = context.exchange("ddp/alone", step_s)[0]
-    wrapped = _wrap(context, model)
-    steps = SCALING_WARM_UP + SCALING_STEPS
-    context.begin_collective("DistributedDataParallel backward", f"{steps} steps")
-    distributed_s = max(context.exchange("ddp/together", _median_step_s(context, wrapped)))
-    data = scaling_data(single_s, distributed_s, context.env.world_size)
-    return Outcome(f"scaling efficiency {single_s / distributed_s:.2f}", data=data)
-
-
-def scaling_data(single_s: float, distributed_s: float, ranks: int) -> dict[str, Any]:
-    return {
-        "ranks": ranks,
-        "step_alone_s": round(single_s, 6),
-        "step_together_s": round(distributed_s, 6),
-        "efficiency": round(single_s / distributed_s, 4),
-        "note": "weak scaling, reported and not judged",
-    }
-
-
-def _median_step_s(context: RankContext, model: torch.nn.Module) -> float:
-    import torch
-
-    inputs = torch.ones(SCALING_BATCH, SCALING_WIDTH, device=context.device)
-    durations_s = []
-    for _ in range(SCALING_WARM_UP + SCALING_STEPS):
-        started = time.perf_counter()
-        _backward(model, inputs, inputs)
-        if context.on_gpu:
-            torch.cuda.synchronize()
-        durations_s.append(time.perf_counter() - started)
-    return measurement.median(durations_s[SCALING_WARM_UP:])

@@ -18,7 +18,7 @@ LARGEST = 15
 
 
 def matrices(
-    side: int, dtype: torch.dtype, device: str, seed: int
+    side: int, dtype: torch.dtype, device: str, seed: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Left, right, and their product."""
     import torch

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...checks import expectation, surroundings
 from ...comm.rank_names import name_ranks
 from ...facts import environment
 from .. import distribution_drift, fault_injection
-from ..outcome import Finding, Outcome, combine
+from ..outcome import Finding, Outcome, combine, majority
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ..context import RankContext
     from ..options import Options
@@ -23,6 +23,31 @@ if TYPE_CHECKING:
 SUMMARY_KEYS = ("python", "torch", "cuda", "nccl", "lock_hash", "backend", "gpu")
 # What must be the same on all ranks: otherwise they have different environments.
 COMPARED = ("python", "torch", "cuda", "nccl", "driver", "lock_hash", "backend")
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """One rank in plain values, few enough for a table of a hundred ranks."""
+
+    rank: int
+    host: str
+    python: str
+    torch: str | None
+    cuda: str | None
+    nccl: str | None
+    nccl_file: str | None
+    driver: str | None
+    backend: str
+    device: str
+    gpu: str | None
+    gpu_name: str | None
+    architecture: str | None
+    lock_hash: str | None
+    installed: distribution_drift.Installed | None
+    cpus: float
+    shm_bytes: int | None
+    shm_free_bytes: int | None
+    shm_device: int | None
 
 
 def run(context: RankContext) -> Outcome:
@@ -67,24 +92,21 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     """Adds the differences between ranks. Two ranks on one GPU end the run: NCCL would fail or
     hang."""
     combined = combine(outcomes)
-    rows: list[dict[str, Any]] = []
-    for outcome in outcomes:
-        rows.extend(outcome.data["ranks"])
-    findings = differences_between_ranks(rows)
-    # A digest for each distribution of each host would make most of the report.
-    rows = [{key: value for key, value in row.items() if key != "installed"} for row in rows]
+    ranks = [RankFacts(**row) for outcome in outcomes for row in outcome.data["ranks"]]
+    findings = differences_between_ranks(ranks)
+    rows = []
+    for rank in ranks:
+        row = asdict(rank)
+        # A digest for each distribution of each host would make most of the report.
+        del row["installed"]
+        rows.append(row)
     data = {
         **combined.data,
         "collect_s": max(outcome.data["collect_s"] for outcome in outcomes),
         "ranks": rows,
     }
-    is_gpu_shared = any(finding.id == "gpu-shared" for finding in findings)
-    return Outcome(
-        combined.message,
-        (*combined.findings, *findings),
-        data,
-        combined.broken or is_gpu_shared,
-    )
+    is_broken = combined.broken or any(finding.id == "gpu-shared" for finding in findings)
+    return Outcome(combined.message, (*combined.findings, *findings), data, is_broken)
 
 
 def _choose_backend(context: RankContext) -> None:
@@ -126,7 +148,8 @@ def _backend_problems(context: RankContext) -> list[str]:
 
 def _data(context: RankContext, started: float) -> dict[str, Any]:
     """For the report: this rank's environment and settings, and in `ranks` its row."""
-    row = fault_injection.falsified_row(_row(context), context.options, context.env.rank)
+    facts = _falsified(_rank_facts(context), context.options)
+    row = asdict(facts)
     torch = context.facts["torch"]
     return {
         **{key: row[key] for key in SUMMARY_KEYS},
@@ -137,42 +160,48 @@ def _data(context: RankContext, started: float) -> dict[str, Any]:
     }
 
 
-def _row(context: RankContext) -> dict[str, Any]:
-    """One rank in plain values, few enough for a table of a hundred ranks."""
+def _falsified(facts: RankFacts, options: Options) -> RankFacts:
+    """The facts of this rank, changed for the faults that cannot be real here."""
+    if options.fault("other-torch", facts.rank):
+        facts = replace(facts, torch=fault_injection.OTHER_TORCH)
+    small = fault_injection.SMALL_SHM
+    if options.fault("small-shm", facts.rank) and facts.shm_bytes != small:
+        # We are not permitted to mount: report what a rank in its own container would.
+        facts = replace(facts, shm_bytes=small, shm_free_bytes=small, shm_device=-1)
+    return facts
+
+
+def _rank_facts(context: RankContext) -> RankFacts:
     facts, env = context.facts, context.env
     torch: Any = facts["torch"] or {}
-    shm = facts["limits"]["shm"] or {}
-    nccl = torch.get("nccl", {})
+    limits = facts["limits"]
+    shm = limits["shm"] or {}
     gpu: dict[str, Any] = {}
     if context.on_gpu:
         for device in torch["devices"]:
             if device["index"] == context.gpu:
                 gpu = device
-    return {
-        "rank": env.rank,
-        "host": env.host,
-        "python": facts["python"]["version"],
-        "torch": torch.get("version"),
-        "cuda": torch.get("cuda"),
-        "nccl": expectation.nccl_version(torch) if torch else None,
-        "nccl_compiled": nccl.get("compiled"),
-        "nccl_file": nccl.get("file"),
-        "driver": facts["driver"],
-        "backend": context.backend,
-        "device": context.device,
-        "gpu": gpu.get("uuid"),
-        "gpu_name": gpu.get("name"),
-        "architecture": gpu.get("architecture"),
-        "gpus_visible": torch.get("device_count"),
-        "lock_hash": facts["lock_hash"],
-        "installed": distribution_drift.collect(env),
-        "cpus": facts["limits"]["cpus"]["allowed"],
-        "cpu_count": facts["limits"]["cpus"]["count"],
-        "omp_num_threads": facts["environment"].get("OMP_NUM_THREADS"),
-        "shm_bytes": shm.get("bytes"),
-        "shm_free_bytes": shm.get("free_bytes"),
-        "shm_device": shm.get("device"),
-    }
+    return RankFacts(
+        rank=env.rank,
+        host=env.host,
+        python=facts["python"]["version"],
+        torch=torch.get("version"),
+        cuda=torch.get("cuda"),
+        nccl=expectation.nccl_version(torch) if torch else None,
+        nccl_file=torch.get("nccl", {}).get("file"),
+        driver=facts["driver"],
+        backend=context.backend,
+        device=context.device,
+        gpu=gpu.get("uuid"),
+        gpu_name=gpu.get("name"),
+        architecture=gpu.get("architecture"),
+        lock_hash=facts["lock_hash"],
+        installed=distribution_drift.collect(env),
+        cpus=limits["cpus"]["allowed"],
+        shm_bytes=shm.get("bytes"),
+        shm_free_bytes=shm.get("free_bytes"),
+        shm_device=shm.get("device"),
+    )
 
 
 def _summary(data: dict[str, Any]) -> str:
@@ -183,78 +212,66 @@ def _summary(data: dict[str, Any]) -> str:
     return f"{text} on {data['backend']}"
 
 
-# How the ranks compare. Every rank reports one row of plain values; a rank is named for a value
-# that most ranks do not have. Without a majority all ranks are named, since any may be wrong.
+# How the ranks compare. A rank is named for a value that most ranks do not have. Without a majority
+# all ranks are named, since any may be wrong.
 
 
-def differences_between_ranks(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Findings from comparing the ranks; rows are in rank order."""
-    result = []
+def differences_between_ranks(ranks: Sequence[RankFacts]) -> list[Finding]:
+    """Findings from comparing the ranks, which are in order."""
+    findings = []
     for name in COMPARED:
-        result += _differing_values("environment-drift", name, rows)
-    result += distribution_drift.differences(rows)
-    result += shared_gpus(rows)
-    result += mixed_gpus(rows)
-    result += shared_memory(rows)
-    return result
-
-
-def mixed_gpus(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    return _differing_values("gpu-mixed", "gpu_name", [row for row in rows if row["gpu_name"]])
-
-
-def shared_gpus(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """NCCL refuses two ranks on one GPU; with Gloo they may share it."""
+        findings += _differing_values("environment-drift", name, ranks)
+    findings += distribution_drift.differences({rank.rank: rank.installed for rank in ranks})
+    # NCCL refuses two ranks on one GPU; with Gloo they may share it.
     ranks_by_gpu: dict[str, list[int]] = {}
-    for row in rows:
-        if row["gpu"] is not None and row["backend"] == "nccl":
-            ranks_by_gpu.setdefault(row["gpu"], []).append(row["rank"])
-    result = []
-    for uuid, ranks in ranks_by_gpu.items():
-        if len(ranks) > 1:
-            message = f"{len(ranks)} ranks are on one GPU ({uuid})"
-            result.append(Finding("gpu-shared", message, tuple(ranks)))
-    return result
+    for rank in ranks:
+        if rank.gpu and rank.backend == "nccl":
+            ranks_by_gpu.setdefault(rank.gpu, []).append(rank.rank)
+    for uuid, sharing in ranks_by_gpu.items():
+        if len(sharing) > 1:
+            message = f"{len(sharing)} ranks are on one GPU ({uuid})"
+            findings.append(Finding("gpu-shared", message, tuple(sharing)))
+    findings += _differing_values(
+        "gpu-mixed", "gpu_name", [rank for rank in ranks if rank.gpu_name]
+    )
+    return findings + _shared_memory(ranks)
 
 
-def shared_memory(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def _shared_memory(ranks: Sequence[RankFacts]) -> list[Finding]:
     """Is each /dev/shm large enough for the ranks that use it? Two containers on one host have one
     each."""
-    users: dict[tuple[str, int | None], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        users.setdefault((row["host"], row["shm_device"]), []).append(row)
-    result = []
-    for sharing_rows in users.values():
-        ranks = tuple(row["rank"] for row in sharing_rows)
-        first = sharing_rows[0]
+    users: dict[tuple[str, int | None], list[RankFacts]] = {}
+    for rank in ranks:
+        users.setdefault((rank.host, rank.shm_device), []).append(rank)
+    findings = []
+    for sharing in users.values():
         finding = surroundings.shared_memory_finding(
-            first["shm_bytes"], first["shm_free_bytes"], len(ranks)
+            sharing[0].shm_bytes, sharing[0].shm_free_bytes, len(sharing)
         )
         if finding is not None:
-            result.append(replace(finding, ranks=ranks))
-    return result
+            findings.append(replace(finding, ranks=tuple(rank.rank for rank in sharing)))
+    return findings
 
 
-def _differing_values(
-    finding_id: str, name: str, rows: Sequence[Mapping[str, Any]]
-) -> list[Finding]:
+def _differing_values(finding_id: str, name: str, ranks: Sequence[RankFacts]) -> list[Finding]:
     """One finding for each value that differs from the majority's; one about all ranks if there is
     no majority."""
-    ranks_by_value: dict[Any, list[int]] = {}
-    for row in rows:
-        ranks_by_value.setdefault(row[name], []).append(row["rank"])
+    ranks_by_value: dict[object, list[int]] = {}
+    for rank in ranks:
+        ranks_by_value.setdefault(getattr(rank, name), []).append(rank.rank)
     if len(ranks_by_value) < 2:
         return []
     texts = {}
-    for value, ranks in ranks_by_value.items():
-        texts[value] = f"{'absent' if value is None else value} on {name_ranks(ranks)}"
-    majority = max(ranks_by_value, key=lambda value: len(ranks_by_value[value]))
-    if len(ranks_by_value[majority]) * 2 <= len(rows):
+    for value, having in ranks_by_value.items():
+        texts[value] = f"{'absent' if value is None else value} on {name_ranks(having)}"
+    most = majority(ranks_by_value.values())
+    if not most:
         message = f"{name} is {', '.join(texts.values())}"
-        return [Finding(finding_id, message, tuple(row["rank"] for row in rows))]
-    result = []
-    for value, ranks in ranks_by_value.items():
-        if value != majority:
-            message = f"{name} is {texts[value]}, but {texts[majority]}"
-            result.append(Finding(finding_id, message, tuple(ranks)))
-    return result
+        return [Finding(finding_id, message, tuple(rank.rank for rank in ranks))]
+    (majority_text,) = (texts[value] for value, having in ranks_by_value.items() if having is most)
+    findings = []
+    for value, having in ranks_by_value.items():
+        if having is not most:
+            message = f"{name} is {texts[value]}, but {majority_text}"
+            findings.append(Finding(finding_id, message, tuple(having)))
+    return findings

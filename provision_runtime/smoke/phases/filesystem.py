@@ -13,20 +13,23 @@ import os
 import secrets
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from ... import fs
 from ...fs import mounts
 from .. import fault_injection
-from ..outcome import Outcome, combine
+from ..outcome import Outcome
 from . import filesystem_findings
 from .filesystem_findings import (
     LOCK_KINDS,
     LOCK_LIMIT_S,
     LOCKED,
-    NO_ANSWER,
     REFUSED,
+    TIMED_OUT,
+    FolderObservation,
+    Reads,
+    Space,
     largest_consistent_group,
 )
 
@@ -73,43 +76,38 @@ LOCK_BUSY = (errno.EAGAIN, errno.EACCES)
 def run(context: RankContext) -> Outcome:
     name = context.exchange("filesystem/name", f".provision-smoke-{secrets.token_hex(8)}")[0]
     target = context.options.folder
-    probe = FolderProbe(context, target, target / name)
+    observation = FolderObservation(context.env.host)
+    probe = FolderProbe(context, target, target / name, observation)
     context.temporary_folders.append(probe.root)
     try:
         _make_folders(probe)
         sharing_ranks = _await_files(probe)
         _replace_file(probe, sharing_ranks)
         _try_locks(probe, sharing_ranks)
-        probe.data["sync_s"] = probe.attempt(
+        observation.sync_s = probe.attempt(
             "writing a file durably", lambda: _durable_write_s(probe)
         )
-        probe.data["space"] = probe.attempt("asking for the free space", lambda: _free_space(probe))
-        probe.data["hard_link"] = probe.attempt("making a file", lambda: _try_hard_link(probe))
+        observation.space = probe.attempt("asking for the free space", lambda: _free_space(probe))
         probe.check_moved()
-        observations = context.exchange("filesystem/answers", probe.observation())
+        documents = context.exchange("filesystem/observations", asdict(observation))
     finally:
         context.remove_temporary_folders()
     context.exchange("filesystem/cleared", None)
+    observations = [FolderObservation(**document) for document in documents]
     return filesystem_findings.judge(str(target), observations)
-
-
-def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    return combine(outcomes)
 
 
 @dataclass
 class FolderProbe:
-    """One rank's checks of the target folder: what it observed, and whether it can continue."""
+    """One rank's checks of the target folder, and whether it can continue."""
 
     context: RankContext
     target: Path
     # The folder that this phase makes in the target, and deletes again.
     root: Path
-    # [finding id, message] of what failed on this rank.
-    problems: list[list[str]] = field(default_factory=list)
-    data: dict[str, Any] = field(default_factory=dict)
+    observation: FolderObservation
     able: bool = True
-    initial_location: mounts.Location | None = None
+    initial_location: mounts.MountLocation | None = None
 
     @property
     def rank(self) -> int:
@@ -122,23 +120,21 @@ class FolderProbe:
         try:
             return action()
         except OSError as error:
-            self.able = False
+            message = filesystem_findings.describe_error(operation, self.target, error)
             # A folder that vanished may cause any error; the proof is that its name now leads
             # elsewhere.
-            if self.has_moved():
-                finding_id = "folder-unmounted"
-            else:
-                finding_id = filesystem_findings.finding_id(error.errno)
-            message = filesystem_findings.describe_error(operation, self.target, error)
-            self.problems.append([finding_id, message])
+            has_moved = self.has_moved()
+            self._fail(
+                "folder-unmounted" if has_moved else filesystem_findings.finding_id(error.errno),
+                message,
+            )
             return None
 
     def check_moved(self) -> None:
         """Records a problem if the folder was replaced by another one without an error."""
         if self.able and self.has_moved():
-            self.able = False
             message = f"{self.target} is no longer the folder that it was when the phase began"
-            self.problems.append(["folder-unmounted", message])
+            self._fail("folder-unmounted", message)
 
     def has_moved(self) -> bool:
         """Whether the folder's name now leads to another device."""
@@ -152,21 +148,17 @@ class FolderProbe:
     def exchange(self, name: str, payload: Any = None) -> list[Any]:
         return self.context.exchange(f"filesystem/{name}", payload)
 
-    def observation(self) -> dict[str, Any]:
-        """What this rank reports to filesystem_findings."""
-        return {
-            "host": self.context.env.host,
-            "location": self.initial_location.as_json() if self.initial_location else None,
-            "problems": self.problems,
-            **self.data,
-        }
+    def _fail(self, finding_id: str, message: str) -> None:
+        self.able = False
+        self.observation.problems.append((finding_id, message))
 
 
 def _make_folders(probe: FolderProbe) -> None:
     """All ranks make the same folders at once, as training code does that calls makedirs on every
     rank."""
-    probe.data["races"] = 0
     probe.initial_location = probe.attempt("looking", lambda: _locate(probe.target))
+    if probe.initial_location is not None:
+        probe.observation.location = probe.initial_location.as_json()
     probe.attempt(
         "making a folder",
         lambda: fault_injection.raise_folder_error(probe.context, "unwritable"),
@@ -176,10 +168,10 @@ def _make_folders(probe: FolderProbe) -> None:
         probe.exchange(f"make {number}")
         path = probe.root / f"{number}" / "deep" / "deeper"
         races = probe.attempt("making a folder", functools.partial(make_counting_races, path))
-        probe.data["races"] += races or 0
+        probe.observation.races += races or 0
 
 
-def _locate(target: Path) -> mounts.Location:
+def _locate(target: Path) -> mounts.MountLocation:
     """Opens the folder first: stat does not mount what is mounted on demand (autofs), open does."""
     try:
         os.scandir(str(target)).close()
@@ -212,14 +204,10 @@ def _await_files(probe: FolderProbe) -> list[int]:
     """
     for number in range(SLOW_ATTEMPTS):
         visible_by_rank = _await_files_once(probe, number)
-        slowest_s = 0.0
-        for visible_s in visible_by_rank:
-            slowest_s = max([slowest_s, *visible_s.values()])
-        if slowest_s <= filesystem_findings.SLOW_S:
+        times_s = [seconds for visible_s in visible_by_rank for seconds in visible_s.values()]
+        if max(times_s, default=0.0) <= filesystem_findings.SLOW_S:
             break
-    sharing_ranks = largest_consistent_group(
-        [[int(rank) for rank in visible_s] for visible_s in visible_by_rank]
-    )
+    sharing_ranks = largest_consistent_group(visible_by_rank)
     probe.able = probe.able and probe.rank in sharing_ranks
     return sharing_ranks
 
@@ -227,55 +215,48 @@ def _await_files(probe: FolderProbe) -> list[int]:
 def _await_files_once(probe: FolderProbe, number: int) -> list[dict[str, float]]:
     """For each rank, which ranks' files it saw after how many seconds: the shortest time of all
     attempts."""
+    ranks = range(probe.context.env.world_size)
     # A client may cache "no such file": so every rank looks for the files before they exist.
-    probe.attempt("looking", lambda: _look_for_files(probe, number))
+    probe.attempt("looking", lambda: [_is_complete(probe, rank, number) for rank in ranks])
     probe.exchange("before writing")
-    probe.attempt("writing a file", lambda: _write_own_file(probe, number))
+    probe.attempt("writing a file", lambda: _write_rank_file(probe, number))
     writers = [rank for rank, able in enumerate(probe.exchange("written", probe.able)) if able]
     seconds = probe.attempt("reading files", lambda: _visible_s(probe, writers, number)) or {}
     probe.check_moved()
-    previous = probe.data.get("visible_s", {})
-    shortest = {}
-    for rank in map(str, seconds):
-        shortest[rank] = round(min(seconds[int(rank)], previous.get(rank, seconds[int(rank)])), 4)
-    probe.data["visible_s"] = shortest
-    return probe.exchange("seen", shortest)
+    previous = probe.observation.visible_s
+    shortest = {name: min(value, previous.get(name, value)) for name, value in seconds.items()}
+    probe.observation.visible_s = shortest
+    return probe.exchange("visible", shortest)
 
 
-def _look_for_files(probe: FolderProbe, number: int) -> None:
-    for rank in range(probe.context.env.world_size):
-        _has_content(_rank_file(probe, rank, number), b"")
-
-
-def _write_own_file(probe: FolderProbe, number: int) -> None:
+def _write_rank_file(probe: FolderProbe, number: int) -> None:
     fault_injection.raise_folder_error(probe.context, "disk-full")
     fs.write_synced(_rank_file(probe, probe.rank, number), _rank_content(probe.rank))
 
 
-def _visible_s(probe: FolderProbe, writers: Sequence[int], number: int) -> dict[int, float]:
+def _visible_s(probe: FolderProbe, writers: Sequence[int], number: int) -> dict[str, float]:
     """Seconds until the whole file of each rank could be read; without the ranks whose file did not
     appear."""
     started = time.monotonic()
     limit_s = VISIBLE_LIMIT_QUICK_S if probe.context.options.quick else VISIBLE_LIMIT_S
     limit_s = min(limit_s, probe.context.remaining_s() / 2)
-    seconds: dict[int, float] = {}
+    seconds: dict[str, float] = {}
     while True:
         for rank in writers:
-            path = _rank_file(probe, rank, number)
-            if rank not in seconds and _has_content(path, _rank_content(rank)):
-                seconds[rank] = time.monotonic() - started
+            if str(rank) not in seconds and _is_complete(probe, rank, number):
+                seconds[str(rank)] = round(time.monotonic() - started, 4)
         waited_s = time.monotonic() - started
         if len(seconds) == len(writers) or waited_s > limit_s:
-            break
+            return seconds
         if waited_s > MOVED_CHECK_S and probe.has_moved():
-            break
+            return seconds
         time.sleep(VISIBLE_POLL_S)
-    return dict(sorted(seconds.items()))
 
 
-def _has_content(path: Path, content: bytes) -> bool:
+def _is_complete(probe: FolderProbe, rank: int, number: int) -> bool:
+    path = _rank_file(probe, rank, number)
     try:
-        return fs.is_visible(path) and fs.read_bytes(path) == content
+        return fs.is_visible(path) and fs.read_bytes(path) == _rank_content(rank)
     except OSError as error:
         if error.errno not in fs.files.TRANSIENT:
             raise
@@ -308,7 +289,7 @@ def _replace_file(probe: FolderProbe, sharing_ranks: Sequence[int]) -> None:
     if probe.rank == writer:
         probe.attempt("replacing a file", lambda: write_generations(path, last))
     else:
-        probe.data["reads"] = probe.attempt(
+        probe.observation.reads = probe.attempt(
             "reading a file while it is replaced", lambda: read_generations(path, last)
         )
     probe.exchange("replaced")
@@ -326,12 +307,8 @@ def write_generations(path: Path, last: int) -> None:
         time.sleep(REPLACE_PAUSE_S)
 
 
-def read_generations(path: Path, last: int, limit_s: float = READ_LIMIT_S) -> dict[str, Any]:
-    """Reads until the last generation appears.
-
-    Returns how often it read, how many generations it saw, and what was wrong with the first
-    content that was not whole.
-    """
+def read_generations(path: Path, last: int, limit_s: float = READ_LIMIT_S) -> Reads:
+    """Reads until the last generation appears, or a content that is not whole."""
     deadline = time.monotonic() + limit_s
     count = 0
     torn = None
@@ -372,59 +349,59 @@ def _try_locks(probe: FolderProbe, sharing_ranks: Sequence[int]) -> None:
     hosts = probe.exchange("hosts", probe.context.env.host)
     holder, peer = sharing_ranks[0], _lock_peer(sharing_ranks, hosts)
     results: dict[str, dict[str, str]] = {kind: {} for kind in LOCK_KINDS}
-    files: dict[str, Any] = {}
+    files: dict[str, IO[bytes]] = {}
     if probe.rank in (holder, peer):
+        probe.observation.locks = {"holder": holder, "peer": peer, "results": results}
         files = probe.attempt("opening a lock file", lambda: _open_lock_files(probe)) or {}
-    for attempt, rank in (("held", holder), ("second", peer)):
+    for attempt, rank in (("held", holder), ("second", peer), ("after", peer)):
+        if attempt == "after":
+            if probe.rank == holder:
+                _close_all(files)
+            probe.exchange("locks released")
         if probe.rank == rank:
-            _lock_all(files, results, attempt)
+            for kind, file in files.items():
+                lock = functools.partial(_lock, kind, file)
+                results[kind][attempt] = call_within(LOCK_LIMIT_S, lock)
         probe.exchange(f"locks {attempt}")
-    if probe.rank == holder:
-        for kind, file in files.items():
-            unlock = functools.partial(_lock_function(kind), file, fcntl.LOCK_UN)
-            call_within(LOCK_LIMIT_S, functools.partial(_ignoring_errors, unlock))
-    probe.exchange("locks released")
     if probe.rank == peer:
-        _lock_all(files, results, "after")
-    probe.exchange("locks after")
-    for file in files.values():
-        call_within(LOCK_LIMIT_S, functools.partial(_ignoring_errors, file.close))
-    if probe.rank in (holder, peer):
-        probe.data["locks"] = {"holder": holder, "peer": peer, "results": results}
+        _close_all(files)
 
 
 def _lock_peer(ranks: Sequence[int], hosts: Sequence[str]) -> int:
     """A rank on another host, if there is one: a lock that only works within a host protects
     nothing."""
-    for rank in ranks:
-        if hosts[rank] != hosts[ranks[0]]:
-            return rank
-    return ranks[1]
+    return next((rank for rank in ranks if hosts[rank] != hosts[ranks[0]]), ranks[1])
 
 
-def _open_lock_files(probe: FolderProbe) -> dict[str, Any]:
+def _open_lock_files(probe: FolderProbe) -> dict[str, IO[bytes]]:
     return {kind: open(str(probe.root / f"lock.{kind}"), "ab+") for kind in LOCK_KINDS}
 
 
-def _lock_all(files: dict[str, Any], results: dict[str, dict[str, str]], attempt: str) -> None:
-    for kind, file in files.items():
-        results[kind][attempt] = call_within(LOCK_LIMIT_S, functools.partial(_lock, kind, file))
+def _close_all(files: dict[str, IO[bytes]]) -> None:
+    """Closing a file releases its locks."""
+    for file in files.values():
+        call_within(LOCK_LIMIT_S, functools.partial(_close, file))
 
 
-def _lock_function(kind: str) -> Callable[[Any, int], None]:
-    return fcntl.flock if kind == "flock" else fcntl.lockf
-
-
-def _lock(kind: str, file: Any) -> str:
+def _close(file: IO[bytes]) -> str:
     try:
-        _lock_function(kind)(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _lock(kind: str, file: IO[bytes]) -> str:
+    lock = fcntl.flock if kind == "flock" else fcntl.lockf
+    try:
+        lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return LOCKED
     except OSError as error:
         return REFUSED if error.errno in LOCK_BUSY else str(error.strerror)
 
 
 def call_within(limit_s: float, action: Callable[[], str]) -> str:
-    """What the action returns, or NO_ANSWER; its thread is then left behind.
+    """What the action returns, or TIMED_OUT; its thread is then left behind.
 
     A lock on a file system without its lock service waits in the kernel.
     """
@@ -432,16 +409,7 @@ def call_within(limit_s: float, action: Callable[[], str]) -> str:
     thread = threading.Thread(target=lambda: results.append(action()), name="lock", daemon=True)
     thread.start()
     thread.join(limit_s)
-    return results[0] if results else NO_ANSWER
-
-
-def _ignoring_errors(action: Callable[[], object]) -> str:
-    """For releasing a lock that may never have been taken: the failed attempt is recorded
-    already."""
-    try:
-        return str(action())
-    except OSError as error:
-        return str(error)
+    return results[0] if results else TIMED_OUT
 
 
 def _durable_write_s(probe: FolderProbe) -> float:
@@ -461,21 +429,10 @@ def _durable_write_s(probe: FolderProbe) -> float:
     return round(min(seconds), 4)
 
 
-def _free_space(probe: FolderProbe) -> dict[str, Any]:
+def _free_space(probe: FolderProbe) -> Space:
     """What a user without privileges may still use; None where the file system does not count."""
     status = os.statvfs(str(probe.root))
     return {
         "free_bytes": status.f_bavail * status.f_frsize if status.f_blocks else None,
         "free_inodes": status.f_favail if status.f_files else None,
     }
-
-
-def _try_hard_link(probe: FolderProbe) -> bool:
-    """Hard links can serve as locks where file locks do not work."""
-    path = probe.root / f"linked{probe.rank}"
-    path.touch()
-    try:
-        os.link(str(path), str(path.with_suffix(".link")))
-    except OSError:
-        return False
-    return path.stat().st_nlink == 2

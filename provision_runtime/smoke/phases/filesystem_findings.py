@@ -1,23 +1,21 @@
-"""Turns what all ranks observed in the target folder into findings. Pure: every rank gets the same.
-
-An observation is the dictionary that `filesystem.FolderProbe.observation` makes on one rank.
-"""
+"""Turns what all ranks observed in the target folder into findings. Pure: every rank gets the same."""
 
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...fs import mounts
 from ...report import model
 from ...report.text import format_bytes
 from .. import measurement
-from ..outcome import Finding, Outcome
+from ..outcome import Finding, Outcome, merge_equal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    Observations = Sequence[dict[str, Any]]
+    Observations = Sequence["FolderObservation"]
 
 # Which finding an error of the target folder is: the phase checkpoint uses the same ids.
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
@@ -34,22 +32,99 @@ LOW_INODES = 1000
 LOCK_KINDS = ("flock", "fcntl")
 # How long a lock call may take.
 LOCK_LIMIT_S = 5.0
-LOCKED, REFUSED, NO_ANSWER = "got it", "refused", "no answer"
+LOCKED, REFUSED, TIMED_OUT = "locked", "refused", "timed out"
+
+
+class Reads(TypedDict):
+    """How often a file that is replaced was read, how many generations of it appeared, and what was
+    wrong with the first content that was not whole."""
+
+    count: int
+    generations: int
+    torn: str | None
+
+
+class Locks(TypedDict):
+    """The ranks that tried locks; for each kind of lock, the results of this rank's attempts."""
+
+    holder: int
+    peer: int
+    results: dict[str, dict[str, str]]
+
+
+class Space(TypedDict):
+    free_bytes: int | None
+    free_inodes: int | None
+
+
+@dataclass
+class FolderObservation:
+    """What one rank observed. location: of the target, as JSON. problems: [finding id, message].
+    races: how often makedirs failed. visible_s: by rank, when its file appeared."""
+
+    host: str
+    location: dict[str, Any] | None = None
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    races: int = 0
+    visible_s: dict[str, float] = field(default_factory=dict)
+    reads: Reads | None = None
+    locks: Locks | None = None
+    sync_s: float | None = None
+    space: Space | None = None
+
+    @property
+    def located(self) -> mounts.MountLocation:
+        if self.location is None:
+            return mounts.MountLocation(0, None)
+        return mounts.from_json(self.location)
+
+    @property
+    def mount_depth(self) -> int:
+        mount = self.located.mount
+        return len(mount.point.rstrip("/")) if mount else 0
 
 
 def judge(target: str, observations: Observations) -> Outcome:
+    errors = []
+    for rank, observation in enumerate(observations):
+        errors += [Finding(id, message, (rank,)) for id, message in observation.problems]
     findings = [
-        *_system_errors(observations),
+        *merge_equal(errors, by_id=True),
         *_not_shared(target, observations),
         *_torn_reads(target, observations),
         *_makedirs_races(target, observations),
         *_broken_locks(target, observations),
         *_slow_operations(target, observations),
-        *_low_space(target, observations),
     ]
+    if not any(error.id == "disk-full" for error in errors):
+        findings += _low_space(target, observations)
     broken = any(finding.id in FATAL for finding in findings)
-    data = _report_data(target, observations)
-    return Outcome(_summary(target, data), tuple(findings), data, broken)
+    visible_s = [value for item in observations for value in item.visible_s.values()]
+    sync_s = [item.sync_s for item in observations if item.sync_s is not None]
+    mount_by_host: dict[str, tuple[str, str]] = {}
+    for rank, observation in enumerate(observations):
+        mount_by_host.setdefault(observation.host, (str(rank), str(observation.located)))
+    mount = observations[0].located.mount
+    space = observations[0].space
+    data = {
+        "folder": target,
+        "mounts": dict(mount_by_host.values()),
+        "options": mount and mount.options,
+        "visible_s": _median_and_max(visible_s),
+        "sync_s": _median_and_max(sync_s),
+        "reads": {str(rank): item.reads for rank, item in enumerate(observations) if item.reads},
+        "locks": _lock_data(observations),
+        "races": sum(observation.races for observation in observations),
+        "space": space,
+    }
+    parts = []
+    if visible_s:
+        parts.append(f"a new file is visible within {max(visible_s):.2f} s")
+    if sync_s:
+        parts.append(f"a durable write takes {max(sync_s):.3f} s")
+    if space and space["free_bytes"] is not None:
+        parts.append(f"{format_bytes(space['free_bytes'])} free")
+    return Outcome(f"{', '.join(parts)} in {target}", tuple(findings), data, broken)
 
 
 def finding_id(number: int | None) -> str:
@@ -69,14 +144,14 @@ def describe_error(operation: str, folder: object, error: OSError) -> str:
     return f"{operation} in {folder}: {error.strerror or error}"
 
 
-def largest_consistent_group(visible_by_rank: Sequence[Sequence[int]]) -> list[int]:
+def largest_consistent_group(visible_by_rank: Sequence[Collection[str]]) -> list[int]:
     """The largest group of ranks that all see the same ranks' files, including their own.
 
     Of two groups of equal size, the one with the lowest rank.
     """
-    groups: dict[tuple[int, ...], list[int]] = {}
+    groups: dict[tuple[str, ...], list[int]] = {}
     for rank, visible_ranks in enumerate(visible_by_rank):
-        if rank in visible_ranks:
+        if str(rank) in visible_ranks:
             groups.setdefault(tuple(sorted(visible_ranks)), []).append(rank)
     return max(groups.values(), key=len, default=[])
 
@@ -89,7 +164,7 @@ def lock_problem(results: dict[str, str]) -> str | None:
     """
     for attempt in ("held", "second", "after"):
         result = results.get(attempt)
-        if result == NO_ANSWER:
+        if result == TIMED_OUT:
             return f"did not return within {LOCK_LIMIT_S:g} s"
         if result not in (LOCKED, REFUSED, None):
             return f"is not supported: {result}"
@@ -100,25 +175,11 @@ def lock_problem(results: dict[str, str]) -> str | None:
     return None
 
 
-def _system_errors(observations: Observations) -> Iterator[Finding]:
-    """One finding per kind of error: a full disk may hit each rank at a different step."""
-    messages: dict[str, str] = {}
-    ranks: dict[str, list[int]] = {}
-    for rank, observation in enumerate(observations):
-        for finding_id, message in observation["problems"]:
-            messages.setdefault(finding_id, message)
-            ranks.setdefault(finding_id, []).append(rank)
-    for finding_id, message in messages.items():
-        yield Finding(finding_id, message, tuple(ranks[finding_id]))
-
-
 def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
     """Ranks that could write, but do not see what the other ranks wrote."""
-    working = [rank for rank, observation in enumerate(observations) if not observation["problems"]]
-    visible_by_rank = [
-        [int(rank) for rank in observation["visible_s"]] for observation in observations
-    ]
-    sharing = [rank for rank in largest_consistent_group(visible_by_rank) if rank in working]
+    working = [rank for rank, observation in enumerate(observations) if not observation.problems]
+    group = largest_consistent_group([observation.visible_s for observation in observations])
+    sharing = [rank for rank in group if rank in working]
     isolated = [rank for rank in working if rank not in sharing]
     if not isolated:
         return
@@ -127,42 +188,30 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
         yield Finding("folder-error", message, tuple(isolated))
         return
     first_isolated, first_sharing = observations[isolated[0]], observations[sharing[0]]
-    is_sharing_deeper = _mount_depth(first_sharing) >= _mount_depth(first_isolated)
+    is_sharing_deeper = first_sharing.mount_depth >= first_isolated.mount_depth
     if len(isolated) == len(sharing) and not is_sharing_deeper:
         # Of two groups of equal size, the one whose mount point is further up lacks the mount.
         sharing, isolated = isolated, sharing
         first_sharing, first_isolated = first_isolated, first_sharing
     # Within a host, two devices behind one name are two mounts. Between hosts, the mount is missing
     # on the host where the name leads to a file system that is mounted further up.
-    if first_isolated["host"] == first_sharing["host"]:
-        is_unmounted = _location(first_isolated).device != _location(first_sharing).device
+    if first_isolated.host == first_sharing.host:
+        is_unmounted = first_isolated.located.device != first_sharing.located.device
     else:
-        is_unmounted = _mount_depth(first_isolated) < _mount_depth(first_sharing)
-    finding_id = "folder-unmounted" if is_unmounted else "folder-not-shared"
+        is_unmounted = first_isolated.mount_depth < first_sharing.mount_depth
     message = (
-        f"files of the other ranks do not appear in {target}: it is {_location(first_isolated)}, "
-        f"but {_location(first_sharing)} on rank {sharing[0]}"
+        f"files of the other ranks do not appear in {target}: it is {first_isolated.located}, "
+        f"but {first_sharing.located} on rank {sharing[0]}"
     )
+    finding_id = "folder-unmounted" if is_unmounted else "folder-not-shared"
     yield Finding(finding_id, message, tuple(isolated))
-
-
-def _location(observation: dict[str, Any]) -> mounts.Location:
-    if not observation["location"]:
-        return mounts.Location(0, None)
-    return mounts.from_json(observation["location"])
-
-
-def _mount_depth(observation: dict[str, Any]) -> int:
-    mount = _location(observation).mount
-    return len(mount.point.rstrip("/")) if mount else 0
 
 
 def _torn_reads(target: str, observations: Observations) -> Iterator[Finding]:
     torn = {}
     for rank, observation in enumerate(observations):
-        reads = observation.get("reads")
-        if reads and reads["torn"]:
-            torn[rank] = reads["torn"]
+        if observation.reads and observation.reads["torn"]:
+            torn[rank] = observation.reads["torn"]
     if torn:
         problem = next(iter(torn.values()))
         message = f"a file in {target} was replaced by a rename, and a reader saw {problem}"
@@ -170,7 +219,7 @@ def _torn_reads(target: str, observations: Observations) -> Iterator[Finding]:
 
 
 def _makedirs_races(target: str, observations: Observations) -> Iterator[Finding]:
-    ranks = [rank for rank, observation in enumerate(observations) if observation["races"]]
+    ranks = [rank for rank, observation in enumerate(observations) if observation.races]
     if ranks:
         message = (
             f"makedirs with exist_ok failed in {target} while other ranks created the same folders"
@@ -179,35 +228,36 @@ def _makedirs_races(target: str, observations: Observations) -> Iterator[Finding
 
 
 def _broken_locks(target: str, observations: Observations) -> Iterator[Finding]:
-    pair = [observation["locks"] for observation in observations if observation.get("locks")]
-    for kind, results in _lock_results(observations).items():
-        problem = lock_problem(results)
-        if problem:
-            ranks = {pair[0]["holder"], pair[0]["peer"]}
-            message = f"{kind} in {target} {problem}"
-            yield Finding("locks-unsupported", message, tuple(sorted(ranks)))
+    locks = [observation.locks for observation in observations if observation.locks]
+    for kind, result in (_lock_data(observations) or {}).items():
+        if result != model.PASS:
+            ranks = sorted((locks[0]["holder"], locks[0]["peer"]))
+            yield Finding("locks-unsupported", f"{kind} in {target} {result}", tuple(ranks))
 
 
-def _lock_results(observations: Observations) -> dict[str, dict[str, str]]:
-    """For each kind of lock, the results of holder and peer together."""
+def _lock_data(observations: Observations) -> dict[str, str] | None:
+    """What is wrong with each kind of lock, or pass; None if locks were not tried: a single rank has
+    no other rank to lock out."""
     merged: dict[str, dict[str, str]] = {kind: {} for kind in LOCK_KINDS}
-    for observation in observations:
-        if observation.get("locks"):
-            for kind, results in observation["locks"]["results"].items():
-                merged[kind].update(results)
-    return merged
+    locks = [observation.locks for observation in observations if observation.locks]
+    for tried in locks:
+        for kind, results in tried["results"].items():
+            merged[kind].update(results)
+    if not locks:
+        return None
+    return {kind: lock_problem(results) or model.PASS for kind, results in merged.items()}
 
 
 def _slow_operations(target: str, observations: Observations) -> Iterator[Finding]:
-    """A slow write is a fault at the writer. If a file appears late, the fault may be at either side;
-    the reader is named."""
+    """A slow write is a fault at the writer. If a file appears after a long time, the fault may be
+    at either side; the reader is named."""
     write_s: dict[int, float] = {}
     visible_s: dict[int, float] = {}
     for rank, observation in enumerate(observations):
-        if observation.get("sync_s") is not None:
-            write_s[rank] = observation["sync_s"]
-        if observation["visible_s"]:
-            visible_s[rank] = max(observation["visible_s"].values())
+        if observation.sync_s is not None:
+            write_s[rank] = observation.sync_s
+        if observation.visible_s:
+            visible_s[rank] = max(observation.visible_s.values())
     for operation, seconds in (
         ("a durable write of 64 KiB took", write_s),
         ("a new file became visible after", visible_s),
@@ -219,77 +269,24 @@ def _slow_operations(target: str, observations: Observations) -> Iterator[Findin
             yield Finding("folder-slow", message, tuple(slow_ranks))
 
 
-def _low_space(target: str, observations: Observations) -> Iterator[Finding]:
-    for observation in observations:
-        if any(finding_id == "disk-full" for finding_id, _ in observation["problems"]):
-            return
-    for key, limit in (("free_bytes", LOW_BYTES), ("free_inodes", LOW_INODES)):
-        low = {}
-        for rank, observation in enumerate(observations):
-            free = observation["space"][key] if observation.get("space") else None
-            if free is not None and free < limit:
-                low[rank] = free
-        if low:
-            least = min(low.values())
-            if key == "free_bytes":
-                amount = format_bytes(least)
-            else:
-                amount = f"{least} inodes"
-            yield Finding("space-low", f"only {amount} are left in {target}", tuple(low))
-
-
-def _report_data(target: str, observations: Observations) -> dict[str, Any]:
-    first = observations[0]
-    mount = first["location"] and first["location"]["mount"]
-    mount_by_rank: dict[str, str] = {}
-    hosts = set()
+def _low_space(target: str, observations: Observations) -> list[Finding]:
+    low_bytes: dict[int, int] = {}
+    low_inodes: dict[int, int] = {}
     for rank, observation in enumerate(observations):
-        if observation["host"] not in hosts:
-            hosts.add(observation["host"])
-            mount_by_rank[str(rank)] = str(_location(observation))
-    visible_s: list[float] = []
-    sync_s: list[float] = []
-    reads = {}
-    for rank, observation in enumerate(observations):
-        visible_s.extend(observation["visible_s"].values())
-        if observation.get("sync_s") is not None:
-            sync_s.append(observation["sync_s"])
-        if observation.get("reads"):
-            reads[str(rank)] = observation["reads"]
-    return {
-        "folder": target,
-        "mounts": mount_by_rank,
-        "options": mount and mount["options"],
-        "visible_s": _median_and_max(visible_s),
-        "sync_s": _median_and_max(sync_s),
-        "reads": reads,
-        "locks": _lock_data(observations),
-        "races": sum(observation["races"] for observation in observations),
-        "space": first.get("space"),
-        "hard_link": first.get("hard_link"),
-    }
+        space = observation.space or {"free_bytes": None, "free_inodes": None}
+        if space["free_bytes"] is not None and space["free_bytes"] < LOW_BYTES:
+            low_bytes[rank] = space["free_bytes"]
+        if space["free_inodes"] is not None and space["free_inodes"] < LOW_INODES:
+            low_inodes[rank] = space["free_inodes"]
+    findings = []
+    if low_bytes:
+        message = f"only {format_bytes(min(low_bytes.values()))} are left in {target}"
+        findings.append(Finding("space-low", message, tuple(low_bytes)))
+    if low_inodes:
+        message = f"only {min(low_inodes.values())} inodes are left in {target}"
+        findings.append(Finding("space-low", message, tuple(low_inodes)))
+    return findings
 
 
 def _median_and_max(values: Sequence[float]) -> dict[str, float] | None:
     return {"median": measurement.median(values), "max": max(values)} if values else None
-
-
-def _lock_data(observations: Observations) -> dict[str, str] | None:
-    """None if locks were not tried: a single rank has no other rank to lock out."""
-    if not any(observation.get("locks") for observation in observations):
-        return None
-    data = {}
-    for kind, results in _lock_results(observations).items():
-        data[kind] = lock_problem(results) or model.PASS
-    return data
-
-
-def _summary(target: str, data: dict[str, Any]) -> str:
-    parts = []
-    if data["visible_s"]:
-        parts.append(f"a new file is visible within {data['visible_s']['max']:.2f} s")
-    if data["sync_s"]:
-        parts.append(f"a durable write takes {data['sync_s']['max']:.3f} s")
-    if data["space"] and data["space"]["free_bytes"] is not None:
-        parts.append(f"{format_bytes(data['space']['free_bytes'])} free")
-    return f"{', '.join(parts)} in {target}"

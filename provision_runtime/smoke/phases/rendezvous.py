@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from ...comm.addresses import interfaces
 from ...comm.store import StoreAllGather, StoreClient
 from ...report.text import format_count
 from .. import nccl_variables, network
+from ..last_states import location_from_json
 from ..outcome import Finding, Outcome, combine, with_finding
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ DEVICE_ID_SINCE = (2, 3)
 INJECTED_SKEW_S = 30.0
 NAME_PAUSE_S = 0.5
 
-CLOCK_ROUNDS = 3
-CLOCK_PAUSE_S = 0.0005
 # Munge refuses credentials after minutes, TLS refuses certificates from the future at once; NTP
 # keeps clocks within milliseconds.
 TOLERATED_SKEW_S = 1.0
@@ -64,16 +63,17 @@ def run(context: RankContext) -> Outcome:
         return with_finding(error.finding_id, str(error), broken=True)
     store_s = time.monotonic() - started
     greetings = context.exchange(
-        "hello", [context.location, context.unusable, context.env.crowding]
+        "hello", [asdict(context.location), context.unusable, context.env.crowding]
     )
-    context.locations = {rank: location for rank, (location, _, _) in enumerate(greetings)}
-    hosts = [location["host"] for location in context.locations.values()]
+    for rank, (location, _, _) in enumerate(greetings):
+        context.locations[rank] = location_from_json(location)
+    hosts = [location.host for location in context.locations.values()]
     context.hosts = list(dict.fromkeys(hosts))
     context.crowding = max(crowding for _, _, crowding in greetings)
     data = {
         "hosts": context.hosts,
         "store_s": round(store_s, 3),
-        "clock": _measure_clock_skew(context),
+        "clock": _read_clock(context),
     }
     unusable_ranks = [rank for rank, (_, unusable, _) in enumerate(greetings) if unusable]
     if unusable_ranks:
@@ -82,10 +82,10 @@ def run(context: RankContext) -> Outcome:
     interface_problems = context.exchange("interfaces", network.interface_problem(context.backend))
     if any(interface_problems):
         problem = interface_problems[context.env.rank]
-        if problem:
-            message = f"{problem} on {context.env.host}"
-            return with_finding("interface-absent", message, broken=True, data=data)
-        return Outcome("a rank's network interface does not exist", data=data, broken=True)
+        if not problem:
+            return Outcome("a rank's network interface does not exist", data=data, broken=True)
+        message = f"{problem} on {context.env.host}"
+        return with_finding("interface-absent", message, broken=True, data=data)
     if len(context.hosts) > 1:
         peers = network.check_peers(context)
         if peers.broken:
@@ -102,11 +102,13 @@ def run(context: RankContext) -> Outcome:
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
     combined = combine(outcomes)
-    skews = [outcome.data.get("clock") for outcome in outcomes]
-    skew_by_rank = [skew and skew["skew_s"] for skew in skews]
-    bound = max((skew["bound_s"] for skew in skews if skew), default=None)
-    data = {**combined.data, "clock": {"skew_s_by_rank": skew_by_rank, "bound_s": bound}}
-    findings = (*combined.findings, *skew_findings(skews))
+    clocks = [outcome.data.get("clock") for outcome in outcomes]
+    times = [clock and clock["time"] for clock in clocks]
+    bound_s = min((clock["window_s"] for clock in clocks if clock), default=0.0)
+    first = times[0] or 0.0
+    skews = [None if time is None else round(time - first, 6) for time in times]
+    data = {**combined.data, "clock": {"skew_s_by_rank": skews, "bound_s": bound_s}}
+    findings = (*combined.findings, *skew_findings(skews, bound_s))
     return replace(combined, findings=findings, data=data)
 
 
@@ -216,77 +218,34 @@ def takes_device_id(version: str) -> bool:
     return release >= DEVICE_ID_SINCE and not device_id_hangs(release)
 
 
-# The wall clocks are compared through the store, with an error bound. The other ranks ask rank 0
-# for its time (Cristian's algorithm: Distributed Computing 3, 1989). The time was read somewhere
-# between request and reply, so half of the shortest round trip bounds the error.
+def _read_clock(context: RankContext) -> dict[str, float]:
+    """This rank's wall clock, read between two exchanges. All ranks read theirs after the first is
+    complete and before the second is, so the shortest time that a rank spends in both bounds the
+    error."""
+    ahead_s = INJECTED_SKEW_S if context.options.fault("clock-skew", context.env.rank) else 0.0
+    started = time.monotonic()
+    context.exchange("before clocks", None)
+    now = time.time() + ahead_s
+    context.exchange("after clocks", None)
+    return {"time": now, "window_s": round(time.monotonic() - started, 6)}
 
 
-def _measure_clock_skew(context: RankContext) -> dict[str, float] | None:
-    """Every rank's skew against rank 0, which replies to one rank after the other."""
-    env, client = context.env, context.client
-    assert client is not None
-    context.step = "compare clocks"
-    deadline = time.monotonic() + max(context.remaining_s(), 0)
-    if env.rank == 0:
-        for rank in range(1, env.world_size):
-            serve_clock(client, rank, deadline)
-        return {"skew_s": 0.0, "bound_s": 0.0}
-    ahead_s = INJECTED_SKEW_S if context.options.fault("clock-skew", env.rank) else 0.0
-    return measure_skew(client, env.rank, deadline, ahead_s)
-
-
-def serve_clock(client: StoreClient, rank: int, deadline: float) -> None:
-    """On rank 0: replies to the requests of one rank."""
-    for number in range(CLOCK_ROUNDS):
-        while client.peek(f"clock/{rank}/{number}") is None:
-            if time.monotonic() > deadline:
-                return
-            time.sleep(CLOCK_PAUSE_S)
-        client.set(f"clock/{rank}/{number}/answer", time.time())
-
-
-def measure_skew(
-    client: StoreClient, rank: int, deadline: float, ahead_s: float = 0.0
-) -> dict[str, float] | None:
-    """On another rank: its skew against rank 0 in seconds (positive if ahead), and the bound.
-
-    ahead_s: added to this rank's clock, to inject a wrong one.
-    """
-    best: dict[str, float] | None = None
-    for number in range(CLOCK_ROUNDS):
-        started = time.monotonic()
-        client.set(f"clock/{rank}/{number}", True)
-        reply = None
-        while reply is None:
-            reply = client.peek(f"clock/{rank}/{number}/answer")
-            if time.monotonic() > deadline:
-                return best
-            time.sleep(CLOCK_PAUSE_S if reply is None else 0)
-        round_trip = time.monotonic() - started
-        skew = time.time() + ahead_s - round_trip / 2 - reply
-        if best is None or round_trip / 2 < best["bound_s"]:
-            best = {"skew_s": round(skew, 6), "bound_s": round(round_trip / 2, 6)}
-    return best
-
-
-def skew_findings(skews: Sequence[dict[str, Any] | None]) -> tuple[Finding, ...]:
+def skew_findings(skews: Sequence[float | None], bound_s: float) -> list[Finding]:
     """The ranks whose clocks differ from the median, by each rank's skew against rank 0."""
-    values = sorted(float(skew["skew_s"]) for skew in skews if skew is not None)
+    values = sorted(skew for skew in skews if skew is not None)
     if not values:
-        return ()
+        return []
     # Of two middle values, the one closer to rank 0's clock.
     middle = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
     median = min(middle, key=abs)
-    result = []
+    findings = []
     for rank, skew in enumerate(skews):
-        if skew is None:
-            continue
-        difference = skew["skew_s"] - median
-        if abs(difference) - skew["bound_s"] > TOLERATED_SKEW_S:
+        difference = 0.0 if skew is None else skew - median
+        if abs(difference) - bound_s > TOLERATED_SKEW_S:
             direction = "ahead of" if difference > 0 else "behind"
             message = (
                 f"its clock is {abs(difference):.1f} s {direction} the other ranks' "
-                f"(±{skew['bound_s']:.3f} s)"
+                f"(±{bound_s:.3f} s)"
             )
-            result.append(Finding("clock-skew", message, (rank,)))
-    return tuple(result)
+            findings.append(Finding("clock-skew", message, (rank,)))
+    return findings

@@ -10,7 +10,7 @@ import pytest
 
 from provision import catalog, resolver, sources
 from provision.catalog import Build, mismatches
-from provision.ci import Assignment, CiTarget, Job, Runner, assign
+from provision.ci import CiTarget, Job, Runner, RunnerAssignment, assign
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
@@ -105,7 +105,9 @@ def test_ranks_are_the_gpus_of_the_runner_up_to_eight() -> None:
     assert job(gpus=None).ranks == 2  # on a CPU
 
 
-def across_gpus(*runners: Runner, torch: str = "2.3.1", cuda: str | None = "12.1") -> Assignment:
+def across_gpus(
+    *runners: Runner, torch: str = "2.3.1", cuda: str | None = "12.1"
+) -> RunnerAssignment:
     target = CiTarget(resolution=resolution(torch, cuda), platform="linux-64")
     return assign(target, runners, gpus=None, across="gpu")
 

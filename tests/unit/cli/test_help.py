@@ -71,14 +71,14 @@ def headings(*words: str) -> list[str]:
 
 
 def test_the_options_of_large_verbs_are_in_groups() -> None:
-    assert headings("build") == ["Options", "Request", "Source", "Output"]
+    assert headings("build") == ["Options", "Request", "Source", "Smoke", "Output"]
     assert headings("smoke") == ["Options", "Smoke", "Nodes"]
     assert headings("env", "list") == ["Options"]
     # Of a job, not of a test; of a container, not of a build.
     assert headings("launch") == ["Options", "Nodes", "Settings of --set", "Output"]
     assert headings("image", "contract") == ["Options"]
     # A group with options of its own.
-    assert headings("lock") == ["Options", "Request", "Source", "Output", "Commands"]
+    assert headings("lock") == ["Options", "Request", "Source", "Smoke", "Output", "Commands"]
 
 
 def test_help_shows_the_help_of_a_verb() -> None:

@@ -12,7 +12,7 @@ import pytest
 from provision import catalog
 from provision.adapters.kubernetes.nodes import KubernetesNode
 from provision.cluster.failures import REASONS, NodeFailure
-from provision.cluster.fitness import EnvironmentNeeds, NodeReport, clock_skew_s, judge
+from provision.cluster.fitness import EnvironmentNeeds, NodeFitness, clock_skew_s, judge
 from provision.cluster.inventory import Node
 from provision.cluster.remote import NodeReply, merge_same_nodes
 from provision_runtime.node.results import FitnessFacts
@@ -70,7 +70,7 @@ def reply(document: dict[str, Any] | None = None, **fields: Any) -> NodeReply[Fi
     return NodeReply(**{**values, **fields})
 
 
-def reasons(report: NodeReport) -> list[str]:
+def reasons(report: NodeFitness) -> list[str]:
     return [problem.reason for problem in report.problems]
 
 

@@ -17,7 +17,7 @@ from provision.cli import console
 from provision.cli.main import cli
 from provision.core.documents import DriftRecord
 from provision.report.nodes import MIN_MARK, ChartRow, NodeChart, draw
-from provision.verbs.drift.comparison import NodeFacts
+from provision.verbs.drift.comparison import ObservedNode
 from tests.drift_records import cluster, facts, record, timed_out
 from tests.unit.report.test_report_page import Page
 
@@ -96,7 +96,7 @@ def test_another_value_has_another_color() -> None:
 def test_node_without_the_environment_is_blank_where_there_is_nothing_to_compare() -> None:
     values = {**facts().values, "environment": None}
     del values["lock"]
-    chart = draw(record(cluster(3, n0002=NodeFacts(values=values))))
+    chart = draw(record(cluster(3, n0002=ObservedNode(values=values))))
     assert {span.kind for span in row(chart, "lock").spans} == {"same"}
     assert sum(span.width for span in row(chart, "lock").spans) == 160
     assert "value0" in {span.kind for span in row(chart, "environment").spans}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from provision.verbs.drift.comparison import (
     ComparedFact,
-    Expectation,
-    NodeFacts,
+    ExpectedNode,
+    ObservedNode,
     Value,
     clock_offsets,
     compare,
@@ -19,9 +19,9 @@ GIB = 1 << 30
 
 
 def fact(
-    name: str, values: dict[str, Value], expectation: Expectation | None = None
+    name: str, values: dict[str, Value], expectation: ExpectedNode | None = None
 ) -> ComparedFact:
-    nodes = {node: NodeFacts(values={name: value}) for node, value in values.items()}
+    nodes = {node: ObservedNode(values={name: value}) for node, value in values.items()}
     [compared] = compare(nodes, expectation)
     return compared
 
@@ -67,9 +67,9 @@ def test_a_node_without_the_environment_is_never_right() -> None:
 
 def test_unread_is_neither_same_nor_deviating() -> None:
     nodes = {
-        "n1": NodeFacts(values={"driver": "535"}),
-        "n2": NodeFacts(values={"driver": "535"}),
-        "n3": NodeFacts(values={}, unread={"driver": "permission denied"}),
+        "n1": ObservedNode(values={"driver": "535"}),
+        "n2": ObservedNode(values={"driver": "535"}),
+        "n3": ObservedNode(values={}, unread={"driver": "permission denied"}),
     }
     [compared] = compare(nodes)
     assert compared.agreeing == ("n1", "n2")
@@ -78,9 +78,9 @@ def test_unread_is_neither_same_nor_deviating() -> None:
 
 def test_a_setting_that_a_node_does_not_list_is_not_set_there() -> None:
     nodes = {
-        "n1": NodeFacts(values={"setting:NCCL_IB_HCA": "mlx5"}),
-        "n2": NodeFacts(values={"setting:NCCL_IB_HCA": "mlx5"}),
-        "n3": NodeFacts(values={}),
+        "n1": ObservedNode(values={"setting:NCCL_IB_HCA": "mlx5"}),
+        "n2": ObservedNode(values={"setting:NCCL_IB_HCA": "mlx5"}),
+        "n3": ObservedNode(values={}),
     }
     [compared] = compare(nodes)
     assert (compared.title, deviating(compared)) == ("NCCL_IB_HCA", {"not set": ("n3",)})
@@ -134,14 +134,14 @@ def test_clocks_that_may_agree_do(rows: list[tuple[float, float]]) -> None:
 
 
 def test_expectation_overrules_the_majority() -> None:
-    expectation = Expectation(source="passport.json", exact={"lock": "b" * 64})
+    expectation = ExpectedNode(source="passport.json", exact={"lock": "b" * 64})
     compared = fact("lock", {"n1": "a" * 64, "n2": "a" * 64, "n3": "b" * 64}, expectation)
     assert (compared.basis, compared.reference) == ("expectation", "b" * 12)
     assert deviating(compared) == {"a" * 12: ("n1", "n2")}
 
 
 def test_less_than_the_minimum_deviates_although_all_have_it() -> None:
-    expectation = Expectation(source="passport.json", minimum={"driver": "530.30.02"})
+    expectation = ExpectedNode(source="passport.json", minimum={"driver": "530.30.02"})
     compared = fact("driver", {"n1": "525.105.17", "n2": "525.105.17"}, expectation)
     [deviation] = compared.deviations
     assert (deviation.nodes, deviation.is_below) == (("n1", "n2"), True)
@@ -152,7 +152,7 @@ def test_less_than_the_minimum_deviates_although_all_have_it() -> None:
 
 @pytest.mark.parametrize(("glibc", "is_below"), [("2.9", True), ("2.17", False), ("2.100", False)])
 def test_the_minimum_is_compared_by_its_numbers(glibc: str, is_below: bool) -> None:
-    expectation = Expectation(source="passport.json", minimum={"glibc": "2.17"})
+    expectation = ExpectedNode(source="passport.json", minimum={"glibc": "2.17"})
     assert bool(fact("glibc", {"n1": glibc}, expectation).deviations) == is_below
 
 
@@ -162,7 +162,7 @@ def test_settings_and_distributions_follow_the_known_facts() -> None:
         "setting:NCCL_DEBUG": "INFO",
         "kernel": "6.1",
     }
-    assert [each.name for each in compare({"n1": NodeFacts(values=values)})] == [
+    assert [each.name for each in compare({"n1": ObservedNode(values=values)})] == [
         "kernel",
         "setting:NCCL_DEBUG",
         "distribution:torch",

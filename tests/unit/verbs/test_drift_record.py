@@ -5,7 +5,7 @@ from __future__ import annotations
 from provision.cluster.failures import NodeFailure
 from provision.core.documents import DriftRecord
 from provision.core.schema import schema_error
-from provision.verbs.drift.comparison import Expectation, NodeFacts
+from provision.verbs.drift.comparison import ExpectedNode, ObservedNode
 from provision.verbs.drift.output import drift_lines
 from tests.drift_records import DRIVER, cluster, facts, record, timed_out
 
@@ -50,7 +50,7 @@ def test_no_answer_is_unknown_and_says_what_to_do() -> None:
 def test_unread_fact_is_unknown() -> None:
     node = facts()
     values = {name: value for name, value in node.values.items() if name != "driver"}
-    unread = NodeFacts(values=values, unread={"driver": "Permission denied"})
+    unread = ObservedNode(values=values, unread={"driver": "Permission denied"})
     document = record(cluster(3, n0002=unread))
     assert document["counts"] == {"nodes": 3, "same": 2, "drift": 0, "unknown": 1}
     assert "n0002: driver is unknown: Permission denied" in lines(document)
@@ -82,14 +82,14 @@ def test_many_distributions_are_counted() -> None:
 
 
 def test_environment_that_no_node_has() -> None:
-    node = NodeFacts(values={"environment": None, "driver": DRIVER})
+    node = ObservedNode(values={"environment": None, "driver": DRIVER})
     document = record({"n1": node, "n2": node})
     assert "n[1-2]: environment not installed" in lines(document)
     assert document["verdict"] == "drift"
 
 
 def test_node_without_the_environment_has_no_lock_to_compare() -> None:
-    node = NodeFacts(
+    node = ObservedNode(
         values={"environment": None, "driver": DRIVER, "kernel": facts().values["kernel"]}
     )
     [entry] = [row for row in record(cluster(3, n0002=node))["nodes"] if "without" in row]
@@ -107,7 +107,7 @@ def test_second_name_of_a_node_is_no_node() -> None:
 
 
 def test_expectation_and_minimum() -> None:
-    expectation = Expectation(
+    expectation = ExpectedNode(
         source="envs/train/passport.json", exact={"lock": "c" * 64}, minimum={"driver": "550"}
     )
     text = lines(record(cluster(2), expectation=expectation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import re
 from pathlib import Path
@@ -10,11 +11,16 @@ import pytest
 
 from provision.core import settings
 from provision.core.errors import InvalidSpec
+from provision.core.paths import default_folders
 from provision.core.schema import schema_document
 from provision.core.yaml_text import parse_yaml
 from provision.verbs.join.settings_text import joined_settings
+from provision.workflow.context import Context
 from provision.workflow.lab_definition import Cluster, LabEnvironment, Policy, read_lab
+from provision.workflow.plan import BuildRequest, make_plan
+from provision.workflow.smoke.runner import SmokeRequest
 from tests.paths import ROOT
+from tests.progress import Recorder
 
 DIGEST = "sha256:" + "0" * 64
 WHOLE = f"""\
@@ -27,6 +33,7 @@ clusters:
 known_hosts: known_hosts
 paths: {{data: "/scratch/{{user}}/provision", tmp: ~/tmp}}
 mirrors: [pypi=https://mirror.vision.example/simple, "*=channels"]
+smoke: [require_gpu=true, timeout=900]
 environments:
   train:
   serve: {{from: image, image: "registry.vision.example/serve@{DIGEST}"}}
@@ -56,6 +63,7 @@ def test_everything_that_a_lab_can_say(tmp_path: Path) -> None:
         "pypi=https://mirror.vision.example/simple/",
         f"*={(tmp_path / 'channels').as_uri()}/",
     )
+    assert lab.smoke == ("require_gpu=true", "timeout=900")
     assert lab.environments == (
         LabEnvironment(name="train"),
         LabEnvironment(
@@ -106,6 +114,11 @@ def test_the_least_that_a_lab_must_say(tmp_path: Path) -> None:
             "schema: 1\nname: a\ncontact: me\nmirrors: [ok=https://m.invalid, ftp://m.invalid]\n",
             r"lab.yml:4: mirrors\[1\]: .* is not the URL of a mirror",
         ),
+        (
+            "schema: 1\nname: a\ncontact: me\nsmoke: [ranks=2, 'only=lunch']\n",
+            r"lab.yml:4: smoke\[1\]: the setting only: invalid choice: 'lunch'",
+        ),
+        ("schema: 1\nname: a\ncontact: me\nsmoke: [strict]\n", "lab.yml:4: smoke"),
         (
             "schema: 1\nname: a\ncontact: me\nenvironments:\n  b: {from: image}\n",
             'lab.yml:5: environments.b: "image" is a required property',
@@ -187,3 +200,21 @@ def test_the_settings_of_a_lab_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     names = [setting.name for setting in settings.mirror_settings([], environ)]
     assert names == ["pypi", "*"]
     assert parse_yaml(text)["mirrors"] == list(lab.mirrors)
+    assert settings.smoke_settings(environ) == lab.smoke
+
+
+def test_smoke_settings_of_a_lab_are_below_those_of_spec_and_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = tmp_path / "joined.yml"
+    joined.write_text("smoke: [strict=true, timeout=900, profile=full, ranks=3]\n")
+    monkeypatch.setenv(settings.CONFIG, str(joined))
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "spec.yml").write_text(
+        'torch: "2.3"\ncuda: "12.1"\npython_from: channel\nsmoke: [strict=false, timeout=60]\n'
+    )
+    context = Context(folders=default_folders(tmp_path), progress=Recorder())
+    request = BuildRequest(name="lab", options={"smoke": ("timeout=30",)})
+    test = make_plan(context, dataclasses.replace(request, smoke_request=SmokeRequest(ranks=4)))
+    chosen = test.smoke_request
+    assert (chosen.strict, chosen.timeout_s, chosen.profile, chosen.ranks) == (False, 30, "full", 4)

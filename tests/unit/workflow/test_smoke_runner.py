@@ -114,42 +114,39 @@ def test_a_broken_report_names_entry_and_field(tmp_path: Path) -> None:
 
 
 def test_failed_phase_is_named(tmp_path: Path) -> None:
-    finding = {
-        "id": "rank-stuck",
-        "verdict": "fail",
-        "ranks": [1],
-        "message": "did not arrive",
-        "advice": "See its log.",
-    }
+    finding = {"id": "rank-stuck", "verdict": "fail", "ranks": [1], "message": "", "advice": "See."}
     phases = [evidence.phase(verdict="fail", message="rank 1 did not arrive", findings=[finding])]
-    result = smoke_runner.read_report(
-        report(tmp_path, verdict="fail", phases=phases), "image", 1, ""
-    )
-    assert smoke_runner.failures([result]) == [
-        "image: barrier: rank 1 did not arrive (rank-stuck). See its log."
-    ]
+    folder = report(tmp_path, verdict="fail", phases=phases)
+    result = smoke_runner.read_report(folder, "image", 1, "")
+    sentence = "image: barrier: rank 1 did not arrive (rank-stuck). See."
+    assert smoke_runner.failures([result]) == [sentence]
+
+
+def argv_of(request: smoke_runner.SmokeRequest, **build: Any) -> str:
+    resolution = resolver.resolve(spec.combine({}, build, name=""))
+    return " ".join(smoke_runner.arguments(resolution, request))
 
 
 def test_arguments_contain_the_locked_expectations() -> None:
-    cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name=""))
-    argv = " ".join(
-        smoke_runner.arguments(
-            cuda, smoke_runner.SmokeRequest(ranks=4, profile="quick", inject=("die:1:barrier",))
-        )
+    argv = argv_of(smoke_runner.SmokeRequest(), torch="2.3", cuda="12.1")
+    assert "--expect-torch 2.3.1+cu121 --expect-cuda 12.1 --expect-nccl 2.20.5" in argv
+    cpu = argv_of(smoke_runner.SmokeRequest(), torch="2.13", cpu=True)
+    assert "--expect-cuda none" in cpu and "--expect-nccl" not in cpu
+
+
+def test_every_option_of_a_request_is_passed_on() -> None:
+    request = smoke_runner.SmokeRequest(
+        ranks=4,
+        profile="full",
+        only=("barrier", "ddp"),
+        skip=("compute",),
+        inject=("clock-skew:1",),
+        deadlines=("5",),
+        strict=True,
     )
-    for expected in (
-        "--expect-torch 2.3.1+cu121",
-        "--expect-cuda 12.1",
-        "--expect-nccl 2.20.5",
-        "--ranks 4",
-        "--profile quick",
-        "--inject die:1:barrier",
-    ):
-        assert expected in argv
-    cpu = resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name=""))
-    assert "--expect-cuda none" in " ".join(
-        smoke_runner.arguments(cpu, smoke_runner.SmokeRequest())
-    )
+    argv = argv_of(request, torch="2.13", cpu=True)
+    assert "--profile full --timeout 600 --ranks 4 --strict --only barrier --only ddp" in argv
+    assert "--skip compute --inject clock-skew:1 --deadline 5" in argv
 
 
 def cases(results: list[SmokeResult]) -> list[tuple[str | None, str | None, list[str]]]:
@@ -179,66 +176,29 @@ def test_untrusted_report_is_an_error_in_junit(
     assert ("prefix", "report", ["error"]) in rows
 
 
-def test_every_option_of_a_request_is_passed_on() -> None:
-    request = smoke_runner.SmokeRequest(
-        profile="full", only=("barrier", "ddp"), skip=("compute",), inject=("clock-skew:1",)
-    )
-    argv = " ".join(
-        smoke_runner.arguments(
-            resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name="")), request
-        )
-    )
-    assert "--profile full" in argv
-    assert "--only barrier --only ddp --skip compute --inject clock-skew:1" in argv
-
-
 @pytest.mark.parametrize(
-    ("smoke_request", "message"),
+    ("fields", "message"),
     [
-        (
-            smoke_runner.SmokeRequest(only=("lunch",)),
-            "invalid choice: 'lunch' .choose from '?facts'?, '?rendezvous",
-        ),
-        (smoke_runner.SmokeRequest(skip=("facts",)), "nothing can be tested without it"),
-        (
-            smoke_runner.SmokeRequest(inject=("explode",)),
-            "no such fault: 'explode'; there are absent:RANK",
-        ),
-        (
-            smoke_runner.SmokeRequest(skip=("ddp",), inject=("die:1:ddp",)),
-            "die: the phase ddp is skipped",
-        ),
-        (
-            smoke_runner.SmokeRequest(skip=("checkpoint",), inject=("flip-bit",)),
-            "flip-bit: checkpoint would detect it, but is skipped",
-        ),
-        (
-            smoke_runner.SmokeRequest(ranks=2, inject=("die:2:ddp",)),
-            "die: there is no rank 2 among 2",
-        ),
-        (
-            smoke_runner.SmokeRequest(only=("barrier",), baseline="save"),
-            "in the phase collectives, which is skipped",
-        ),
-        (smoke_runner.SmokeRequest(expect=Path("/no/such/file")), "No such file"),
-        (
-            smoke_runner.SmokeRequest(expect=Path(__file__)),
-            r"the setting expect .*test_smoke_runner.py: Extra data",
-        ),
+        ({"only": ("lunch",)}, "the setting only: invalid choice: 'lunch'"),
+        ({"skip": ("facts",)}, "the setting skip facts"),
+        ({"inject": ("explode",)}, "no such fault: 'explode'; there are absent:RANK"),
+        ({"skip": ("ddp",), "inject": ("die:1:ddp",)}, "--inject die: ddp"),
+        ({"ranks": 2, "inject": ("die:2:ddp",)}, "there is no rank 2 among 2"),
+        ({"only": ("barrier",), "baseline": "save"}, "--baseline"),
+        ({"expect": Path("/no/such/file")}, "the setting expect: /no/such/file"),
+        ({"expect": Path(__file__)}, "the setting expect: .*test_smoke_runner.py"),
     ],
 )
 def test_contradicting_options_are_refused_before_the_run(
-    smoke_request: smoke_runner.SmokeRequest, message: str
+    fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=message):
-        smoke_runner.check(smoke_request)
+        smoke_runner.check(smoke_runner.SmokeRequest(**fields))
 
 
-def test_a_fault_of_an_existing_rank_is_accepted() -> None:
-    smoke_runner.check(smoke_runner.SmokeRequest(ranks=3, inject=("die:2:ddp",)))
-    smoke_runner.check(
-        smoke_runner.SmokeRequest(inject=("die:2:ddp",))
-    )  # the machine decides how many ranks there are
+@pytest.mark.parametrize("ranks", [3, None])  # None: the machine decides
+def test_a_fault_of_an_existing_rank_is_accepted(ranks: int | None) -> None:
+    smoke_runner.check(smoke_runner.SmokeRequest(ranks=ranks, inject=("die:2:ddp",)))
 
 
 def test_host_and_runtime_have_the_same_default_timeout() -> None:
@@ -246,26 +206,10 @@ def test_host_and_runtime_have_the_same_default_timeout() -> None:
 
 
 def test_settings_fill_what_a_request_leaves_open() -> None:
-    given = smoke_runner.SmokeRequest(ranks=2)
-    texts = (
-        *(
-            "ranks=4",
-            "backend=gloo",
-            "device=cpu",
-            "profile=full",
-            "only=ddp,barrier",
-            "skip=compute",
-        ),
-        *(
-            "require_gpu=true",
-            "strict=true",
-            "timeout=30",
-            "deadline=5,ddp=9",
-            "folder=a",
-            "expect=b",
-        ),
-    )
-    assert with_settings(given, texts) == smoke_runner.SmokeRequest(
+    texts = "ranks=4 backend=gloo device=cpu profile=full only=ddp,barrier skip=compute"
+    texts += " require_gpu=true strict=true timeout=30 deadline=5,ddp=9 folder=a expect=b"
+    filled = with_settings(smoke_runner.SmokeRequest(ranks=2), texts.split())
+    assert filled == smoke_runner.SmokeRequest(
         ranks=2,
         backend="gloo",
         device="cpu",
@@ -295,32 +239,11 @@ def test_the_smoke_test_judges_the_values_of_settings(text: str) -> None:
 
 def test_smoke_tests_own_refusal_is_passed_on(tmp_path: Path) -> None:
     """Only the test knows how many ranks there are without `--ranks`."""
-    command = [
-        sys.executable,
-        str(smoke_runner.RUNTIME),
-        "smoke",
-        "--out",
-        str(tmp_path),
-        "--backend",
-        "gloo",
-        "--inject",
-        "die:7:ddp",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    with pytest.raises(
-        InvalidSpec,
-        match=r"^The smoke test in the prefix refused its options: --inject die: there is no rank 7 among 2\.$",
-    ):
-        smoke_runner.read_report(
-            tmp_path, "prefix", result.returncode, result.stdout + result.stderr
-        )
-
-
-def test_damaged_baseline_is_refused_before_the_run(tmp_path: Path) -> None:
-    baseline = tmp_path / "baseline.json"
-    baseline.write_text('{"schema": 1, "kind": "smoke-baseline"}')
-    with pytest.raises(InvalidSpec, match=r"baseline\.json is damaged.*--baseline save"):
-        smoke_runner.check_baseline(baseline)
+    command = [sys.executable, str(smoke_runner.RUNTIME), "smoke", "--out", str(tmp_path)]
+    command += ["--backend", "gloo", "--inject", "die:7:ddp"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    with pytest.raises(InvalidSpec, match=r"options: --inject die: there is no rank 7 among 2\.$"):
+        smoke_runner.read_report(tmp_path, "prefix", ran.returncode, ran.stdout + ran.stderr)
 
 
 def test_earlier_report_is_not_reused(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ... import test_values
 from .. import barrier
 from . import operations, plan
-from .operations import IN_PLACE, OUT_OF_PLACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,11 +27,21 @@ if TYPE_CHECKING:
     from .operations import Buffers, Operation, Participants
     from .plan import Row
 
-# Here torch's call is the same in both placements, so one check holds for both.
-SAME_CALL = ("all_reduce", "broadcast")
 # The share of the phase's remaining time that may be spent on timed calls and their warm-up. The
 # rest is for checks, which cannot be fewer, and for calls that are slower than the first.
 TIMED_SHARE = 0.5
+
+
+class Measured(TypedDict, total=False):
+    """What a rank measured in one row: the microseconds of its calls; how many elements are wrong of
+    its results and of its inputs; and of both the first (index, value, expected value)."""
+
+    call_s: float
+    times_usec: list[float]
+    wrong: int
+    first_wrong: tuple[int, float, int] | None
+    inputs_wrong: int
+    inputs_first_wrong: tuple[int, float, int] | None
 
 
 @dataclass
@@ -42,10 +51,10 @@ class Sweep:
     # The fault other-collective replaces the first all_reduce that is checked.
     is_first_all_reduce: bool = True
 
-    def measure(self, rows: Sequence[Row]) -> tuple[list[Row], list[dict[str, Any]]]:
+    def measure(self, rows: Sequence[Row]) -> tuple[list[Row], list[Measured]]:
         """The rows with the repetitions that they had, the same on all ranks; and what this rank
         measured in each."""
-        results: dict[Row, tuple[Row, dict[str, Any]]] = {}
+        results: dict[Row, tuple[Row, Measured]] = {}
         pending_bytes = sum(row.bytes for row in rows)
         for dtype in dict.fromkeys(row.dtype for row in rows):
             planned = [row for row in rows if row.dtype == dtype]
@@ -55,16 +64,14 @@ class Sweep:
             rows_of_dtype = self._fitted(planned, entries, dtype_bytes / pending_bytes)
             pending_bytes -= dtype_bytes
             for row in rows_of_dtype:
-                self._time_placements(row, buffers, row.warm_up)
+                self._times_usec(row, buffers, row.warm_up)
             for plan_row, row, entry in zip(planned, rows_of_dtype, entries):
-                entry.update(self._time_placements(row, buffers, row.iterations))
+                entry["times_usec"] = self._times_usec(row, buffers, row.iterations)
                 results[plan_row] = (row, entry)
         in_order = [results[row] for row in rows]
         return [row for row, _ in in_order], [entry for _, entry in in_order]
 
-    def _fitted(
-        self, rows: Sequence[Row], entries: Sequence[dict[str, Any]], share: float
-    ) -> list[Row]:
+    def _fitted(self, rows: Sequence[Row], entries: Sequence[Measured], share: float) -> list[Row]:
         """The repetitions for which there is time. All ranks work it out from the same figures.
 
         share: these rows' share of all bytes that are still to be measured.
@@ -83,7 +90,7 @@ class Sweep:
         buffers = operations.Buffers([row], row.dtype, self.context.device)
         buffers.inputs.zero_()
         try:
-            operation = operations.build(row, OUT_OF_PLACE, buffers, self.participants)
+            operation = operations.build(row, buffers, self.participants)
             self._log_call(row)
             operation.call()
         except Exception as error:
@@ -92,50 +99,30 @@ class Sweep:
             return True
         return False
 
-    def _check(self, row: Row, buffers: Buffers) -> dict[str, Any]:
-        """Wrong elements of the results and of this rank's inputs, and the first of each."""
-        placements = operations.placements(row.collective)
-        checked = (OUT_OF_PLACE,) if row.collective in SAME_CALL else placements
-        counts: dict[str, int] = {}
-        call_s = 0.0
-        first_wrong = None
-        inputs_wrong: tuple[int, Any] = (0, None)
-        seed, ranks = self.context.options.seed, self.participants.size
-        for placement in checked:
-            round_name = f"{row.name}/{row.bytes}/{placement}"
-            keys = [test_values.key(seed, round_name, rank) for rank in range(ranks)]
-            operation = operations.build(row, placement, buffers, self.participants)
-            test_values.fill(operation.inputs, keys[self.participants.rank], row.largest)
-            if self.context.options.fault("wrong-value", self.participants.rank):
-                operation.inputs[operation.inputs.numel() // 2] += 1
-            operation.prepare()
-            started = time.perf_counter()
-            self._call_checked(row, operation)
-            self._synchronize()
-            call_s = max(call_s, time.perf_counter() - started)
-            counts[placement], first = operations.count_wrong(operation, keys, row.largest)
-            first_wrong = first_wrong or first
-            key = keys[self.participants.rank]
-            changed = test_values.count_wrong(operation.inputs, [key], row.largest)
-            if changed[0] > inputs_wrong[0]:
-                inputs_wrong = changed
-        in_place_count = None
-        if IN_PLACE in placements:
-            in_place_count = counts.get(IN_PLACE, counts[OUT_OF_PLACE])
+    def _check(self, row: Row, buffers: Buffers) -> Measured:
+        """Wrong elements of the result and of this rank's inputs, and the first of each."""
+        ranks, rank = range(self.participants.size), self.participants.rank
+        keys = [test_values.key(f"{row.name}/{row.bytes}", rank) for rank in ranks]
+        operation = operations.build(row, buffers, self.participants)
+        test_values.fill(operation.inputs, keys[rank], row.largest)
+        if self.context.options.fault("wrong-value", rank):
+            operation.inputs[operation.inputs.numel() // 2] += 1
+        operation.prepare()
+        started = time.perf_counter()
+        self._call_checked(row, operation)
+        self.context.synchronize()
+        call_s = time.perf_counter() - started
+        wrong, first = operations.count_wrong(operation, keys, row.largest)
+        changed, first_changed = test_values.count_wrong(
+            operation.inputs, [keys[rank]], row.largest
+        )
         return {
             "call_s": call_s,
-            "wrong": [counts[OUT_OF_PLACE], in_place_count],
-            "first_wrong": first_wrong,
-            "inputs_wrong": inputs_wrong[0],
-            "inputs_first_wrong": inputs_wrong[1],
+            "wrong": wrong,
+            "first_wrong": first,
+            "inputs_wrong": changed,
+            "inputs_first_wrong": first_changed,
         }
-
-    def _synchronize(self) -> None:
-        """Returns when the work queued on a GPU is complete."""
-        if self.context.on_gpu:
-            import torch
-
-            torch.cuda.synchronize()
 
     def _call_checked(self, row: Row, operation: Operation) -> None:
         if self.is_first_all_reduce and row.collective == "all_reduce":
@@ -150,39 +137,22 @@ class Sweep:
         self._log_call(row)
         operation.call()
 
-    def _time_placements(self, row: Row, buffers: Buffers, repeats: int) -> dict[str, list[float]]:
-        times = {}
-        for placement in operations.placements(row.collective):
-            operation = operations.build(row, placement, buffers, self.participants)
-            times_us = self.time_operation(row, operation, repeats)
-            times[placement] = [round(value, 2) for value in times_us]
-        return times
+    def _times_usec(self, row: Row, buffers: Buffers, repeats: int) -> list[float]:
+        operation = operations.build(row, buffers, self.participants)
+        return [round(value, 2) for value in self.time_operation(row, operation, repeats)]
 
     def time_operation(self, row: Row, operation: Operation, repeats: int) -> list[float]:
-        """All calls of the series are logged as one, before it begins."""
+        """Microseconds of each call. All calls of the series are logged as one, before it begins."""
         self._log_call(row, f", {repeats} times after a barrier")
         wait = barrier.backend_barrier(self.context)
-        return times_us(operation, wait, repeats, self.context.on_gpu)
+        timed = on_gpu_usec if self.context.on_gpu else on_cpu_usec
+        return timed(operation.call, operation.prepare, wait, repeats)
 
     def _log_call(self, row: Row, note: str = "") -> None:
         self.context.begin_collective(row.collective, f"{row.count} x {row.dtype}{note}")
 
 
-def times_us(
-    operation: Operation, wait: Callable[[], Any], repeats: int, on_gpu: bool
-) -> list[float]:
-    """Microseconds of each call.
-
-    In place, each result is the next call's input: zeros, whose sums do not overflow.
-    """
-    if operation.in_place:
-        operation.zero()
-    prepare = _nothing if operation.in_place else operation.prepare
-    timed = on_gpu_us if on_gpu else on_cpu_us
-    return timed(operation.call, prepare, wait, repeats)
-
-
-def on_cpu_us(
+def on_cpu_usec(
     call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
     """All ranks wait for each other before each call, so that no rank waits inside it for a slow
@@ -198,7 +168,7 @@ def on_cpu_us(
     return times
 
 
-def on_gpu_us(
+def on_gpu_usec(
     call: Callable[[], Any], prepare: Callable[[], Any], wait: Callable[[], Any], repeats: int
 ) -> list[float]:
     """Queues all calls, then waits once. Reads the device's own clock between them, not the
@@ -217,7 +187,3 @@ def on_gpu_us(
         end.record()
     torch.cuda.synchronize()
     return [float(begin.elapsed_time(end)) * 1e3 for begin, end in pairs]
-
-
-def _nothing() -> None:
-    return None

@@ -8,7 +8,7 @@ and write `work`. So the inputs can still be checked when a result is wrong.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import torch
 
 ROOT = 0
-OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
 # torch's messages for a collective or type that a backend lacks (Gloo, 1.13 to 2.13).
 REFUSAL = re.compile(
     r"not support|no support|unsupported|not implemented|invalid scalar type"
@@ -51,15 +50,13 @@ class ExpectedPart:
 
 @dataclass(frozen=True)
 class Operation:
-    """`inputs` are this row's elements. `prepare` resets the work buffer before a call."""
+    """`inputs` are this row's elements. `prepare` resets the work buffer before a call, so that the
+    result of an earlier one is not taken for this one's."""
 
     inputs: torch.Tensor
     prepare: Callable[[], Any]
     call: Callable[[], Any]
     expected: Sequence[ExpectedPart]
-    # Whether the result may stay in place as the next call's input.
-    in_place: bool = False
-    zero: Callable[[], Any] = field(default=lambda: None)
 
 
 class Buffers:
@@ -81,16 +78,8 @@ def is_refusal(error: BaseException) -> bool:
     return REFUSAL.search(str(error)) is not None
 
 
-def placements(collective: str) -> tuple[str, ...]:
-    """As in nccl-tests: into another array, or into the one that was sent. For some collectives
-    torch offers only the first."""
-    if collective in ("all_to_all", "send_recv"):
-        return (OUT_OF_PLACE,)
-    return (OUT_OF_PLACE, IN_PLACE)
-
-
-def build(row: plan.Row, placement: str, buffers: Buffers, participants: Participants) -> Operation:
-    return BUILDERS[row.collective](row, placement == IN_PLACE, buffers, participants)
+def build(row: plan.Row, buffers: Buffers, participants: Participants) -> Operation:
+    return BUILDERS[row.collective](row, buffers, participants)
 
 
 def count_wrong(operation: Operation, keys: Sequence[int], largest: int) -> tuple[int, Any]:
@@ -106,66 +95,52 @@ def count_wrong(operation: Operation, keys: Sequence[int], largest: int) -> tupl
     return count, first_wrong
 
 
-def _all_reduce(
-    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
-) -> Operation:
+def _all_reduce(row: plan.Row, buffers: Buffers, participants: Participants) -> Operation:
     from torch import distributed
 
     inputs, work = buffers.inputs[: row.count], buffers.work[: row.count]
     expected = [ExpectedPart(work, range(participants.size))]
     prepare, call = partial(work.copy_, inputs), partial(distributed.all_reduce, work)
-    return Operation(inputs, prepare, call, expected, in_place, work.zero_)
+    return Operation(inputs, prepare, call, expected)
 
 
-def _broadcast(
-    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
-) -> Operation:
+def _broadcast(row: plan.Row, buffers: Buffers, participants: Participants) -> Operation:
     from torch import distributed
 
     inputs, work = buffers.inputs[: row.count], buffers.work[: row.count]
     expected = [ExpectedPart(work, [ROOT])]
     prepare, call = partial(work.copy_, inputs), partial(distributed.broadcast, work, ROOT)
-    return Operation(inputs, prepare, call, expected, in_place, work.zero_)
+    return Operation(inputs, prepare, call, expected)
 
 
-def _all_gather(
-    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
-) -> Operation:
+def _all_gather(row: plan.Row, buffers: Buffers, participants: Participants) -> Operation:
     from torch import distributed
 
     inputs = buffers.inputs[: row.count]
     work = buffers.work[: row.count * participants.size]
     shares = [_share(work, row, rank) for rank in range(participants.size)]
-    share = shares[participants.rank]
-    source = share if in_place else inputs
     expected = [ExpectedPart(share, [rank]) for rank, share in enumerate(shares)]
     # Gloo has all_gather into one array only in later releases, the one into a list in all.
     if participants.backend == "nccl":
-        call = partial(distributed.all_gather_into_tensor, work, source)
+        call = partial(distributed.all_gather_into_tensor, work, inputs)
     else:
-        call = partial(distributed.all_gather, shares, source)
-    prepare = partial(_poison, work, share, inputs)
-    return Operation(inputs, prepare, call, expected, in_place, work.zero_)
+        call = partial(distributed.all_gather, shares, inputs)
+    return Operation(inputs, partial(work.fill_, -1), call, expected)
 
 
-def _reduce_scatter(
-    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
-) -> Operation:
+def _reduce_scatter(row: plan.Row, buffers: Buffers, participants: Participants) -> Operation:
     from torch import distributed
 
     elements = row.count * participants.size
-    inputs, work = buffers.inputs[:elements], buffers.work[:elements]
-    share = _share(work, row, participants.rank)
-    source = work if in_place else inputs
-    call = partial(distributed.reduce_scatter_tensor, share, source)
+    inputs = buffers.inputs[:elements]
+    share = buffers.work[: row.count]
+    call = partial(distributed.reduce_scatter_tensor, share, inputs)
     start = participants.rank * row.count
     expected = [ExpectedPart(share, range(participants.size), start)]
-    return Operation(inputs, partial(work.copy_, inputs), call, expected, in_place, work.zero_)
+    return Operation(inputs, partial(share.fill_, -1), call, expected)
 
 
-def _all_to_all(
-    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
-) -> Operation:
+def _all_to_all(row: plan.Row, buffers: Buffers, participants: Participants) -> Operation:
     from torch import distributed
 
     elements = row.count * participants.size
@@ -178,9 +153,7 @@ def _all_to_all(
     return Operation(inputs, partial(work.fill_, -1), call, expected)
 
 
-def _send_recv(
-    row: plan.Row, in_place: bool, buffers: Buffers, participants: Participants
-) -> Operation:
+def _send_recv(row: plan.Row, buffers: Buffers, participants: Participants) -> Operation:
     """Around the ring: to the next rank, from the previous one."""
     inputs, work = buffers.inputs[: row.count], buffers.work[: row.count]
     next_rank = (participants.rank + 1) % participants.size
@@ -207,13 +180,7 @@ def _share(array: torch.Tensor, row: plan.Row, rank: int) -> torch.Tensor:
     return array[rank * row.count : (rank + 1) * row.count]
 
 
-def _poison(work: torch.Tensor, share: torch.Tensor, inputs: torch.Tensor) -> None:
-    """Clears the result of an earlier call, so that it is not taken for this one's."""
-    work.fill_(-1)
-    share.copy_(inputs)
-
-
-BUILDERS: dict[str, Callable[[plan.Row, bool, Buffers, Participants], Operation]] = {
+BUILDERS: dict[str, Callable[[plan.Row, Buffers, Participants], Operation]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,

@@ -11,10 +11,11 @@ cards share a switch, and NCCL keeps to the rail (NCCL_CROSS_NIC in its user gui
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ... import measurement
 from ...outcome import Finding
+from .. import barrier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,22 +38,20 @@ SAME_HOST, OTHER_HOST = "on one host", "between hosts"
 def rounds(ranks: int) -> list[list[tuple[int, int]]]:
     """The pairs of each round, by the circle method: one rank stays, the others rotate. With an
     odd number, one rank pauses in each round."""
-    seats: list[int | None] = list(range(ranks))
-    if ranks % 2:
-        seats.append(None)
-    half = len(seats) // 2
+    circle = list(range(ranks + ranks % 2))
+    half = len(circle) // 2
     result = []
-    for _ in range(len(seats) - 1):
+    for _ in circle[1:]:
         pairs = []
-        for first, second in zip(seats[:half], reversed(seats[half:])):
-            if first is not None and second is not None:
+        for first, second in zip(circle[:half], reversed(circle[half:])):
+            if max(first, second) < ranks:
                 pairs.append((min(first, second), max(first, second)))
         result.append(pairs)
-        seats = [seats[0], seats[-1], *seats[1:-1]]
+        circle = [circle[0], circle[-1], *circle[1:-1]]
     return result
 
 
-def measure(context: RankContext) -> list[list[Any]]:
+def measure(context: RankContext) -> list[tuple[int, float]]:
     """This rank's partners, and GB/s in each direction while both are in use."""
     import torch
     from torch import distributed
@@ -64,10 +63,11 @@ def measure(context: RankContext) -> list[list[Any]]:
     rates = []
     for number, pairs in enumerate(rounds(context.env.world_size)):
         context.begin_collective("send_recv of pairs", f"round {number}")
-        distributed.barrier(**({"device_ids": [context.gpu]} if context.backend == "nccl" else {}))
-        partner = _partner(pairs, rank)
-        if partner is None:
+        barrier.backend_barrier(context)()
+        pair_of_rank = next((pair for pair in pairs if rank in pair), None)
+        if pair_of_rank is None:
             continue
+        partner = sum(pair_of_rank) - rank
         seconds = []
         for _ in range(WARM_UP + REPEATS):
             started = time.perf_counter()
@@ -77,25 +77,13 @@ def measure(context: RankContext) -> list[list[Any]]:
             ]
             for work in distributed.batch_isend_irecv(operations):
                 work.wait()
-            if context.on_gpu:
-                torch.cuda.synchronize()
+            context.synchronize()
             seconds.append(time.perf_counter() - started)
-        rates.append([partner, BYTES[kind] / measurement.median(seconds[WARM_UP:]) / 1e9])
+        rates.append((partner, BYTES[kind] / measurement.median(seconds[WARM_UP:]) / 1e9))
     return rates
 
 
-def _partner(pairs: Sequence[tuple[int, int]], rank: int) -> int | None:
-    for first, second in pairs:
-        if rank in (first, second):
-            return second if rank == first else first
-    return None
-
-
-def is_worthwhile(ranks: int) -> bool:
-    return FEWEST_RANKS <= ranks <= MOST_RANKS
-
-
-def table(measured: Sequence[Sequence[Sequence[Any]]]) -> dict[tuple[int, int], float]:
+def table(measured: Sequence[Sequence[tuple[int, float]]]) -> dict[tuple[int, int], float]:
     """GB/s of each pair, as the slower of the two measured it."""
     result: dict[tuple[int, int], float] = {}
     for rank, rates in enumerate(measured):
@@ -116,16 +104,6 @@ def rails(
     return {rail: measurement.median(gb_s) for rail, gb_s in sorted(pairs_of_rail.items())}
 
 
-def slow_rails(rail_rates: Mapping[int, float]) -> dict[int, float]:
-    """The rails below LEAST_SHARE of the median of the others, and that median in GB/s."""
-    slow = {}
-    for rail, gb_s in rail_rates.items():
-        others = [rate for other, rate in rail_rates.items() if other != rail]
-        if others and gb_s < measurement.median(others) * LEAST_SHARE:
-            slow[rail] = measurement.median(others)
-    return slow
-
-
 def weak_pairs(
     rates: Mapping[tuple[int, int], float], hosts: Sequence[str], local_ranks: Sequence[int]
 ) -> list[Finding]:
@@ -141,55 +119,40 @@ def weak_pairs(
             continue
         median = measurement.median(list(pairs.values()))
         weak = [pair for pair, gb_s in sorted(pairs.items()) if gb_s < median * LEAST_SHARE]
-        if kind == OTHER_HOST and _common_rank(weak) is None:
-            rail_rates = rails(pairs, hosts, local_ranks)
-            slow = slow_rails(rail_rates)
-            findings += _rail_findings(slow, rail_rates, local_ranks)
-            weak = [pair for pair in weak if not slow.keys() & {local_ranks[rank] for rank in pair}]
-        findings += _findings(weak, pairs, kind, median)
+        common = set(weak[0]).intersection(*weak) if len(weak) > 1 else set()
+        if len(common) == 1:
+            # The rank that all weak pairs share is the cause.
+            slowest = min(pairs[pair] for pair in weak)
+            message = (
+                f"{len(weak)} of its links {kind} are slow, down to {slowest:.3g} GB/s;"
+                f" the median is {median:.3g}"
+            )
+            findings.append(Finding("pair-slow", message, tuple(common)))
+            continue
+        if kind == OTHER_HOST:
+            slow_rails = _slow_rails(rails(pairs, hosts, local_ranks), local_ranks)
+            findings += slow_rails
+            on_slow_rails = {rank for finding in slow_rails for rank in finding.ranks}
+            weak = [pair for pair in weak if not on_slow_rails & set(pair)]
+        for pair in weak:
+            message = (
+                f"the link between them, {kind}, carries {pairs[pair]:.3g} GB/s in each direction;"
+                f" the median is {median:.3g}"
+            )
+            findings.append(Finding("pair-slow", message, pair))
     return findings
 
 
-def _rail_findings(
-    slow: Mapping[int, float], rail_rates: Mapping[int, float], local_ranks: Sequence[int]
-) -> list[Finding]:
+def _slow_rails(rail_rates: Mapping[int, float], local_ranks: Sequence[int]) -> list[Finding]:
+    """The rails below LEAST_SHARE of the median of the others."""
     findings = []
-    for rail, median in slow.items():
-        ranks = tuple(rank for rank, local_rank in enumerate(local_ranks) if local_rank == rail)
-        message = (
-            f"rail {rail} carries {rail_rates[rail]:.3g} GB/s in each direction between hosts;"
-            f" the median of the other rails is {median:.3g}"
-        )
-        findings.append(Finding("rail-slow", message, ranks))
-    return findings
-
-
-def _common_rank(weak: Sequence[tuple[int, int]]) -> int | None:
-    """The one rank that several weak pairs share."""
-    common = set(weak[0]).intersection(*weak) if weak else set()
-    return common.pop() if len(weak) > 1 and len(common) == 1 else None
-
-
-def _findings(
-    weak: Sequence[tuple[int, int]],
-    rates: Mapping[tuple[int, int], float],
-    kind: str,
-    median: float,
-) -> list[Finding]:
-    """One for a rank that all weak pairs share, which is then the cause; else one for each pair."""
-    rank = _common_rank(weak)
-    if rank is not None:
-        slowest = min(rates[pair] for pair in weak)
-        message = (
-            f"{len(weak)} of its links {kind} are slow, down to {slowest:.3g} GB/s;"
-            f" the median is {median:.3g}"
-        )
-        return [Finding("pair-slow", message, (rank,))]
-    findings = []
-    for pair in weak:
-        message = (
-            f"the link between them, {kind}, carries {rates[pair]:.3g} GB/s in each direction;"
-            f" the median is {median:.3g}"
-        )
-        findings.append(Finding("pair-slow", message, pair))
+    for rail, gb_s in rail_rates.items():
+        rates = [rate for other, rate in rail_rates.items() if other != rail]
+        if rates and gb_s < measurement.median(rates) * LEAST_SHARE:
+            ranks = tuple(rank for rank, local_rank in enumerate(local_ranks) if local_rank == rail)
+            message = (
+                f"rail {rail} carries {gb_s:.3g} GB/s in each direction between hosts;"
+                f" the median of the other rails is {measurement.median(rates):.3g}"
+            )
+            findings.append(Finding("rail-slow", message, ranks))
     return findings

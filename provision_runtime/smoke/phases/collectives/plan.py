@@ -28,18 +28,7 @@ LATENCY_BYTES = 256 * KIB
 SIZES = {
     ("cpu", "quick"): (8, 32 * KIB, 1 * MIB),
     ("cpu", "default"): (8, 1 * KIB, 32 * KIB, 256 * KIB, 2 * MIB, 16 * MIB),
-    ("cpu", "full"): (
-        8,
-        256,
-        1 * KIB,
-        32 * KIB,
-        256 * KIB,
-        1 * MIB,
-        2 * MIB,
-        4 * MIB,
-        16 * MIB,
-        64 * MIB,
-    ),
+    ("cpu", "full"): (8, 1 * KIB, 32 * KIB, 256 * KIB, 2 * MIB, 16 * MIB),
     ("cuda", "quick"): (8, 256 * KIB, 16 * MIB, 512 * MIB),
     ("cuda", "default"): (
         8,
@@ -60,9 +49,6 @@ SIZES = {
 }
 # The one size at which profile default measures the 16-bit types.
 SHORT_TYPE_BYTES = {"cpu": 1 * MIB, "cuda": 256 * MIB}
-# On CPUs the rest of a full run, nine more collectives and types, is only a rehearsal: these sizes
-# are enough to prove the results.
-REHEARSAL_SIZES = (8, 32 * KIB, 256 * KIB, 1 * MIB, 4 * MIB)
 # The largest size as a share of the free memory; two buffers of it live at once.
 MEMORY_SHARE = 0.2
 # (ranks per core, largest size): ranks that share cores run one after another, so with more
@@ -81,8 +67,6 @@ REPEATS = {"quick": Repeats(2, 20, 5), "default": Repeats(5, 100, 20), "full": R
 # On CPUs a large message takes a tenth of a second and more: fewer repetitions are enough.
 LARGE_ON_CPU = 16 * MIB
 FEWEST = 3
-# Every row is timed out of place and in place.
-PLACEMENTS = 2
 
 
 @dataclass(frozen=True)
@@ -139,7 +123,7 @@ def rows(scope: Scope, pairs: list[tuple[str, str]]) -> list[Row]:
     # Small sizes that are divided among many ranks may come out as the same row.
     unique: dict[Row, None] = {}
     for collective, dtype in pairs:
-        for size in _sizes(scope, collective, dtype):
+        for size in _sizes(scope, dtype):
             unique[_row(scope, collective, dtype, size)] = None
     return list(unique)
 
@@ -149,9 +133,7 @@ def fitted(rows: Sequence[Row], call_s: Sequence[float], budget_s: float) -> lis
 
     call_s: seconds that one call of each row takes on the slowest rank.
     """
-    planned_s = 0.0
-    for row, seconds in zip(rows, call_s):
-        planned_s += seconds * (row.warm_up + row.iterations) * PLACEMENTS
+    planned_s = sum(s * (row.warm_up + row.iterations) for row, s in zip(rows, call_s))
     if planned_s <= budget_s:
         return list(rows)
     share = budget_s / planned_s
@@ -169,14 +151,16 @@ def smallest(scope: Scope, collective: str, dtype: str) -> Row:
     return _row(scope, collective, dtype, 8)
 
 
-def _sizes(scope: Scope, collective: str, dtype: str) -> list[int]:
+def _sizes(scope: Scope, dtype: str) -> list[int]:
     profile_sizes = SIZES[scope.device, scope.profile]
     sizes: Sequence[int] = profile_sizes
     if scope.profile == "default" and dtype != "float32":
         sizes = (SHORT_TYPE_BYTES[scope.device],)
-    elif _is_rehearsal(scope, collective, dtype):
-        sizes = REHEARSAL_SIZES
-    limit = _largest_bytes(scope)
+    limit = scope.most_bytes
+    if scope.device == "cpu":
+        for ranks_per_core, size in CROWDED_LIMITS:
+            if scope.crowding > ranks_per_core:
+                limit = min(limit, size)
     fitting = [size for size in sizes if size <= limit]
     if fitting:
         return fitting
@@ -184,25 +168,11 @@ def _sizes(scope: Scope, collective: str, dtype: str) -> list[int]:
     return [max((size for size in profile_sizes if size <= limit), default=min(profile_sizes))]
 
 
-def _is_rehearsal(scope: Scope, collective: str, dtype: str) -> bool:
-    is_main = (collective, dtype) == (ALL_REDUCE, "float32")
-    return scope.device == "cpu" and scope.profile == "full" and not is_main
-
-
-def _largest_bytes(scope: Scope) -> float:
-    limit = scope.most_bytes
-    if scope.device == "cpu":
-        for ranks_per_core, size in CROWDED_LIMITS:
-            if scope.crowding > ranks_per_core:
-                limit = min(limit, size)
-    return limit
-
-
 def _row(scope: Scope, collective: str, dtype: str, size: int) -> Row:
     item_bytes = ITEM_BYTES[dtype]
     shares = scope.ranks if collective in DIVIDED else 1
     count = max(size // (item_bytes * shares), 1)
-    repeats = REPEATS["quick" if _is_rehearsal(scope, collective, dtype) else scope.profile]
+    repeats = REPEATS[scope.profile]
     iterations = repeats.latency if size <= LATENCY_BYTES else repeats.bandwidth
     if scope.device == "cpu" and size >= LARGE_ON_CPU:
         iterations //= 2

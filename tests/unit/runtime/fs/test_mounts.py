@@ -52,7 +52,7 @@ def test_options_of_mount_and_filesystem() -> None:
 def test_no_mounts_no_answer() -> None:
     assert mounts.parse("") == []
     assert mounts.mount_of("/shared", []) is None
-    assert str(mounts.Location(7, None)) == "device 7"
+    assert str(mounts.MountLocation(7, None)) == "device 7"
 
 
 def test_missing_path_is_on_its_parents_mount(tmp_path: Path) -> None:

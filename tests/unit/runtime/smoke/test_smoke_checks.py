@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from provision_runtime.checks import expectation, surroundings
 from provision_runtime.report.findings import CATALOG
-from provision_runtime.smoke import context, options, outcome, phases, rank_env
+from provision_runtime.smoke import context, outcome, phases
 from provision_runtime.smoke.outcome import Finding
 from provision_runtime.smoke.phases import facts as facts_phase
+from provision_runtime.smoke.rank_env import RankEnv
+from tests.unit.runtime.smoke.builders import GIB, parsed, rank_env
 
 SITE = "/prefix/lib/python3.11/site-packages"
 OWN = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
-GIB = 1024**3
 
 
 def facts(torch: dict[str, Any] | None = None, **more: Any) -> Any:
@@ -55,14 +56,8 @@ def facts(torch: dict[str, Any] | None = None, **more: Any) -> Any:
     }
 
 
-def chosen(*arguments: str) -> options.Options:
-    parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
-    return options.from_namespace(parser.parse_args(["--out", "out", *arguments]))
-
-
 def expecting(*arguments: str) -> expectation.Expectation:
-    return facts_phase.expected_by(chosen(*arguments))
+    return facts_phase.expected_by(parsed(*arguments))
 
 
 def ids(findings: list[Finding]) -> list[str]:
@@ -73,80 +68,62 @@ def ids(findings: list[Finding]) -> list[str]:
 # expectations
 
 
-def test_clean_environment_meets_its_expectations() -> None:
-    expected = expecting(
-        "--expect-torch",
-        "2.3.1",
-        "--expect-cuda",
-        "12.1",
-        "--expect-nccl",
-        "2.20.5",
-        "--require-gpu",
-    )
-    assert expectation.differences(facts(), expected, 0) == []
-    assert expectation.differences(facts(), expecting("--expect-torch", "2.3.1+cu121"), 0) == []
-    assert (
-        expectation.differences(
-            facts({"cuda": None, "cuda_available": False}), expecting("--expect-cuda", "none")
-        )
-        == []
-    )
+@pytest.mark.parametrize(
+    ("torch", "arguments"),
+    [
+        ({}, ["--expect-torch=2.3.1", "--expect-cuda=12.1", "--expect-nccl=2.20.5", "--require-gpu"]),
+        ({}, ["--expect-torch=2.3.1+cu121"]),
+        ({"cuda": None, "cuda_available": False}, ["--expect-cuda=none"]),
+        # The NCCL that is loaded counts, not the one that torch was compiled with.
+        ({"nccl": {"compiled": "2.20.5", "loaded": "2.21.5", "file": OWN}}, ["--expect-nccl=2.21.5"]),
+    ],
+)  # fmt: skip
+def test_clean_environment_meets_its_expectations(
+    torch: dict[str, Any], arguments: list[str]
+) -> None:
+    assert expectation.differences(facts(torch), expecting(*arguments), 0) == []
+
+
+OLD_NCCL = {"compiled": "2.20.5", "loaded": "2.9.6", "file": "/x/libnccl.so.2"}
 
 
 @pytest.mark.parametrize(
-    ("torch", "expected", "id", "message"),
+    ("torch", "arguments", "id", "values"),
     [
-        ({}, ["--expect-torch", "2.3.1+cu118"], "environment-unlike", "torch is 2.3.1+cu121, but 2.3.1+cu118 was expected"),
-        ({}, ["--expect-cuda", "11.8"], "environment-unlike", "torch is built for CUDA 12.1, but CUDA 11.8 was expected"),
-        ({}, ["--expect-cuda", "none"], "environment-unlike", "torch is built for CUDA 12.1, but a CPU build was expected"),
-        ({}, ["--expect-nccl", "2.21.5"], "environment-unlike", "NCCL is 2.20.5, but 2.21.5 was expected"),
-        ({"cuda": None}, ["--expect-cuda", "12.1"], "cpu-build", "torch 2.3.1+cu121 is a CPU build, but CUDA 12.1 was expected"),
-        (
-            {"cuda": None, "cuda_available": False},
-            ["--require-gpu"],
-            "cpu-build",
-            "a GPU is required, but torch 2.3.1+cu121 is a CPU build",
-        ),
-        ({"cuda_available": False}, [], "gpu-lost", "this host has a GPU (/dev/nvidia0, driver 550.54.15), but torch for CUDA 12.1 sees none"),
-        (
-            {"arch_list": ["sm_80"]},
-            [],
-            "arch-unsupported",
-            "NVIDIA H200 is sm_90, and torch 2.3.1+cu121 has neither a kernel nor PTX for it (it has sm_80)",
-        ),
-        (
-            {"nccl": {"compiled": "2.20.5", "loaded": "2.9.6", "file": "/x/libnccl.so.2"}},
-            [],
-            "nccl-older",
-            "NCCL 2.9.6 is loaded from /x/libnccl.so.2, but torch was compiled with 2.20.5",
-        ),
+        ({}, "--expect-torch=2.3.1+cu118", "environment-unlike", "2.3.1+cu121 2.3.1+cu118"),
+        ({}, "--expect-cuda=11.8", "environment-unlike", "12.1 11.8"),
+        ({}, "--expect-cuda=none", "environment-unlike", "12.1 CPU"),
+        ({}, "--expect-nccl=2.21.5", "environment-unlike", "2.20.5 2.21.5"),
+        ({"cuda": None}, "--expect-cuda=12.1", "cpu-build", "2.3.1+cu121 12.1"),
+        ({"cuda": None, "cuda_available": False}, "--require-gpu", "cpu-build", "2.3.1+cu121"),
+        ({"cuda_available": False}, "", "gpu-lost", "/dev/nvidia0 550.54.15 12.1"),
+        ({"arch_list": ["sm_80"]}, "", "arch-unsupported", "H200 sm_90 2.3.1+cu121 sm_80"),
+        ({"nccl": OLD_NCCL}, "", "nccl-older", "2.9.6 /x/libnccl.so.2 2.20.5"),
     ],
-)  # fmt: skip
+)
 def test_unmet_expectation_is_one_finding_with_both_values(
-    torch: dict[str, Any], expected: list[str], id: str, message: str
+    torch: dict[str, Any], arguments: str, id: str, values: str
 ) -> None:
-    assert expectation.differences(facts(torch), expecting(*expected), 0) == [Finding(id, message)]
+    (finding,) = expectation.differences(facts(torch), expecting(*arguments.split()), 0)
+    assert finding.id == id
+    assert all(value in finding.message for value in values.split())
 
 
 def test_both_reasons_for_no_gpu_are_one_finding() -> None:
-    absent = facts({"cuda_available": False, "devices": []}, device_nodes=[])
-    assert ids(expectation.differences(absent, expecting("--require-gpu"))) == ["gpu-missing"]
-    facts_of_rank = facts({"cuda_available": False, "devices": []})
-    assert ids(expectation.differences(facts_of_rank, expecting("--require-gpu"))) == ["gpu-lost"]
-    cpu = facts({"cuda": None, "cuda_available": False, "devices": []})
-    assert ids(
-        expectation.differences(cpu, expecting("--require-gpu", "--expect-cuda", "12.1"))
-    ) == ["cpu-build"]
+    without = {"cuda_available": False, "devices": []}
+    required = expecting("--require-gpu", "--expect-cuda", "12.1")
+    absent = facts(without, device_nodes=[])
+    assert ids(expectation.differences(absent, required)) == ["gpu-missing"]
+    assert ids(expectation.differences(facts(without), required)) == ["gpu-lost"]
+    unlike = expecting("--require-gpu", "--expect-cuda", "11.8")
+    assert ids(expectation.differences(absent, unlike)) == ["environment-unlike", "gpu-missing"]
+    cpu = facts({**without, "cuda": None})
+    assert ids(expectation.differences(cpu, required)) == ["cpu-build"]
 
 
 def test_deliberately_hidden_gpu_is_not_lost() -> None:
     hidden = facts({"cuda_available": False}, environment={"CUDA_VISIBLE_DEVICES": ""})
     assert expectation.differences(hidden, expecting()) == []
-
-
-def test_loaded_nccl_counts_not_the_compiled_one() -> None:
-    newer = {"nccl": {"compiled": "2.20.5", "loaded": "2.21.5", "file": OWN}}
-    assert expectation.differences(facts(newer), expecting("--expect-nccl", "2.21.5")) == []
 
 
 def test_rehearsal_is_labelled() -> None:
@@ -160,31 +137,19 @@ def test_rehearsal_is_labelled() -> None:
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        ("torch cannot be used: ModuleNotFoundError: No module named 'torch'", "own Python"),
-        (
-            "torch cannot be used: ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister",
-            "LD_LIBRARY_PATH",
-        ),
-        (
-            "torch cannot be used: ImportError: libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent",
-            "mkl<2024.1",
-        ),
-        (
-            "torch cannot be used: ImportError: libstdc++.so.6: version `GLIBCXX_3.4.30' not found",
-            "libstdc++",
-        ),
-        (
-            "torch cannot be used: OSError: libcudart.so.12: cannot open shared object file: No such file",
-            "install the locked",
-        ),
-        ("torch cannot be used: ZeroDivisionError: division by zero", ""),
+        ("ModuleNotFoundError: No module named 'torch'", "own Python"),
+        ("ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister", "LD_LIBRARY_PATH"),
+        ("ImportError: libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent", "mkl<2024.1"),
+        ("ImportError: libstdc++.so.6: version `GLIBCXX_3.4.30' not found", "libstdc++"),
+        ("OSError: libcudart.so.12: cannot open shared object file: No such file", "locked"),
+        ("ZeroDivisionError: division by zero", ""),
     ],
 )
 def test_reason_for_broken_torch_gives_advice(error: str, advice: str) -> None:
-    findings = expectation.broken(error)
-    assert (findings.id, findings.message) == ("torch-broken", error)
-    assert advice in findings.advice
-    assert bool(findings.advice) is bool(advice)
+    finding = expectation.broken(f"torch cannot be used: {error}")
+    assert finding.id == "torch-broken"
+    assert advice in finding.advice
+    assert bool(finding.advice) is bool(advice)
 
 
 # architectures
@@ -232,11 +197,11 @@ def test_compatibility_rules(
 
 # surroundings
 
-RANK_ENV = rank_env.RankEnv(0, 2, 0, 2, "node1", 29500, "node1", False, "0", None)
+RANK_ENV = rank_env(local_world_size=2)
 
 
 def pitfalls(
-    facts: Any, env: rank_env.RankEnv = RANK_ENV, environment: Mapping[str, str] | None = None
+    facts: Any, env: RankEnv = RANK_ENV, environment: Mapping[str, str] | None = None
 ) -> list[Finding]:
     return surroundings.pitfalls(
         facts,
@@ -279,33 +244,25 @@ def test_foreign_libraries_in_one_folder_are_one_finding() -> None:
     )
 
 
+def libraries(loaded: list[str], foreign: list[str], loadable: tuple[str, ...] = ()) -> Any:
+    return {"loaded": loaded, "foreign": foreign, "bundled": [OWN], "loadable": list(loadable)}
+
+
 def test_unused_nccl_is_foreign_not_shadowing() -> None:
     path = "/x/libnccl.so.2"
-    facts_of_rank = facts(
-        libraries={"loaded": [OWN, path], "foreign": [path], "bundled": [OWN], "loadable": []}
-    )
+    facts_of_rank = facts(libraries=libraries([OWN, path], [path]))
     assert ids(surroundings.contaminations(facts_of_rank)) == ["foreign-library"]
 
 
 def test_libraries_on_the_library_path_warn_with_cuda() -> None:
-    loaded = {
-        "loaded": [],
-        "foreign": [],
-        "bundled": [],
-        "loadable": ["/x/libcudnn_ops.so.9", "/x/libnccl.so.2"],
-    }
-    assert surroundings.contaminations(facts(libraries=loaded)) == [
-        Finding("library-path", "LD_LIBRARY_PATH has libcudnn_ops.so.9, libnccl.so.2 in /x")
-    ]
-    assert surroundings.contaminations(facts({"cuda": None}, libraries=loaded)) == []
+    loadable = libraries([], [], ("/x/libcudnn_ops.so.9", "/x/libnccl.so.2"))
+    assert ids(surroundings.contaminations(facts(libraries=loadable))) == ["library-path"]
+    assert surroundings.contaminations(facts({"cuda": None}, libraries=loadable)) == []
 
 
 def test_contamination_is_reported_with_a_broken_torch() -> None:
     path = "/x/libnccl.so.2"
-    result: Any = {
-        **facts(libraries={"loaded": [path], "foreign": [path], "bundled": [], "loadable": []}),
-        "torch": None,
-    }
+    result: Any = {**facts(libraries=libraries([path], [path])), "torch": None}
     assert ids(surroundings.contaminations(result)) == ["nccl-shadowed"]
 
 
@@ -352,7 +309,7 @@ def limited(**more: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("finding_", "id"),
+    ("facts_of_rank", "id"),
     [
         (limited(cpus={"count": 64, "affinity": 64, "quota": 1.5, "allowed": 1.5}), "cpu-quota"),
         (limited(cpus={"count": 64, "affinity": 4, "quota": 4, "allowed": 4}), None),
@@ -371,8 +328,8 @@ def limited(**more: Any) -> Any:
         (facts(environment={"OMP_NUM_THREADS": "many"}), "omp-threads"),
     ],
 )
-def test_limits_and_threads(finding_: dict[str, Any], id: str | None) -> None:
-    assert ids(pitfalls(finding_)) == ([id] if id else [])
+def test_limits_and_threads(facts_of_rank: dict[str, Any], id: str | None) -> None:
+    assert ids(pitfalls(facts_of_rank)) == ([id] if id else [])
 
 
 @pytest.mark.parametrize(
@@ -415,91 +372,66 @@ def test_isolated_tasks(launched: bool, environment: dict[str, str], id: str | N
 # between ranks
 
 
-def row(rank: int, **more: Any) -> dict[str, Any]:
-    clean = {
-        "rank": rank,
-        "host": f"node{rank // 8}",
-        "gpu": f"GPU-{rank}",
-        "gpu_name": "NVIDIA H200",
-        "shm_bytes": GIB,
-        "shm_free_bytes": GIB,
-        "shm_device": 1,
-    }
-    return {**dict.fromkeys(facts_phase.COMPARED, "same"), **clean, "backend": "nccl", **more}
+def rank(number: int, **more: Any) -> facts_phase.RankFacts:
+    usual: dict[str, Any] = dict.fromkeys(facts_phase.RankFacts.__dataclass_fields__, "same")
+    usual.update(
+        rank=number,
+        host=f"node{number // 8}",
+        gpu=f"GPU-{number}",
+        backend="nccl",
+        installed=None,
+        shm_bytes=GIB,
+        shm_free_bytes=GIB,
+        shm_device=1,
+    )
+    return facts_phase.RankFacts(**{**usual, **more})
+
+
+def compared(*ranks: facts_phase.RankFacts) -> list[tuple[str, tuple[int, ...]]]:
+    findings = facts_phase.differences_between_ranks(ranks)
+    return [(finding.id, finding.ranks) for finding in findings]
 
 
 def test_identical_ranks_have_no_findings() -> None:
-    assert facts_phase.differences_between_ranks([row(rank) for rank in range(16)]) == []
+    assert compared(*map(rank, range(16))) == []
 
 
 def test_deviating_rank_is_named_even_rank_0() -> None:
-    assert facts_phase.differences_between_ranks(
-        [row(0, torch="2.4.0"), row(1, torch="2.3.1"), row(2, torch="2.3.1")]
-    ) == [Finding("environment-drift", "torch is 2.4.0 on rank 0, but 2.3.1 on ranks 1, 2", (0,))]
+    (finding,) = facts_phase.differences_between_ranks([rank(0, torch="2.4.0"), rank(1), rank(2)])
+    message = "torch is 2.4.0 on rank 0, but same on ranks 1, 2"
+    assert finding == Finding("environment-drift", message, (0,))
 
 
 def test_two_differing_ranks_are_both_named() -> None:
-    assert facts_phase.differences_between_ranks([row(0), row(1, lock_hash=None)]) == [
-        Finding("environment-drift", "lock_hash is same on rank 0, absent on rank 1", (0, 1))
-    ]
+    (finding,) = facts_phase.differences_between_ranks([rank(0), rank(1, lock_hash=None)])
+    message = "lock_hash is same on rank 0, absent on rank 1"
+    assert finding == Finding("environment-drift", message, (0, 1))
 
 
 def test_each_deviating_value_is_a_finding() -> None:
-    rows = [
-        row(0, nccl="a"),
-        row(1, nccl="b"),
-        row(2, nccl="c"),
-        row(3, nccl="a"),
-        row(4, nccl="a", driver="5"),
-    ]
-    findings = facts_phase.differences_between_ranks(rows)
-    assert [(finding.id, finding.ranks) for finding in findings] == [
-        ("environment-drift", (1,)),
-        ("environment-drift", (2,)),
-        ("environment-drift", (4,)),
-    ]
+    ranks = [rank(0), rank(1, nccl="b"), rank(2, nccl="c"), rank(3), rank(4, driver="5")]
+    assert compared(*ranks) == [("environment-drift", (number,)) for number in (1, 2, 4)]
 
 
 @given(st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=8))
-def test_ranks_without_the_majority_value_are_named_or_all(
-    values: list[str | None],
-) -> None:
-    findings = facts_phase.differences_between_ranks(
-        [row(rank, torch=value) for rank, value in enumerate(values)]
-    )
-    named = {rank for finding in findings for rank in finding.ranks}
+def test_ranks_without_the_majority_value_are_named_or_all(values: list[str | None]) -> None:
+    findings = compared(*(rank(number, torch=value) for number, value in enumerate(values)))
+    named = set(itertools.chain(*(ranks for _, ranks in findings)))
     majority = [value for value in set(values) if values.count(value) * 2 > len(values)]
-    assert named == {rank for rank, value in enumerate(values) if value not in majority}
+    assert named == {number for number, value in enumerate(values) if value not in majority}
     assert len(findings) == (len(set(values)) - 1 if majority else 1)
 
 
 def test_ranks_sharing_a_gpu_are_named_unless_gloo_was_requested() -> None:
-    rows = [row(0), row(1, gpu="GPU-0"), row(2), row(3, gpu="GPU-0")]
-    assert facts_phase.differences_between_ranks(rows) == [
-        Finding("gpu-shared", "3 ranks are on one GPU (GPU-0)", (0, 1, 3))
-    ]
-    assert (
-        facts_phase.differences_between_ranks(
-            [{**rank_row, "backend": "gloo"} for rank_row in rows]
-        )
-        == []
-    )
-    assert (
-        facts_phase.differences_between_ranks(
-            [row(rank, gpu=None, gpu_name=None) for rank in range(4)]
-        )
-        == []
-    )
+    ranks = [rank(0), rank(1, gpu="GPU-0"), rank(2), rank(3, gpu="GPU-0")]
+    assert compared(*ranks) == [("gpu-shared", (0, 1, 3))]
+    assert compared(*(dataclasses.replace(each, backend="gloo") for each in ranks)) == []
+    assert compared(*(rank(number, gpu=None, gpu_name=None) for number in range(4))) == []
 
 
 def test_different_gpus_are_named() -> None:
-    assert facts_phase.differences_between_ranks(
-        [row(0), row(1), row(2, gpu_name="NVIDIA A100")]
-    ) == [
-        Finding(
-            "gpu-mixed", "gpu_name is NVIDIA A100 on rank 2, but NVIDIA H200 on ranks 0, 1", (2,)
-        )
-    ]
+    ranks = [rank(0), rank(1), rank(2, gpu_name="NVIDIA A100")]
+    assert compared(*ranks) == [("gpu-mixed", (2,))]
 
 
 @pytest.mark.parametrize(
@@ -514,63 +446,42 @@ def test_different_gpus_are_named() -> None:
     ],
 )
 def test_shared_memory_size(ranks: int, mib: int, free: int, id: str | None) -> None:
-    rows = [
-        row(
-            rank,
-            host="one",
-            shm_bytes=mib * surroundings.MIB,
-            shm_free_bytes=free * surroundings.MIB,
-        )
-        for rank in range(ranks)
-    ]
-    findings = facts_phase.differences_between_ranks(rows)
-    assert ids(findings) == ([id] if id else [])
-    assert all(finding.ranks == tuple(range(ranks)) for finding in findings)
+    mount = {"shm_bytes": mib * surroundings.MIB, "shm_free_bytes": free * surroundings.MIB}
+    findings = compared(*(rank(number, host="one", **mount) for number in range(ranks)))
+    assert findings == ([(id, tuple(range(ranks)))] if id else [])
 
 
-def test_each_container_has_its_own_shared_memory() -> None:
+def test_shared_memory_of_containers_is_judged_apart() -> None:
     small = 64 * surroundings.MIB
-    findings = facts_phase.differences_between_ranks(
-        [
-            row(0),
-            row(1, shm_bytes=small, shm_free_bytes=small, shm_device=2),
-            row(2, shm_bytes=None, shm_device=None),
-        ]
-    )
-    assert findings == [
-        Finding("shm-small", "/dev/shm has 64 MiB; 256 MiB are needed for 1 rank", (1,)),
-        Finding("shm-small", "there is no /dev/shm; 256 MiB are needed for 1 rank", (2,)),
+    ranks = [
+        rank(0),
+        rank(1, shm_bytes=small, shm_free_bytes=small, shm_device=2),
+        rank(2, shm_bytes=None, shm_device=None),
     ]
+    assert compared(*ranks) == [("shm-small", (1,)), ("shm-small", (2,))]
 
 
 # the phase's merge
 
 
-def outcome_of(rank: int, *finding_: Finding, **more: Any) -> outcome.Outcome:
-    return outcome.Outcome(
-        "fine",
-        finding_,
-        {"collect_s": float(rank), "rehearsal": False, "ranks": [row(rank, **more)]},
-    )
+def outcome_of(number: int, *findings: Finding, **more: Any) -> outcome.Outcome:
+    row = dataclasses.asdict(rank(number, **more))
+    return outcome.Outcome("fine", findings, {"collect_s": float(number), "ranks": [row]})
 
 
 def test_phase_has_a_row_per_rank_and_the_slowest_collection() -> None:
-    merged = phases.facts.merge([outcome_of(rank) for rank in range(3)])
+    merged = phases.facts.merge([outcome_of(number) for number in range(3)])
     assert (merged.verdict, merged.message, merged.broken) == ("pass", "fine", False)
-    assert ([rank_row["rank"] for rank_row in merged.data["ranks"]], merged.data["collect_s"]) == (
-        [0, 1, 2],
-        2.0,
-    )
+    assert [row["rank"] for row in merged.data["ranks"]] == [0, 1, 2]
+    assert merged.data["collect_s"] == 2.0
 
 
 def test_findings_of_ranks_and_between_ranks_are_merged() -> None:
     merged = phases.facts.merge(
         [outcome_of(0), outcome_of(1, Finding("user-site", "x")), outcome_of(2, torch="2.4.0")]
     )
-    assert [(finding.id, finding.ranks) for finding in merged.findings] == [
-        ("user-site", (1,)),
-        ("environment-drift", (2,)),
-    ]
+    named = [(finding.id, finding.ranks) for finding in merged.findings]
+    assert named == [("user-site", (1,)), ("environment-drift", (2,))]
     assert not merged.broken
 
 
@@ -578,80 +489,37 @@ def test_two_ranks_on_one_gpu_end_the_run() -> None:
     assert phases.facts.merge([outcome_of(0), outcome_of(1, gpu="GPU-0")]).broken
 
 
-@pytest.mark.parametrize("kind", ["shadow-nccl", "user-site", "small-shm", "other-torch"])
-def test_every_fault_in_the_environment_can_be_injected(kind: str) -> None:
-    assert options.parse_fault(f"{kind}:1") == options.Fault(kind, 1)
-
-
 # backend and device
 
 
-def chosen_on(count: int, local_rank: int, *arguments: str) -> tuple[str, str, str]:
-    """Backend, device and why they cannot work, on a host where torch sees this many GPUs."""
-    devices = [
-        {"index": index, "name": "NVIDIA H200", "uuid": f"GPU-{index}", "architecture": "sm_90"}
-        for index in range(count)
-    ]
-    torch = {
-        "cuda_available": count > 0,
-        "device_count": count,
-        "devices": devices,
-        "distributed": True,
-    }
+def chosen_on(count: int, local_rank: int, *arguments: str) -> tuple[str, str, bool]:
+    """Backend, device and whether they can work, on a host where torch sees this many GPUs."""
+    devices = [{"index": index} for index in range(count)]
+    torch = {"cuda_available": count > 0, "device_count": count, "devices": devices}
     this_rank = dataclasses.replace(RANK_ENV, local_rank=local_rank)
-    rank_context = context.RankContext(
-        chosen(*arguments), this_rank, lambda: 60.0, facts=facts(torch)
-    )
+    rank_context = context.RankContext(parsed(*arguments), this_rank, lambda: 60.0)
+    rank_context.facts = facts({**torch, "distributed": True})
     phases.facts._choose_backend(rank_context)
-    return (
-        rank_context.backend,
-        rank_context.device,
-        "; ".join(phases.facts._backend_problems(rank_context)),
-    )
+    problems = phases.facts._backend_problems(rank_context)
+    return rank_context.backend, rank_context.device, not problems
 
 
 @pytest.mark.parametrize(
     ("count", "local_rank", "arguments", "expected"),
     [
-        (8, 3, [], ("nccl", "cuda:3", "")),
-        (0, 1, [], ("gloo", "cpu", "")),
-        (1, 3, [], ("nccl", "cuda:0", "")),  # a launcher that shows each rank its own GPU alone
-        (2, 3, [], ("nccl", "cuda:3", "NCCL needs a GPU for local rank 3; torch sees 2")),
-        (
-            0,
-            0,
-            ["--backend", "nccl"],
-            ("nccl", "cuda:0", "NCCL needs a GPU for local rank 0; torch sees 0"),
-        ),
-        (8, 3, ["--backend", "gloo"], ("gloo", "cpu", "")),
-        (2, 3, ["--backend", "gloo", "--device", "cuda"], ("gloo", "cuda:1", "")),
-        (
-            0,
-            1,
-            ["--backend", "gloo", "--device", "cuda"],
-            (
-                "gloo",
-                "cuda:1",
-                "the setting device=cuda needs a GPU for local rank 1; torch sees 0",
-            ),
-        ),
-        (8, 3, ["--device", "cpu"], ("gloo", "cpu", "")),
-        (
-            8,
-            3,
-            ["--backend", "nccl", "--device", "cpu"],
-            ("nccl", "cpu", "NCCL needs tensors on a GPU, but the setting device is cpu"),
-        ),
+        (8, 3, "", ("nccl", "cuda:3", True)),
+        (0, 1, "", ("gloo", "cpu", True)),
+        (1, 3, "", ("nccl", "cuda:0", True)),  # a launcher that shows each rank its own GPU alone
+        (2, 3, "", ("nccl", "cuda:3", False)),
+        (0, 0, "--backend nccl", ("nccl", "cuda:0", False)),
+        (8, 3, "--backend gloo", ("gloo", "cpu", True)),
+        (2, 3, "--backend gloo --device cuda", ("gloo", "cuda:1", True)),
+        (0, 1, "--backend gloo --device cuda", ("gloo", "cuda:1", False)),
+        (8, 3, "--device cpu", ("gloo", "cpu", True)),
+        (8, 3, "--backend nccl --device cpu", ("nccl", "cpu", False)),
     ],
 )
 def test_backend_and_device_follow_the_options(
-    count: int, local_rank: int, arguments: list[str], expected: tuple[str, str, str]
+    count: int, local_rank: int, arguments: str, expected: tuple[str, str, bool]
 ) -> None:
-    assert chosen_on(count, local_rank, *arguments) == expected
-
-
-def test_facts_phase_alone_gathers_over_ranks() -> None:
-    facts_only = chosen("--only", "facts")
-    assert options.for_world(facts_only, 1).planned == ("facts",)
-    assert options.for_world(facts_only, 2).planned == ("facts", "rendezvous")
-    assert options.for_world(chosen("--skip", "ddp"), 2) == chosen("--skip", "ddp")
+    assert chosen_on(count, local_rank, *arguments.split()) == expected

@@ -1,8 +1,7 @@
-"""Phase collectives, its pure parts: the plan, the formulae, the table over ranks, verdicts, and nccl-tests' JSON."""
+"""Phase collectives, its pure parts: the plan, the formulae, the table over ranks, and verdicts."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +11,24 @@ from hypothesis import strategies as st
 
 from provision_runtime.smoke import bandwidth, measurement, test_values
 from provision_runtime.smoke.phases import collectives
-from provision_runtime.smoke.phases.collectives import (
-    nccl_tests,
-    operations,
-    plan,
-    results,
-)
+from provision_runtime.smoke.phases.collectives import operations, plan, results
+from tests.unit.runtime.smoke.builders import GIB, line
 
-GIB = 1 << 30
 COLLECTIVES = (plan.ALL_REDUCE, *plan.OPTIONAL)
 
 
 def scope(**changes: Any) -> plan.Scope:
-    return plan.Scope(
-        **{
-            "profile": "default",
-            "device": "cpu",
-            "ranks": 2,
-            "most_bytes": float("inf"),
-            "crowding": 1.0,
-            **changes,
-        }
-    )
+    usual = {"profile": "default", "device": "cpu", "ranks": 2, "crowding": 1.0}
+    return plan.Scope(**{**usual, "most_bytes": float("inf"), **changes})
 
 
 def row(collective: str = "all_reduce", dtype: str = "float32", size: int = 1 << 20) -> plan.Row:
     return plan.Row(collective, dtype, size, size // plan.ITEM_BYTES[dtype], 1, 3, 1023)
 
 
-def entry(times: list[float], **changes: Any) -> dict[str, Any]:
-    fine = {"wrong": [0, 0], "first_wrong": None, "inputs_wrong": 0, "inputs_first_wrong": None}
-    return {"out_of_place": times, "in_place": times, **fine, **changes}
+def entry(times: list[float], **changes: Any) -> Any:
+    fine = {"wrong": 0, "first_wrong": None, "inputs_wrong": 0, "inputs_first_wrong": None}
+    return {"times_usec": times, **fine, **changes}
 
 
 # formulae
@@ -69,10 +55,8 @@ def test_busbw_is_algbw_by_the_factor_of_nccl_tests(collective: str, factors: li
 def test_busbw_is_between_half_and_twice_algbw(
     collective: str, size: int, seconds: float, ranks: int
 ) -> None:
-    algbw, busbw = (
-        measurement.algbw_gb_s(size, seconds),
-        measurement.busbw_gb_s(collective, size, seconds, ranks),
-    )
+    algbw = measurement.algbw_gb_s(size, seconds)
+    busbw = measurement.busbw_gb_s(collective, size, seconds, ranks)
     assert busbw is not None
     assert 0.5 * algbw <= busbw * (1 + 1e-12)
     assert busbw <= 2 * algbw
@@ -86,11 +70,6 @@ def test_ring_link_bandwidth_equals_busbw(ranks: int, link_gb_s: float) -> None:
     assert measurement.busbw_gb_s("all_reduce", 10**9, seconds, ranks) == pytest.approx(link_gb_s)
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
-def test_deviation_covers_all_values(times: list[float]) -> None:
-    assert 0 <= measurement.deviation(times) <= max(times) - min(times) + 1e-6
-
-
 # values whose sums are exact
 
 
@@ -99,9 +78,8 @@ def test_sums_of_the_largest_values_are_exact(dtype: str, ranks: int) -> None:
     most = test_values.largest(dtype, ranks)
     assert most & (most + 1) == 0  # a mask
     assert ranks * most <= test_values.EXACT[dtype]
-    assert (
-        most == test_values.LARGEST or ranks * (2 * most + 1) > test_values.EXACT[dtype]
-    )  # as large as may be
+    # As large as may be.
+    assert most == test_values.LARGEST or ranks * (2 * most + 1) > test_values.EXACT[dtype]
 
 
 @pytest.mark.parametrize(
@@ -114,12 +92,9 @@ def test_largest_value_shrinks_with_the_ranks(dtype: str, ranks: int, most: int)
 
 def test_too_many_ranks_for_a_dtype_are_reported() -> None:
     assert plan.why_unsuited("all_reduce", "bfloat16", 256) == ""
-    assert (
-        plan.why_unsuited("all_reduce", "bfloat16", 257)
-        == "sums over 257 ranks are not exact in bfloat16"
-    )
+    assert plan.why_unsuited("all_reduce", "bfloat16", 257)
     assert plan.why_unsuited("all_gather", "bfloat16", 257) == ""
-    assert plan.why_unsuited("send_recv", "float32", 1) == "not applicable to one rank"
+    assert plan.why_unsuited("send_recv", "float32", 1)
 
 
 # plan
@@ -135,11 +110,11 @@ def test_every_row_is_complete(profile: str, device: str, ranks: int, crowding: 
     given_scope = scope(profile=profile, device=device, ranks=ranks, crowding=crowding)
     rows = plan.rows(given_scope, plan.candidates(given_scope))
     assert len(set(rows)) == len(rows)
-    for each in rows:
-        shares = ranks if each.collective in plan.DIVIDED else 1
-        assert each.bytes == each.count * shares * plan.ITEM_BYTES[each.dtype]
-        assert each.iterations >= plan.FEWEST
-        assert each.warm_up >= 1
+    for planned in rows:
+        shares = ranks if planned.collective in plan.DIVIDED else 1
+        assert planned.bytes == planned.count * shares * plan.ITEM_BYTES[planned.dtype]
+        assert planned.iterations >= plan.FEWEST
+        assert planned.warm_up >= 1
 
 
 def test_quick_run_is_all_reduce_in_float32() -> None:
@@ -156,9 +131,8 @@ def test_default_run_tests_short_dtypes_at_one_size() -> None:
 
 
 def test_full_run_has_every_collective() -> None:
-    assert {collective for collective, _ in plan.candidates(scope(profile="full"))} == set(
-        COLLECTIVES
-    )
+    candidates = plan.candidates(scope(profile="full"))
+    assert {collective for collective, _ in candidates} == set(COLLECTIVES)
 
 
 def test_ranks_sharing_cores_repeat_less_and_send_less() -> None:
@@ -186,78 +160,55 @@ def test_little_memory_omits_no_row(profile: str, device: str, most_bytes: float
 
 
 def test_short_dtype_is_tested_at_the_largest_fitting_size() -> None:
-    rows = plan.rows(
-        scope(device="cuda", most_bytes=200e6),
-        [("all_reduce", "bfloat16"), ("all_reduce", "float16")],
-    )
-    assert [(row.dtype, row.bytes) for row in rows] == [
-        ("bfloat16", 64 << 20),
-        ("float16", 64 << 20),
-    ]
+    pairs = [("all_reduce", "bfloat16"), ("all_reduce", "float16")]
+    rows = plan.rows(scope(device="cuda", most_bytes=200e6), pairs)
+    assert [(r.collective, r.dtype, r.bytes) for r in rows] == [(*pair, 64 << 20) for pair in pairs]
+
+
+def cores(host: str, cpus: str, quota: float | None = None) -> Any:
+    return {"host": host, "cpus": cpus, "quota": quota}
 
 
 @pytest.mark.parametrize(
-    ("rank_cpus", "per_core"),
+    ("ranks", "per_core"),
     [
-        ([{"host": "a", "cpus": "0x3", "quota": None}] * 16, 8.0),
-        (
-            [{"host": "a", "cpus": hex(1 << core), "quota": None} for core in range(4)],
-            1.0,
-        ),  # each bound to a core of its own
-        ([{"host": "a", "cpus": "0xff", "quota": 2.0}] * 4, 2.0),
-        (
-            [{"host": "a", "cpus": "0xf", "quota": None}] * 2
-            + [{"host": "b", "cpus": "0x1", "quota": None}] * 2,
-            2.0,
-        ),
+        ([cores("a", "0x3")] * 16, 8.0),
+        ([cores("a", hex(1 << core)) for core in range(4)], 1.0),
+        ([cores("a", "0xff", 2.0)] * 4, 2.0),
+        ([cores("a", "0xf")] * 2 + [cores("b", "0x1")] * 2, 2.0),
     ],
 )
-def test_ranks_per_core(rank_cpus: list[dict[str, Any]], per_core: float) -> None:
-    assert measurement.ranks_per_core(rank_cpus) == per_core
+def test_ranks_per_core(ranks: Any, per_core: float) -> None:
+    assert measurement.ranks_per_core(ranks) == per_core
 
 
 # table
 
 
 def test_bandwidth_comes_from_the_slowest_rank() -> None:
-    (line,) = results.table([row()], [[entry([1000.0] * 3)], [entry([2000.0, 2000.0, 1500.0])]])
-    assert (
-        line["slowest_rank"],
-        line["time_us_max"],
-        line["time_us_mean"],
-        line["time_us_min"],
-    ) == (1, 2000.0, 1500.0, 1500.0)
-    assert line["algbw_gb_s"] == line["busbw_gb_s"] == pytest.approx(0.524288)
-    assert line["time_us_by_rank"] == [1000.0, 2000.0]
+    (row_of_both,) = results.table(
+        [row()], [[entry([1000.0] * 3)], [entry([2000.0, 2000.0, 1500.0])]]
+    )
+    times = [row_of_both[key] for key in ("time_us_max", "time_us_mean", "time_us_min")]
+    assert (row_of_both["slowest_rank"], times) == (1, [2000.0, 1500.0, 1500.0])
+    assert row_of_both["algbw_gb_s"] == row_of_both["busbw_gb_s"] == pytest.approx(0.524288)
+    assert row_of_both["time_us_by_rank"] == [1000.0, 2000.0]
 
 
 def test_single_rank_has_no_busbw_and_no_verdict() -> None:
-    (line,) = results.table([row()], [[entry([1000.0])]])
-    assert line["busbw_gb_s"] is None
-    assert "busbw not applicable" in results.summary([line])
-    assert (
-        bandwidth.judge_line(
-            line, bandwidth.Hardware("NVIDIA H200", 1, 1), bandwidth.load_curves()
-        ).remark
-        == "n = 1: not applicable"
-    )
-
-
-def test_in_place_failure_is_reported() -> None:
-    result = {**entry([1.0], wrong=[0, None])}
-    del result["in_place"]
-    (line,) = results.table([row("all_to_all")], [[result], [result]])
-    assert line["in_place"] is None
+    (single,) = results.table([row()], [[entry([1000.0])]])
+    assert single["busbw_gb_s"] is None
+    assert "busbw not applicable" in results.summary([single])
+    hardware = bandwidth.Hardware("NVIDIA H200", 1, 1)
+    verdict = bandwidth.judge_line(single, hardware, bandwidth.load_curves())
+    assert verdict == bandwidth.LineVerdict(bandwidth.ONE_RANK)
 
 
 def test_sender_of_a_wrong_value_is_named_not_the_receivers() -> None:
-    received = entry([1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4])
-    sent = entry(
-        [1.0], wrong=[1, 1], first_wrong=[7, 5.0, 4], inputs_wrong=1, inputs_first_wrong=[7, 3.0, 2]
-    )
-    (finding,) = results.wrong_value_findings(
-        [row(), row(size=8)], [[received, received], [sent, sent]]
-    )
+    received = entry([1.0], wrong=1, first_wrong=[7, 5.0, 4])
+    sent: Any = {**received, "inputs_wrong": 1, "inputs_first_wrong": [7, 3.0, 2]}
+    rows = [row(), row(size=8)]
+    (finding,) = results.wrong_value_findings(rows, [[received, received], [sent, sent]])
     assert (finding.id, finding.ranks) == ("wrong-value", (1,))
     assert finding.message == (
         "all_reduce of 1 MiB in float32 (and 1 more row): "
@@ -266,11 +217,9 @@ def test_sender_of_a_wrong_value_is_named_not_the_receivers() -> None:
 
 
 def test_wrong_sum_of_right_values_names_its_receivers() -> None:
-    findings = results.wrong_value_findings(
-        [row()], [[entry([1.0])], [entry([1.0], wrong=[3, 0], first_wrong=[0, 9.0, 8])]]
-    )
-    assert [(finding.id, finding.ranks) for finding in findings] == [("wrong-result", (1,))]
-    assert "3 wrong elements in the result" in findings[0].message
+    wrong = entry([1.0], wrong=3, first_wrong=[0, 9.0, 8])
+    (finding,) = results.wrong_value_findings([row()], [[entry([1.0])], [wrong]])
+    assert (finding.id, finding.ranks) == ("wrong-result", (1,))
     assert results.wrong_value_findings([row()], [[entry([1.0])]]) == ()
 
 
@@ -287,69 +236,53 @@ def judged(
     busbw: float | None,
     size: int = GIB,
     device: str = "NVIDIA X1",
-    wires: tuple[tuple[str, float], ...] = (),
     backend: str = "nccl",
-) -> bandwidth.LineVerdict:
-    curves = bandwidth.ReferenceCurves((curve(),), wires)
-    line = {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": busbw}
-    return bandwidth.judge_line(line, bandwidth.Hardware(device, 8, 1, backend=backend), curves)
+) -> tuple[str, str]:
+    """The id of the finding, and the remark."""
+    curves = bandwidth.ReferenceCurves((curve(),))
+    hardware = bandwidth.Hardware(device, 8, 1, backend=backend)
+    verdict = bandwidth.judge_line(line(busbw, size), hardware, curves)
+    return verdict.finding_id, verdict.remark
 
 
 @given(st.floats(0.1, 1000))
 def test_bands_are_at_90_and_80_percent(busbw: float) -> None:
-    expected = (
-        "" if busbw / 100 >= 0.9 else "bandwidth-reduced" if busbw / 100 >= 0.8 else "bandwidth-low"
-    )
-    assert judged(busbw).finding_id == expected
+    expected = "bandwidth-low"
+    if busbw / 100 >= 0.8:
+        expected = "" if busbw / 100 >= 0.9 else "bandwidth-reduced"
+    assert judged(busbw)[0] == expected
 
 
 @given(st.floats(0.1, 1000), st.integers(1, 512 * (1 << 20) - 1))
 def test_small_messages_are_never_judged(busbw: float, size: int) -> None:
-    assert (judged(busbw, size).finding_id, judged(busbw, size).remark) == (
-        "",
-        "size too small to judge",
-    )
+    assert judged(busbw, size) == ("", bandwidth.TOO_SMALL)
 
 
 def test_results_without_findings() -> None:
-    assert judged(5.0, device="NVIDIA Y1") == bandwidth.LineVerdict("not known for this hardware")
-    assert judged(5.0, device="cpu") == bandwidth.LineVerdict("Gloo on CPUs: not judged")
-    assert judged(5.0, backend="gloo") == bandwidth.LineVerdict(
-        "Gloo moves GPU tensors through the host: not judged"
-    )
-    assert judged(None) == bandwidth.LineVerdict("n = 1: not applicable")
-    above = judged(130.0, wires=(("NVIDIA X*", 120.0),))
-    assert (above.finding_id, above.remark) == (
-        "",
-        "fine; above the wire's 120 GB/s, as the switch adds up (NVLS)",
-    )
+    assert judged(5.0, device="NVIDIA Y1") == ("", bandwidth.UNKNOWN)
+    assert judged(5.0, device="cpu") == ("", bandwidth.REHEARSAL)
+    assert judged(5.0, backend="gloo") == ("", bandwidth.THROUGH_THE_HOST)
+    assert judged(None) == ("", bandwidth.ONE_RANK)
 
 
 def test_finding_is_the_worst_row_and_names_its_reference() -> None:
     curves = bandwidth.ReferenceCurves((curve(algorithm="ring", source="there"),))
-    lines = [
-        {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": rate}
-        for size, rate in ((GIB, 85.0), (2 * GIB, 70.0))
-    ]
-    answered, findings = bandwidth.judge_lines(lines, bandwidth.Hardware("NVIDIA X1", 8, 1), curves)
-    assert [line["judged"] for line in answered] == [
-        "85% of what is expected",
-        "70% of what is expected",
-    ]
-    assert [(finding.id, finding.ranks) for finding in findings] == [
-        ("bandwidth-low", tuple(range(8)))
-    ]
-    assert findings[0].message == (
+    lines = [line(85.0), line(70.0, 2 * GIB)]
+    (finding,) = bandwidth.judge_lines(lines, bandwidth.Hardware("NVIDIA X1", 8, 1), curves)
+    shares = [judged_line["judged"].split()[0] for judged_line in lines]
+    assert shares == ["85%", "70%"]
+    assert (finding.id, finding.ranks) == ("bandwidth-low", tuple(range(8)))
+    assert finding.message == (
         "all_reduce of 2 GiB in float32: busbw 70 GB/s, 70% of what is expected: 100 GB/s for NVIDIA X* x 8 ring (there)"
     )
 
 
 def test_advice_mentions_in_switch_reduction() -> None:
-    line = {"collective": "all_reduce", "dtype": "float32", "bytes": 4 * GIB, "busbw_gb_s": 367.6}
     switched, ring = (bandwidth.Hardware("NVIDIA H200", 8, 1, nvls=nvls) for nvls in (True, False))
-    (finding,) = bandwidth.judge_lines([line], switched, bandwidth.load_curves())[1]
+    curves = bandwidth.load_curves()
+    (finding,) = bandwidth.judge_lines([line(367.6, 4 * GIB)], switched, curves)
     assert (finding.id, finding.advice) == ("bandwidth-low", bandwidth.NVLS_ADVICE)
-    assert bandwidth.judge_lines([line], ring, bandwidth.load_curves())[1] == ()
+    assert bandwidth.judge_lines([line(367.6, 4 * GIB)], ring, curves) == ()
 
 
 # what a backend does not have
@@ -390,128 +323,7 @@ def test_fabric_is_named_after_its_driver(tmp_path: Path) -> None:
     assert collectives.fabric(tmp_path / "absent") == ""
 
 
-# nccl-tests' JSON
-
-
-def run(**changes: Any) -> nccl_tests.RunInfo:
-    devices = [
-        nccl_tests.Device(rank, 100 + rank, "node1", rank, "0000:1b:00", "NVIDIA H200")
-        for rank in range(2)
-    ]
-    fields = {
-        "start_time": "2026-11-21 18:00:00",
-        "end_time": "2026-11-21 18:00:09",
-        "arguments": ["smoke"],
-        "environment": ["NCCL_DEBUG=INFO"],
-        "nccl_version": "2.20.5",
-        "devices": devices,
-        "on_gpu": True,
-    }
-    return nccl_tests.RunInfo(**{**fields, **changes})
-
-
-def document(rows: list[plan.Row] | None = None, **changes: Any) -> dict[str, Any]:
-    rows = rows or [row(size=8 << shift) for shift in range(3)]
-    answers = [[entry([10.0, 20.0, 30.0]) for _ in rows], [entry([12.0, 18.0, 36.0]) for _ in rows]]
-    return dict(json.loads(json.dumps(nccl_tests.document(run(**changes), rows, answers))))
-
-
-def test_keys_are_those_of_nccl_tests() -> None:
-    """As src/util.cu of nccl-tests 2.19 writes them, in its order."""
-    nccl_document = document()
-    assert list(nccl_document) == [
-        *("version", "start_time", "args", "env", "nccl_version", "config", "results"),
-        *("out_of_bounds", "average_bus_bandwidth", "errors", "end_time"),
-    ]
-    assert {
-        "minimum_bytes",
-        "maximum_bytes",
-        "step_factor",
-        "warmup_iters",
-        "iterations",
-        "devices",
-    } <= set(nccl_document["config"])
-    assert list(nccl_document["config"]["devices"][0]) == [
-        "rank",
-        "group",
-        "pid",
-        "hostname",
-        "device",
-        "device_hex",
-        "device_info",
-    ]
-    result = nccl_document["results"][0]
-    assert list(result) == [
-        *("size", "count", "type", "redop", "root"),
-        *("out_of_place", "out_of_place_per_iter", "in_place", "in_place_per_iter"),
-        *("actual_iterations", "experiment_name"),
-    ]
-    assert list(result["out_of_place"]) == ["time", "alg_bw", "bus_bw", "nwrong"]
-    assert list(result["in_place_per_iter"]) == [
-        *(
-            "min_us",
-            "max_us",
-            "avg_us",
-            "p50_us",
-            "p95_us",
-            "p99_us",
-            "stdev_us",
-            "cv_pct",
-            "times_us",
-            "per_process_max_times_us",
-        ),
-    ]
-
-
-def test_times_are_of_the_slowest_rank_per_iteration() -> None:
-    nccl_document = document()
-    result = nccl_document["results"][0]
-    assert result["out_of_place_per_iter"]["times_us"] == [12.0, 20.0, 36.0]
-    assert result["out_of_place"]["time"] == pytest.approx(68 / 3)
-    assert (result["type"], result["redop"], result["root"]) == ("float", "sum", "    -1")
-    assert (
-        nccl_document["nccl_version"],
-        nccl_document["out_of_bounds"],
-        nccl_document["config"]["step_factor"],
-    ) == (
-        22005,
-        {"count": 0, "okay": "true"},
-        2,
-    )
-    rates = [
-        entry["bus_bw"]
-        for r in nccl_document["results"]
-        for entry in (r["out_of_place"], r["in_place"])
-    ]
-    assert nccl_document["average_bus_bandwidth"] == {
-        "bandwidth": pytest.approx(sum(rates) / 6),
-        "okay": "unchecked",
-    }
-
-
-def test_wrong_elements_of_both_placements_are_counted() -> None:
-    result = nccl_tests.document(run(), [row()], [[entry([1.0])], [entry([1.0], wrong=[2, 1])]])
-    assert result["out_of_bounds"] == {"count": 3, "okay": "false"}
-
-
-@pytest.mark.parametrize(
-    ("collective", "dtype", "name"),
-    [
-        ("all_reduce", "float32", "nccl-tests.json"),
-        ("all_reduce", "bfloat16", "nccl-tests-bfloat16.json"),
-        ("send_recv", "float32", "nccl-tests-send_recv.json"),
-        ("reduce_scatter", "float16", "nccl-tests-reduce_scatter-float16.json"),
-    ],
-)
-def test_one_document_per_collective_and_dtype(collective: str, dtype: str, name: str) -> None:
-    assert nccl_tests.file_name(collective, dtype) == name
-
-
-@pytest.mark.parametrize(
-    ("version", "code"), [("2.20.5", 22005), ("2.27.7", 22707), ("2.14", 21400), (None, 0)]
-)
-def test_nccl_version_code(version: str | None, code: int) -> None:
-    assert nccl_tests.nccl_code(version) == code
+# repetitions
 
 
 def seconds_of(rows: list[plan.Row], gb_s: float, ranks: int) -> list[float]:
@@ -526,10 +338,12 @@ def test_a_full_run_on_slow_wires_fits_its_time(name: str, ranks: int, gb_s: flo
     full = scope(profile="full", device="cuda", ranks=ranks)
     rows = plan.rows(full, plan.candidates(full))
     call_s = seconds_of(rows, gb_s, ranks)
-    planned_s = sum(s * (r.warm_up + r.iterations) * 2 for s, r in zip(call_s, rows))
-    assert planned_s > 150, name
-    fitted = plan.fitted(rows, call_s, 150.0)
-    assert sum(s * (r.warm_up + r.iterations) * 2 for s, r in zip(call_s, fitted)) < 165
+
+    def needed_s(planned: list[plan.Row]) -> float:
+        return sum(s * (r.warm_up + r.iterations) for s, r in zip(call_s, planned))
+
+    fitted = plan.fitted(rows, call_s, 75.0)
+    assert needed_s(rows) > 75 and needed_s(fitted) < 83, name
     assert min(row.iterations for row in fitted) >= plan.FEWEST
 
 

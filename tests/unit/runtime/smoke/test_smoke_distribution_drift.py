@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from provision_runtime.fs import mounts
 from provision_runtime.smoke import distribution_drift
-from provision_runtime.smoke.rank_env import RankEnv
+from tests.unit.runtime.smoke.builders import rank_env
 
 SITE = Path("lib/python3.11/site-packages")
-ENV = RankEnv(
-    rank=0,
-    world_size=4,
-    local_rank=0,
-    local_world_size=1,
-    master_addr="localhost",
-    master_port=1,
-    host="node0",
-    store_is_hosted=False,
-    attempt="0",
-    ends_at=None,
-)
+ENV = rank_env(world_size=4)
 
 
 def add_wheel(prefix: Path, name: str, version: str = "1.0") -> None:
@@ -34,13 +22,12 @@ def add_wheel(prefix: Path, name: str, version: str = "1.0") -> None:
     (info / "RECORD").write_text(f"{name}.py,,\n{info.name}/RECORD,,\n")
 
 
-def rows(folder: Path, count: int = 4) -> list[dict[str, Any]]:
-    """What each rank has, from a prefix of its own: node0, node1, ..."""
-    result = []
-    for rank in range(count):
-        installed = distribution_drift.collect(replace(ENV, rank=rank), str(folder / f"node{rank}"))
-        result.append({"rank": rank, "installed": installed})
-    return result
+def installed(folder: Path) -> dict[int, distribution_drift.Installed | None]:
+    """What each of four ranks has, from a prefix of its own: node0, node1, ..."""
+    return {
+        rank: distribution_drift.collect(replace(ENV, rank=rank), str(folder / f"node{rank}"))
+        for rank in range(4)
+    }
 
 
 @pytest.fixture
@@ -52,7 +39,8 @@ def nodes(tmp_path: Path) -> Path:
 
 
 def findings(nodes: Path) -> list[tuple[str, tuple[int, ...]]]:
-    return [(each.message, each.ranks) for each in distribution_drift.differences(rows(nodes))]
+    differences = distribution_drift.differences(installed(nodes))
+    return [(finding.message, finding.ranks) for finding in differences]
 
 
 def test_equal_environments_have_no_findings(nodes: Path) -> None:
@@ -103,10 +91,12 @@ def test_on_a_network_file_system_only_records_are_read(
 
 
 def test_ranks_with_other_kinds_of_digests_are_not_compared(nodes: Path) -> None:
-    first, *others = rows(nodes)
-    first["installed"]["with_files"] = False
-    first["installed"]["distributions"]["torch"][1] = "of the record"
-    assert distribution_drift.differences([first, *others]) == []
+    by_rank = installed(nodes)
+    first = by_rank[0]
+    assert first is not None
+    first["with_files"] = False
+    first["distributions"]["torch"][1] = "of the record"
+    assert distribution_drift.differences(by_rank) == []
 
 
 def test_one_rank_of_a_host_looks_if_there_are_several_hosts(nodes: Path) -> None:

@@ -1,4 +1,4 @@
-"""Facts reach rank 0 by a connection of their own."""
+"""Facts reach rank 0 by a separate connection."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import socket
 import time
 
-from provision_runtime.smoke import rank_env
 from provision_runtime.smoke.early_facts import EarlyFacts
+from provision_runtime.smoke.outcome import Outcome
+from provision_runtime.smoke.rank_env import RankEnv
+from tests.unit.runtime.smoke.builders import rank_env
 
 PATIENCE_S = 20
+FINE = Outcome().as_json()
 
 
 def free_port() -> int:
@@ -19,18 +22,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1]) - 1
 
 
-def env(rank: int, port: int, attempt: str = "0") -> rank_env.RankEnv:
-    variables = {
-        "RANK": str(rank),
-        "WORLD_SIZE": "3",
-        "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RESTART_COUNT": attempt,
-    }
-    result = rank_env.from_environment(variables)
-    assert result is not None
-    return result
+def env(rank: int, port: int, attempt: str = "0") -> RankEnv:
+    return rank_env(rank, world_size=3, master_addr="127.0.0.1", master_port=port, attempt=attempt)
 
 
 def wait_for(receiver: EarlyFacts, ranks: set[int]) -> None:
@@ -42,27 +35,28 @@ def wait_for(receiver: EarlyFacts, ranks: set[int]) -> None:
 
 def test_facts_arrive_whoever_starts_first() -> None:
     port = free_port()
-    early, receiver, late = (EarlyFacts(env(rank, port)) for rank in (1, 0, 2))
-    early.start({"message": "one"})
-    receiver.start({})
-    late.start({"message": "two"})
-    early.wait_until_sent(PATIENCE_S)
-    late.wait_until_sent(PATIENCE_S)
+    first, receiver, last = (EarlyFacts(env(rank, port)) for rank in (1, 0, 2))
+    first.start(Outcome("one"))
+    receiver.start(Outcome())
+    last.start(Outcome("two"))
+    first.wait_until_sent(PATIENCE_S)
+    last.wait_until_sent(PATIENCE_S)
     wait_for(receiver, {1, 2})
-    assert receiver.outcomes() == {1: {"message": "one"}, 2: {"message": "two"}}
+    assert receiver.outcomes() == {1: Outcome("one"), 2: Outcome("two")}
     receiver.stop()
 
 
 def test_strangers_and_other_runs_are_not_taken() -> None:
     port = free_port()
     receiver = EarlyFacts(env(0, port))
-    receiver.start({})
+    receiver.start(Outcome())
     strangers = [
         b"GET / HTTP/1.0\r\n\r\n",
         b"\n",
         b"[]\n",
-        json.dumps({"run": env(1, port).run, "rank": 9, "outcome": {}}).encode() + b"\n",
-        json.dumps({"run": env(1, port, "7").run, "rank": 1, "outcome": {}}).encode() + b"\n",
+        json.dumps({"run": env(1, port).run, "rank": 1, "outcome": {}}).encode() + b"\n",
+        json.dumps({"run": env(1, port).run, "rank": 9, "outcome": FINE}).encode() + b"\n",
+        json.dumps({"run": env(1, port, "7").run, "rank": 1, "outcome": FINE}).encode() + b"\n",
     ]
     for line in strangers:
         with socket.create_connection(("127.0.0.1", port + 1)) as connection:
@@ -76,6 +70,6 @@ def test_strangers_and_other_runs_are_not_taken() -> None:
 def test_a_busy_port_means_no_early_facts() -> None:
     with socket.create_server(("", 0)) as other:
         receiver = EarlyFacts(env(0, other.getsockname()[1] - 1))
-        receiver.start({})
+        receiver.start(Outcome())
         receiver.stop()
         assert receiver.outcomes() == {}

@@ -16,68 +16,61 @@ from hypothesis import strategies as some
 from provision_runtime.report.findings import CATALOG
 from provision_runtime.smoke.outcome import Outcome
 from provision_runtime.smoke.phases import filesystem, filesystem_findings
-
-DISK = {
-    "device": 1,
-    "mount": {"point": "/", "type": "ext4", "source": "/dev/sda1", "options": "rw"},
-}
-SHARED = {
-    "device": 2,
-    "mount": {"point": "/shared", "type": "nfs4", "source": "server:/x", "options": "rw,nolock"},
-}
-OTHER = {
-    "device": 3,
-    "mount": {"point": "/shared", "type": "tmpfs", "source": "none", "options": "rw"},
-}
-FINE = {"held": "got it", "second": "refused", "after": "got it"}
+from provision_runtime.smoke.phases.filesystem_findings import FolderObservation
 
 
-def answers(count: int = 2, **changes: dict[str, Any]) -> list[dict[str, Any]]:
-    """What ranks say when all is well, but for what is given as `_RANK={...}`."""
-    fine: list[dict[str, Any]] = [
-        {
+def location(device: int, point: str, type: str, source: str, options: str = "rw") -> Any:
+    mount = {"point": point, "type": type, "source": source, "options": options}
+    return {"device": device, "mount": mount}
+
+
+DISK = location(1, "/", "ext4", "/dev/sda1")
+SHARED = location(2, "/shared", "nfs4", "server:/x", "rw,nolock")
+OTHER = location(3, "/shared", "tmpfs", "none")
+FINE = {"held": "locked", "second": "refused", "after": "locked"}
+NOTHING: dict[str, Any] = {"visible_s": {}, "sync_s": None, "space": None, "reads": None}
+NOTHING["locks"] = None
+
+
+def observed(count: int = 2, **changes: dict[str, Any]) -> list[FolderObservation]:
+    """What ranks observe when all is well, but for what is stated as `_RANK={...}`."""
+    observations = []
+    for rank in range(count):
+        fine: dict[str, Any] = {
             "host": "node1",
             "location": SHARED,
-            "problems": [],
-            "races": 0,
             "visible_s": {str(other): 0.01 for other in range(count)},
             "reads": {"count": 9, "generations": 5, "torn": None} if rank else None,
-            "locks": {"holder": 0, "peer": 1, "results": {"flock": FINE, "fcntl": FINE}}
-            if rank < 2
-            else None,
+            "locks": {"holder": 0, "peer": 1, "results": {"flock": FINE, "fcntl": FINE}},
             "sync_s": 0.01,
             "space": {"free_bytes": 1 << 40, "free_inodes": 1 << 20},
-            "hard_link": True,
         }
-        for rank in range(count)
-    ]
-    for rank, change in changes.items():
-        fine[int(rank[1:])].update(change)
-    return fine
+        if rank > 1:
+            del fine["locks"]
+        observations.append(FolderObservation(**{**fine, **changes.get(f"_{rank}", {})}))
+    return observations
 
 
-def judged(rank_answers: list[dict[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(finding.id, finding.ranks) for finding in judge(rank_answers).findings]
+def judge(observations: list[FolderObservation]) -> Outcome:
+    return filesystem_findings.judge("/shared/run", observations)
 
 
-def judge(rank_answers: list[dict[str, Any]]) -> Outcome:
-    return filesystem_findings.judge("/shared/run", rank_answers)
+def judged(count: int = 2, **changes: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+    outcome = judge(observed(count, **changes))
+    return [(finding.id, finding.ranks) for finding in outcome.findings]
 
 
 def test_good_folder_has_no_finding_and_its_measurements() -> None:
-    outcome = judge(answers(3))
+    outcome = judge(observed(3))
     assert (outcome.findings, outcome.broken, outcome.verdict) == ((), False, "pass")
     assert outcome.data["mounts"] == {"0": "nfs4 server:/x mounted at /shared"}
     assert outcome.data["options"] == "rw,nolock"
     assert outcome.data["locks"] == {"flock": "pass", "fcntl": "pass"}
-    assert (
-        outcome.message
-        == "a new file is visible within 0.01 s, a durable write takes 0.010 s, 1 TiB free in /shared/run"
-    )
+    assert "visible within 0.01 s, a durable write takes 0.010 s, 1 TiB free" in outcome.message
 
 
 def test_single_rank_is_judged_without_peers() -> None:
-    outcome = judge(answers(1, _0={"reads": None, "locks": None}))
+    outcome = judge(observed(1, _0={"reads": None, "locks": None}))
     assert (outcome.verdict, outcome.data["locks"]) == ("pass", None)
 
 
@@ -101,40 +94,20 @@ def test_system_error_has_a_finding(number: int | None, expected: str) -> None:
 
 
 def test_fault_at_several_steps_is_one_finding() -> None:
-    gone: dict[str, Any] = {
-        "visible_s": {},
-        "sync_s": None,
-        "space": None,
-        "reads": None,
-        "locks": None,
-    }
-    full = {"problems": [["disk-full", "writing a file: full"]], **gone}
-    later = {
-        "problems": [["disk-full", "writing a file durably: full"]],
-        "sync_s": None,
-        "visible_s": {"1": 0.1, "2": 0.1},
-    }
-    outcome = judge(
-        answers(
-            3,
-            _0=full,
-            _1=later,
-            _2={"visible_s": {"1": 0.1, "2": 0.1}, "space": {"free_bytes": 0, "free_inodes": 9}},
-        )
-    )
-    assert [
-        (finding.id, finding.ranks, finding.message)
-        for finding in outcome.findings
-        if finding.id != "space-low"
-    ] == [("disk-full", (0, 1), "writing a file: full")]
+    visible = {"visible_s": {"1": 0.1, "2": 0.1}}
+    full = {"problems": [("disk-full", "writing a file: full")], **NOTHING}
+    later = {"problems": [("disk-full", "writing a file durably: full")], **visible}
+    outcome = judge(observed(3, _0=full, _1=later, _2=visible))
+    (finding,) = outcome.findings
+    assert (finding.id, finding.ranks) == ("disk-full", (0, 1))
+    assert finding.message == "writing a file: full"
     assert outcome.broken
 
 
 def test_full_disk_is_not_also_nearly_full() -> None:
-    full = {"problems": [["disk-full", "writing a file: full"]]}
-    assert judged(answers(2, _0=full, _1={"space": {"free_bytes": 5, "free_inodes": 5}})) == [
-        ("disk-full", (0,))
-    ]
+    full = {"problems": [("disk-full", "writing a file: full")]}
+    nearly = {"space": {"free_bytes": 5, "free_inodes": 5}}
+    assert judged(_0=full, _1=nearly) == [("disk-full", (0,))]
 
 
 @pytest.mark.parametrize(
@@ -160,36 +133,24 @@ def test_ranks_with_another_folder_are_named(
     groups: list[list[int]],
     expected: tuple[str, tuple[int, ...]],
 ) -> None:
-    rank_answers = answers(len(hosts))
-    for rank, answer in enumerate(rank_answers):
-        own_group = next(group for group in groups if rank in group)
-        answer.update(
-            location=locations[rank],
-            host=hosts[rank],
-            visible_s={str(other): 0.01 for other in own_group},
-            reads=None,
-            locks=None,
-        )
-    outcome = judge(rank_answers)
+    changes = {}
+    for rank, host in enumerate(hosts):
+        group = next(group for group in groups if rank in group)
+        visible_s = {str(member): 0.01 for member in group}
+        place = {"location": locations[rank], "host": host, "visible_s": visible_s}
+        changes[f"_{rank}"] = {**place, "reads": None, "locks": None}
+    outcome = judge(observed(len(hosts), **changes))
     assert [(finding.id, finding.ranks) for finding in outcome.findings] == [expected]
     assert outcome.broken
-    assert "/shared/run" in outcome.findings[0].message
 
 
 def test_folder_that_loses_files_is_an_error() -> None:
-    gone: dict[str, Any] = {
-        "visible_s": {},
-        "reads": None,
-        "locks": None,
-        "sync_s": None,
-        "space": None,
-    }
-    assert judged(answers(2, _0=gone, _1=gone)) == [("folder-error", (0, 1))]
+    assert judged(_0=NOTHING, _1=NOTHING) == [("folder-error", (0, 1))]
 
 
 def test_different_device_is_fine_if_files_are_visible() -> None:
     """Two FUSE mounts or two containers show one bucket through two devices."""
-    assert judged(answers(2, _1={"location": OTHER})) == []
+    assert judged(_1={"location": OTHER}) == []
 
 
 @given(
@@ -197,58 +158,46 @@ def test_different_device_is_fine_if_files_are_visible() -> None:
         some.lists(some.integers(0, 4), unique=True, max_size=5).map(sorted), min_size=1, max_size=5
     )
 )
-def test_crew_is_the_ranks_with_mutual_visibility(
-    seen_by: list[list[int]],
+def test_group_is_the_ranks_with_mutual_visibility(visible_by_rank: list[list[int]]) -> None:
+    names = [list(map(str, visible)) for visible in visible_by_rank]
+    group = filesystem_findings.largest_consistent_group(names)
+    assert all(rank in visible_by_rank[rank] for rank in group)
+    assert len({tuple(visible_by_rank[rank]) for rank in group}) <= 1
+    assert group or all(rank not in visible for rank, visible in enumerate(visible_by_rank))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"_2": {"sync_s": 7.0}}, ("folder-slow", (2,))),
+        ({"_0": {"visible_s": {"0": 0.1, "1": 6.0, "2": 0.1}}}, ("folder-slow", (0,))),
+        ({"_1": {"space": {"free_bytes": 1 << 20, "free_inodes": None}}}, ("space-low", (1,))),
+        ({"_1": {"space": {"free_bytes": None, "free_inodes": 7}}}, ("space-low", (1,))),
+        ({"_1": {"space": {"free_bytes": None, "free_inodes": None}}}, None),
+        ({"_1": {"races": 3}}, ("makedirs-unsafe", (1,))),
+    ],
+)
+def test_what_costs_time_or_space_warns(
+    changes: dict[str, dict[str, Any]], expected: tuple[str, tuple[int, ...]] | None
 ) -> None:
-    together = filesystem_findings.largest_consistent_group(seen_by)
-    assert all(rank in seen_by[rank] for rank in together)
-    assert len({tuple(seen_by[rank]) for rank in together}) <= 1
-    assert together or all(rank not in visible for rank, visible in enumerate(seen_by))
-
-
-def test_slowness_names_only_the_slow_ranks() -> None:
-    outcome = judge(answers(3, _2={"sync_s": 7.0}))
-    assert [(finding.id, finding.ranks) for finding in outcome.findings] == [("folder-slow", (2,))]
-    assert (
-        outcome.findings[0].message
-        == "a durable write of 64 KiB took 7.0 s in /shared/run (median of all ranks 0.010 s)"
-    )
-    assert (outcome.verdict, outcome.broken) == ("warn", False)
-    assert judged(answers(2, _0={"visible_s": {"0": 0.1, "1": 6.0}})) == [("folder-slow", (0,))]
-
-
-def test_little_space_and_few_inodes_are_reported() -> None:
-    assert judged(answers(2, _1={"space": {"free_bytes": 1 << 20, "free_inodes": None}})) == [
-        ("space-low", (1,))
-    ]
-    assert judged(answers(2, _1={"space": {"free_bytes": None, "free_inodes": 7}})) == [
-        ("space-low", (1,))
-    ]
-    assert judged(answers(2, _1={"space": {"free_bytes": None, "free_inodes": None}})) == []
+    assert judged(3, **changes) == ([expected] if expected else [])
+    outcome = judge(observed(3, **changes))
+    assert (outcome.verdict, outcome.broken) == ("warn" if expected else "pass", False)
 
 
 def test_torn_read_names_the_reader() -> None:
-    assert judged(answers(2, _1={"reads": {"count": 3, "generations": 1, "torn": "no file"}})) == [
-        ("rename-not-atomic", (1,))
-    ]
-
-
-def test_folder_creation_race_is_a_warning() -> None:
-    outcome = judge(answers(2, _1={"races": 3}))
-    assert ([(finding.id, finding.ranks) for finding in outcome.findings], outcome.verdict) == (
-        [("makedirs-unsafe", (1,))],
-        "warn",
-    )
+    torn = {"reads": {"count": 3, "generations": 1, "torn": "no file"}}
+    assert judged(_1=torn) == [("rename-not-atomic", (1,))]
 
 
 @pytest.mark.parametrize(
     ("results", "expected"),
     [
         (FINE, None),
-        ({"held": "got it", "second": "got it", "after": "got it"}, "protects nothing"),
+        ({"held": "locked", "second": "locked", "after": "locked"}, "protects nothing"),
         ({"held": "No locks available"}, "is not supported: No locks available"),
-        ({"held": "got it", "second": "no answer"}, "did not return within 5 s"),
-        ({"held": "got it", "second": "refused", "after": "refused"}, "is not released"),
+        ({"held": "locked", "second": "timed out"}, "did not return within 5 s"),
+        ({"held": "locked", "second": "refused", "after": "refused"}, "is not released"),
         ({}, None),
     ],
 )
@@ -261,23 +210,15 @@ def test_hanging_lock_is_abandoned(tmp_path: Path) -> None:
     """A real lock that is held: the call waits in the kernel, as before a lock service that is gone."""
     with (tmp_path / "lock").open("w") as holder, (tmp_path / "lock").open("w") as waiter:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        assert (
-            filesystem.call_within(
-                0.05,
-                lambda: filesystem._ignoring_errors(lambda: fcntl.flock(waiter, fcntl.LOCK_EX)),
-            )
-            == filesystem_findings.NO_ANSWER
-        )
+        result = filesystem.call_within(0.05, lambda: str(fcntl.flock(waiter, fcntl.LOCK_EX)))  # type: ignore[func-returns-value]
+        assert result == filesystem_findings.TIMED_OUT
         fcntl.flock(holder, fcntl.LOCK_UN)
-        deadline = time.monotonic() + 10
-        while (
-            any(thread.name == "lock" for thread in threading.enumerate())
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.001)
+        for thread in threading.enumerate():
+            if thread.name == "lock":
+                thread.join(10)
 
 
-def read_while(path: Path, write: Any) -> dict[str, Any]:
+def read_while(path: Path, write: Any) -> filesystem_findings.Reads:
     """What a reader sees of a file while another thread writes it."""
     path.write_bytes(filesystem.generation_content(0))
     writer = threading.Thread(target=write)

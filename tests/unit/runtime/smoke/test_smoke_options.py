@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
 from provision_runtime.smoke import options
 from provision_runtime.smoke import phases as all_phases
-
-
-def parse(*arguments: str) -> options.Options:
-    parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
-    return options.from_namespace(parser.parse_args(["--out", "out", *arguments]))
+from tests.unit.runtime.smoke.builders import parsed
 
 
 def test_paths_become_absolute_and_checkpoints_go_to_the_out_folder() -> None:
-    parsed = parse()
-    assert parsed.out == Path.cwd() / "out"
-    assert parsed.folder == parsed.out
-    assert parse("--folder", "/shared").folder == Path("/shared")
+    assert parsed().out == parsed().folder == Path.cwd() / "out"
+    assert parsed("--folder", "/shared").folder == Path("/shared")
 
 
 def test_faults_are_parsed() -> None:
-    parsed = parse("--inject", "die:1:barrier", "--inject", "flip-bit", "--inject", "wrong-value:0")
-    assert parsed.fault("die", 1, "barrier")
-    assert parsed.fault("flip-bit")
-    assert parsed.fault("wrong-value", 0)
-    assert not parsed.fault("die", 0, "barrier")
+    chosen = parsed("--inject", "die:1:barrier", "--inject", "flip-bit", "--inject", "user-site:0")
+    assert chosen.fault("die", 1, "barrier")
+    assert chosen.fault("flip-bit")
+    assert chosen.fault("user-site", 0)
+    assert not chosen.fault("die", 0, "barrier")
 
 
 @pytest.mark.parametrize(
@@ -49,28 +41,33 @@ def test_unknown_fault_lists_the_known_ones(text: str, complaint: str) -> None:
 
 def test_fault_for_a_missing_rank_is_refused() -> None:
     with pytest.raises(options.UsageError, match="no rank 2 among 2"):
-        options.check_faults(parse("--inject", "wrong-value:2"), 2)
+        parsed("--ranks", "2", "--inject", "wrong-value:2")
 
 
 def test_phase_deadline_overrides_the_general_one() -> None:
-    parsed = parse("--deadline", "20", "--deadline", "barrier=5")
-    assert [parsed.deadline_s(phase, 60) for phase in ("facts", "barrier")] == [20, 5]
-    assert parse().deadline_s("facts", 60) == 60
+    chosen = parsed("--deadline", "20", "--deadline", "barrier=5")
+    assert [chosen.deadline_s(phase, 60) for phase in ("facts", "barrier")] == [20, 5]
+    assert parsed().deadline_s("facts", 60) == 60
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "lunch=3", "barrier=", "nan"])
 def test_invalid_deadline_is_refused(text: str) -> None:
     with pytest.raises(options.UsageError, match="--deadline"):
-        options.parse_deadline(text)
+        parsed(f"--deadline={text}")
 
 
 def test_phases_are_skipped_or_selected() -> None:
-    assert parse("--skip", "ddp").planned == tuple(
-        phase for phase in options.PHASES if phase != "ddp"
-    )
-    assert parse("--only", "barrier").planned == ("facts", "rendezvous", "barrier")
-    assert parse("--only", "facts").planned == ("facts",)
-    assert (parse("--quick").profile, parse("--full").profile) == ("quick", "full")
+    assert parsed("--skip", "ddp").skipped == ("ddp",)
+    assert parsed("--only", "barrier").planned == ("facts", "rendezvous", "barrier")
+    assert parsed("--only", "facts").planned == ("facts",)
+    assert parsed("--quick").profile == "quick"
+
+
+def test_facts_alone_need_a_rendezvous_of_several_ranks() -> None:
+    alone = parsed("--only", "facts")
+    assert options.for_world(alone, 1).planned == ("facts",)
+    assert options.for_world(alone, 2).planned == ("facts", "rendezvous")
+    assert options.for_world(parsed("--skip", "ddp"), 2) == parsed("--skip", "ddp")
 
 
 @pytest.mark.parametrize(
@@ -80,11 +77,14 @@ def test_phases_are_skipped_or_selected() -> None:
         ("--skip", "barrier", "--inject", "die:1:barrier"),
         ("--only", "facts", "--inject", "hang:0:ddp"),
         ("--skip", "ddp", "--inject", "wrong-shape:1"),
+        ("--skip", "collectives", "--baseline", "save=b.json"),
+        ("--baseline", "save=/absent/b.json"),
+        ("--baseline", "keep"),
     ],
 )
 def test_selection_that_proves_nothing_is_refused(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(options.UsageError, match=r"nothing can be tested without it|is skipped"):
-        parse(*arguments)
+    with pytest.raises(options.UsageError):
+        parsed(*arguments)
 
 
 def test_phases_of_the_options_match_those_that_run() -> None:

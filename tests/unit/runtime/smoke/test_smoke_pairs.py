@@ -66,7 +66,7 @@ def test_two_of_a_kind_say_nothing() -> None:
 
 
 def test_the_slower_side_counts() -> None:
-    assert pairs.table([[[1, 10.0]], [[0, 8.0]]]) == {(0, 1): 8.0}
+    assert pairs.table([[(1, 10.0)], [(0, 8.0)]]) == {(0, 1): 8.0}
 
 
 def between(hosts: list[str], gb_s: float, *slow_ranks: int) -> dict[tuple[int, int], float]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provision_runtime.comm import processes
 from provision_runtime.smoke import collective_log, last_states, outcome, postmortem
+from tests.unit.runtime.smoke.builders import rank_env
 
 
 def log_of(*names: str) -> collective_log.CallLog:
@@ -23,30 +26,39 @@ def at(
     return postmortem.Position(phase, exchanges, collectives, step, site)
 
 
+def state_of(rank: int, position: postmortem.Position, **fields: Any) -> postmortem.LastState:
+    usual: dict[str, Any] = {
+        "run": "run",
+        "host": "node1",
+        "reason": "",
+        "calls": [],
+        "outcome": outcome.Outcome(),
+        "oom_kills": 0,
+        "stack": [],
+    }
+    return postmortem.LastState(rank=rank, position=position, **{**usual, **fields})
+
+
 def evidence_of(
     *positions: postmortem.Position | None,
-    last_state: str = "",
+    last_phase: str = "",
     process_state: str = "",
     outcomes: dict[int, outcome.Outcome] | None = None,
 ) -> postmortem.PostmortemEvidence:
-    """A state from every rank that has a position; of the others only the phase they were seen in and their process_state."""
+    """A state from every rank that has a position; of the others only their last phase and their
+    process_state."""
     evidence = postmortem.PostmortemEvidence()
     for rank, position in enumerate(positions):
-        if position is None:
-            evidence.locations.update(
-                {rank: {"phase": last_state, "host": "node1"}} if last_state else {}
-            )
-            evidence.process_states.update({rank: process_state} if process_state else {})
+        if position is not None:
+            names = ["barrier"] * (position.collectives - 1) + [position.step]
+            calls = log_of(*names).latest() if position.collectives else []
+            left = (outcomes or {}).get(rank, outcome.Outcome())
+            evidence.last_states[rank] = state_of(rank, position, calls=calls, outcome=left)
             continue
-        outcome_of_rank = (outcomes or {}).get(rank, outcome.Outcome())
-        log = (
-            log_of(*["barrier"] * (position.collectives - 1), position.step).latest()
-            if position.collectives
-            else []
-        )
-        evidence.last_states[rank] = last_states.last_state(
-            "run", rank, "node1", "", position, log, outcome_of_rank.as_json()
-        )
+        if last_phase:
+            evidence.locations[rank] = postmortem.Location(last_phase, "node1", [], "run")
+        if process_state:
+            evidence.process_states[rank] = process_state
     return evidence
 
 
@@ -77,7 +89,7 @@ def test_ranks_in_different_collectives_are_distinguished() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last_state", "process_state", "expected"),
+    ("last_phase", "process_state", "expected"),
     [
         ("", "", "rank-missing"),
         ("barrier", "", "rank-silent"),
@@ -87,17 +99,17 @@ def test_ranks_in_different_collectives_are_distinguished() -> None:
     ],
 )
 def test_silent_rank_is_named_with_its_fate(
-    last_state: str, process_state: str, expected: str
+    last_phase: str, process_state: str, expected: str
 ) -> None:
     evidence = evidence_of(
-        at("barrier", 3, 7), None, last_state=last_state, process_state=process_state
+        at("barrier", 3, 7), None, last_phase=last_phase, process_state=process_state
     )
     assert blamed(evidence, 2) == [(expected, (1,))]
 
 
 def test_killed_for_want_of_memory_is_called_that() -> None:
     evidence = evidence_of(
-        at("barrier", 3, 7), None, last_state="barrier", process_state=processes.GONE
+        at("barrier", 3, 7), None, last_phase="barrier", process_state=processes.GONE
     )
     evidence.oom_kills = {1: 1}
     assert blamed(evidence, 2) == [("rank-oom-killed", (1,))]
@@ -105,14 +117,17 @@ def test_killed_for_want_of_memory_is_called_that() -> None:
     assert blamed(evidence, 2) == [("rank-died", (1,))]
 
 
-def test_rank_of_another_host_was_killed_if_a_rank_there_saw_it() -> None:
-    elsewhere = {"phase": "ddp", "host": "n2", "process": ["other host", "7", "1"], "oom": None}
-    rank_there = {"host": "n2", "oom_kills": 1}
-    rank_here = {"host": "n1", "oom_kills": 3}
-    locations, ranks = {1: elsewhere}, [1]
-    assert last_states.oom_kills(locations, {0: rank_here, 2: rank_there}, ranks) == {1: 1}
-    assert last_states.oom_kills(locations, {0: rank_here}, ranks) == {1: 0}
-    assert last_states.oom_kills({}, {}, ranks) == {}
+@pytest.mark.parametrize(("hosts", "kills"), [({0: "n1", 2: "n2"}, 1), ({0: "n1"}, 0)])
+def test_rank_of_another_host_was_killed_if_a_rank_there_saw_it(
+    hosts: dict[int, str], kills: int
+) -> None:
+    evidence = postmortem.PostmortemEvidence()
+    evidence.locations[1] = postmortem.Location("ddp", "n2", ["other host", "7", "1"], "run")
+    for rank, host in hosts.items():
+        count = 1 if host == "n2" else 3
+        evidence.last_states[rank] = state_of(rank, at("ddp", 1, 1), host=host, oom_kills=count)
+    last_states.examine_processes(evidence, [1])
+    assert evidence.oom_kills == {1: kills}
 
 
 def test_consequence_of_another_ranks_end_is_no_finding() -> None:
@@ -120,7 +135,7 @@ def test_consequence_of_another_ranks_end_is_no_finding() -> None:
     evidence = evidence_of(
         at("barrier", 3, 7),
         None,
-        last_state="barrier",
+        last_phase="barrier",
         process_state=processes.GONE,
         outcomes=closed,
     )
@@ -144,7 +159,7 @@ def test_backend_error_is_the_cause_if_the_others_only_wait() -> None:
     alive = evidence_of(
         at("collectives", 3, 7),
         None,
-        last_state="collectives",
+        last_phase="collectives",
         process_state=processes.ALIVE,
         outcomes=raised,
     )
@@ -160,15 +175,19 @@ def test_consequence_of_a_mismatched_collective_is_no_finding() -> None:
 
 
 def test_leftovers_of_an_earlier_run_are_ignored(tmp_path: Path) -> None:
-    state = last_states.last_state(
-        "earlier", 0, "node1", "", at("barrier", 1, 1), [], outcome.Outcome().as_json()
-    )
+    earlier, this = rank_env(world_size=1, attempt="0"), rank_env(world_size=1, attempt="1")
+    left = {0: outcome.with_finding("disk-full", "full")}
+    calls = log_of("barrier").latest()
+    state = state_of(0, at("barrier", 1, 1), run=earlier.run, calls=calls, outcome=left[0])
     assert last_states.write_last_state(state, tmp_path, None) is False
-    assert (
-        last_states.collect_evidence(None, tmp_path, 1, {}, "earlier").last_states[0]["run"]
-        == "earlier"
-    )
-    assert last_states.collect_evidence(None, tmp_path, 1, {}, "this").last_states == {}
+    evidence = last_states.collect_evidence(None, tmp_path, earlier, {})
+    assert evidence.last_states == {0: state}
+    assert last_states.collect_evidence(None, tmp_path, this, {}).last_states == {}
+    unknown = {"run": this.run, "rank": 0, "of": "another release"}
+    last_states.state_path(tmp_path, 0).write_text(json.dumps(unknown))
+    last_states.location_path(tmp_path, 0).write_text(json.dumps(unknown))
+    evidence = last_states.collect_evidence(None, tmp_path, this, {})
+    assert (evidence.last_states, evidence.locations) == ({}, {})
 
 
 def test_no_blame_if_all_ranks_are_in_one_place() -> None:
@@ -183,17 +202,15 @@ def test_rank_that_reaches_only_the_disk_lost_its_link() -> None:
     assert blamed(evidence, 2) == [("link-lost", (1,))]
 
 
-def test_failing_phase_is_the_last_ranks() -> None:
-    assert (
-        postmortem.failing_phase(
-            evidence_of(at("rendezvous", 0, 1), at("facts", 0, 0)), "rendezvous"
-        )
-        == "facts"
-    )
-    assert (
-        postmortem.failing_phase(
-            evidence_of(at("rendezvous", 0, 1), None, last_state="facts"), "rendezvous"
-        )
-        == "facts"
-    )
-    assert postmortem.failing_phase(postmortem.PostmortemEvidence(), "rendezvous") == "rendezvous"
+@pytest.mark.parametrize(
+    ("evidence", "expected"),
+    [
+        (evidence_of(at("rendezvous", 0, 1), at("facts", 0, 0)), "facts"),
+        (evidence_of(at("rendezvous", 0, 1), None, last_phase="facts"), "facts"),
+        (postmortem.PostmortemEvidence(), "rendezvous"),
+    ],
+)
+def test_failing_phase_is_the_last_ranks(
+    evidence: postmortem.PostmortemEvidence, expected: str
+) -> None:
+    assert postmortem.failing_phase(evidence, "rendezvous") == expected

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,28 +20,30 @@ from provision_runtime.smoke import (
     options,
     outcome,
     phases,
-    rank_env,
+    postmortem,
     reporter,
     runner,
 )
 from provision_runtime.smoke.phases import barrier, rendezvous
 from tests import evidence
+from tests.unit.runtime.smoke.builders import parsed, rank_env
 
 
-def skewed(*skews: float, bound: float = 0.01) -> list[tuple[int, ...]]:
-    return [
-        finding.ranks
-        for finding in rendezvous.skew_findings(
-            [{"skew_s": skew, "bound_s": bound} for skew in skews]
-        )
-    ]
-
-
-def test_clock_skew_is_relative_to_the_majority() -> None:
-    assert skewed(0, 0.2, -0.9) == []
-    assert skewed(0, 30) == [(1,)]
-    assert skewed(0, 30, 30, 30) == [(0,)]
-    assert skewed(0, 5, bound=10) == []
+@pytest.mark.parametrize(
+    ("skews", "bound_s", "ranks"),
+    [
+        ([0, 0.2, -0.9], 0.01, []),
+        ([0, 30], 0.01, [1]),
+        ([0, 30, 30, 30], 0.01, [0]),
+        ([0, None, -5], 0.01, [2]),
+        ([0, 5], 10, []),
+    ],
+)
+def test_clock_skew_is_relative_to_the_majority(
+    skews: list[float | None], bound_s: float, ranks: list[int]
+) -> None:
+    findings = rendezvous.skew_findings(skews, bound_s)
+    assert [finding.ranks for finding in findings] == [(rank,) for rank in ranks]
 
 
 @pytest.mark.parametrize(
@@ -62,45 +62,34 @@ def test_torch_releases_that_hang_get_no_device_id(version: str, expected: bool)
     assert rendezvous.takes_device_id(version) is expected
 
 
-def empty_report() -> model.Report:
-    return model.Report(
-        "",
-        0.0,
-        "gloo",
-        "cpu",
-        2,
-        ["node1"],
-        "quick",
-        [],
-        {},
-        reporter.with_pending([], options.PHASES),
-    )
+def report_with(*finished: model.ReportedPhase, duration_s: float = 0.0) -> model.Report:
+    phases = reporter.with_pending(finished, options.PHASES)
+    return model.Report("", duration_s, "gloo", "cpu", 2, ["node1"], "quick", [], {}, phases)
 
 
 def test_unfinished_report_is_unknown() -> None:
-    unfinished = empty_report()
+    unfinished = report_with()
     assert unfinished.verdict == "unknown"
     assert reporter.first_pending(unfinished) == "facts"
     assert [phase.name for phase in unfinished.phases] == list(options.PHASES)
 
 
-def test_failure_is_inserted_in_phase_order() -> None:
+@pytest.mark.parametrize(
+    ("phase", "names"),
+    [("barrier", options.PHASES), ("teardown", (*options.PHASES, "teardown"))],
+)
+def test_failure_is_inserted_in_phase_order(phase: str, names: tuple[str, ...]) -> None:
     stuck = outcome.with_finding("rank-stuck", "stuck", [1])
-    failing = reporter.with_failure(empty_report(), "barrier", stuck, 1.0)
-    assert (failing.verdict, [phase.name for phase in failing.phases]) == (
-        "fail",
-        list(options.PHASES),
-    )
-    ended = reporter.with_failure(empty_report(), "teardown", stuck, 1.0)
-    assert [phase.name for phase in ended.phases] == [*options.PHASES, "teardown"]
+    failing, failed = reporter.with_failure(report_with(), phase, stuck, 1.0)
+    assert (failing.verdict, failed.name) == ("fail", phase)
+    assert tuple(reported.name for reported in failing.phases) == names
 
 
 def test_launcher_reports_the_duration_of_the_phase_in_which_a_rank_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = model.ReportedPhase("facts", model.PASS, 12.0, "", {}, [])
-    phases_of_run = reporter.with_pending([facts], options.PHASES)
-    report = replace(empty_report(), duration_s=12.5, phases=phases_of_run)
+    report = report_with(facts, duration_s=12.5)
     (tmp_path / reporter.REPORT_NAME).write_text(model.dumps(report))
     monkeypatch.setattr("provision_runtime.smoke.launcher.time.time", lambda: 1020.0)
     launched = SimpleNamespace(
@@ -111,34 +100,15 @@ def test_launcher_reports_the_duration_of_the_phase_in_which_a_rank_died(
         ranks=2,
         started=1000.0,
     )
-    assert launcher._conclude(parsed_options(tmp_path), launched, "") == 1  # type: ignore[arg-type]
+    assert launcher._conclude(parsed(out=tmp_path), launched, "") == 1  # type: ignore[arg-type]
     written = model.loads((tmp_path / reporter.REPORT_NAME).read_text())
     assert written.duration_s == 20.0
     assert [phase.duration_s for phase in written.phases[:3]] == [12.0, 7.5, 0.0]
     assert [finding.id for finding in written.phases[1].findings] == ["rank-died"]
 
 
-def parsed_options(out: Path, *arguments: str) -> options.Options:
-    parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
-    return options.from_namespace(parser.parse_args(["--out", str(out), *arguments]))
-
-
 def rank_runner(out: Path, rank: int = 0) -> runner.RankRunner:
-    """Of two ranks on two hosts, neither of which was started by our launcher."""
-    env = rank_env.RankEnv(
-        rank=rank,
-        world_size=2,
-        local_rank=0,
-        local_world_size=1,
-        master_addr="10.0.0.1",
-        master_port=29500,
-        host=f"n{rank}",
-        store_is_hosted=False,
-        attempt="0",
-        ends_at=None,
-    )
-    return runner.RankRunner(parsed_options(out), env, sys.stdout.fileno())
+    return runner.RankRunner(parsed(out=out), rank_env(rank), sys.stdout.fileno())
 
 
 def test_each_phase_has_one_row_if_the_run_ends_between_two(
@@ -164,12 +134,17 @@ def test_each_phase_has_one_row_if_the_run_ends_between_two(
     assert names == list(options.PHASES)
 
 
-def test_rank_that_ends_between_two_phases_fails_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("phase", "failing"), [("rendezvous", "barrier"), ("ddp", "ddp")])
+def test_rank_that_ends_between_two_phases_fails_the_next(
+    tmp_path: Path, phase: str, failing: str
+) -> None:
     report = rank_runner(tmp_path)._reporter
     for name in ("facts", "rendezvous"):
-        report.record(model.ReportedPhase(name, model.PASS, 1.0, "", {}, []))
-    assert report.unfinished("rendezvous") == "barrier"
-    assert report.unfinished("ddp") == "ddp"
+        report.record(name, outcome.Outcome(), 1.0)
+    report.fail(phase, (outcome.Finding("rank-stuck", "stuck", (1,)),))
+    written = model.loads((tmp_path / reporter.REPORT_NAME).read_text())
+    failed = [reported.name for reported in written.phases if reported.verdict == "fail"]
+    assert failed == [failing]
 
 
 def test_one_rank_of_each_host_says_that_the_store_is_lost(
@@ -178,23 +153,21 @@ def test_one_rank_of_each_host_says_that_the_store_is_lost(
     ranks_runner = rank_runner(tmp_path, rank=1)
     context = ranks_runner._context
     context.all_gather = object()  # type: ignore[assignment]
-    context.locations = {0: {"host": "n0"}, 1: {"host": "n1"}}
-    lost = outcome.with_finding("store-lost", "no answer", broken=True)
-    ranks_runner._reporter.record(reporter.report_phase("barrier", lost, 1.0))
+    for rank in (0, 1):
+        context.locations[rank] = postmortem.Location("barrier", f"n{rank}", [], "")
+    lost = outcome.with_finding("store-lost", "gone", broken=True)
+    ranks_runner._reporter.record("barrier", lost, 1.0)
     assert "rank 1: fail     barrier" in capfd.readouterr().out
-    context.locations[0] = {"host": "n1"}
-    ranks_runner._reporter.record(reporter.report_phase("ddp", lost, 1.0))
+    context.locations[0] = postmortem.Location("barrier", "n1", [], "")
+    ranks_runner._reporter.record("ddp", lost, 1.0)
     assert capfd.readouterr().out == ""
 
 
 def test_percentiles_use_the_nearest_rank() -> None:
     values = [float(value) for value in range(1, 101)]
-    assert [measurement.percentile(values, percent) for percent in (0, 50, 99, 100)] == [
-        1,
-        50,
-        99,
-        100,
-    ]
+    for percent in (1, 50, 99, 100):
+        assert measurement.percentile(values, percent) == percent
+    assert measurement.percentile(values, 0) == 1
     assert measurement.percentile([3.0, 1.0], 99) == 3.0
 
 
@@ -203,8 +176,9 @@ def test_times_are_formatted() -> None:
 
 
 def test_slowest_rank_at_a_barrier_does_not_wait() -> None:
-    summary = barrier.summarize([[100.0, 120.0, 110.0], [10.0, 12.0, 300.0]])
-    assert (summary["slowest_rank"], summary["p50_us"], summary["max_us"]) == (1, 120.0, 300.0)
+    times = ([100.0, 120.0, 110.0], [10.0, 12.0, 300.0])
+    data = barrier.merge([outcome.Outcome(data={"times_usec": usec}) for usec in times]).data
+    assert (data["slowest_rank"], data["p50_us"], data["max_us"]) == (1, 120.0, 300.0)
 
 
 def test_rank_that_others_always_wait_for_is_slow() -> None:
@@ -265,7 +239,7 @@ def test_exit_code_of_the_launcher_follows_report_and_ranks(
     report = evidence.report(*phases)
     (tmp_path / reporter.REPORT_NAME).write_text(json.dumps(report))
     launched = SimpleNamespace(codes=codes, failures={}, ranks=2, started=0.0)
-    assert launcher._conclude(parsed_options(tmp_path), launched, "") == expected  # type: ignore[arg-type]
+    assert launcher._conclude(parsed(out=tmp_path), launched, "") == expected  # type: ignore[arg-type]
 
 
 def test_the_launcher_removes_an_earlier_runs_report(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ IB_PORT = {"name": "mlx5_0", "port": 1, "gb_s": 50.0, "link_layer": "InfiniBand"
 ETHERNET_PORT = {**IB_PORT, "link_layer": "Ethernet"}
 
 
-def wires(gpus: int, links: int = 18, ports: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+def wires(gpus: int, links: int = 18, ports: list[dict[str, Any]] | None = None) -> Any:
     names = [f"GPU-{number}" for number in range(gpus)]
     nvlink = {}
     for name in names:
@@ -28,16 +29,16 @@ def wires(gpus: int, links: int = 18, ports: list[dict[str, Any]] | None = None)
 def rank(
     number: int,
     peers: dict[int, str],
-    host_wires: dict[str, Any],
+    host_wires: Any,
     host: str = "n1",
     gpu: int | None = None,
     device: str = H100,
     **log: Any,
 ) -> transport.RankTransports:
-    text = {**asdict(nccl_log.Transports()), **log}
-    text["peers"] = {str(peer): name for peer, name in peers.items()}
+    sent = nccl_log.Transports(peers=peers, **log).as_json()
+    log_of_rank = transport.read_log(json.loads(json.dumps(sent)))
     uuid = f"GPU-{number if gpu is None else gpu}"
-    return transport.RankTransports(number, host, uuid, device, 9, text, host_wires, True)
+    return transport.RankTransports(number, host, uuid, device, 9, log_of_rank, host_wires, True)
 
 
 def ids(ranks: list[transport.RankTransports]) -> list[tuple[str, tuple[int, ...]]]:
@@ -104,7 +105,7 @@ def test_a_log_that_says_nothing_is_no_finding() -> None:
 def test_the_summary_shows_what_differs() -> None:
     ranks = two_hosts("NET/IB/0", [IB_PORT], network="IB")
     assert transport.summary(ranks)["network"] == "IB"
-    other = replace(ranks[1], log={**ranks[1].log, "network": "Socket"})
+    other = replace(ranks[1], log=replace(ranks[1].log, network="Socket"))
     assert transport.summary([ranks[0], other])["network"] == ["IB", "Socket"]
 
 

@@ -44,14 +44,8 @@ def waiting(*command: str, env: dict[str, str] | None = None) -> Iterator[subpro
 
 def end(child: subprocess.Popen[str]) -> None:
     """The program as it is started: with nothing but its own file."""
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        processes.__file__,
-        *processes.identity(child.pid),
-        "0.1",
-    ]
+    command = [sys.executable, "-I", "-S", processes.__file__]
+    command += [*processes.identity(child.pid), "0.1"]
     subprocess.run(command, check=True, capture_output=True)
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from provision_runtime.facts import wires
 from provision_runtime.smoke import bandwidth, wire_limit
+from tests.unit.runtime.smoke.builders import GIB, line
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
 H100 = "NVIDIA H100 80GB HBM3"
 
 
@@ -44,7 +45,7 @@ def host(
         pcie.append(
             {"address": f"a{number}", "generation": generation, "lanes": lanes, "gb_s": rate}
         )
-    facts = {
+    facts: Any = {
         "nvlink": nvlink or {},
         "pcie": pcie,
         "ports": [{"gb_s": port_gb_s, "driver": driver}] * ports,
@@ -57,13 +58,13 @@ def host(
 def judged(
     busbw: float, hosts: list[wire_limit.HostWires], size: int = 4 * GIB, device: str = H100
 ) -> tuple[str, list[str]]:
-    """The line's answer and the ids of the findings."""
-    ranks = sum(len(each.gpus) for each in hosts)
+    """The line's remark and the ids of the findings."""
+    ranks = sum(len(host_wires.gpus) for host_wires in hosts)
     hardware = bandwidth.Hardware(device, ranks, len(hosts), "mlx5_core", True)
-    line = {"collective": "all_reduce", "dtype": "float32", "bytes": size, "busbw_gb_s": busbw}
+    measured = line(busbw, size)
     limit = wire_limit.wire_limit(hosts)
-    lines, findings = bandwidth.judge_lines([line], hardware, bandwidth.load_curves(), limit)
-    return lines[0]["judged"], [finding.id for finding in findings]
+    findings = bandwidth.judge_lines([measured], hardware, bandwidth.load_curves(), limit)
+    return measured["judged"], [finding.id for finding in findings]
 
 
 NVLINK_8 = switched(8, 18, 26.562)
@@ -83,8 +84,8 @@ TWO_NODES = [host(name, nvlink=NVLINK_8, ports=8) for name in ("n1", "n2")]
 def test_sick_clusters_do_not_pass(
     name: str, busbw: float, hosts: list[wire_limit.HostWires]
 ) -> None:
-    answer, findings = judged(busbw, hosts)
-    assert findings == ["bandwidth-low"], (name, answer)
+    remark, findings = judged(busbw, hosts)
+    assert findings == ["bandwidth-low"], (name, remark)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,9 @@ def test_sick_clusters_do_not_pass(
 )
 def test_healthy_clusters_pass(name: str, busbw: float, hosts: list[wire_limit.HostWires]) -> None:
     device = "NVIDIA L40S" if "GPUs" in name else "other GPU"
-    answer, findings = judged(busbw, hosts, device=device)
-    assert findings == [], (name, answer)
-    assert answer.startswith("fine"), (name, answer)
+    remark, findings = judged(busbw, hosts, device=device)
+    assert findings == [], (name, remark)
+    assert remark.startswith("fine"), (name, remark)
 
 
 def test_a_pair_in_a_mesh_has_only_the_links_between_it() -> None:
@@ -134,9 +135,8 @@ def test_bridged_pairs_are_a_ring_over_pcie() -> None:
 
 def test_the_slowest_slot_is_named() -> None:
     slow = host("n2", gpus=2)
-    pcie = [dict(link) for link in slow.wires["pcie"]]
-    pcie[1].update(generation=3, lanes=8, gb_s=wires.pcie_gb_s(3, 8))
-    slow = wire_limit.HostWires("n2", slow.gpus, {**slow.wires, "pcie": pcie})
+    rate = wires.pcie_gb_s(3, 8)
+    slow.wires["pcie"][1] = {"address": "a1", "generation": 3, "lanes": 8, "gb_s": rate}
     limit = wire_limit.wire_limit([slow])
     assert limit is not None
     assert limit.wire == "PCIe 3 x8 of the GPU at a1 of n2"
@@ -171,8 +171,7 @@ def test_the_quick_profile_judges_where_the_curve_begins_later() -> None:
 
 
 def test_a_pair_of_ranks_is_not_judged_by_all_rails() -> None:
-    line = {"collective": "send_recv", "dtype": "float32", "bytes": GIB, "busbw_gb_s": 45.0}
     hardware = bandwidth.Hardware(H100, 16, 2, "mlx5_core", True)
     limit = wire_limit.wire_limit(TWO_NODES)
-    _, findings = bandwidth.judge_lines([line], hardware, bandwidth.load_curves(), limit)
-    assert findings == ()
+    measured = line(45.0, collective="send_recv")
+    assert bandwidth.judge_lines([measured], hardware, bandwidth.load_curves(), limit) == ()
