@@ -12,7 +12,7 @@ class Recorder:
         self.lines: list[str] = []
         self.warnings: list[str] = []
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self.lines.append(text)
 
     def warn(self, text: str) -> None:

@@ -58,7 +58,7 @@ class Notes:
     lines: list[str] = field(default_factory=list)
     shows_bars = False
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self.lines.append(text)
 
     def warn(self, text: str) -> None:

@@ -136,7 +136,7 @@ def pull_into_engine(client: Client, reference: str, progress: Progress) -> Any:
     from docker.errors import DockerException
 
     name = brief_reference(reference)
-    progress.say(f"pulling the base image {name}")
+    progress.info(f"pulling the base image {name}")
     try:
         with progress.meter("waiting for Docker to pull it", 0):
             return client.images.pull(reference)

@@ -120,7 +120,7 @@ def bootstrap(
     channel = folder / f"py{python.version}"
     remove_leftovers(channel)
     if rebuild or not (channel / "glibc").exists():
-        progress.say(f"packaging this machine's Python {python.version} into a local channel")
+        progress.info(f"packaging this machine's Python {python.version} into a local channel")
         try:
             with progress.meter("packaging Python", 0), named_errors(channel):
                 _build(python, staging_path(channel), channel, mirrors)

@@ -135,9 +135,9 @@ class Console:
 
         return RichConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
-    def say(self, text: str, *, shows_token: bool = False) -> None:
+    def info(self, text: str, *, shows_token: bool = False) -> None:
         if not shows_token:
-            self.narrative.append(("say", without_credentials(text)))
+            self.narrative.append(("info", without_credentials(text)))
         if self.is_narrating:
             text = _wrapped(for_stream(text, sys.stderr, shows_token=shows_token), NARRATIVE_INDENT)
             # One write, so that lines of several threads stay lines.

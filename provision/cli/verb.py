@@ -155,7 +155,7 @@ def _show_smoke_line(console: Console, line: str) -> None:
     if line and not line.startswith(" "):
         indent = report_table.MESSAGE_COLUMN
     for piece in report_table.wrapped(line, width - NARRATIVE_INDENT if width else None, indent):
-        console.say(piece)
+        console.info(piece)
 
 
 def confirm(question: str, lines: Sequence[str], *, yes: bool) -> bool:

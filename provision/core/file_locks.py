@@ -60,7 +60,7 @@ def environment_lock(
                     f"{name} is in use by {holder}.",
                     advice="Wait for it, or leave out --no-wait.",
                 ) from None
-            progress.say(f"waiting for {holder}, which is using {name}")
+            progress.info(f"waiting for {holder}, which is using {name}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
             raise SystemRefused(

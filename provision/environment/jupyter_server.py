@@ -71,7 +71,7 @@ def _install(staging: Path, path: Path, progress: Progress, mirrors: Mirrors) ->
                 mirrors=mirrors,
             )
         )
-    progress.say(f"installing JupyterLab into {path}, once for all environments")
+    progress.info(f"installing JupyterLab into {path}, once for all environments")
     run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", staging])
     interpreter = staging / "bin" / "python"
     uv.install_wheels(

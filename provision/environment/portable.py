@@ -44,9 +44,9 @@ def install_portable(
     prefixes.install_packages(lock, staging, Path(final), folders, progress, mirrors)
     _remove_host_files(staging)
     wheels = prefixes.complete(lock, name, final, staging, pack=key)
-    progress.say("checking every file against the lock")
+    progress.info("checking every file against the lock")
     _check(Prefix(name=name, path=staging, lock_sha256=lock.sha256, wheels=wheels), lock)
-    progress.say("compiling every module")
+    progress.info("compiling every module")
     bytecode.compile_all(staging, "unchecked-hash", folders.byte_code)
     _normalize_permissions(staging, final)
 

@@ -145,7 +145,7 @@ def create(
             compiled = bytecode.compile_changes(staging, staying, folders.byte_code)
             byte_code = bytecode.changed_files(staging, record.byte_code, compiled)
         else:
-            progress.say("compiling every module")
+            progress.info("compiling every module")
             bytecode.compile_all(staging, "checked-hash", folders.byte_code)
         # `env list` shows size and records, and must not walk through 32,000 files per environment.
         records = tuple(sorted(marker.package_records(staging)))
@@ -214,7 +214,7 @@ def install_packages(
     )
     wheels = lock.by("pip")
     if wheels:
-        progress.say(f"installing {len(wheels)} wheels")
+        progress.info(f"installing {len(wheels)} wheels")
         interpreter = staging / "bin" / "python"
         uv.install_wheels(
             wheels, interpreter, mirrors, show_bars=progress.shows_bars, warn=progress.warn

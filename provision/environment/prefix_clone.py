@@ -61,10 +61,10 @@ def install_changes(
         mark.unlink()  # uv would refuse to change the environment
     interpreter = staging / "bin" / "python"
     if removed:
-        progress.say(f"removing {', '.join(removed)}")
+        progress.info(f"removing {', '.join(removed)}")
         uv.uninstall(removed, interpreter)
     if changed:
-        progress.say(f"installing {', '.join(package.name for package in changed)}")
+        progress.info(f"installing {', '.join(package.name for package in changed)}")
         uv.install_wheels(
             changed,
             interpreter,

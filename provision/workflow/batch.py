@@ -29,8 +29,8 @@ class PrefixedProgress:
     def __init__(self, name: str, progress: Progress) -> None:
         self._name, self._progress = name, progress
 
-    def say(self, text: str) -> None:
-        self._progress.say(f"{self._name}: {text}")
+    def info(self, text: str) -> None:
+        self._progress.info(f"{self._name}: {text}")
 
     def warn(self, text: str) -> None:
         self._progress.warn(f"{self._name}: {text}")

@@ -97,7 +97,7 @@ def take_back_killed_change(folders: Folders, name: str, progress: Progress) -> 
             )
         else:
             _put_back(change)
-            progress.say(f"took back a change of {name} that was killed: all is as before it")
+            progress.info(f"took back a change of {name} that was killed: all is as before it")
     journal.unlink(missing_ok=True)
 
 

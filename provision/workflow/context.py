@@ -53,7 +53,7 @@ class Context:
         """Templates of generated files. Reports which of them are the lab's own."""
         from provision.render import Templates
 
-        return Templates(self.folders.templates, self.progress.say)
+        return Templates(self.folders.templates, self.progress.info)
 
 
 @contextlib.contextmanager

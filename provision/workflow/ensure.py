@@ -174,7 +174,7 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     warn_if_day_is_not_over(context, plan.inputs.as_of)
     if plan.inputs.pip:
         report_index_settings(context)
-    context.progress.say(
+    context.progress.info(
         f"solving {len(plan.inputs.conda)} conda and {len(plan.inputs.pip)} pip requirements"
     )
     packages = solve(context, plan, context.folders.channels)
@@ -183,7 +183,7 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
         text, lock = locks.compose(path, plan.inputs, built, python_from=plan.python_from)
         if plan.lock is not None:
             for line in locks.describe_diff(diff_with(path, text)):
-                context.progress.say(line)
+                context.progress.info(line)
         _warn_of_unwritten_options(context, plan)
         with new_lock(context, plan, lock, text) as written:
             return lock, True, written
@@ -232,7 +232,7 @@ def report_index_settings(context: Context) -> None:
         return
     settings = uv.configured_settings()
     if settings.origins:
-        context.progress.say(
+        context.progress.info(
             f"wheels come from where you configured: {', '.join(settings.origins)}"
         )
     if settings.ignored:
@@ -351,7 +351,7 @@ def _install_runtime(context: Context, prefix: Prefix) -> None:
     if not runtime_package.is_current(prefix.path, package):
         runtime_package.install(prefix.path, package)
         install_record.compile_runtime(prefix.path, context.folders.byte_code)
-        context.progress.say(
+        context.progress.info(
             f"installed {runtime_package.NAME} {package.version} into {prefix.path}"
         )
 

@@ -97,7 +97,7 @@ def update(
             require_current_lock(plan)
         warn_if_day_is_not_over(context, plan.inputs.as_of)
         path = plan.lock.path
-        context.progress.say(f"updating {', '.join(names)} in {path}")
+        context.progress.info(f"updating {', '.join(names)} in {path}")
         packages = locks.update(
             plan.inputs,
             plan.resolution,

@@ -76,12 +76,12 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
         names = [package_name(text) for text in spec.pip]
         named = [f"{name} {versions[name]}" for name in names if name in versions]
         verb = "goes" if len(named) == 1 else "go"
-        context.progress.say(
+        context.progress.info(
             f"torch {release}, not {resolution.torch}: {', '.join(named)} {verb} with it"
         )
         spec = dataclasses.replace(spec, torch=release)
     if glibc is not None and spec.glibc is None and not (folder / SPEC).exists():
-        context.progress.say(
+        context.progress.info(
             f"every machine needs glibc {glibc}: for {resolution.glibc} some wheels do not exist"
         )
         spec = dataclasses.replace(spec, glibc=str(glibc))
@@ -101,7 +101,7 @@ def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest)
             uv.resolve_versions(dataclasses.replace(request, python=python))
         except ProvisionError:
             continue
-        context.progress.say(f"Python {python}: for {request.python} the wheels do not exist")
+        context.progress.info(f"Python {python}: for {request.python} the wheels do not exist")
         return other
     return spec
 
@@ -127,7 +127,7 @@ def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
             in_parallel(releases, [text for text in named if package_name(text) in locked])
         )
     except Unreachable as error:
-        context.progress.say(f"whether named packages have newer releases is not known: {error}")
+        context.progress.info(f"whether named packages have newer releases is not known: {error}")
         return
     for text in named:
         if text in listed:
@@ -166,7 +166,7 @@ def _report_older(
         sentence += f"has no wheel for Python {resolution.python} on {resolution.platforms[0]}"
     days = _days_between(allowed.get(current), allowed[newest])
     if days < OLD_DAYS or OLD_RELEASE in resolution.spec.accept:
-        context.progress.say(sentence)
+        context.progress.info(sentence)
         return
     context.progress.warn(
         f"{OLD_RELEASE}: {sentence}. The locked release is {days // 365} years older. "

@@ -120,7 +120,7 @@ def _build(
         prefix = None
         facts = facts or (catalog.SourceBuild() if _builds_with_torch(archive) else None)
         if facts is None:
-            context.progress.say(f"building {title}, which has no wheel")
+            context.progress.info(f"building {title}, which has no wheel")
             if not uv.has_python(resolution.python):
                 prefix = _prefix_without_archives(context, plan, packages, temporary / "prefix")
             try:
@@ -138,7 +138,7 @@ def _build(
                 facts = catalog.SourceBuild()
         if facts.cuda and resolution.cuda is not None:
             _check_nvcc(package, resolution.cuda)
-        context.progress.say(
+        context.progress.info(
             f"building {title} with torch {resolution.local_version}; this may take long"
         )
         prefix = prefix or _prefix_without_archives(context, plan, packages, temporary / "prefix")

@@ -61,10 +61,10 @@ class Watching:
         self.meters: dict[str, int] = {}
         self.advanced = 0
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self.messages.append(text)
 
-    warn = say
+    warn = info
     shows_bars = False
 
     def meter(self, title: str, total: int) -> Watching:

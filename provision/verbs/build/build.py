@@ -67,7 +67,7 @@ class Stages:
         self.records.append(record)
         if status == "made":
             self._steps.append(f"{stage} made")
-        self._progress.say(f"{stage}: {status}, {detail} ({record.seconds:.1f} s)")
+        self._progress.info(f"{stage}: {status}, {detail} ({record.seconds:.1f} s)")
 
 
 def build(context: Context, request: BuildRequest) -> BuildResult:
@@ -166,7 +166,7 @@ def _smoke_stage(
         targets.append("image")
     results = []
     for target in targets:
-        context.progress.say(f"smoke test in the {target}")
+        context.progress.info(f"smoke test in the {target}")
         result = stages.run(
             f"smoke ({target})",
             functools.partial(smoke_in, context, plan, target, prefix, image, client),

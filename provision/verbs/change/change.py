@@ -125,7 +125,7 @@ def change(
         changed = make_plan(context, request)
         if changed.inputs.pip:
             report_index_settings(context)
-        context.progress.say("solving the change; everything else stays as locked")
+        context.progress.info("solving the change; everything else stays as locked")
         packages = locks.change(
             changed.inputs,
             changed.resolution,
@@ -150,7 +150,7 @@ def update(
     with locked_plan(context, BuildRequest(name=name)) as plan:
         _require_changeable(plan)
         assert plan.lock is not None
-        context.progress.say(f"updating {', '.join(packages) or 'all packages'}")
+        context.progress.info(f"updating {', '.join(packages) or 'all packages'}")
         if packages:
             new_packages = locks.update(
                 plan.inputs,

@@ -52,7 +52,7 @@ def prepare(
             if argument.startswith("-e "):
                 requirements.append(_editable(context, _existing(argument[3:]), folder))
             elif argument.startswith(GIT):
-                context.progress.say(f"looking up {argument}")
+                context.progress.info(f"looking up {argument}")
                 name = uv.source_name(argument, mirrors=context.mirrors)
                 requirements.append(f"{name} @ {argument}")
             elif _is_path(argument):
@@ -152,7 +152,7 @@ def _add_wheel(
     """Put a wheel, or that of a project's folder, into the environment's folder."""
     with temporary_directory("wheel") as temporary:
         if path.is_dir():
-            context.progress.say(f"building a wheel of {path}")
+            context.progress.info(f"building a wheel of {path}")
             path = uv.build_wheel(path, temporary, python=python_of(), mirrors=context.mirrors)
         elif path.suffix != ".whl":
             raise InvalidSpec(

@@ -100,7 +100,7 @@ def _fetch(
     """Download files; returns those that could not be fetched."""
     if not missing:
         return []
-    context.progress.say(f"fetching {len(missing)} files into {folder}")
+    context.progress.info(f"fetching {len(missing)} files into {folder}")
     by_path = {folder / file.path: file for file in missing}
     downloads, failures = [], []
     for path, file in by_path.items():

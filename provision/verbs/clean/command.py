@@ -61,7 +61,7 @@ def clean(
         console.result("clean", {"removed": items, "dry_run": dry_run}, lines)
         return 0
     if not confirm("Remove all this?", lines, yes=yes):
-        console.say("nothing was removed")
+        console.info("nothing was removed")
         console.result("clean", {"removed": [], "dry_run": False}, "")
         return 1
     removed = command.clean(context, items)

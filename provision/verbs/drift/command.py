@@ -95,7 +95,7 @@ def drift(
         report = command.fix(context, selection, request, record)
         if report is not None:
             for line in ship_lines(report):
-                console.say(line)
+                console.info(line)
             record = command.compare_nodes(context, selection, request, expect)
     if output is not None:
         command.write_record(output, record)

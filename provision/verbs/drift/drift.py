@@ -151,7 +151,7 @@ def fix(
         for name, failure in failures.items():
             context.progress.warn(f"{name}: {failure.reason}: {failure.message}")
     targets = tuple(by_name[name] for name in repair.nodes)
-    context.progress.say(f"shipping {repair.key} to {clustershell.fold(repair.nodes)}")
+    context.progress.info(f"shipping {repair.key} to {clustershell.fold(repair.nodes)}")
     shipment = ShipRequest(
         name=request.name,
         selection=dataclasses.replace(selection, nodes=targets),

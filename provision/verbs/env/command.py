@@ -144,7 +144,7 @@ def remove(
 
     removed = command.remove(context, name, confirm=ask)
     if not removed:
-        console.say("nothing was removed")
+        console.info("nothing was removed")
         console.result("env-remove", {"removed": [], "dry_run": False}, "")
         return 1
     lines = product_lines(removed, "removed", width=output_width())

@@ -261,7 +261,7 @@ def sbom(console: Console, name: str, envs: Path | None, output: Path | None) ->
 
     document = image_sbom(context_of(console, envs), name)
     for part in document.unread:
-        console.say(f"{name}: not read: {part}")
+        console.info(f"{name}: not read: {part}")
     text = sbom_text(document)
     result: dict[str, Any] = {"path": output, "text": text, "unread": document.unread}
     if output is None:
@@ -373,12 +373,12 @@ def run(
         console.document("command", {"command": argv}, f"{shlex.join(argv)}\n")
         return
     if not server and all(mount.mode == "ro" for mount in run_options.mounts):
-        console.say(
+        console.info(
             "what is written in the container goes with it; "
             f"--mount FOLDER:{WORKSPACE} keeps what is written there"
         )
     if server and all(mount.target != WORKSPACE for mount in run_options.mounts):
-        console.say(f"Jupyter saves in {folder}")
+        console.info(f"Jupyter saves in {folder}")
     environment = _announce_token(console, server) if server else {}
     exec_command(argv, environment)
 
@@ -395,5 +395,5 @@ def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:
             f"other machines can reach Jupyter at {server.address}, over plain HTTP: whoever "
             "sees the traffic sees the token"
         )
-    console.say(f"Jupyter will be at {server.url(token)}", shows_token=True)
+    console.info(f"Jupyter will be at {server.url(token)}", shows_token=True)
     return {TOKEN_VARIABLE: token}

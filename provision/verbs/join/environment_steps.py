@@ -147,7 +147,7 @@ def _checked_shipment(run: JoinRun, name: str, link: Path, lock: Lock) -> Prefix
     if not runtime_package.is_current(path, runtime_package.load()):
         raise IntegrityError(f"{link} was shipped by another version of provision.")
     sidecar = packs.read_sidecar(record)
-    run.progress.say(f"reading every file of {path}")
+    run.progress.info(f"reading every file of {path}")
     root = tree_digests(path, deep=True)["root"]
     if (root, lock.sha256, path.name) != (sidecar["root"], sidecar["lock_sha256"], sidecar["key"]):
         raise IntegrityError(f"The files of {link} are not those of its pack ({record}).")

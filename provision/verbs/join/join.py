@@ -97,7 +97,7 @@ def join(request: JoinRequest, progress: Progress) -> JoinReport:
             lock_name = f"{folder.name}.join"
             stack.enter_context(environment_lock(owner, lock_name, progress, wait=request.wait))
         if request.act:
-            progress.say(_title("lab"))
+            progress.info(_title("lab"))
         lab, notes, changed = _read_repository(source, folder, request, progress, stack)
         earlier = records.read_record(folder)
         run = JoinRun(
@@ -131,7 +131,7 @@ def _title(name: StepName) -> str:
 
 def _run_step(run: JoinRun, name: StepName, work: Step) -> StepResult:
     if run.act:
-        run.progress.say(_title(name))
+        run.progress.info(_title(name))
     run.changed = False
     notes = guarded(lambda: work(run))
     return StepResult(step=name, notes=tuple(notes), changed=run.changed)
@@ -205,7 +205,7 @@ def _read_repository(
         lab = read_lab(clone)
         note = pending(f"{lab.name}: would clone {source} into {folder}")
         return lab, [note], False
-    progress.say(f"cloning {source}")
+    progress.info(f"cloning {source}")
     remove_leftovers(clone)
     git.clone(source, staging_path(clone))
     read_lab(staging_path(clone))  # a clone without a usable lab.yml does not stay

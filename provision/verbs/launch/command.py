@@ -111,7 +111,7 @@ def launch(
     planned = command.plan_job(context, request, ["provision", *sys.argv[1:]])
     if output is not None:
         atomic_write(output, planned.text)
-        console.say(f"wrote {output}")
+        console.info(f"wrote {output}")
     if dry_run:
         result = {"engine": planned.engine, "format": planned.format, "text": planned.text}
         console.document("launch-preview", result, planned.text)

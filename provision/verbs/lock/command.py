@@ -194,7 +194,7 @@ def verify(
     reports = verify_locks(context_of(console, envs, options), targets, offline=offline)
     for report in reports:
         for note in report.notes:
-            console.say(f"{report.lock}: {note}")
+            console.info(f"{report.lock}: {note}")
     console.result("lock-verify", {"locks": reports}, verify_lines(reports))
     return int(any(report.findings for report in reports))
 
@@ -251,7 +251,7 @@ def export(
 
     exported = export_lock(context_of(console, envs), target, **options)
     for note in exported.notes:
-        console.say(f"{target}: {note}")
+        console.info(f"{target}: {note}")
     document = {"path": output, **asdict(exported)}
     if output is None:
         console.document("lock-export", document, exported.text)

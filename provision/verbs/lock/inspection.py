@@ -47,7 +47,7 @@ def _remote_facts(context: Context, files: Sequence[locks.LockFile]) -> locks.Re
     wheel_urls = {entry.url for entry in entries if entry.manager == "pip"}
     records, unanswered = conda.published_rows(conda_urls, context.mirrors)
     for channel, reason in unanswered.items():
-        context.progress.say(f"{channel} did not answer: {reason}")
+        context.progress.info(f"{channel} did not answer: {reason}")
     constrains = {url: tuple(record.get("constrains", ())) for url, record in records.items()}
     with http.HttpClient(uv.pip_settings()) as web:
 
@@ -139,7 +139,7 @@ def _licenses(context: Context, name: str, lock: locks.LockFile) -> Licenses:
 
     prefix = prefixes.find(name, prefix_registry.prefix_path(context.folders, name))
     if prefix is None or prefix.lock_sha256 != lock.sha256:
-        context.progress.say(
+        context.progress.info(
             "licenses are unknown: no prefix of this lock is installed (`provision env create "
             f"{name}` installs it)"
         )

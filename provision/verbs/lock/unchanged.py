@@ -124,5 +124,5 @@ def repeat(console: Console, record: Mapping[str, Any]) -> None:
         if kind == "warn":
             console.warn(text)
         else:
-            console.say(text)
+            console.info(text)
     console.result("lock", record["result"], record["line"])

@@ -178,7 +178,7 @@ def ci(
     request = command.WorkflowRequest(format=format, runners=runners, out=output, force=force)
     if jobs:
         listed = command.jobs(context, request)
-        console.say(listed.summary)
+        console.info(listed.summary)
         # Where GitHub takes the summary of a step from.
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if step_summary:

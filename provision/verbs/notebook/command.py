@@ -65,7 +65,7 @@ def notebook(
 
     def log(line: str) -> None:
         if console.verbose:
-            console.say(line, shows_token=True)
+            console.info(line, shows_token=True)
 
     context = context_of(console, envs, options)
     started: list[RunningNotebook] = []
@@ -81,4 +81,4 @@ def notebook(
     except KeyboardInterrupt:
         if not started:
             raise
-        console.say("stopped")
+        console.info("stopped")

@@ -153,7 +153,7 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
             context.progress,
             context.mirrors,
         )
-        context.progress.say("reading every file")
+        context.progress.info("reading every file")
         size, files = packs.tree_size(tree)
         facts = packs.TreeFacts(
             size=size,
@@ -162,7 +162,7 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
             shallow=tree_digests(tree, deep=False),
         )
         tool = packs.tool_name(pack_plan.format)
-        context.progress.say(f"writing {pack_plan.filename} with {tool} ({pack_plan.compression})")
+        context.progress.info(f"writing {pack_plan.filename} with {tool} ({pack_plan.compression})")
         packs.write_image(tree, image, pack_plan.format, pack_plan.compression)
         runtime = runtime_package.load()
         sidecar = packs.describe(

@@ -133,5 +133,5 @@ def shell(console: Console, name: str, envs: Path | None, prefix: Path | None) -
     interactive = sys.stdin.isatty()
     launch = command_run.shell_launch(installed, interactive=interactive)
     if interactive:
-        console.say(f"{name}: leave with `exit`")
+        console.info(f"{name}: leave with `exit`")
     exec_command(launch.argv, env=launch.variables)

@@ -243,7 +243,7 @@ def _pull_base(
     with _pull_lock(context, layout):
         images.discard_if_incomplete(layout)
         if not images.is_complete(layout):
-            context.progress.say(f"pulling the base image {name}")
+            context.progress.info(f"pulling the base image {name}")
             nearby = _nearby_layouts(context.folders, ())
             images.pull_image(reference, remote, layout, context.progress, nearby)
     atomic_write(_base_record(context.folders, reference), layout.name)

@@ -156,7 +156,7 @@ class PackDistribution:
         path = self._defaults.path
         lease = {"path": str(path), "name": self._pack.name, "run": self._arguments["run"]}
         self._run_on(nodes, actions.STORE_PREPARE, lease)
-        self._progress.say(f"sbcast of {format_bytes(self._pack.size)} to {len(nodes)} nodes")
+        self._progress.info(f"sbcast of {format_bytes(self._pack.size)} to {len(nodes)} nodes")
         part = part_path(str(path), self._pack)
         problem = ""
         try:
@@ -205,7 +205,7 @@ class PackDistribution:
         failure that may pass, from where it stopped."""
         self._check_source()
         rest = format_bytes(self._pack.size - received)
-        self._progress.say(f"sending {rest} to {node.name}")
+        self._progress.info(f"sending {rest} to {node.name}")
         reply = self._stream(node, received)
         for _ in range(self._options.retries):
             if reply.failure is None or reply.failure.reason not in TRANSIENT_REASONS:

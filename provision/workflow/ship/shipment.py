@@ -188,7 +188,7 @@ class Shipment(StageRun):
         servers = [] if self._options.shared else self._servers()
         self._leased.update(node.name for node in waiting)
         size = format_bytes(self._pack.size)
-        self._progress.say(f"shipping {size} to {len(waiting)} of {len(self._nodes)} nodes")
+        self._progress.info(f"shipping {size} to {len(waiting)} of {len(self._nodes)} nodes")
         if self._options.shared:
             self._bring_to_one(waiting)
         else:

@@ -255,7 +255,7 @@ class StageRun:
         """A machine that is listed under two names is used once."""
         name = reply.node.name
         if failure.reason == "same-node":
-            self._progress.say(f"{failure.message}: it is used once")
+            self._progress.info(f"{failure.message}: it is used once")
             self._leased.discard(name)
             del self._nodes[name], self.states[name], self.details[name]
         else:

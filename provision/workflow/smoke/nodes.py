@@ -83,7 +83,7 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
     started, started_at = time.monotonic(), datetime.now(timezone.utc)
     isolated, decision, whole = None, None, None
     with _reach(nodes, usable, plan.name, test) as (defaults, job):
-        context.progress.say(f"looking for the environment on {format_count(len(usable), 'node')}")
+        context.progress.info(f"looking for the environment on {format_count(len(usable), 'node')}")
         prepared, failures = {}, {}
         folders = _environments(plan, defaults)
         for reply in groups_smoke.prepare(usable, defaults, folders, actions.SMOKE_PREPARE):
@@ -264,7 +264,7 @@ class _NodesRun:
 
     def test_groups(self, purpose: str, groups: Sequence[Group]) -> Mapping[Group, GroupVerdict]:
         text = clustershell.fold(groups[0]) if len(groups) == 1 else f"{len(groups)} groups at once"
-        self.context.progress.say(f"testing {purpose}: {text}")
+        self.context.progress.info(f"testing {purpose}: {text}")
         test = self.test
         argv = smoke_runner.arguments(self.plan.resolution, dataclasses.replace(test, ranks=None))
         if test.folder:

@@ -55,7 +55,7 @@ def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
     output = console.Console(verbose=True)
     evil = "a\x1b]0;title\x07\x9b2J\u202eb\rc"
     output.result("clean", {}, f"{evil}\n\tthe next line")
-    output.say(evil)
+    output.info(evil)
     output.warn(evil)
     output.error(ProvisionError(evil, details=f"{evil}\r\nmore"))
     out, err = capsys.readouterr()
@@ -118,7 +118,7 @@ def test_paths_in_the_home_folder_are_short_on_a_terminal_only(
 
 def test_quiet_prints_results_warnings_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     output = console.Console(quiet=True)
-    output.say("solving")
+    output.info("solving")
     output.warn("hot")
     output.result("clean", {}, "done")
     assert capsys.readouterr() == ("done\n", "warning: hot\n")

@@ -231,7 +231,7 @@ def test_errors_and_output_hold_none(capsys: pytest.CaptureFixture[str]) -> None
     for as_json in (False, True):
         console = Console(as_json=as_json, verbose=True)
         console.error(error)
-        console.say(address)
+        console.info(address)
         console.warn(address)
         console.result("jobs-log", {"job": "1", "log": address}, address)
     printed = "".join(capsys.readouterr())

@@ -23,7 +23,7 @@ from pathlib import Path
 from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders
 class Quiet:
-    def say(self, text): print(text, flush=True)
+    def info(self, text): print(text, flush=True)
 folders = Folders(data=Path(sys.argv[1]), cache=Path(sys.argv[1]), envs=Path(sys.argv[1]))
 with environment_lock(folders, "lab", Quiet()):
     print("locked", flush=True)
@@ -42,10 +42,10 @@ class Recorder:
     def __init__(self) -> None:
         self.messages: list[str] = []
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self.messages.append(text)
 
-    warn = say
+    warn = info
     shows_bars = False
 
     def meter(self, title: str, total: int) -> MeterContext:

@@ -29,7 +29,7 @@ DIGEST = f"sha256:{hashlib.sha256(LAYER).hexdigest()}"
 class Quiet:
     shows_bars = False
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         pass
 
     def warn(self, text: str) -> None:
