@@ -128,6 +128,8 @@ def _torch(request: Spec, candidate: Candidate) -> Choice:
         reason = f"newest {request.torch} release in the table"
         if constraints.releases_of(request.torch)[-1] != version:
             reason += " that fits the rest"
+        if request.pip:
+            reason += "; a new lock asks the index whether the named wheels go with it"
     return Choice(
         what="torch",
         value=version,

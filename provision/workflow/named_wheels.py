@@ -65,7 +65,12 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
     try:
         packages = uv.resolve(request)
         glibc = _needed_glibc(request, packages)
-    except Unreachable:
+    except Unreachable as error:
+        if len(possible) > 1:
+            context.progress.warn(
+                f"torch {resolution.torch} is the newest, and may not be what the named wheels go "
+                f"with: {error.message}"
+            )
         return spec
     except Unsolvable:
         # A spec.yml that the user keeps would not hold the Python, and the lock would be stale.

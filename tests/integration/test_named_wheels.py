@@ -188,6 +188,13 @@ def test_a_python_that_was_not_requested_gives_way(lab: Home) -> None:
     assert refused.returncode == 5 and "modern" in refused.stderr
 
 
+def test_an_index_that_does_not_respond_is_said(lab: Home) -> None:
+    words = ("render", "silent", *OPTIONS, "--torch", ">=2.13", "--pip", "server")
+    result = lab.run(*words, PIP_INDEX_URL="http://127.0.0.1:9", UV_CACHE_DIR=f"{lab.root}/empty")
+    assert result.returncode == 0
+    assert "may not be what the named wheels go with" in result.stderr
+
+
 @pytest.mark.conda
 def test_an_added_wheel_is_not_held_back_by_what_is_locked(lab: Home) -> None:
     versions, _ = lock(lab, "grown", "--torch", "2.14.0")
