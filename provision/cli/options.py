@@ -79,6 +79,14 @@ output_file_option = option_group(
     section="Output",
 )
 # Where to fetch from; never part of a spec or a lock.
+build_env_option = click.option(
+    "--build-env",
+    multiple=True,
+    metavar="NAME",
+    help="Let code that builds packages (of a git address, a project's folder, an sdist) see this "
+    "variable. Repeatable.",
+)
+
 mirror_option = option_group(
     click.option(
         "--mirror",

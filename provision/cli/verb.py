@@ -133,6 +133,13 @@ def context_of(
     from provision.workflow.context import Context, mirrors_of
 
     options = options or {}
+    if options.get("build_env"):
+        from provision.adapters.uv.build_environment import BUILD_ENV, chosen_variables
+
+        # A variable, because uv runs below many functions.
+        names = os.environ.get(BUILD_ENV, "").split()
+        os.environ[BUILD_ENV] = " ".join([*names, *options["build_env"]])
+        chosen_variables(os.environ)
     mirrors: Sequence[MirrorSetting] = ()
     if "mirrors" in options:
         mirrors = settings.mirror_settings(options["mirrors"], os.environ)

@@ -120,7 +120,7 @@ REASONS: dict[str, FailureReason] = {
         meaning="a signal ended the program on the node",
         advice="The kernel's log there says why (dmesg: out of memory?).",
     ),
-    "bad-reply": FailureReason(
+    "bad-answer": FailureReason(
         meaning="the node sent no reply, or one that is not what was asked for; nothing of it was used",
         advice="The message says what is wrong, or what was printed. A shell start file that ends the "
         "shell does this; so does a Python there that is not what it says.",
@@ -381,7 +381,7 @@ def classify(status: int | None, stdout: str, stderr: str) -> tuple[str, str]:
         return "killed", f"signal {status - 128}; {message}"
     if re.search(r"account is currently not available|nologin", stdout + stderr):
         return "account-unusable", message
-    return "bad-reply", f"status {status}; {message}"
+    return "bad-answer", f"status {status}; {message}"
 
 
 def _ssh_reason(text: str) -> str | None:

@@ -37,7 +37,7 @@ LEAST_INODES = 100
 # Without these facts nobody knows whether the node is fit.
 NEEDED_FACTS = ("system", "store", "gpus")
 # Failures that tell nothing about the node itself.
-_UNKNOWN_REASONS = ("timed-out", "connection-lost", "killed", "bad-reply")
+_UNKNOWN_REASONS = ("timed-out", "connection-lost", "killed", "bad-answer")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -343,7 +343,7 @@ def reply_of(
 ) -> NodeReply[ResultT]:
     """The reply of the node program in what it printed, or why there is none."""
     if output.is_cut:
-        return _failed(node, stage, "bad-reply", replies.too_long(action.name), output)
+        return _failed(node, stage, "bad-answer", replies.too_long(action.name), output)
     stdout = output.stdout.decode(errors="replace")
     text = replies.marked_text(stdout.split("\n"))
     if text is not None:
@@ -352,7 +352,7 @@ def reply_of(
         except ValueError as error:
             # Else the connection may have broken within the reply.
             if output.status == 0:
-                return _failed(node, stage, "bad-reply", str(error), output)
+                return _failed(node, stage, "bad-answer", str(error), output)
     return _failed(node, stage, *classify(output.status, stdout, output.stderr), output)
 
 

@@ -60,7 +60,7 @@ def test_build_code_sees_few_variables(
         repository = f"git+{private.url}/mine.git@main"
         refused = user.run("add", NAME, repository, PROVISION_BUILD_ENV="NO_SUCH")
         assert refused.returncode == 3 and "NO_SUCH" in refused.stderr
-        added = user.run("add", NAME, repository, PROVISION_BUILD_ENV="HF_TOKEN")
+        added = user.run("add", NAME, repository, "--build-env", "HF_TOKEN")
         assert added.returncode == 0, added.stderr
     finally:
         world.authorization = None

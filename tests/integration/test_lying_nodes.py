@@ -65,7 +65,7 @@ def test_no_answer_but_a_right_one_is_fit(user: Home) -> None:
     assert verdicts == {**dict.fromkeys(HONEST, "fit"), **dict.fromkeys(nodes, "unknown")}
     for each in document["nodes"]:
         if each["name"] in nodes:
-            assert [problem["reason"] for problem in each["problems"]] == ["bad-reply"]
+            assert [problem["reason"] for problem in each["problems"]] == ["bad-answer"]
             [message] = [problem["message"] for problem in each["problems"]]
             assert message.isprintable()
             assert len(message) <= 500
@@ -76,7 +76,7 @@ def test_no_answer_but_a_right_one_is_fit(user: Home) -> None:
 @pytest.mark.parametrize("lies", first_in_ci(SOME_LIES, (tuple(MALFORMED),)))
 def test_every_verb_keeps_the_others(user: Home, lies: tuple[str, ...]) -> None:
     nodes = lying(user, {lie: MALFORMED[lie] for lie in lies})
-    reasons = dict.fromkeys(nodes, "bad-reply")
+    reasons = dict.fromkeys(nodes, "bad-answer")
 
     doctor = parse_result(run(user, nodes, "doctor", "--only", "nccl-setting", "--json").stdout)
     assert tuple(doctor["nodes"]) == HONEST
@@ -171,7 +171,7 @@ def test_a_ship_goes_on_without_nodes_that_lie(
     reached = {name: str(state) for name, state in shipped.states.items()}
     assert [reached["ok1"], reached["ok2"]] == ["active", "active"]
     for name in lies:
-        assert reached[name].startswith("unknown:") and reached[name].endswith(":bad-reply")
+        assert reached[name].startswith("unknown:") and reached[name].endswith(":bad-answer")
 
     activation = ActivationRun(
         nodes.selection(), NAME, SOURCE, ShipOptions(minimum="2", retries=0), None, Notes()
@@ -179,7 +179,7 @@ def test_a_ship_goes_on_without_nodes_that_lie(
     activation.select(toy.key, activation.ask_history())
     activation.switch(toy.key)
     assert str(activation.states["ok1"]) == "active"
-    assert {str(activation.states[name]) for name in lies} == {"unknown:check:bad-reply"}
+    assert {str(activation.states[name]) for name in lies} == {"unknown:check:bad-answer"}
 
 
 def test_a_smoke_test_of_nodes_that_lie_is_no_success(user: Home) -> None:
@@ -191,6 +191,6 @@ def test_a_smoke_test_of_nodes_that_lie_is_no_success(user: Home) -> None:
     assert set(rows) == {*HONEST, *nodes}
     for node in nodes:
         assert rows[node]["state"] == "untested"
-        assert rows[node]["message"].startswith("bad-reply: ")
+        assert rows[node]["message"].startswith("bad-answer: ")
     for node in HONEST:
         assert rows[node]["message"].startswith("no-environment: ")

@@ -34,7 +34,7 @@ FAULTS = {
     "no-python": 'echo "bash: line 1: python3: command not found" >&2; exit 127',
     "timed-out": "exec sleep 600",
     "killed": "kill -KILL $$",
-    "bad-reply": "echo Welcome; exit 0",
+    "bad-answer": "echo Welcome; exit 0",
     "wrong-arch": 'exec setarch i686 "$PYTHON" "$@"',
     "old-glibc": '"$PYTHON" "$@" | sed -E \'s/"glibc": "[0-9.]+"/"glibc": "2.17"/\'; exit',
     "clock-skew": '"$PYTHON" "$@" | sed -E \'s/"time": [0-9]+/"time": 1000000000/\'; exit',

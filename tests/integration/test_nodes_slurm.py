@@ -162,4 +162,4 @@ def test_task_that_ends_without_reading_does_not_end_the_others(
         defaults=defaults,
     )
     failures = {reply.node.name: reply.failure.reason for reply in replies if reply.failure}
-    assert failures == {"n2": "bad-reply"}
+    assert failures == {"n2": "bad-answer"}

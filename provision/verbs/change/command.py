@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    build_env_option,
     dry_run_option,
     mirror_option,
     no_wait_option,
@@ -29,6 +30,7 @@ change_options = option_group(
     dry_run_option,
     no_wait_option,
     mirror_option,
+    build_env_option,
 )
 
 

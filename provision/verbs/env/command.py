@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.cli.options import (
+    build_env_option,
     dry_run_option,
     environment_argument,
     mirror_option,
@@ -34,6 +35,7 @@ def env() -> None:
 @env.command("create")
 @environment_argument
 @mirror_option
+@build_env_option
 @prefix_option
 @relock_option
 @dry_run_option

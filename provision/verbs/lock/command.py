@@ -10,6 +10,7 @@ import click
 
 from provision.cli.options import (
     all_option,
+    build_env_option,
     dry_run_option,
     mirror_option,
     no_wait_option,
@@ -86,6 +87,7 @@ class DefaultCommandGroup(click.Group):
     metavar="PKG",
     help="Update only this package, and others only if it requires that. Repeatable.",
 )
+@build_env_option
 @all_option
 @dry_run_option
 @no_wait_option

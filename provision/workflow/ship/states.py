@@ -17,7 +17,7 @@ from provision.core.errors import InvalidSpec
 State = Literal["pending", "fit", "shipped", "verified", "passed", "active", "failed", "unknown"]
 
 # Failures after which nobody knows what the node has done.
-UNKNOWN_REASONS = frozenset({"timed-out", "connection-lost", "killed", "bad-reply", "unread"})
+UNKNOWN_REASONS = frozenset({"timed-out", "connection-lost", "killed", "bad-answer", "unread"})
 # Failures that another try may not have. A host that is down is not tried again: that takes long,
 # and --resume does it.
 TRANSIENT_REASONS = frozenset(
@@ -25,7 +25,7 @@ TRANSIENT_REASONS = frozenset(
         "connection-lost",
         "connection-closed",
         "killed",
-        "bad-reply",
+        "bad-answer",
         "cut-off",
         "wrong-bytes",
         "peer-unreachable",

@@ -91,8 +91,8 @@ def test_message_is_the_telling_line_among_banners() -> None:
         (137, "", "", "killed"),
         (None, "", "", "timed-out"),
         (None, "", "some warning", "timed-out"),
-        (0, "Welcome", "", "bad-reply"),
-        (1, "", "Traceback ...\nKeyError: 'x'", "bad-reply"),
+        (0, "Welcome", "", "bad-answer"),
+        (1, "", "Traceback ...\nKeyError: 'x'", "bad-answer"),
         (1, "This account is currently not available.", "", "account-unusable"),
     ],
 )

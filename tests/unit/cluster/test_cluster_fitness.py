@@ -219,7 +219,7 @@ def test_glibc_is_compared_by_its_numbers(glibc: str, needed: str, verdict: str)
     ("reason", "verdict"),
     [
         ("timed-out", "unknown"),
-        ("bad-reply", "unknown"),
+        ("bad-answer", "unknown"),
         ("refused", "unfit"),
         ("same-node", "same"),
     ],

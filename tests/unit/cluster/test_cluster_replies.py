@@ -188,12 +188,12 @@ def printed(node: Node, stdout: bytes, action: str, **fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("stdout", "fields", "reason"),
     [
-        (b"provision-node: []\n", {}, "bad-reply"),
-        (b"provision-node: " + b"[" * 200_000, {}, "bad-reply"),
-        (b"provision-node: \xff\xfe\n", {}, "bad-reply"),
+        (b"provision-node: []\n", {}, "bad-answer"),
+        (b"provision-node: " + b"[" * 200_000, {}, "bad-answer"),
+        (b"provision-node: \xff\xfe\n", {}, "bad-answer"),
         (b"provision-node: {", {"status": 255, "stderr": "Connection to n1 closed"}, "connection-lost"),
         (b"provision-node: {", {"status": None}, "timed-out"),
-        (b"", {"is_cut": True}, "bad-reply"),
+        (b"", {"is_cut": True}, "bad-answer"),
     ],
 )  # fmt: skip
 def test_a_wrong_reply_is_the_failure_of_its_node(
@@ -220,6 +220,6 @@ def test_nothing_is_read_beyond_the_limit(tmp_path: Path) -> None:
         timeout_s=60,
         defaults=selection.defaults,
     )
-    assert flooding.failure is not None and flooding.failure.reason == "bad-reply"
+    assert flooding.failure is not None and flooding.failure.reason == "bad-answer"
     assert flooding.failure.message == "it printed more than 1 MiB"
     assert other.failure is None
