@@ -91,27 +91,12 @@ def check_files(
     buffers = threading.local()
 
     def check(entry: FileEntry) -> str | None:
-        """What is wrong with the file, in words."""
-        home = entry.home or folder
         if not hasattr(buffers, "block"):
             buffers.block = memoryview(bytearray(backend.traits.block))
-        block = buffers.block
-        name, digest, committed = digest_of(entry, quick)
         try:
-            size = backend.stat(home, entry.name).size
-            if size != entry.size:
-                return f"{size} bytes instead of {entry.size}"
-            for offset in range(0, size, len(block)):
-                part = block[: min(len(block), size - offset)]
-                count = backend.read_into(home, entry.name, offset, part)
-                digest.update(part[:count])
-        except FileNotFoundError:
-            return "it is missing"
+            return check_file(backend, entry.home or folder, entry, buffers.block, quick)
         finally:
             progress(entry.size)
-        if digest.hexdigest() != committed:
-            return f"its {name} is not the committed one"
-        return None
 
     damages = []
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-verify") as pool:
@@ -122,3 +107,23 @@ def check_files(
     for damage in damages:
         corrupt_files.add(backend.root, damage.file)
     return damages
+
+
+def check_file(
+    backend: Backend, folder: str, entry: FileEntry, block: memoryview, quick: bool
+) -> str | None:
+    """What is wrong with a file, in words. block: memory for reading it."""
+    name, digest, committed = digest_of(entry, quick)
+    try:
+        size = backend.stat(folder, entry.name).size
+        if size != entry.size:
+            return f"{size} bytes instead of {entry.size}"
+        for offset in range(0, size, len(block)):
+            part = block[: min(len(block), size - offset)]
+            count = backend.read_into(folder, entry.name, offset, part)
+            digest.update(part[:count])
+    except FileNotFoundError:
+        return "it is missing"
+    if digest.hexdigest() != committed:
+        return f"its {name} is not the committed one"
+    return None

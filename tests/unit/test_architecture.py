@@ -57,7 +57,7 @@ RUNTIME_FOR_HOST = (
 RUNTIME_RULES: dict[str, tuple[str, ...]] = {
     "cli": ("smoke", "checkpoint", "doctor", "facts", "fs", "report", "comm", "node", "job"),
     "smoke": ("checkpoint", "checks", "facts", "fs", "report", "comm"),
-    "checkpoint": ("fs", "comm"),
+    "checkpoint": ("fs", "report", "comm"),
     "doctor": ("checks", "facts", "fs", "report", "comm"),
     "checks": ("facts", "fs", "report", "comm"),
     "node": ("doctor", "facts", "fs", "report", "comm"),
