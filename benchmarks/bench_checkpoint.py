@@ -299,7 +299,7 @@ class Bench:
                 begin = file.tell()
                 file.write(memory_of(value))
                 if early:
-                    fs.start_writeback(file.fileno(), begin, file.tell() - begin)
+                    fs.files.start_writeback(file.fileno(), begin, file.tell() - begin)
             os.fsync(file.fileno())
 
     def raw_early(self) -> None:

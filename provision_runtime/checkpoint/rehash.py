@@ -77,12 +77,14 @@ def rehash(backend: Backend, now: int, stop: threading.Event) -> Iterator[str]:
     A file with an intact copy is repaired; another is written again by the next save that has its
     content.
     """
+    start = time.thread_time()
     times = read_times(backend, now)
     oldest, *others = sorted(range(PARTS), key=times.__getitem__)
     due = [oldest] + [part for part in others if now - times[part] >= MAX_AGE_S]
     contents = copies.survey(
         backend, catalog.intact_newest_first(backend), lambda sha256: _part_of(sha256) in due
     )
+    _rest(start, stop)
     for part in due:
         for sha256, content in contents.items():
             is_shared = len(content.folders) > 1 or len(content.copies) > 1
@@ -127,8 +129,14 @@ def _check(backend: Backend, content: Content, stop: threading.Event) -> Iterato
             if copies.heal(backend, folder, name, content.entry):
                 result = "it was replaced by its other copy"
             yield f"{backend.root}/{folder}/{name} was damaged: {problem}; {result}"
-        if stop.wait((time.thread_time() - start) * (1 / CPU_SHARE - 1)):
+        _rest(start, stop)
+        if stop.is_set():
             return
+
+
+def _rest(start: float, stop: threading.Event) -> None:
+    """Sleeps until this thread has used no more than its share since `start`, or the run ends."""
+    stop.wait((time.thread_time() - start) * (1 / CPU_SHARE - 1))
 
 
 def _was_removed(backend: Backend, folder: str, name: str) -> bool:

@@ -445,6 +445,12 @@ def test_record_that_cannot_be_read_counts_as_none(shared: Path, text: str) -> N
     assert sorted(rehash.read_times(backend, 1000)) == [999] * (rehash.PARTS - 1) + [1000]
 
 
+def test_times_after_now_count_as_none(shared: Path) -> None:
+    """The clock was set back: the files would not be due until it is there again."""
+    hash_again(FileBackend(shared), 10**9)
+    assert rehash.read_times(FileBackend(shared), 1000) == [999] * rehash.PARTS
+
+
 def test_hashing_again_stops_when_the_run_ends(shared: Path) -> None:
     stopped = threading.Event()
     stopped.set()
