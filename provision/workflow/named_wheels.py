@@ -31,8 +31,9 @@ from provision.workflow.context import Context
 OLD_RELEASE, OLD_DAYS = "old-release", 730
 
 
-def with_locked_torch(spec: Spec, lock: Lock) -> Spec:
-    """The request with the release of torch that its lock holds, if it leaves the release open."""
+def with_locked_torch(spec: Spec, lock: Lock, resolution: Resolution) -> Spec:
+    """The request with the release of torch that its lock holds, if it leaves the release open and
+    the facts alone choose another one. resolution: what they choose."""
     if not _leaves_torch_open(spec):
         return spec
     names = {source.torch_package for source in sources.REGISTRY}
@@ -40,7 +41,7 @@ def with_locked_torch(spec: Spec, lock: Lock) -> Spec:
         package.version.partition("+")[0] for package in lock.packages if package.name in names
     }
     for release in catalog.matching_releases(spec.torch):
-        if release.version in locked:
+        if release.version in locked and release.version != resolution.torch:
             return dataclasses.replace(spec, torch=release.version)
     return spec
 

@@ -103,18 +103,17 @@ def resolve_with_python(
 
     resolution: the spec's own, if the caller has it.
     """
+    resolution = resolution or resolve(spec)
     if lock is not None:
-        spec = named_wheels.with_locked_torch(spec, lock)
+        fitting = named_wheels.with_locked_torch(spec, lock, resolution)
     else:
-        resolution = resolution or resolve(spec)
-        fitting = named_wheels.fitting_wheels(
-            context, spec, machine_for(spec) or HostGpus(), resolution
-        )
-        if fitting is not spec:
-            spec, resolution = fitting, resolve(fitting)
+        machine = machine_for(spec) or HostGpus()
+        fitting = named_wheels.fitting_wheels(context, spec, machine, resolution)
+    if fitting is not spec:
+        spec, resolution = fitting, resolve(fitting)
     locked_channel = lock is not None and lock.python_from == "channel"
     if spec.python_from == "channel" or (spec.python_from == "auto" and locked_channel):
-        return ResolvedRequest(python_from="channel", resolution=resolution or resolve(spec))
+        return ResolvedRequest(python_from="channel", resolution=resolution)
     if lock is not None and lock.python_from == "host":
         # With the Python that the lock holds, whichever Python runs provision.
         python = lock.find("python")
@@ -123,7 +122,6 @@ def resolve_with_python(
         return ResolvedRequest(python_from="host", resolution=resolve(spec))
     if spec.python_from == "host":
         return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
-    resolution = resolution or resolve(spec)
     silent = _unanswered(context.solver, resolution.channels, resolution.platforms[0])
     if len(silent) < len(resolution.channels):
         return ResolvedRequest(python_from="channel", resolution=resolution)

@@ -164,6 +164,7 @@ def test_passport_describes_the_build(home: Home, main_build: object, main_prefi
         "torch": "2.3",
         "cuda": "12.1",
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "smoke": ["profile=quick"],
     }
     assert passport["prefix"]["path"] == str(main_prefix)
     assert (passport["lock"]["python_from"], passport["lock"]["portable"]) == ("host", False)
@@ -299,7 +300,7 @@ def test_image_runs_the_smoke_test(home: Home, main_build: object, docker_base: 
     facts = passport["smoke"]["image"]["report"]["facts"]
     assert "2.3.1+cu121" in json.dumps(facts)
     assert passport["image"]["reference"].startswith(f"provision/{MAIN}:")
-    bill = home.run("image", "sbom", MAIN, "--format", "cyclonedx")
+    bill = home.run("image", "sbom", MAIN)
     assert "provision-runtime" in bill.stdout, bill.stderr
     again = home.run("build", MAIN, "--image", "--no-smoke")
     assert again.returncode == 0, again.stderr
