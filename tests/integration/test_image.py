@@ -326,6 +326,8 @@ def build(
     base: image.BaseImage,
     runtime: Path,
     layout: Path,
+    *,
+    link: Callable[[Path], None] | None = None,
     **more: Any,
 ) -> Image:
     recipe = image.Recipe(
@@ -335,7 +337,7 @@ def build(
         runtime=runtime_package.load(runtime).files,
         **more,
     )
-    link = parts.link(container.PREFIX)
+    link = link or parts.link(container.PREFIX)
     return image.build_image(recipe, prefix, layout=layout, link=link, progress=Watching())
 
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from provision import render, report
-from provision.cli.main import cli
 from tests import drift_records, evidence
 from tests.unit.report.test_report_page import rich
 
@@ -100,13 +98,6 @@ def test_nodes_fit_into_the_page_and_the_chart(tmp_path: Path, width: int, count
     assert result["cut"] == []
     assert result["smallest"] > 9
     assert result["charts"] == 1
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_table_of_builds_fits_or_scrolls(tmp_path: Path, width: int) -> None:
-    text = CliRunner().invoke(cli, ["matrix", "--format", "html", "--gpu", "V100"]).stdout
-    result = measured(measurable(text), tmp_path, width)
-    assert (result["window"], result["wide"], result["over"]) == (width, width, [])
 
 
 @pytest.mark.parametrize("width", [1400, 390])
