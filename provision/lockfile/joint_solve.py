@@ -19,7 +19,7 @@ from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.adapters.uv import ResolveRequest
 from provision.catalog import version_key
-from provision.core.errors import InvalidSpec, Unsolvable
+from provision.core.errors import InvalidSpec, Unreachable, Unsolvable
 from provision.core.platforms import Platform, host_platform
 from provision.core.requirement_urls import GIT, absolute_requirement
 from provision.core.types import Lock, LockedPackage, Resolution
@@ -392,7 +392,11 @@ def _is_held_back(names: Collection[str], packages: Packages, request: ResolveRe
     for package in packages:
         if package.manager == "pip" and canonicalize_name(package.name) in names:
             current, glibc = Version(package.version), Version(request.glibc)
-            for release in wheels.index_releases(package.name, request):
+            try:
+                releases = wheels.index_releases(package.name, request)
+            except Unreachable:  # uv may log in where we cannot
+                continue
+            for release in releases:
                 is_usual = current.is_prerelease or not release.version.is_prerelease
                 fits = release.glibc is not None and release.glibc <= glibc
                 if fits and is_usual and release.version > current:

@@ -76,6 +76,8 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
     except Unsolvable:
         # A spec.yml that the user keeps would not hold the Python, and the lock would be stale.
         return spec if (folder / SPEC).exists() else _with_other_python(context, spec, request)
+    except ProvisionError:
+        return spec  # a lock says what is wrong; other verbs need no wheels
     versions = {package.name: package.version for package in packages}
     release = versions.get("torch", "").partition("+")[0]
     if release in possible and release != resolution.torch:
@@ -121,7 +123,7 @@ def _needed_glibc(request: uv.ResolveRequest, packages: Sequence[LockedPackage])
 
 def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
     """Say which of the wheels that a request names are not the newest in its lock, and why."""
-    locked = {package.name: package.version for package in lock.packages if not package.direct}
+    locked = {package.name: package.version for package in lock.by("pip") if not package.direct}
     named = [text for text in resolution.spec.pip if "@" not in text]
     request = _request(context, resolution, (), ())
 

@@ -23,7 +23,7 @@ from provision import lockfile as locks
 from provision.adapters import uv
 from provision.adapters.http import Download, HttpClient
 from provision.core.atomic import atomic_write
-from provision.core.errors import InvalidSpec, ToolMissing, Unsolvable
+from provision.core.errors import InvalidSpec, ToolMissing, Unreachable, Unsolvable
 from provision.core.package_names import package_name
 from provision.core.platforms import host_platform
 from provision.core.process import run
@@ -52,43 +52,56 @@ def built(
     a package that cannot be built. dry_run: nothing is built, and archives stay.
     """
     archives = [package for package in packages if package.is_archive]
-    placed: list[Path] = []
+    placed: dict[Path, bytes | None] = {}
     try:
         wheels = {}
         for package in archives:
-            wheel = _locked_wheel(plan, package)
+            wheel = _locked_wheel(plan, packages, package)
             if wheel is None and dry_run:
                 continue
             wheel = wheel or _build(context, plan, packages, package)
             target = plan.folder / WHEELS / wheel.name
-            if not target.exists():
-                placed.append(target)
-                atomic_write(target, wheel.read_bytes())
-            sha256 = hashlib.sha256(target.read_bytes()).hexdigest()
+            content = wheel.read_bytes()
+            earlier = target.read_bytes() if target.exists() else None
+            if content != earlier:  # one of the same name may be for another torch
+                placed[target] = earlier
+                atomic_write(target, content)
+            sha256 = hashlib.sha256(content).hexdigest()
             wheels[package] = dataclasses.replace(
                 package, url=target.absolute().as_uri(), sha256=sha256, direct=True
             )
         yield tuple(wheels.get(package, package) for package in packages)
     except BaseException:
-        for target in placed:
+        for target, earlier in placed.items():
+            if earlier is not None:
+                atomic_write(target, earlier)
+                continue
             target.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 target.parent.rmdir()  # if it is empty
         raise
 
 
-def _locked_wheel(plan: Plan, package: LockedPackage) -> Path | None:
-    """The wheel of the same release that the present lock holds, built for the same torch."""
+def _locked_wheel(
+    plan: Plan, packages: Sequence[LockedPackage], package: LockedPackage
+) -> Path | None:
+    """The wheel of the same release that the present lock holds, if it was built for the same
+    Python and the same file of torch."""
     if plan.lock is None or plan.lock.platform != package.platform:
         return None
     locked = {other.name: other for other in plan.lock.packages}
+    new = {other.name: other for other in packages if other.platform == package.platform}
     present = locked.get(package.name)
-    torch = locked.get("torch") or locked.get("pytorch")
-    if present is None or torch is None or present.version != package.version:
+    if present is None or not present.direct or present.version != package.version:
         return None
+    for name in ("python", "torch", "pytorch"):
+        files = {side[name].sha256 if name in side else "" for side in (locked, new)}
+        if len(files) > 1:
+            return None
     wheel = plan.folder / WHEELS / present.filename
-    is_same_torch = torch.version.partition("+")[0] == plan.resolution.torch
-    return wheel if is_same_torch and present.direct and wheel.exists() else None
+    if not wheel.exists() or hashlib.sha256(wheel.read_bytes()).hexdigest() != present.sha256:
+        return None
+    return wheel
 
 
 def _build(
@@ -181,7 +194,10 @@ def _check_glibc(context: Context, plan: Plan, package: LockedPackage) -> None:
         platform=package.platform,
         mirrors=context.mirrors,
     )
-    glibc = uv.wheel_glibc(package, request)
+    try:
+        glibc = uv.wheel_glibc(package, request)
+    except Unreachable:  # uv may log in where we cannot
+        return
     if glibc is not None:
         raise Unsolvable(
             f"{package.name} {package.version} has wheels for glibc {glibc} and later only, and "

@@ -240,6 +240,18 @@ def test_a_package_without_a_wheel_is_built_once(lab: Home) -> None:
 
 
 @pytest.mark.conda
+def test_a_wheel_of_the_same_name_is_not_taken_for_this_build(lab: Home) -> None:
+    """It may be for another torch: only the bytes that the lock names count."""
+    lock(lab, "again", "--torch", "2.14.1", "--pip", "archived")
+    wheel = lab.envs / "again" / "wheels" / "archived-1.0-py3-none-any.whl"
+    whole = wheel.read_bytes()
+    wheel.write_bytes(b"of another build")
+    result = lab.run("lock", "again", "--relock")
+    assert result.returncode == 0, result.stderr
+    assert wheel.read_bytes() == whole
+
+
+@pytest.mark.conda
 def test_a_lock_that_fails_leaves_no_wheel(lab: Home) -> None:
     options = ("--torch", "2.14.1", "--pip", "archived", "--pip", "archived-missing")
     result = lab.run("lock", "failed", *OPTIONS, *options)

@@ -17,6 +17,8 @@ from provision.adapters.http import HttpClient
 from provision.adapters.uv.configuration import with_login
 from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
 from provision.adapters.uv.resolver import UV_GLIBC, UV_MACHINE, ResolveRequest
+from provision.core.credentials import without_credentials
+from provision.core.errors import Unreachable
 from provision.core.types import LockedPackage
 
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
@@ -76,15 +78,18 @@ def _page_releases(
     client: HttpClient, url: str, request: ResolveRequest, tags: frozenset[Tag]
 ) -> Iterator[IndexRelease]:
     """One for each file of a project's page that counts; none if the index has no such page."""
-    from pypi_simple import ProjectPage
+    from pypi_simple import ProjectPage, UnsupportedRepoVersionError
 
     if url.startswith("file:"):
         return
     content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
-    if content.lstrip().startswith(b"{"):
-        page = ProjectPage.from_json_data(json.loads(content), url)
-    else:
-        page = ProjectPage.from_html(url.rstrip("/").rpartition("/")[2], content.decode(), url)
+    try:
+        if content.lstrip().startswith(b"{"):
+            page = ProjectPage.from_json_data(json.loads(content), url)
+        else:
+            page = ProjectPage.from_html(url.rstrip("/").rpartition("/")[2], content.decode(), url)
+    except (ValueError, LookupError, TypeError, UnsupportedRepoVersionError) as error:
+        raise Unreachable(f"{without_credentials(url)} is not a list of files.") from error
     for package in page.packages:
         uploaded = package.upload_time.strftime("%Y-%m-%d") if package.upload_time else ""
         if package.is_yanked or not _allows(package.requires_python, request.python):
