@@ -20,9 +20,8 @@ from provision.core.errors import InvalidSpec
 from provision.core.requirement_urls import GIT
 from provision.core.tempdirs import temporary_directory
 from provision.workflow.context import Context
+from provision.workflow.source_builds import WHEELS
 
-# The folder of wheels next to spec.yml, which belongs in the lab's repository like spec.yml itself.
-WHEELS = "wheels"
 _PATH_STARTS = ("./", "../", "/", "~")
 
 

@@ -14,7 +14,7 @@ from tests.progress import Recorder
 
 
 def test_only_a_wheel_that_the_change_dropped_is_unused(tmp_path: Path) -> None:
-    folder = tmp_path / requirements.WHEELS
+    folder = tmp_path / "wheels"
     folder.mkdir()
     for name in ("dropped-1-py3-none-any.whl", "staying-1-py3-none-any.whl", "users-1.whl"):
         (folder / name).write_bytes(b"wheel")
