@@ -52,7 +52,7 @@ class Budget:
 
     def check(self) -> None:
         """Raise OutOfTime if the budget is used up."""
-        if _cpu_time_s() > self._end:
+        if _cpu_time_s() >= self._end:
             raise OutOfTime(f"{self.cpu_s:.0f} s of CPU time did not suffice to find the cause")
         if time.monotonic() > self._latest:
             raise OutOfTime(f"the cause was not found within {LONGEST_WAIT_S:.0f} s")
