@@ -14,6 +14,8 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from provision.core.paths import Folders
 
 LOCKED = re.compile(r"^- name: (\S+)$", re.MULTILINE)
@@ -44,23 +46,36 @@ def _folders(ctx: click.Context) -> Folders:
     return default_folders(ctx.meta.get("provision.envs"))
 
 
-def environment_names(ctx: click.Context) -> list[str]:
-    """The environments of the envs folder, and those that are installed."""
-    from provision.core import prefix_registry
+def described_names(folders: Folders) -> list[str]:
+    """The environments of the envs folder."""
     from provision.core.paths import LOCK, SPEC
 
+    paths = [path for file in (SPEC, LOCK) for path in folders.envs.glob(f"*/{file}")]
+    return sorted({path.parent.name for path in paths})
+
+
+def environment_names(ctx: click.Context) -> list[str]:
+    """The environments of the envs folder, and those that are installed; where one may be left out,
+    also the packages of the project's only one."""
+    from provision.core import prefix_registry
+
     folders = _folders(ctx)
-    names = set(prefix_registry.list_prefixes(folders))
-    for file in (SPEC, LOCK):
-        names.update(path.parent.name for path in folders.envs.glob(f"*/{file}"))
-    return sorted(names)
+    described = described_names(folders)
+    names = sorted({*prefix_registry.list_prefixes(folders), *described})
+    takes_packages = any(p.name in ("package", "packages") for p in ctx.command.params)
+    return names + (locked_packages(folders.envs / names[0]) if takes_packages and len(names) == 1 else [])
 
 
 def package_names(ctx: click.Context) -> list[str]:
     """The locked packages of the environment that the command line names."""
+    return locked_packages(_folders(ctx).envs / str(ctx.params.get("name")))
+
+
+def locked_packages(folder: Path) -> list[str]:
+    """The packages of the lock in an environment's folder."""
     from provision.core.paths import LOCK
 
-    path = _folders(ctx).envs / str(ctx.params.get("name")) / LOCK
+    path = folder / LOCK
     if not path.is_file():
         return []
     return sorted(set(LOCKED.findall(path.read_text(encoding="utf-8", errors="replace"))))

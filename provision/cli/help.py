@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from provision.cli.completion import add_completion
+from provision.cli.options import make_optional
 from provision.cli.other_tools import moved_option
 from provision.cli.set_option import SetOption
 from provision.cli.shared_options import ARGUMENTS, SHARED_OPTIONS
@@ -102,9 +103,11 @@ class GroupedHelp(click.Command):
         return [*super().get_params(ctx), *SHARED_OPTIONS]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from provision.cli.project_name import with_name
+
         ctx.meta[ARGUMENTS] = tuple(args)
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, with_name(self, self.path, ctx, args))
         except click.NoSuchOption as error:
             advice = moved_option(self.path, error.option_name)
             if advice is None:
@@ -152,6 +155,7 @@ def dressed(command: click.Command, path: str) -> click.Command:
     """A verb with our help and completion; a group with all its verbs. path: as it is typed."""
     for parameter in default_command(command).params:
         add_completion(parameter)
+    make_optional(default_command(command), path)
     if hasattr(command, "default"):
         command.default = dressed(command.default, path)
     if isinstance(command, click.Group):

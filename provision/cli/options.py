@@ -10,6 +10,9 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+# The first argument of these is an environment, by another name.
+TARGETS = {"lock export": "target", "channel mirror": "targets", "doctor": "subject"}
+
 
 def option_group(
     *decorators: Callable[[Command], Command], section: str = ""
@@ -30,6 +33,33 @@ def option_group(
         return command
 
     return decorate
+
+
+def environment_parameter(command: click.Command, path: str) -> click.Argument | None:
+    """The argument of a verb that may be left out; None if it takes no environment first."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            return parameter if parameter.name == TARGETS.get(path, "name") else None
+    return None
+
+
+def make_optional(command: click.Command, path: str) -> None:
+    """Show an environment's argument as [NAME]."""
+    parameter = environment_parameter(command, path)
+    if parameter is None or not parameter.required:
+        return
+    parameter.required = False
+    if parameter.metavar is not None:
+        first, dots, _ = parameter.metavar.partition("...")
+        parameter.metavar = f"[{first}]{dots}"
+
+
+class WordsBeforeOptions(click.Command):
+    """A verb that parses its arguments in its own way."""
+
+    def leading_words(self, context: click.Context, args: list[str]) -> tuple[list[str], bool]:
+        """The arguments to which `--` puts an end, and whether it does."""
+        raise NotImplementedError
 
 
 environment_argument = click.argument("name")

@@ -38,6 +38,7 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**options: Any) -> None:
         from provision.cli.console import Console
+        from provision.cli.project_name import NOTES, project_folders
         from provision.cli.spec_options import read_forms
         from provision.core import settings
         from provision.core.errors import ProvisionError
@@ -57,6 +58,10 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
             with named_errors("the working folder"):
                 os.getcwd()  # noqa: PTH109
             settings.apply_folders(os.environ)
+            if takes_envs:
+                project_folders(context, options["envs"])
+                for note in context.meta.pop(NOTES, ()):
+                    console.info(note)
             status = command(console, **options) or 0
             sys.stdout.flush()
             sys.exit(status)

@@ -17,6 +17,7 @@ from typing import Literal
 
 from provision.core.errors import InUse, SystemRefused
 from provision.core.paths import Folders, make_private_directory
+from provision.core.project import PROJECTS
 from provision.core.types import Progress
 from provision_runtime.node.trust import Trust
 
@@ -26,19 +27,20 @@ LockState = Literal["locked", "busy", "unsupported"]
 
 
 def lock_files(folders: Folders) -> list[Path]:
-    """The files that `environment_lock` locks, one for each name; most are free."""
-    return sorted((folders.data / _FOLDER).glob("*"))
+    """The files that `environment_lock` locks, one for each name of each project; most are free."""
+    projects = (folders.data, *(folders.data / PROJECTS).glob("*"))
+    return sorted(path for project in projects for path in (project / _FOLDER).glob("*"))
 
 
 @contextlib.contextmanager
 def environment_lock(
     folders: Folders, name: str, progress: Progress, *, wait: bool = True
 ) -> Iterator[None]:
-    """Lock an environment's name on this machine.
+    """Lock an environment's name in its project; one that begins with `+` is of all projects.
 
     If another process holds it, says which one and waits; without `wait`, raises InUse.
     """
-    directory = folders.data / _FOLDER
+    directory = (folders.data if name.startswith("+") else folders.project_data) / _FOLDER
     make_private_directory(directory)
     # A lab may put a data folder into the hands of one account.
     owner = folders.data.stat().st_uid

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.core import settings
+from provision.core import project, settings
 
 # In an environment's folder: what its user writes, and what we make of it for the solvers.
 SPEC = "spec.yml"
@@ -33,30 +33,36 @@ def nearest_existing(path: Path) -> Path:
 class Folders:
     """data: products in use (prefixes, images, channels). cache: what can be downloaded again.
     envs: a lab's own environments. templates: a lab's own templates of generated files, if it has
-    any."""
+    any. project: the folder of this project's products, from `data`; empty for `data` itself, where
+    an earlier provision kept those of all projects."""
 
     data: Path
     cache: Path
     envs: Path
     templates: Path | None = None
+    project: Path = Path()
+
+    @property
+    def project_data(self) -> Path:
+        return self.data / self.project
 
     @property
     def prefixes(self) -> Path:
-        return self.data / "prefixes"
+        return self.project_data / "prefixes"
 
     @property
     def images(self) -> Path:
-        return self.data / "images"
+        return self.project_data / "images"
 
     @property
     def packed(self) -> Path:
         """The same images with compressed layers."""
-        return self.data / "packed"
+        return self.project_data / "packed"
 
     @property
     def packs(self) -> Path:
         """Environments as one file each, for the nodes of a cluster."""
-        return self.data / "packs"
+        return self.project_data / "packs"
 
     @property
     def channels(self) -> Path:
@@ -64,16 +70,16 @@ class Folders:
 
     def smoke(self, name: str) -> Path:
         """What the latest smoke tests of an environment left: reports, logs, baselines."""
-        return self.data / "smoke" / name
+        return self.project_data / "smoke" / name
 
     def passport(self, name: str) -> Path:
         """The folder with the passport of an environment: it is of this user's prefix and machine,
         and so is not in `envs`, which is shared."""
-        return self.data / "passports" / name
+        return self.project_data / "passports" / name
 
     def change(self, name: str) -> Path:
         """The journal of a change to an environment that is not finished."""
-        return self.data / "changes" / f"{name}.json"
+        return self.project_data / "changes" / f"{name}.json"
 
     @property
     def pulled(self) -> Path:
@@ -99,7 +105,8 @@ def default_folders(envs: Path | None = None) -> Folders:
     """The user's folders: as PROVISION_DATA, PROVISION_CACHE and PROVISION_ENVS say, else as
     settings files do, else by the platform's convention (XDG on Linux).
 
-    The working folder's own `envs` goes before that of settings.
+    The working folder's own `envs`, and that of the project which it is in, go before that of
+    settings.
     """
     import platformdirs
 
@@ -108,16 +115,19 @@ def default_folders(envs: Path | None = None) -> Folders:
     cache = os.environ.get("PROVISION_CACHE") or folder_settings.get("cache")
     data = data or platformdirs.user_data_path("provision")
     cache = cache or platformdirs.user_cache_path("provision")
-    envs = Path(envs or os.environ.get("PROVISION_ENVS") or "envs")
-    templates = Path("templates")
-    if envs == Path("envs") and not envs.exists() and "envs" in folder_settings:
-        envs = folder_settings["envs"]
-        templates = envs.parent / "templates"
+    data, templates = Path(data).absolute(), Path("templates")
+    envs = envs or (Path(os.environ["PROVISION_ENVS"]) if os.environ.get("PROVISION_ENVS") else None)
+    if envs is None:
+        envs = project.find_envs(Path.cwd()) or folder_settings.get("envs")
+        if envs is not None:
+            templates = envs.parent / "templates"
+    envs = (envs or Path(project.ENVS)).absolute()
     return Folders(
-        data=Path(data).absolute(),
+        data=data,
         cache=Path(cache).absolute(),
-        envs=envs.absolute(),
+        envs=envs,
         templates=templates.absolute(),
+        project=project.project_folder(data, envs),
     )
 
 

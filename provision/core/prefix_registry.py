@@ -1,18 +1,55 @@
-"""The prefixes of this user: those in the usual folder, and those that `--prefix` put elsewhere,
-which a file lists."""
+"""What this user's data folder has of each project: its record, and its prefixes, those in the usual
+folder and those that `--prefix` put elsewhere, which a file lists."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
 from provision.core.file_locks import exclusive_lock
 from provision.core.json_text import parse_json
 from provision.core.paths import Folders, make_private_directory
+from provision.core.project import PROJECTS, RECORD, ProjectRecord, read_record, recorded_projects
 
 LOCATIONS = "elsewhere.json"
 LOCK = "elsewhere.lock"
+
+
+@contextlib.contextmanager
+def projects_lock(folders: Folders) -> Iterator[None]:
+    """Only one process moves projects at a time."""
+    make_private_directory(folders.data / PROJECTS)
+    with exclusive_lock(folders.data / PROJECTS / ".lock"):
+        yield
+
+
+def record_project(folders: Folders) -> None:
+    """Record whose products the project's folder has, so that they are found when it moves."""
+    path = folders.project_data / RECORD
+    envs = Path(os.path.realpath(folders.envs))
+    if folders.project != Path() and read_record(path) != envs:
+        record = ProjectRecord(envs=str(envs))
+        atomic_write(path, json.dumps(dataclasses.asdict(record)) + "\n")
+
+
+def unsorted(folders: Folders) -> Folders:
+    """Where an earlier provision kept the products of all projects."""
+    return dataclasses.replace(folders, project=Path())
+
+
+def all_projects(folders: Folders) -> list[Folders]:
+    """The folders of every project with products, those that an earlier provision left included;
+    of these, `folders` first."""
+    projects = {folders.project: folders}
+    for project, envs in recorded_projects(folders.data).items():
+        projects.setdefault(project, dataclasses.replace(folders, project=project, envs=envs))
+    projects.setdefault(Path(), unsorted(folders))
+    return list(projects.values())
 
 
 def prefix_path(folders: Folders, name: str, requested: Path | None = None) -> Path:
@@ -32,13 +69,18 @@ def prefix_paths(folders: Folders, name: str) -> list[Path]:
 
 
 def list_prefixes(folders: Folders) -> dict[str, Path]:
-    """The path of every prefix, by name; the latest where a name has several."""
+    """The path of every prefix, by name; the latest where a name has several. Of what an earlier
+    provision left, without what a project has taken over."""
     prefixes = {}
     for path in sorted(folders.prefixes.glob("*")):
         if path.is_dir() and not path.name.startswith("."):
             prefixes[path.name] = path
     for name, recorded in _read(folders).items():
         prefixes[name] = Path(recorded[-1])
+    if folders.project == Path() and prefixes:
+        for project in recorded_projects(folders.data):
+            for paths in _read(dataclasses.replace(folders, project=project)).values():
+                prefixes = {name: path for name, path in prefixes.items() if str(path) not in paths}
     return prefixes
 
 
@@ -59,20 +101,20 @@ def forget_prefix(folders: Folders, name: str) -> None:
 
 
 def _update(folders: Folders, name: str, paths: list[str]) -> None:
-    make_private_directory(folders.data)
-    with exclusive_lock(folders.data / LOCK):
+    make_private_directory(folders.project_data)
+    with exclusive_lock(folders.project_data / LOCK):
         locations = _read(folders)
         locations.pop(name, None)
         if paths:
             locations[name] = paths
-        atomic_write(folders.data / LOCATIONS, json.dumps(locations, indent=1) + "\n")
+        atomic_write(folders.project_data / LOCATIONS, json.dumps(locations, indent=1) + "\n")
 
 
 def _read(folders: Folders) -> dict[str, list[str]]:
     """The recorded paths by name. A damaged file counts as empty: --prefix can restore its
     content."""
     try:
-        content = parse_json((folders.data / LOCATIONS).read_text(encoding="utf-8"))
+        content = parse_json((folders.project_data / LOCATIONS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     if not isinstance(content, dict):

@@ -147,7 +147,7 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
             *_unused_folders(folders.packed, used, f"*/{VERSION_FILE}"),
         ],
         "pack": _unused_folders(folders.packs, used, "*-????????????.json"),
-        "smoke": _unused_folders(folders.data / "smoke", used, "*/report.json"),
+        "smoke": _unused_folders(folders.project_data / "smoke", used, "*/report.json"),
         "kernel": kernels_without_prefix,
     }
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import dry_run_option, prefix_option
+from provision.cli.options import WordsBeforeOptions, dry_run_option, prefix_option
 from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
 
 
-class CommandLine(click.Command):
+class CommandLine(WordsBeforeOptions):
     """NAME [OPTIONS] [--] COMMAND...: the first word after NAME that is no option begins COMMAND.
 
     So options of the command need no `--` before it.
@@ -30,6 +30,17 @@ class CommandLine(click.Command):
                 rest.pop(0)
             rest = ["--", name, *rest]
         return super().parse_args(ctx, [*options, *rest])
+
+    def leading_words(self, context: click.Context, args: list[str]) -> tuple[list[str], bool]:
+        """Options and what follows them, up to a `--` that is not the command's."""
+        rest = list(args)
+        options = self._take_options(context, rest)
+        name = [rest.pop(0)] if rest and rest[0] != "--" else []
+        if name:
+            options += self._take_options(context, rest)
+        if rest and rest[0] == "--":
+            return [*options, "--", *name], True
+        return [*options, "--", *name, *rest], False
 
     def _take_options(self, ctx: click.Context, arguments: list[str]) -> list[str]:
         """Remove the options at the start of `arguments`, with their values, and return them."""

@@ -133,7 +133,7 @@ def _layout(folders: Folders, remote: images.ImageDocuments) -> Path:
 
 @contextlib.contextmanager
 def _pull_lock(context: Context, layout: Path) -> Iterator[None]:
-    name = f"pulled-{layout.name[:12]}"
+    name = f"+pulled-{layout.name[:12]}"
     with (
         environment_lock(context.folders, name, context.progress, wait=context.wait),
         owner_writes_only(),

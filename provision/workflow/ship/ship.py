@@ -249,7 +249,7 @@ def _recorded_run(context: Context, verb: Verb, request: ShipRequest, key: str) 
 
 
 def _journals(context: Context, name: str) -> Path:
-    return context.folders.data / "ships" / name
+    return context.folders.project_data / "ships" / name
 
 
 def _warn_if_outdated(context: Context, pack: Pack) -> None:

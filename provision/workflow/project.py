@@ -1,0 +1,169 @@
+"""Whose products the data folder has: a project that moved keeps its own, and what an earlier
+provision kept for all projects goes to the one that it was made of.
+
+Nothing is moved of a prefix, whose scripts name its path: it is recorded. Everything else is renamed,
+so that a killed process leaves each thing in one of two folders, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from provision.core import prefix_registry
+from provision.core.paths import LOCK, Folders, make_private_directory
+from provision.core.project import RECORD, read_record, recorded_projects
+from provision.environment import marker
+
+# Of an environment, below the data folder. `.{}.engine.json`: see image/engine_record.py.
+RENAMED = (
+    "passports/{}",
+    "smoke/{}",
+    "packed/{}",
+    "packs/{}",
+    "ships/{}",
+    "changes/{}.json",
+    "images/.{}.engine.json",
+    "images/{}",
+)
+
+MARKER_HEAD = 4096  # characters of a prefix's marker, which hold the folder of its environment
+
+
+def settle(folders: Folders) -> tuple[Folders, list[str]]:
+    """The folders with what belongs to their project in its own folder, and lines that say what was
+    taken over. Does nothing where this user may not write."""
+    notes: list[str] = []
+    if folders.project == Path():
+        return folders, notes
+    if read_record(folders.project_data / RECORD) is None:
+        moved = _moved_project(folders)
+        if moved is not None:
+            folders, former = moved
+            notes.append(f"this project was {former}: its environments go on as they are")
+    names = sorted(_unsorted_names(folders))
+    if names:
+        taken = [name for name in names if _take_over(folders, name)]
+        if taken:
+            notes.append(
+                f"{', '.join(taken)}: kept by an earlier provision for all projects, from now on "
+                f"for this one, in {folders.project_data}"
+            )
+    return folders, notes
+
+
+def _moved_project(folders: Folders) -> tuple[Folders, Path] | None:
+    """The products of the project whose folder is gone, and is this one now: an environment here has
+    the lock from which one of those was installed. With its former folder of environments."""
+    if not folders.envs.is_dir():
+        return None
+    for project, envs in recorded_projects(folders.data).items():
+        candidate = dataclasses.replace(folders, project=project)
+        if envs.exists() or not _is_of_same_lock(candidate):
+            continue
+        with contextlib.suppress(PermissionError), prefix_registry.projects_lock(folders):
+            if read_record(candidate.project_data / RECORD) != envs:
+                continue  # another process has just taken it over
+            for name, path in prefix_registry.list_prefixes(candidate).items():
+                present = marker.read(path)
+                if present is not None and present.folder == str(envs / name):
+                    described = str(folders.envs / name)
+                    marker.write(path, dataclasses.replace(present, folder=described))
+            prefix_registry.record_project(candidate)
+            return candidate, envs
+    return None
+
+
+def _is_of_same_lock(candidate: Folders) -> bool:
+    for name, path in prefix_registry.list_prefixes(candidate).items():
+        present = marker.read(path)
+        if present is not None and present.lock_sha256 == _lock_sha256(candidate.envs / name):
+            return True
+    return False
+
+
+def _lock_sha256(folder: Path) -> str:
+    try:
+        return hashlib.sha256((folder / LOCK).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _unsorted_names(folders: Folders) -> Iterator[str]:
+    """The environments of this project of which an earlier provision keeps something."""
+    before = prefix_registry.unsorted(folders)
+    installed = prefix_registry.list_prefixes(before)
+    for name, path in installed.items():
+        if _belongs_here(folders, name, path):
+            yield name
+    # An environment may have other products alone.
+    elsewhere = {path.name for path in before.prefixes.glob("*")} | set(installed)
+    for folder in folders.envs.glob("*") if (before.data / "passports").is_dir() else ():
+        if folder.name not in elsewhere and any(_renames(folders, folder.name)):
+            yield folder.name
+
+
+def _belongs_here(folders: Folders, name: str, path: Path) -> bool:
+    """Whether a prefix was made of this project's environment of that name."""
+    described = folders.envs / name
+    try:
+        with (path / marker.MARKER).open(encoding="utf-8") as file:
+            # To read all of a large environment's takes a millisecond.
+            if json.dumps(str(described)) in file.read(MARKER_HEAD):
+                return True
+    except (OSError, ValueError):
+        return False
+    present = marker.read(path) if described.is_dir() else None
+    if present is None or present.name != name:
+        return False
+    if present.pack:  # its folder is that of the nodes' store
+        return True
+    if os.path.realpath(present.folder) == os.path.realpath(described):
+        return True
+    is_gone = not Path(present.folder).exists()
+    return is_gone and present.lock_sha256 == _lock_sha256(described)
+
+
+def _renames(folders: Folders, name: str) -> Iterator[tuple[Path, Path]]:
+    for pattern in RENAMED:
+        source = folders.data / pattern.format(name)
+        target = folders.project_data / pattern.format(name)
+        if os.path.lexists(source) and not os.path.lexists(target):
+            yield source, target
+
+
+def _take_over(folders: Folders, name: str) -> bool:
+    """Whether there was something to take over, and this user may. The prefix comes last: while it
+    is not recorded, the next process goes on here."""
+    before = prefix_registry.unsorted(folders)
+    try:
+        with prefix_registry.projects_lock(folders):
+            prefix_registry.record_project(folders)
+            for source, target in _renames(folders, name):
+                make_private_directory(target.parent)
+                source.rename(target)
+            for path in prefix_registry.prefix_paths(before, name):
+                if path.is_dir():
+                    prefix_registry.record_prefix(folders, name, path)
+            prefix_registry.forget_prefix(before, name)
+    except PermissionError:
+        return False
+    return True
+
+
+def owners(folders: Folders, name: str) -> list[Path]:
+    """The folders of environments of all projects in which an environment of that name is
+    installed."""
+    found = set()
+    for project in prefix_registry.all_projects(folders):
+        path = prefix_registry.list_prefixes(project).get(name)
+        present = marker.read(path) if path else None
+        if present is not None:
+            is_unsorted = project.project == Path() and not present.pack
+            found.add(Path(present.folder).parent if is_unsorted else project.envs)
+    return sorted(found)
