@@ -63,7 +63,9 @@ def environment_names(ctx: click.Context) -> list[str]:
     described = described_names(folders)
     names = sorted({*prefix_registry.list_prefixes(folders), *described})
     takes_packages = any(p.name in ("package", "packages") for p in ctx.command.params)
-    return names + (locked_packages(folders.envs / names[0]) if takes_packages and len(names) == 1 else [])
+    return names + (
+        locked_packages(folders.envs / names[0]) if takes_packages and len(names) == 1 else []
+    )
 
 
 def package_names(ctx: click.Context) -> list[str]:

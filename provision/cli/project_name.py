@@ -52,7 +52,9 @@ def project_folders(context: click.Context, envs: Path | None) -> Folders:
     return folders
 
 
-def with_name(command: click.Command, path: str, context: click.Context, args: list[str]) -> list[str]:
+def with_name(
+    command: click.Command, path: str, context: click.Context, args: list[str]
+) -> list[str]:
     """The arguments of a verb with the name of the environment in front, if they leave it out.
 
     Raises click.UsageError where it cannot be decided what was left out.
@@ -114,7 +116,8 @@ class _Words:
         names = described_names(self.folders)
         if self.path == "doctor":
             # Examines this machine, and the default environment where one is installed.
-            is_alone = not (self.words or self.values.get("explain") or self.values.get("on"))
+            options = ("explain", "on", "prefix")
+            is_alone = not (self.words or any(map(self.values.get, options)))
             return self._default(names) if is_alone and self._is_installed(names) else None
         if not self.words:
             if self.path in REQUESTS and (not names or any(map(self.values.get, INSTEAD))):
@@ -163,7 +166,7 @@ class _Words:
         if settings is not None and settings.default:
             if settings.default not in names:
                 raise click.UsageError(
-                    f"{settings.file} says `default = \"{settings.default}\"`, and there is no such "
+                    f'{settings.file} says `default = "{settings.default}"`, and there is no such '
                     f"environment. {existing_environments(self.folders.envs, settings.default)}",
                     self.context,
                 )
@@ -180,8 +183,12 @@ class _Words:
             problem += f'Name one; or write `default = "{names[0]}"` into '
             problem += f"{project_root(envs) / FILE}, and NAME may be left out."
         else:
-            problem = f"NAME is missing, and {envs} has no environment. `provision init` proposes one."
-            roots = [str(project_root(path)) for path in recorded_projects(self.folders.data).values()]
+            problem = (
+                f"NAME is missing, and {envs} has no environment. `provision init` proposes one."
+            )
+            roots = [
+                str(project_root(path)) for path in recorded_projects(self.folders.data).values()
+            ]
             if roots:
                 problem += f" Projects of yours: {', '.join(sorted(roots))}."
         raise click.UsageError(problem, self.context)
@@ -208,7 +215,9 @@ class _Words:
     def _refuse(self, problem: str, *forms: Sequence[str | None]) -> NoReturn:
         lines = [shlex.join(["provision", *self.path.split(), *map(str, form)]) for form in forms]
         lines = [f"  {line}" for line in lines]
-        raise click.UsageError("\n".join([f"{problem.strip()} Write one of:", *lines]), self.context)
+        raise click.UsageError(
+            "\n".join([f"{problem.strip()} Write one of:", *lines]), self.context
+        )
 
     def _fits(self, word: str, default: str | None) -> bool:
         """Whether a word certainly is what follows NAME, in the default environment."""

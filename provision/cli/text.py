@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +45,8 @@ def _ago(since: float, now: float) -> str:
 def environment_lines(
     environments: Sequence[Environment], *, width: int | None, now: float | None = None
 ) -> list[str]:
-    """A row for each environment, then why those that are not current are not, then the sum.
+    """A row for each environment, then why those that are not current are not, then the sum. Of
+    several projects, each row begins with its project.
 
     width: of the terminal. A list for a pipe also has each prefix's path.
     """
@@ -54,6 +56,9 @@ def environment_lines(
     head = ["name", "state", "size", "age", "image", "kernel", "smoke"]
     if width is None:
         head.append("prefix")
+    has_projects = len({environment.project for environment in environments}) > 1
+    if has_projects:
+        head.insert(0, "project")
     rows = []
     for environment in environments:
         row = [
@@ -67,6 +72,8 @@ def environment_lines(
         ]
         if width is None:
             row.append(str(environment.prefix or "-"))
+        if has_projects:
+            row.insert(0, home_path(environment.project))
         rows.append(row)
     lines = [table(rows, head, width=width), ""]
     for environment in environments:
@@ -81,18 +88,30 @@ def _image_cell(environment: Environment) -> str:
     return "yes" if environment.image == "current" else environment.image
 
 
-def short_verdict(environment: Environment, now: float) -> str:
-    """`pass` if every place has that verdict on this machine, else what each has, and where and
-    when; empty if nothing was tested."""
-    texts = {}
+def short_verdict(environment: Environment, now: float, *, machines: int = 1) -> str:
+    """`pass` if every target has that verdict on this machine, else what each has, and where and
+    when; empty if nothing was tested. machines: how many others are named; more are counted."""
+    texts: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
     for verdict in environment.verdicts:
         text = f"{verdict.verdict} {verdict.elsewhere}".rstrip()
         if verdict.elsewhere and verdict.measured_at is not None:
             text += f", {_ago(verdict.measured_at, now)}"
-        texts[verdict.target] = text
-    if len(set(texts.values())) == 1:
-        return next(iter(texts.values()))
-    return "; ".join(f"{target}: {text}" for target, text in texts.items()) or environment.smoke
+        texts.setdefault(verdict.target, [])
+        if verdict.elsewhere and len(others.setdefault(verdict.target, [])) >= machines:
+            others[verdict.target].append(verdict.verdict)
+            continue
+        if verdict.elsewhere:
+            others[verdict.target].append(text)
+        texts[verdict.target].append(text)
+    joined = {}
+    for target, rows in texts.items():
+        more = Counter(others.get(target, [])[machines:])
+        rows += [f"{verdict} on {count} more" for verdict, count in more.items()]
+        joined[target] = "; ".join(rows)
+    if len(set(joined.values())) == 1:
+        return next(iter(joined.values()))
+    return "; ".join(f"{target}: {text}" for target, text in joined.items()) or environment.smoke
 
 
 def _sum(environments: Sequence[Environment]) -> str:

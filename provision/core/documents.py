@@ -89,8 +89,9 @@ class KernelSummary(TypedDict, total=False):
 
 
 class Verdict(TypedDict, total=False):
-    """The verdict of a smoke test. elsewhere: only printed."""
+    """The verdict of a smoke test. target: only in `smoke_elsewhere`. elsewhere: only printed."""
 
+    target: str
     verdict: str
     measured_on: dict[str, str]
     lock_sha256: str
@@ -139,6 +140,7 @@ class Passport(TypedDict, total=False):
     image: RecordedImage | None
     kernel: KernelSummary | None
     smoke: dict[str, Verdict]
+    smoke_elsewhere: list[Verdict]
     smoke_nodes: NodesSummary
 
 

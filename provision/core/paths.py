@@ -116,7 +116,9 @@ def default_folders(envs: Path | None = None) -> Folders:
     data = data or platformdirs.user_data_path("provision")
     cache = cache or platformdirs.user_cache_path("provision")
     data, templates = Path(data).absolute(), Path("templates")
-    envs = envs or (Path(os.environ["PROVISION_ENVS"]) if os.environ.get("PROVISION_ENVS") else None)
+    envs = envs or (
+        Path(os.environ["PROVISION_ENVS"]) if os.environ.get("PROVISION_ENVS") else None
+    )
     if envs is None:
         envs = project.find_envs(Path.cwd()) or folder_settings.get("envs")
         if envs is not None:

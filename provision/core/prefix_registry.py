@@ -86,6 +86,7 @@ def list_prefixes(folders: Folders) -> dict[str, Path]:
 
 def record_prefix(folders: Folders, name: str, path: Path) -> None:
     """Record where a prefix was made, unless it has always been in the usual place."""
+    record_project(folders)
     recorded = _read(folders).get(name, [])
     if not recorded and path == folders.prefixes / name:
         return

@@ -25,6 +25,8 @@ KEYS = ("default", "envs")
 # Below the data folder: a folder for each project, with a record of whose it is.
 PROJECTS, RECORD = "projects", "project.json"
 TITLE_LENGTH = 24
+# Where `provision join` clones a lab: labs/NAME-HASH/repository.
+LABS, LAB_CLONE = "labs", "repository"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +132,15 @@ def project_root(envs: Path) -> Path:
     return envs.parent if envs.name == ENVS else envs
 
 
+def project_title(envs: Path) -> str:
+    """A project's name in a title: its folder's, or, of a lab that was joined, the lab's."""
+    root = project_root(envs)
+    lab = root.parent
+    if root.name == LAB_CLONE and lab.parent.name == LABS:
+        return lab.name.rpartition("-")[0]
+    return root.name
+
+
 def recorded_projects(data: Path) -> dict[Path, Path]:
     """The folders of environments of all projects that have products, by their folder below `data`."""
     recorded = {}
@@ -155,7 +166,7 @@ def project_folder(data: Path, envs: Path) -> Path:
     and this user may not move them.
     """
     envs = Path(os.path.realpath(envs))
-    title = re.sub(r"[^A-Za-z0-9._-]+", "-", project_root(envs).name)[:TITLE_LENGTH].strip("-.")
+    title = re.sub(r"[^A-Za-z0-9._-]+", "-", project_title(envs))[:TITLE_LENGTH].strip("-.")
     key = hashlib.sha256(os.fsencode(envs)).hexdigest()[:8]
     folder = Path(PROJECTS, f"{title or 'root'}-{key}")
     if read_record(data / folder / RECORD) == envs:

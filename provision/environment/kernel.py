@@ -5,7 +5,9 @@ prefix's packages.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from provision.core.errors import InUse
 from provision.core.records import parse_record
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel, Prefix, Resolution
+from provision.environment import marker
 from provision.environment.activation import activation_variables
 
 LAUNCHER = "ipykernel"  # the package with which Jupyter starts an environment
@@ -51,11 +54,28 @@ class KernelSpec:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
 
-def display_name(resolution: Resolution) -> str:
-    """The kernel's name in Jupyter's menu: Python (torch 2.3, CUDA 12.1, lab)."""
+def display_name(resolution: Resolution, project: str) -> str:
+    """The kernel's name in Jupyter's menu: Python (torch 2.3, CUDA 12.1, project/lab)."""
     spec = resolution.spec
     device = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
-    return f"Python (torch {spec.torch}, {device}, {spec.name})"
+    return f"Python (torch {spec.torch}, {device}, {project}/{spec.name})"
+
+
+def kernel_name(prefix: Prefix) -> str:
+    """The name of a prefix's kernel, as notebooks record it: the environment's, unless another
+    project's environment of that name has it."""
+    name = prefix.name
+    for kernel in list_kernels():
+        if kernel.prefix == prefix.path:
+            return kernel.name
+        if kernel.name == prefix.name and _is_of_other_project(kernel.prefix, prefix.path):
+            name += f"-{hashlib.sha256(os.fsencode(prefix.path)).hexdigest()[:6]}"
+    return name
+
+
+def _is_of_other_project(present: Path, prefix: Path) -> bool:
+    other, this = marker.read(present), marker.read(prefix)
+    return other is not None and this is not None and other.folder != this.folder
 
 
 def kernel_spec(prefix: Prefix, display_name: str) -> KernelSpec:
@@ -85,7 +105,7 @@ def has_launcher(prefix: Prefix) -> bool:
 
 def is_current(prefix: Prefix, display_name: str) -> bool:
     """Whether the installed kernel is the one that `install` would write."""
-    return _read(kernels_folder() / prefix.name) == kernel_spec(prefix, display_name)
+    return _read(kernels_folder() / kernel_name(prefix)) == kernel_spec(prefix, display_name)
 
 
 def check_name(name: str) -> None:
@@ -108,11 +128,12 @@ def install(prefix: Prefix, display_name: str) -> tuple[Kernel, bool]:
 
     Raises InUse if the name belongs to another kernel.
     """
-    path = kernels_folder() / prefix.name
-    kernel = Kernel(name=prefix.name, display_name=display_name, path=path, prefix=prefix.path)
+    name = kernel_name(prefix)
+    path = kernels_folder() / name
+    kernel = Kernel(name=name, display_name=display_name, path=path, prefix=prefix.path)
     if is_current(prefix, display_name):
         return kernel, False
-    check_name(prefix.name)
+    check_name(name)
     atomic_write(path / "kernel.json", kernel_spec(prefix, display_name).text() + "\n")
     return kernel, True
 
@@ -130,9 +151,13 @@ def list_kernels() -> list[Kernel]:
     return kernels
 
 
-def find(name: str) -> Kernel:
-    """A kernel that provision created. Raises InUse if there is no such kernel."""
+def find(name: str, prefix: Path | None = None) -> Kernel:
+    """The kernel of the environment in a prefix, else the one of that name, if provision created it.
+    Raises InUse if there is none."""
     kernels = {kernel.name: kernel for kernel in list_kernels()}
+    for kernel in kernels.values():
+        if kernel.prefix == prefix:
+            return kernel
     if name not in kernels:
         raise InUse(
             f"provision created no Jupyter kernel `{name}`.",
@@ -144,17 +169,10 @@ def find(name: str) -> Kernel:
     return kernels[name]
 
 
-def remove(name: str) -> Path:
-    """Remove a kernel that provision created; returns its former folder."""
-    path = find(name).path
-    shutil.rmtree(path)
-    return path
-
-
 def remove_kernel_of(prefix: Prefix) -> bool:
     """Remove this prefix's kernel. Returns whether there was one."""
     for kernel in list_kernels():
-        if kernel.name == prefix.name and kernel.prefix == prefix.path:
+        if kernel.prefix == prefix.path:
             shutil.rmtree(kernel.path)
             return True
     return False

@@ -44,6 +44,7 @@ SCHEMA = 1
 # A verdict that is attached to an image in a registry.
 SMOKE_MEDIA_TYPE = "application/vnd.provision.smoke.v1+json"
 SMOKE_SCHEMA = 1
+MACHINES = 64  # of the verdicts that are kept, besides the newest
 STARTED_AT = "%Y-%m-%dT%H:%M:%SZ"  # as the smoke report has it
 
 
@@ -61,12 +62,13 @@ def compose(result: BuildResult, request: SpecContent, previous: Passport | None
     kernel = earlier.get("kernel")
     if result.kernel is not None:
         kernel = {"name": result.kernel.name, "path": str(result.kernel.path)}
-    smoke = dict(earlier.get("smoke", {}))
-    tested = smoke.get("image")
-    if tested and (image is None or tested.get("image_id") != image["image_id"]):
-        del smoke["image"]
+    valid = []
+    for target, verdict in verdicts(earlier):
+        if target != "image" or (image and verdict.get("image_id") == image["image_id"]):
+            valid.append((target, verdict))
     for smoke_result in result.smoke:
-        smoke[smoke_result.where] = _verdict(smoke_result, image, lock.sha256)
+        verdict = _verdict(smoke_result, image, lock.sha256)
+        valid = _with_verdict(valid, smoke_result.where, verdict)
     index_settings: Sequence[str] | None = result.index_settings
     if index_settings is None:
         index_settings = earlier.get("lock", {}).get("index_settings", [])
@@ -108,7 +110,7 @@ def compose(result: BuildResult, request: SpecContent, previous: Passport | None
         "runtime": _describe_runtime(runtime_package.installed(result.prefix.path)),
         "image": image,
         "kernel": kernel,
-        "smoke": smoke,
+        **_smoke(valid),
     }
     if "smoke_nodes" in earlier:
         passport["smoke_nodes"] = earlier["smoke_nodes"]
@@ -157,6 +159,43 @@ def _verdict(result: SmokeResult, image: RecordedImage | None, lock_sha256: str)
     return verdict
 
 
+def verdicts(passport: Passport) -> list[tuple[str, Verdict]]:
+    """Every verdict with its target: for each target the newest first, then those of other machines
+    that share this user's home."""
+    rows = list(passport.get("smoke", {}).items())
+    rows += [(row["target"], row) for row in passport.get("smoke_elsewhere", ())]
+    return rows
+
+
+def _with_verdict(
+    rows: Sequence[tuple[str, Verdict]], target: str, verdict: Verdict
+) -> list[tuple[str, Verdict]]:
+    """The verdicts with a new one in front, which replaces that of the same machine alone."""
+    machine = _machine(verdict)
+    others = [row for row in rows if row[0] != target or _machine(row[1]) != machine]
+    return [(target, verdict), *others]
+
+
+def _machine(verdict: Verdict) -> tuple[str, str]:
+    tested = verdict["measured_on"]
+    return tested["host"], tested.get("machine_id", host.UNKNOWN)
+
+
+def _smoke(rows: Sequence[tuple[str, Verdict]]) -> Passport:
+    """The entries of a passport with these verdicts. Containers are a new machine each time, so
+    those of the oldest machines go."""
+    newest: dict[str, Verdict] = {}
+    others: list[Verdict] = []
+    for target, verdict in rows:
+        if target in newest:
+            others.append({**verdict, "target": target})
+        else:
+            newest[target] = verdict
+    if not others:
+        return {"smoke": newest}
+    return {"smoke": newest, "smoke_elsewhere": others[:MACHINES]}
+
+
 def elsewhere(verdict: Verdict, machine: Mapping[str, str]) -> str:
     """Where a verdict was measured, in words; empty if on this machine, as it is now.
 
@@ -168,7 +207,8 @@ def elsewhere(verdict: Verdict, machine: Mapping[str, str]) -> str:
         return tested.get(key) != machine[key] or machine[key] == host.UNKNOWN
 
     if differs("host"):
-        return f"on {tested['host']}"
+        without_gpu = ", without a GPU" if tested.get("gpus") == "" != machine["gpus"] else ""
+        return f"on {tested['host']}{without_gpu}"
     if differs("machine_id"):
         return f"on a machine called {tested['host']}"
     if differs("driver"):
@@ -190,17 +230,19 @@ def with_smoke(
     results: Sequence[SmokeResult],
     runtime: InstalledRuntime | None,
 ) -> Passport:
-    """The passport with new verdicts; a target that was not tested this time keeps its verdict.
+    """The passport with new verdicts; a target that was not tested this time keeps its verdict, and
+    every other machine keeps its own.
 
     runtime: the package in the prefix.
     """
-    smoke = dict(passport["smoke"])
+    rows = verdicts(passport)
     for result in results:
-        smoke[result.where] = _verdict(result, passport["image"], passport["lock"]["sha256"])
+        verdict = _verdict(result, passport["image"], passport["lock"]["sha256"])
+        rows = _with_verdict(rows, result.where, verdict)
     return {
         **passport,
         "runtime": _describe_runtime(runtime),
-        "smoke": smoke,
+        **_smoke(rows),
         "written_at": _now(),
     }
 
@@ -337,6 +379,8 @@ def find(folders: Folders, name: str) -> Passport | None:
         )
     if passport["name"] != name:
         return None
+    if passport["image"] is not None:  # with its project, it may have moved
+        passport["image"]["layout"] = str(folders.images / name)
     return cast(Passport, passport)
 
 

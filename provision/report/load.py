@@ -81,7 +81,9 @@ def load(path: Path) -> EvidenceFile:
         return EvidenceFile(source=str(path), passport=None, runs=(run,))
     _check(document, PASSPORT, str(path))
     passport = cast(Passport, document)
-    runs = [_smoke_run(path, location, verdict) for location, verdict in passport["smoke"].items()]
+    rows = [*passport["smoke"].items()]
+    rows += [(verdict["target"], verdict) for verdict in passport.get("smoke_elsewhere", ())]
+    runs = [_smoke_run(path, location, verdict) for location, verdict in rows]
     return EvidenceFile(source=str(path), passport=passport, runs=tuple(runs))
 
 

@@ -318,6 +318,7 @@ def ensure_prefix(
             f"{plan.prefix_path} is made anew without what was installed there by hand: "
             f"{', '.join(added)}. `provision add {plan.name} PACKAGE` makes a package part of it"
         )
+    prefix_registry.record_project(context.folders)
     prefix = prefixes.create(
         lock,
         plan.name,

@@ -6,6 +6,7 @@ compared with the lock, and no tree is walked.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from provision.core import disk_usage, host, prefix_registry
 from provision.core.documents import Passport
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import LOCK, SPEC
+from provision.core.project import project_root
 from provision.core.spec_fields import SPEC_KEYS
 from provision.core.types import Prefix
 from provision.environment import kernel as kernels
@@ -49,12 +51,13 @@ class SmokeVerdict:
 class Environment:
     """One line of `provision env list`.
 
-    reason: of the state, in words. size: bytes of the prefix when it was installed, None if nobody
+    project: its folder. reason: of the state, in words. size: bytes of the prefix when it was installed, None if nobody
     recorded them. installed_at: seconds since 1970. image: whether there is one, and whether it is
     of the present lock. image_size: bytes of its layout. smoke: the verdicts of the present lock in
     words, or why there are none.
     """
 
+    project: Path
     name: str
     prefix: Path | None
     state: State
@@ -78,18 +81,31 @@ def environments(context: Context) -> list[Environment]:
     described: set[str] = set()
     for file in (SPEC, LOCK):
         described.update(path.parent.name for path in context.folders.envs.glob(f"*/{file}"))
-    with_kernel = {kernel.name for kernel in kernels.list_kernels()}
-    return [
-        _environment(context, name, installed.get(name), has_kernel=name in with_kernel)
-        for name in sorted(described | set(installed))
-    ]
+    with_kernel = {kernel.prefix for kernel in kernels.list_kernels()}
+    rows = []
+    for name in sorted(described | set(installed)):
+        prefix = installed.get(name)
+        has_kernel = prefix is not None and prefix.path in with_kernel
+        rows.append(_environment(context, name, prefix, has_kernel=has_kernel))
+    return rows
+
+
+def environments_of_all(context: Context) -> list[Environment]:
+    """The environments of all projects of this user, those of the present one first."""
+    rows: list[Environment] = []
+    for folders in prefix_registry.all_projects(context.folders):
+        of_project = environments(dataclasses.replace(context, folders=folders))
+        if folders.project == Path() != context.folders.project:
+            of_project = [row for row in of_project if row.prefix is not None]
+        rows += of_project
+    return rows
 
 
 def describe_environment(context: Context, name: str) -> tuple[Environment, str | None, str | None]:
     """One environment; with the reference of its image, and its kernel's name in Jupyter's menu."""
     path = prefix_registry.prefix_path(context.folders, name)
-    display_names = {kernel.name: kernel.display_name for kernel in kernels.list_kernels()}
-    row = _environment(context, name, prefixes.find(name, path), has_kernel=name in display_names)
+    display_names = {kernel.prefix: kernel.display_name for kernel in kernels.list_kernels()}
+    row = _environment(context, name, prefixes.find(name, path), has_kernel=path in display_names)
     reference = None
     if row.image:
         try:
@@ -98,7 +114,7 @@ def describe_environment(context: Context, name: str) -> tuple[Environment, str 
             passport = None
         image = passport["image"] if passport else None
         reference = image["reference"] if image else None
-    return row, reference, display_names.get(name)
+    return row, reference, display_names.get(path)
 
 
 def _environment(
@@ -122,6 +138,7 @@ def _environment(
         installed_at = (prefix.path / marker.MARKER).stat().st_mtime
     layout = context.folders.images / name
     return Environment(
+        project=project_root(context.folders.envs),
         name=name,
         prefix=prefix.path if prefix else None,
         state=state.state,
@@ -214,7 +231,7 @@ def _verdicts(
     if passport["lock"]["sha256"] != prefix.lock_sha256:
         return OF_ANOTHER_LOCK, ()
     verdicts = []
-    for target, result in passport["smoke"].items():
+    for target, result in passports.verdicts(passport):
         elsewhere = passports.elsewhere(result, host.identity())
         verdict = SmokeVerdict(
             target=target,
@@ -223,5 +240,6 @@ def _verdicts(
             measured_at=passports.measured_at(result),
         )
         verdicts.append(verdict)
+    verdicts.sort(key=lambda row: (row.target != "prefix", bool(row.elsewhere)))
     texts = [f"{row.target}: {row.verdict} {row.elsewhere}".rstrip() for row in verdicts]
     return ", ".join(texts), tuple(verdicts)

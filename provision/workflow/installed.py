@@ -21,6 +21,7 @@ from provision.workflow.context import Context, existing_environments, missing_f
 from provision.workflow.ensure import check_prefix_path, ensure_lock, ensure_prefix, locked_plan
 from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest
+from provision.workflow.project import other_projects
 from provision.workflow.smoke.runner import RUNTIME
 from provision.workflow.trust import require_trusted_prefix
 
@@ -47,7 +48,7 @@ def require_prefix(context: Context, name: str, path: Path | None = None) -> Pre
         installed = ", ".join(sorted(prefix_registry.list_prefixes(context.folders))) or "none"
         raise ToolMissing(
             f"Environment `{name}` is not installed on this machine.",
-            advice=f"{advice} Installed: {installed}.",
+            advice=f"{advice} {other_projects(context.folders, name)}Installed: {installed}.",
         )
     prefixes.require_interpreter(prefix)
     require_trusted_prefix(context.folders, prefix.path)

@@ -16,14 +16,14 @@ def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:
     plan = make_plan(context, request)
     prefix = _startable_prefix(context, plan)
     ensure_runtime(context, prefix)
-    return ensure_kernel(prefix, kernels.display_name(plan.resolution))
+    return ensure_kernel(prefix, plan.kernel_title)
 
 
 def preview_kernel(context: Context, request: BuildRequest) -> kernels.KernelSpec:
     """The kernel.json that `add_kernel` would install."""
     plan = make_plan(context, request)
     prefix = _startable_prefix(context, plan)
-    return kernels.kernel_spec(prefix, kernels.display_name(plan.resolution))
+    return kernels.kernel_spec(prefix, plan.kernel_title)
 
 
 def _startable_prefix(context: Context, plan: Plan) -> Prefix:

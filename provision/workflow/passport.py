@@ -3,8 +3,9 @@ writing what was made and measured into it."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from provision.core import host, prefix_registry
 from provision.core.atomic import atomic_write
 from provision.core.documents import Passport, Verdict
 from provision.core.errors import IntegrityError, InvalidSpec, StaleLock, ToolMissing
-from provision.core.paths import LOCK, Folders
+from provision.core.file_locks import exclusive_lock
+from provision.core.paths import LOCK, Folders, make_private_directory
 from provision.core.types import BuildResult, Image, Kernel, Lock, Prefix, SmokeResult
 from provision.environment import passport as passports
 from provision.environment import prefix as prefixes
@@ -24,6 +26,8 @@ from provision_runtime.report.model import succeeded
 
 if TYPE_CHECKING:
     from provision.workflow.plan import Plan
+
+LOCK_FILE = ".lock"
 
 
 def read_passport(folders: Folders, name: str) -> Passport:
@@ -44,10 +48,15 @@ def judged_passport(folders: Folders, name: str) -> Passport:
     """The passport; with `outdated`, and for each verdict `elsewhere`, empty if it is of this
     machine as it is now."""
     passport = read_passport(folders, name)
-    smoke: dict[str, Verdict] = {}
-    for target, verdict in passport["smoke"].items():
-        smoke[target] = {**verdict, "elsewhere": passports.elsewhere(verdict, host.identity())}
-    return {**passport, "smoke": smoke, "outdated": outdated(folders, passport)}
+
+    def judged(verdict: Verdict) -> Verdict:
+        return {**verdict, "elsewhere": passports.elsewhere(verdict, host.identity())}
+
+    result: Passport = {**passport, "outdated": outdated(folders, passport)}
+    result["smoke"] = {target: judged(verdict) for target, verdict in passport["smoke"].items()}
+    if "smoke_elsewhere" in passport:
+        result["smoke_elsewhere"] = [judged(verdict) for verdict in passport["smoke_elsewhere"]]
+    return result
 
 
 def outdated(folders: Folders, passport: Passport) -> str:
@@ -112,7 +121,6 @@ def write_passport(
 
     Verdicts of another lock are dropped. A damaged passport proves nothing and is replaced.
     """
-    previous = _find_undamaged(context, plan.name)
     index_settings = None
     if is_new_lock:
         # Asking pip for its settings takes 0.2 s, which an environment without wheels can save.
@@ -129,11 +137,22 @@ def write_passport(
         smoke=tuple(smoke),
         index_settings=index_settings,
     )
-    composed = passports.compose(result, plan.spec_content, previous)
-    passport = passports.stamp(composed, previous)
-    if passport is not None:
-        _write(context, passport)
+    with _locked(context, plan.name):
+        previous = _find_undamaged(context, plan.name)
+        composed = passports.compose(result, plan.spec_content, previous)
+        passport = passports.stamp(composed, previous)
+        if passport is not None:
+            _write(context, passport)
     return result
+
+
+@contextlib.contextmanager
+def _locked(context: Context, name: str) -> Iterator[None]:
+    """Several machines with one home may write verdicts at the same time."""
+    folder = context.folders.passport(name)
+    make_private_directory(folder)
+    with exclusive_lock(folder / LOCK_FILE):
+        yield
 
 
 def _find_undamaged(context: Context, name: str) -> Passport | None:
@@ -166,14 +185,16 @@ def record_smoke(
     context: Context, plan: Plan, prefix: Prefix, results: Sequence[SmokeResult]
 ) -> None:
     """Add verdicts to the passport of a prefix."""
-    passport = _passport_of(context, plan, prefix)
-    if passport is None:
-        context.progress.warn(
-            f"the verdicts are not recorded: {prefix.path} is of another lock than {plan.folder / LOCK}"
-        )
-        return
     runtime = runtime_package.installed(prefix.path)
-    _write(context, passports.with_smoke(passport, results, runtime))
+    _passport_of(context, plan, prefix)
+    with _locked(context, plan.name):
+        passport = _find_undamaged(context, plan.name)
+        if passport is not None and passport["lock"]["sha256"] == prefix.lock_sha256:
+            _write(context, passports.with_smoke(passport, results, runtime))
+            return
+    context.progress.warn(
+        f"the verdicts are not recorded: {prefix.path} is of another lock than {plan.folder / LOCK}"
+    )
 
 
 def record_smoke_over_nodes(

@@ -20,6 +20,7 @@ from provision.core import prefix_registry, settings
 from provision.core.container import brief_reference
 from provision.core.errors import IntegrityError, StaleLock
 from provision.core.package_names import package_name
+from provision.core.project import project_title
 from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.core.types import Lock, LockedPackage, Manager, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
@@ -118,6 +119,10 @@ class Plan:
     @property
     def name(self) -> str:
         return self.resolution.spec.name
+
+    @property
+    def kernel_title(self) -> str:
+        return kernel.display_name(self.resolution, project_title(self.folder.parent))
 
     @property
     def smoke_request(self) -> SmokeRequest:
@@ -317,7 +322,7 @@ class Plan:
             if not self.resolution.spec.jupyter:
                 reason = "--no-jupyter"
             return PlanStep(stage="kernel", action="skip", detail=reason)
-        title = kernel.display_name(self.resolution)
+        title = self.kernel_title
         if reusable is not None and kernel.is_current(reusable, title):
             return PlanStep(stage="kernel", action="keep", detail=f"{title!r} is registered")
         condition = " if the smoke test passes" if self.request.smoke else ""

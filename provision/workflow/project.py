@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,3 +168,13 @@ def owners(folders: Folders, name: str) -> list[Path]:
             is_unsorted = project.project == Path() and not present.pack
             found.add(Path(present.folder).parent if is_unsorted else project.envs)
     return sorted(found)
+
+
+def other_projects(folders: Folders, name: str) -> str:
+    """A sentence with the other projects that have an environment of that name installed, and a
+    space; empty if there is none."""
+    found = [envs for envs in owners(folders, name) if envs != folders.envs]
+    if not found:
+        return ""
+    commands = " or ".join(f"--envs {shlex.quote(str(envs))}" for envs in found)
+    return f"Another project has it: {commands} names that. "

@@ -192,7 +192,7 @@ def _kernel_stage(
         return None
     kernel, _ = stages.run(
         "kernel",
-        lambda: ensure_kernel(prefix, kernels.display_name(plan.resolution)),
+        lambda: ensure_kernel(prefix, plan.kernel_title),
         lambda result: (_made_or_kept(result[1]), result[0].display_name),
     )
     return kernel

@@ -285,10 +285,10 @@ def _require_success(results: Sequence[SmokeResult]) -> None:
 
 def _update_kernel(plan: Plan, prefix: Prefix) -> Kernel | None:
     """The kernel, if this environment has one; one that cannot start any more is removed."""
-    if all(kernel.name != plan.name for kernel in kernels.list_kernels()):
+    if all(kernel.prefix != prefix.path for kernel in kernels.list_kernels()):
         return None
     if not kernels.has_launcher(prefix):
         kernels.remove_kernel_of(prefix)
         return None
-    kernel, _ = ensure_kernel(prefix, kernels.display_name(plan.resolution))
+    kernel, _ = ensure_kernel(prefix, plan.kernel_title)
     return kernel

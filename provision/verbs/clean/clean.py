@@ -20,7 +20,7 @@ from provision.core.atomic import backup_path, remove_tree, staging_path
 from provision.core.disk_usage import DiskUsage
 from provision.core.errors import InUse
 from provision.core.file_locks import environment_lock, lock_files, open_lock_file, try_lock
-from provision.core.paths import LOCK, SPEC
+from provision.core.paths import LOCK, SPEC, Folders
 from provision.environment import kernel as kernels
 from provision.environment import marker
 from provision.environment import prefix as prefixes
@@ -95,8 +95,19 @@ def _unused(context: Context, item: Removable) -> Iterator[None]:
     if not item.name:
         yield
         return
-    with environment_lock(context.folders, item.name, context.progress, wait=False):
+    folders = _folders_of(context.folders, item)
+    with environment_lock(folders, item.name, context.progress, wait=False):
         yield
+
+
+def _folders_of(folders: Folders, item: Removable) -> Folders:
+    """Those of the project that it belongs to."""
+    for project in prefix_registry.all_projects(folders):
+        if project.project != Path() and item.path.is_relative_to(project.project_data):
+            return project
+        if prefix_registry.list_prefixes(project).get(item.name) == item.path:
+            return project
+    return prefix_registry.unsorted(folders)
 
 
 def _refuse_while_building(context: Context) -> None:
@@ -114,12 +125,13 @@ def _remove(context: Context, item: Removable) -> None:
     if item.kind == "image":
         remove_image(item.path)
     elif item.kind == "environment":
+        folders = _folders_of(context.folders, item)
         prefix = prefixes.find(item.name, item.path)
         if prefix is not None:
             kernels.remove_kernel_of(prefix)
             prefixes.remove(prefix.path)
-        prefix_registry.forget_prefix(context.folders, item.name)
-        remove_tree(context.folders.passport(item.name))
+        prefix_registry.forget_prefix(folders, item.name)
+        remove_tree(folders.passport(item.name))
     else:
         shutil.rmtree(item.path, ignore_errors=True)
 
@@ -127,38 +139,47 @@ def _remove(context: Context, item: Removable) -> None:
 def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
     """Environment's name (or "") and path of everything that can go, by kind."""
     folders = context.folders
-    abandoned = _abandoned_environments(context)
-    used = set(prefix_registry.list_prefixes(folders)) - set(abandoned)
-    for file in (SPEC, LOCK):
-        used.update(path.parent.name for path in folders.envs.glob(f"*/{file}"))
-    unused_images = {name: folders.images / name for name in _image_names(folders.images) - used}
     caches = (folders.packages, folders.byte_code, folders.pulled, folders.unchanged)
     kernels_without_prefix = []
     for kernel in kernels.list_kernels():
         if not kernel.prefix.exists():
             kernels_without_prefix.append((kernel.name, kernel.path))
+    candidates: dict[Kind, list[tuple[str, Path]]] = {kind: [] for kind in KINDS}
+    candidates["cache"] = [("", path) for path in caches if path.exists()]
+    candidates["temporary"] = [("", path) for path in tempdirs.list_abandoned()]
+    candidates["kernel"] = kernels_without_prefix
+    for project in prefix_registry.all_projects(folders):
+        for kind, paths in _products(project).items():
+            candidates[kind] += paths
+    return candidates
+
+
+def _products(folders: Folders) -> dict[Kind, list[tuple[str, Path]]]:
+    """The same of one project."""
+    abandoned = _abandoned_environments(folders)
+    used = set(prefix_registry.list_prefixes(folders)) - set(abandoned)
+    for file in (SPEC, LOCK):
+        used.update(path.parent.name for path in folders.envs.glob(f"*/{file}"))
+    unused_images = {name: folders.images / name for name in _image_names(folders.images) - used}
     return {
-        "cache": [("", path) for path in caches if path.exists()],
         "unfinished": _unfinished(folders.prefixes),
-        "temporary": [("", path) for path in tempdirs.list_abandoned()],
         "environment": sorted(abandoned.items()),
         "image": [
             *sorted(unused_images.items()),
             *_unused_folders(folders.packed, used, f"*/{VERSION_FILE}"),
         ],
         "pack": _unused_folders(folders.packs, used, "*-????????????.json"),
-        "smoke": _unused_folders(folders.project_data / "smoke", used, "*/report.json"),
-        "kernel": kernels_without_prefix,
+        "smoke": _unused_folders(folders.project_data / "smoke", used, "*/**/report.json"),
     }
 
 
-def _abandoned_environments(context: Context) -> dict[str, Path]:
+def _abandoned_environments(folders: Folders) -> dict[str, Path]:
     """Prefixes whose folder in envs was deleted.
 
     Not if the envs folder itself is missing: it may be on a disk that is not mounted now.
     """
     abandoned = {}
-    for name, path in prefix_registry.list_prefixes(context.folders).items():
+    for name, path in prefix_registry.list_prefixes(folders).items():
         described = marker.read(path)
         if described is None or described.name != name:
             continue

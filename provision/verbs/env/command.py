@@ -68,18 +68,23 @@ def create(
 
 
 @env.command("list")
+@click.option("--all", "every", is_flag=True, help="List those of all your projects.")
 @verb
-def list_(console: Console, envs: Path | None) -> None:
-    """List environments: state, size, age, image, kernel, smoke verdicts.
+def list_(console: Console, envs: Path | None, every: bool) -> None:
+    """List this project's environments: state, size, age, image, kernel, smoke verdicts.
 
     The state is `current`; `differs` (packages were changed by hand); `stale` (the lock or spec.yml
     is newer than what is installed); `damaged`; `no lock`; or `not installed`.
     """
     from provision.cli.console import output_width
-    from provision.cli.text import environment_lines
-    from provision.workflow.environments import environments
+    from provision.cli.text import environment_lines, home_path
+    from provision.core.project import project_root
+    from provision.workflow.environments import environments, environments_of_all
 
-    listed = environments(context_of(console, envs))
+    context = context_of(console, envs)
+    listed = environments_of_all(context) if every else environments(context)
+    if not every:
+        console.info(f"project {home_path(project_root(context.folders.envs))}")
     lines = environment_lines(listed, width=output_width())
     console.result("env-list", {"environments": listed}, lines)
 

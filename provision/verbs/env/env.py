@@ -14,6 +14,7 @@ from provision.core.atomic import remove_tree
 from provision.core.errors import ToolMissing
 from provision.core.file_locks import environment_lock
 from provision.core.similar_names import did_you_mean
+from provision.core.types import Kernel
 from provision.environment import drift as drifts
 from provision.environment import kernel as kernels
 from provision.environment import marker
@@ -53,10 +54,11 @@ def products(context: Context, name: str) -> list[Product]:
     specs.check_name(name)
     folders = context.folders
     listed = []
-    for path in _prefixes(context, name):
+    installed = _prefixes(context, name)
+    for path in installed:
         listed.append(_product("prefix", path))
     for kernel in kernels.list_kernels():
-        if kernel.name == name:
+        if kernel.prefix in installed or _is_orphan(kernel, name):
             listed.append(Product(kind="kernel", what=str(kernel.path)))
     layout = folders.images / name
     if layout.exists():
@@ -76,6 +78,11 @@ def products(context: Context, name: str) -> list[Product]:
             advice=f"{did_you_mean(name, rows)}Environments: {', '.join(rows) or 'none'}.",
         )
     return listed
+
+
+def _is_orphan(kernel: Kernel, name: str) -> bool:
+    """Whether the kernel of that name starts a prefix that does not exist any more."""
+    return kernel.name == name and not kernel.prefix.exists()
 
 
 def _product(
@@ -114,9 +121,10 @@ def remove(
         if not confirm(listed):
             return []
         with reported_steps(context.progress) as steps:
-            if any(product.kind == "kernel" for product in listed):
-                kernels.remove(name)
-                steps.append("removed the kernel")
+            for product in listed:
+                if product.kind == "kernel":
+                    remove_tree(Path(product.what))
+                    steps.append("removed the kernel")
             for path in _prefixes(context, name):
                 _warn_of_link(context, path)
                 prefixes.remove(path)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from provision.verbs.env.env import Product
     from provision.verbs.env.show import EnvironmentDetails
 
+ALL_MACHINES = 1000
+
 
 def details_lines(
     details: EnvironmentDetails, *, width: int | None, sources: bool, now: float | None = None
@@ -31,7 +33,7 @@ def details_lines(
     now = time.time() if now is None else now
     state = f"{summary.state}: {summary.reason}" if summary.reason else summary.state
     build = ", ".join(f"{key} {value}" for key, value in details.build.items())
-    facts = [("state", state), ("build", build)]
+    facts = [("project", home_path(summary.project)), ("state", state), ("build", build)]
     request = ", ".join(f"{key} {plain_value(value)}" for key, value in details.request.items())
     facts.append(("request", request))
     facts.append(("folder", home_path(details.folder)))
@@ -46,7 +48,7 @@ def details_lines(
         facts.append(("image", image + stale))
     if details.kernel:
         facts.append(("kernel", details.kernel))
-    facts.append(("smoke", short_verdict(summary, now) or "not tested"))
+    facts.append(("smoke", short_verdict(summary, now, machines=ALL_MACHINES) or "not tested"))
     lines = [summary.name, *fact_lines(facts, width), ""]
     if details.requirements:
         lines += _requirement_lines(details, width=width, sources=sources)

@@ -300,14 +300,13 @@ def _is_tested_here(run: JoinRun, prefix: Prefix) -> bool:
     passport = passports.find(run.context.folders, prefix.name)
     if passport is None or passport["prefix"]["path"] != str(prefix.path):
         return False
-    verdict = passport["smoke"].get("prefix")
-    if verdict is None or passports.elsewhere(verdict, host.identity()):
-        return False
-    if verdict.get("lock_sha256") != prefix.lock_sha256:
-        return False
-    return verdict["verdict"] == model.PASS or (
-        verdict["verdict"] == model.WARN and not _is_strict(run)
-    )
+    for target, verdict in passports.verdicts(passport):
+        if target != "prefix" or verdict.get("lock_sha256") != prefix.lock_sha256:
+            continue
+        if not passports.elsewhere(verdict, host.identity()):
+            is_warning = verdict["verdict"] == model.WARN
+            return verdict["verdict"] == model.PASS or (is_warning and not _is_strict(run))
+    return False
 
 
 def _passed(run: JoinRun, test: str, prefix: Prefix, report: Path) -> None:

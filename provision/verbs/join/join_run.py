@@ -13,9 +13,9 @@ from provision.core import settings
 from provision.core.errors import ProvisionError
 from provision.core.mirrors import merge_settings, parse_mirror
 from provision.core.paths import Folders, default_folders
+from provision.core.project import project_folder
 from provision.core.system_errors import from_system
 from provision.core.types import Progress
-from provision.environment import kernel as kernels
 from provision.verbs.join import settings_text
 from provision.verbs.join.steps import Note, unsettled
 from provision.workflow.context import Context, mirrors_of
@@ -66,11 +66,13 @@ class JoinRun:
     def _folders(self) -> Folders:
         folders = default_folders(self.lab.envs)
         data, cache = self.named_folder("data"), self.named_folder("cache")
+        data_path = data[0] if data else folders.data
         return dataclasses.replace(
             folders,
-            data=data[0] if data else folders.data,
+            data=data_path,
             cache=cache[0] if cache else folders.cache,
             templates=self.lab.folder / "templates",
+            project=project_folder(data_path, folders.envs),
         )
 
     def named_folder(self, key: str) -> tuple[Path, str] | None:
@@ -106,7 +108,7 @@ class JoinRun:
         return self._plans[environment.name]
 
     def kernel_name(self, environment: LabEnvironment) -> str:
-        return kernels.display_name(self.plan(environment).resolution)
+        return self.plan(environment).kernel_title
 
     def settings_text(self) -> str:
         """The settings that the lab gives its member."""

@@ -44,7 +44,9 @@ def passport_lines(
     if warnings:
         lines.append("")
     lines += [*_products(passport, width, full=sources), ""]
-    for location, result in passport["smoke"].items():
+    others = passport.get("smoke_elsewhere", ())
+    rows = [*passport["smoke"].items(), *((result["target"], result) for result in others)]
+    for location, result in rows:
         host = result["measured_on"]["host"]
         where = result.get("elsewhere", f"on {host}") or f"here ({host})"
         started_at = result["report"].get("started_at") or "at an unknown time"

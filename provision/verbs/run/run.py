@@ -17,6 +17,7 @@ from provision.core.paths import Folders
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Prefix
 from provision.environment import activation, marker
+from provision.workflow.project import other_projects
 from provision.workflow.trust import require_trusted_prefix
 
 
@@ -44,7 +45,7 @@ def find_prefix(folders: Folders, name: str, path: Path | None = None) -> Prefix
             advice = f"`provision env create {name}` installs it. "
         raise ToolMissing(
             f"Environment `{name}` is not installed on this machine.",
-            advice=f"{advice}Installed: {', '.join(prefixes) or 'none'}.",
+            advice=f"{advice}{other_projects(folders, name)}Installed: {', '.join(prefixes) or 'none'}.",
         )
     if not prefix.python.exists():
         raise IntegrityError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.text import environment_lines, fact_lines, home_path, short_size
+from provision.core.project import project_root
 
 if TYPE_CHECKING:
     from provision.verbs.status.status import MachineStatus
@@ -44,6 +45,6 @@ def status_lines(
     commands = [
         f"  provision {NEXT_COMMANDS[environment.state].format(name=environment.name)}"
         for environment in status.environments
-        if environment.state in NEXT_COMMANDS
+        if environment.state in NEXT_COMMANDS and environment.project == project_root(status.envs)
     ]
     return [*lines, "", "next:", *commands] if commands else lines

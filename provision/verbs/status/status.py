@@ -13,7 +13,7 @@ from provision.core import disk_usage, host
 from provision.core.paths import nearest_existing
 from provision.core.types import HostGpus
 from provision.workflow.context import Context
-from provision.workflow.environments import Environment, environments
+from provision.workflow.environments import Environment, environments_of_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def machine_status(context: Context) -> MachineStatus:
         no_engine=no_engine,
         data=_data_disk(context.folders.data),
         envs=context.folders.envs,
-        environments=tuple(environments(context)),
+        environments=tuple(environments_of_all(context)),
         packs_size=disk_usage.measure(context.folders.packs).size,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,9 +63,13 @@ def smoke_in(
     Its files stay, so that a finding can be examined.
     """
     request = plan.smoke_request
-    folder = context.folders.smoke(plan.name)
+    # Machines that share a home may test at the same time, and each has baselines of its own.
+    folder = context.folders.smoke(plan.name) / platform.node()
     out = (request.out.absolute() if request.out else folder) / target
     baseline = folder / f"baseline-{target}.json"
+    former = folder.parent / baseline.name  # of an earlier provision
+    if request.baseline == "compare" and not baseline.is_file() and former.is_file():
+        baseline = former
     make_private_directory(folder)
     if request.out is None:
         shutil.rmtree(out, ignore_errors=True)  # of an earlier test, perhaps a killed one
