@@ -40,6 +40,7 @@ WITHOUT = ("nodes check",)
 CHANGES = (*REQUESTS, "add", "remove", "update", "env create")
 # Options of a request that describe another environment, or name all.
 INSTEAD = ("torch", "every")
+HELP = {"-h", "--help"}
 FOLDERS, NOTES = "provision.folders", "provision.notes"
 
 
@@ -68,9 +69,9 @@ def with_name(
     if isinstance(command, WordsBeforeOptions):
         head, has_separator = command.leading_words(context, args)
     values, _, _ = command.make_parser(context).parse_args(list(head))
-    if values.get("help"):
+    if not HELP.isdisjoint(head):
         return args
-    envs = values.get("envs") or shared_value(context, "envs")
+    envs = Path(values["envs"]) if values.get("envs") else shared_value(context, "envs")
     try:
         folders = project_folders(context, envs)
         words = _Words(
@@ -162,15 +163,16 @@ class _Words:
         project's settings name one that does not exist."""
         from provision.workflow.context import existing_environments  # takes long to import
 
-        settings = settings_of(self.folders.envs)
-        if settings is not None and settings.default:
-            if settings.default not in names:
-                raise click.UsageError(
-                    f'{settings.file} says `default = "{settings.default}"`, and there is no such '
-                    f"environment. {existing_environments(self.folders.envs, settings.default)}",
-                    self.context,
-                )
-            return settings.default
+        file, settings = settings_of(self.folders.envs) or (None, {})
+        default = settings.get("default")
+        if default and default not in names:
+            raise click.UsageError(
+                f'{file} says `default = "{default}"`, and there is no such environment. '
+                f"{existing_environments(self.folders.envs, default)}",
+                self.context,
+            )
+        if default:
+            return default
         return names[0] if len(names) == 1 else None
 
     def _is_installed(self, names: Sequence[str]) -> bool:
@@ -225,7 +227,7 @@ class _Words:
         if kind in ("package", "packages"):
             return word in locked_packages(self.folders.envs / str(default))
         if kind == "folder":
-            return os.path.isdir(word)
+            return Path(word).is_dir()
         if kind == "command":
             programs = prefix_path(self.folders, str(default)) / "bin"
             return shutil.which(word, path=f"{programs}:{os.environ.get('PATH', '')}") is not None

@@ -14,7 +14,7 @@ from provision.core.atomic import atomic_write
 from provision.core.file_locks import exclusive_lock
 from provision.core.json_text import parse_json
 from provision.core.paths import Folders, make_private_directory
-from provision.core.project import PROJECTS, RECORD, ProjectRecord, read_record, recorded_projects
+from provision.core.project import PROJECTS, RECORD, recorded_projects
 
 LOCATIONS = "elsewhere.json"
 LOCK = "elsewhere.lock"
@@ -30,11 +30,9 @@ def projects_lock(folders: Folders) -> Iterator[None]:
 
 def record_project(folders: Folders) -> None:
     """Record whose products the project's folder has, so that they are found when it moves."""
-    path = folders.project_data / RECORD
-    envs = Path(os.path.realpath(folders.envs))
-    if folders.project != Path() and read_record(path) != envs:
-        record = ProjectRecord(envs=str(envs))
-        atomic_write(path, json.dumps(dataclasses.asdict(record)) + "\n")
+    envs, recorded = Path(os.path.realpath(folders.envs)), recorded_projects(folders.data)
+    if folders.project != Path() and recorded.get(folders.project) != envs:
+        atomic_write(folders.project_data / RECORD, os.fsencode(envs))
 
 
 def unsorted(folders: Folders) -> Folders:

@@ -7,92 +7,60 @@ have an environment of the same name.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from provision.core.errors import InvalidSpec
-from provision.core.records import parse_record
+from provision.core.schema import schema_error
 
 ENVS = "envs"
 FILE, PYPROJECT, TABLE = "provision.toml", "pyproject.toml", "provision"
-KEYS = ("default", "envs")
-# Below the data folder: a folder for each project, with a record of whose it is.
-PROJECTS, RECORD = "projects", "project.json"
+# Below the data folder: a folder for each project, with the path of its environments in a file.
+PROJECTS, RECORD = "projects", "project"
+LAB_CLONE = "repository"  # where `provision join` clones a lab, in a folder with its name
 TITLE_LENGTH = 24
-# Where `provision join` clones a lab: labs/NAME-HASH/repository.
-LABS, LAB_CLONE = "labs", "repository"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProjectSettings:
-    """What provision.toml or pyproject.toml says. default: the environment that is meant where a
-    command names none. envs: the folder of the environments, from the file's."""
+class ProjectSettings(TypedDict, total=False):
+    """project.schema.json."""
 
-    file: Path
-    default: str = ""
-    envs: str = ENVS
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProjectRecord:
-    """envs: the folder of the project's environments."""
-
+    default: str
     envs: str
 
 
-def read_settings(folder: Path) -> ProjectSettings | None:
-    """The settings in a folder's provision.toml, else in its pyproject.toml. Raises InvalidSpec."""
+def read_settings(folder: Path) -> tuple[Path, ProjectSettings] | None:
+    """The provision.toml of a folder, else its pyproject.toml, and what it says. Raises
+    InvalidSpec."""
     for name in (FILE, PYPROJECT):
         path = folder / name
-        try:
-            text = path.read_bytes()
-        except OSError:
+        if not os.access(path, os.R_OK) or (name == PYPROJECT and TABLE not in _text(path)):
             continue
-        if name == FILE or TABLE.encode() in text:
-            content = _parse(path, text)
-            table = content if name == FILE else content.get("tool", {}).get(TABLE)
-            if table is not None:
-                return _settings(path, table)
+        try:
+            import tomllib
+        except ModuleNotFoundError:  # Python 3.10
+            import tomli as tomllib
+        try:
+            content = tomllib.loads(_text(path))
+        except ValueError as error:
+            raise InvalidSpec(f"{path} is not TOML: {error}.", advice="Correct it.") from error
+        if name == PYPROJECT:
+            content = content.get("tool", {}).get(TABLE)
+        if content is None:
+            continue
+        problem = schema_error(content, "project")
+        if problem is not None:
+            raise InvalidSpec(
+                f"{path}: {problem}.", advice='Its keys: default = "NAME", and envs = "FOLDER".'
+            )
+        return path, ProjectSettings(**content)
     return None
 
 
-def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
-    try:
-        return tomllib.loads(text.decode())
-    except ValueError as error:
-        raise InvalidSpec(f"{path} is not TOML: {error}.", advice="Correct it.") from error
-
-
-def _settings(path: Path, table: object) -> ProjectSettings:
-    where = path if path.name == FILE else f"{path}, [tool.{TABLE}]"
-    if not isinstance(table, dict):
-        raise InvalidSpec(f"{where}: it is not a table.", advice=f'Write `default = "dev"` in it.')
-    for key, value in table.items():
-        if key not in KEYS:
-            raise InvalidSpec(
-                f"{where}: there is no key `{key}`.", advice=f"Its keys: {', '.join(KEYS)}."
-            )
-        if not isinstance(value, str) or not value:
-            raise InvalidSpec(
-                f"{where}: `{key}` is not a text.", advice=f'Write `{key} = "..."`, for instance.'
-            )
-    settings = ProjectSettings(file=path, **table)
-    if Path(settings.envs).is_absolute() or ".." in Path(settings.envs).parts:
-        raise InvalidSpec(
-            f"{where}: `envs` names a folder that is not below {path.parent}.",
-            advice=f'Write `envs = "{ENVS}"`, for instance; --envs and PROVISION_ENVS name others.',
-        )
-    return settings
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="surrogateescape")
 
 
 def has_environments(envs: Path) -> bool:
@@ -108,22 +76,22 @@ def find_envs(start: Path) -> Path | None:
     """
     owners = {0, os.getuid(), start.stat().st_uid}
     for folder in (start, *start.parents):
-        settings = read_settings(folder)
-        envs = folder / (settings.envs if settings else ENVS)
-        mark = settings.file if settings else envs
-        if not (settings or has_environments(envs) or (folder == start and envs.exists())):
-            continue
-        if folder == start or mark.stat().st_uid in owners:
+        found = read_settings(folder)
+        mark, settings = found or (folder / ENVS, ProjectSettings())
+        envs = folder / settings.get("envs", ENVS)
+        if folder == start and (found or envs.exists()):
+            return envs
+        if (found or has_environments(envs)) and mark.stat().st_uid in owners:
             return envs
     return None
 
 
-def settings_of(envs: Path) -> ProjectSettings | None:
-    """The settings of the project with these environments. Raises InvalidSpec."""
+def settings_of(envs: Path) -> tuple[Path, ProjectSettings] | None:
+    """The settings of the project with these environments, and their file. Raises InvalidSpec."""
     for folder in envs.parents:
-        settings = read_settings(folder)
-        if settings is not None:
-            return settings if folder / settings.envs == envs else None
+        found = read_settings(folder)
+        if found is not None:
+            return found if folder / found[1].get("envs", ENVS) == envs else None
     return None
 
 
@@ -133,30 +101,15 @@ def project_root(envs: Path) -> Path:
 
 
 def project_title(envs: Path) -> str:
-    """A project's name in a title: its folder's, or, of a lab that was joined, the lab's."""
+    """A project's name in a title."""
     root = project_root(envs)
-    lab = root.parent
-    if root.name == LAB_CLONE and lab.parent.name == LABS:
-        return lab.name.rpartition("-")[0]
-    return root.name
+    return root.parent.name if root.name == LAB_CLONE else root.name
 
 
 def recorded_projects(data: Path) -> dict[Path, Path]:
     """The folders of environments of all projects that have products, by their folder below `data`."""
-    recorded = {}
-    for path in sorted((data / PROJECTS).glob(f"*/{RECORD}")):
-        envs = read_record(path)
-        if envs is not None:
-            recorded[path.parent.relative_to(data)] = envs
-    return recorded
-
-
-def read_record(path: Path) -> Path | None:
-    """The folder of environments that a project's record names."""
-    try:
-        return Path(parse_record(ProjectRecord, path.read_bytes()).envs)
-    except (OSError, ValueError):
-        return None
+    records = sorted((data / PROJECTS).glob(f"*/{RECORD}"))
+    return {path.parent.relative_to(data): Path(_text(path)) for path in records}
 
 
 def project_folder(data: Path, envs: Path) -> Path:
@@ -166,20 +119,13 @@ def project_folder(data: Path, envs: Path) -> Path:
     and this user may not move them.
     """
     envs = Path(os.path.realpath(envs))
+    for folder, recorded_envs in recorded_projects(data).items():
+        if recorded_envs == envs:
+            return folder
+    if data.exists() and not os.access(data, os.W_OK):
+        return Path()
     title = re.sub(r"[^A-Za-z0-9._-]+", "-", project_title(envs))[:TITLE_LENGTH].strip("-.")
     key = hashlib.sha256(os.fsencode(envs)).hexdigest()[:8]
     folder = Path(PROJECTS, f"{title or 'root'}-{key}")
-    if read_record(data / folder / RECORD) == envs:
-        return folder
-    recorded = recorded_projects(data)
-    for other, recorded_envs in recorded.items():
-        if recorded_envs == envs:
-            return other
-    if data.exists() and not os.access(data, os.W_OK):
-        return Path()
-    # The project that was here before moved away, and its products stay where they are.
-    number = 2
-    while folder in recorded:
-        folder = Path(PROJECTS, f"{title}-{key}-{number}")
-        number += 1
-    return folder
+    # The products of a project that was here and moved away stay where they are.
+    return folder.with_name(f"{folder.name}-new") if (data / folder / RECORD).exists() else folder

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from provision.core import prefix_registry
 from provision.core.paths import LOCK, Folders, make_private_directory
-from provision.core.project import RECORD, read_record, recorded_projects
+from provision.core.project import recorded_projects
 from provision.environment import marker
 
 # Of an environment, below the data folder. `.{}.engine.json`: see image/engine_record.py.
@@ -42,42 +42,36 @@ def settle(folders: Folders) -> tuple[Folders, list[str]]:
     notes: list[str] = []
     if folders.project == Path():
         return folders, notes
-    if read_record(folders.project_data / RECORD) is None:
-        moved = _moved_project(folders)
-        if moved is not None:
-            folders, former = moved
-            notes.append(f"this project was {former}: its environments go on as they are")
-    names = sorted(_unsorted_names(folders))
-    if names:
-        taken = [name for name in names if _take_over(folders, name)]
-        if taken:
-            notes.append(
-                f"{', '.join(taken)}: kept by an earlier provision for all projects, from now on "
-                f"for this one, in {folders.project_data}"
-            )
+    recorded = recorded_projects(folders.data)
+    for project, envs in recorded.items() if folders.project not in recorded else ():
+        candidate = dataclasses.replace(folders, project=project)
+        if not envs.exists() and _is_of_same_lock(candidate) and _move(candidate, envs):
+            folders = candidate
+            notes.append(f"this project was {envs}: its environments go on as they are")
+            break
+    taken = [name for name in sorted(_unsorted_names(folders)) if _take_over(folders, name)]
+    if taken:
+        notes.append(
+            f"{', '.join(taken)}: kept by an earlier provision for all projects, from now on for "
+            f"this one, in {folders.project_data}"
+        )
     return folders, notes
 
 
-def _moved_project(folders: Folders) -> tuple[Folders, Path] | None:
-    """The products of the project whose folder is gone, and is this one now: an environment here has
-    the lock from which one of those was installed. With its former folder of environments."""
-    if not folders.envs.is_dir():
-        return None
-    for project, envs in recorded_projects(folders.data).items():
-        candidate = dataclasses.replace(folders, project=project)
-        if envs.exists() or not _is_of_same_lock(candidate):
-            continue
-        with contextlib.suppress(PermissionError), prefix_registry.projects_lock(folders):
-            if read_record(candidate.project_data / RECORD) != envs:
-                continue  # another process has just taken it over
-            for name, path in prefix_registry.list_prefixes(candidate).items():
-                present = marker.read(path)
-                if present is not None and present.folder == str(envs / name):
-                    described = str(folders.envs / name)
-                    marker.write(path, dataclasses.replace(present, folder=described))
-            prefix_registry.record_project(candidate)
-            return candidate, envs
-    return None
+def _move(folders: Folders, before: Path) -> bool:
+    """Record that a project's environments are no longer in `before`. Returns False where another
+    process was faster, or this user may not."""
+    with contextlib.suppress(PermissionError), prefix_registry.projects_lock(folders):
+        if recorded_projects(folders.data).get(folders.project) != before:
+            return False
+        for name, path in prefix_registry.list_prefixes(folders).items():
+            present = marker.read(path)
+            if present is not None and present.folder == str(before / name):
+                described = str(folders.envs / name)
+                marker.write(path, dataclasses.replace(present, folder=described))
+        prefix_registry.record_project(folders)
+        return True
+    return False
 
 
 def _is_of_same_lock(candidate: Folders) -> bool:

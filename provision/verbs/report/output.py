@@ -45,8 +45,8 @@ def passport_lines(
         lines.append("")
     lines += [*_products(passport, width, full=sources), ""]
     others = passport.get("smoke_elsewhere", ())
-    rows = [*passport["smoke"].items(), *((result["target"], result) for result in others)]
-    for location, result in rows:
+    tested = [*passport["smoke"].items(), *((result["target"], result) for result in others)]
+    for location, result in tested:
         host = result["measured_on"]["host"]
         where = result.get("elsewhere", f"on {host}") or f"here ({host})"
         started_at = result["report"].get("started_at") or "at an unknown time"

@@ -93,8 +93,8 @@ def test_leftovers_of_a_killed_add_do_not_block(jupyter: Path) -> None:
 def test_a_display_name_says_build_and_environment() -> None:
     cuda = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
     cpu = resolver.resolve(spec.combine({}, {"torch": "2.13", "cpu": True}, name="lab2"))
-    assert kernels.display_name(cuda) == "Python (torch 2.3, CUDA 12.1, lab)"
-    assert kernels.display_name(cpu) == "Python (torch 2.13, CPU, lab2)"
+    assert kernels.display_name(cuda, "repo") == "Python (torch 2.3, CUDA 12.1, repo/lab)"
+    assert kernels.display_name(cpu, "repo") == "Python (torch 2.13, CPU, repo/lab2)"
 
 
 def test_kernel_without_a_launcher_is_removed_alone(jupyter: Path, tmp_path: Path) -> None:

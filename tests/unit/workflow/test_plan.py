@@ -298,7 +298,7 @@ def test_a_finished_environment_keeps_prefix_and_kernel(
     runtime_package.install(prefix.path, runtime)
     assert would()["prefix"] == f"nothing: {prefix.path} matches the lock"
 
-    title = kernel.display_name(plan.resolution)
+    title = plan.kernel_title
     assert would()["kernel"] == f"register {title!r} if the smoke test passes"
     kernel.install(prefix, title)
     assert would()["kernel"] == f"nothing: {title!r} is registered"
