@@ -23,23 +23,17 @@ from provision.cli.shared_options import shared_value
 from provision.core.errors import ProvisionError
 from provision.core.paths import Folders, default_folders
 from provision.core.prefix_registry import list_prefixes, prefix_path
-from provision.core.project import (
-    FILE,
-    has_environments,
-    project_root,
-    recorded_projects,
-    settings_of,
-)
+from provision.core.project import FILE, has_environments, project_root, settings_of
 from provision.core.similar_names import did_you_mean
 from provision.workflow.project import owners, settle
 
-# These go without an environment of their own accord, or make one.
-REQUESTS = ("build", "lock", "render", "matrix explain")
-WITHOUT = ("nodes check",)
-# These change what is shared: in another project only where --envs names it.
-CHANGES = (*REQUESTS, "add", "remove", "update", "env create")
-# Options of a request that describe another environment, or name all.
+# These take a request instead of an environment, where an option makes or names one.
+REQUESTS = {"build", "lock", "render", "matrix explain"}
 INSTEAD = ("torch", "every")
+# `doctor` and `nodes check` go without an environment of their own accord.
+DOCTOR, WITHOUT = "doctor", "nodes check"
+# These change what is shared: in another project only where --envs names it.
+CHANGES = {*REQUESTS, "add", "remove", "update", "env create"}
 HELP = {"-h", "--help"}
 FOLDERS, NOTES = "provision.folders", "provision.notes"
 
@@ -61,185 +55,149 @@ def with_name(
     Raises click.UsageError where it cannot be decided what was left out.
     """
     parameter = environment_parameter(command, path)
-    if parameter is None or path in WITHOUT or context.resilient_parsing:
+    if parameter is None or path == WITHOUT or context.resilient_parsing:
         return args
-    head, has_separator = args, "--" in args
-    if has_separator:
-        head = args[: args.index("--")]
+    separator = "--" in args
     if isinstance(command, WordsBeforeOptions):
-        head, has_separator = command.leading_words(context, args)
-    values, _, _ = command.make_parser(context).parse_args(list(head))
-    if not HELP.isdisjoint(head):
+        words, separator = command.leading_words(context, args)
+    else:
+        words = args[: args.index("--")] if separator else args
+    if not HELP.isdisjoint(words):
         return args
+    values, _, _ = command.make_parser(context).parse_args(list(words))
     envs = Path(values["envs"]) if values.get("envs") else shared_value(context, "envs")
     try:
         folders = project_folders(context, envs)
-        words = _Words(
+        typed = _Typed(
             path=path,
             context=context,
             folders=folders,
-            rest=[p for p in command.params if isinstance(p, click.Argument) and p != parameter],
-            words=_typed(command, values),
             values=values,
-            has_separator=has_separator,
+            arguments=[p for p in command.params if isinstance(p, click.Argument)],
+            names=described_names(folders),
+            has_separator=separator,
         )
-        name = words.omitted_name(parameter)
+        name = typed.omitted_name()
     except (OSError, ProvisionError):  # the verb raises it too
         return args
     return args if name is None else [name, *args]
 
 
-def _typed(command: click.Command, values: Mapping[str, Any]) -> list[str]:
-    """The words of all arguments, in their order."""
-    words: list[str] = []
-    for parameter in command.params:
-        value = values.get(parameter.name or "")
-        if isinstance(parameter, click.Argument) and isinstance(value, (str, tuple)):
-            words += [value] if isinstance(value, str) else [w for w in value if w is not None]
-    return words
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Words:
-    """What was typed after a verb. rest: the arguments after NAME. words: before `--`. values: of
-    the options, by name."""
+class _Typed:
+    """What was typed after a verb. values: of its options and arguments, up to `--`. names: of the
+    project's environments."""
 
     path: str
     context: click.Context
     folders: Folders
-    rest: Sequence[click.Argument]
-    words: Sequence[str]
     values: Mapping[str, Any]
+    arguments: Sequence[click.Argument]
+    names: Sequence[str]
     has_separator: bool
 
-    def omitted_name(self, parameter: click.Argument) -> str | None:
+    def omitted_name(self) -> str | None:
         """The name to put in front; None if the words have it, or the verb goes without."""
-        names = described_names(self.folders)
-        if self.path == "doctor":
-            # Examines this machine, and the default environment where one is installed.
-            options = ("explain", "on", "prefix")
-            is_alone = not (self.words or any(map(self.values.get, options)))
-            return self._default(names) if is_alone and self._is_installed(names) else None
-        if not self.words:
-            if self.path in REQUESTS and (not names or any(map(self.values.get, INSTEAD))):
+        words: list[str] = []
+        for argument in self.arguments:
+            value = self.values.get(str(argument.name)) or ()
+            if isinstance(value, (str, tuple)):
+                words += [value] if isinstance(value, str) else value
+        if self.path == DOCTOR:
+            # Of this machine; with the default environment, where one is installed.
+            options = any(map(self.values.get, ("explain", "on", "prefix")))
+            default = None if words or options else self._default()
+            return default if default in list_prefixes(self.folders) else None
+        if not words:
+            is_request = self.path in REQUESTS
+            if is_request and (not self.names or any(map(self.values.get, INSTEAD))):
                 return None
-            return self._default(names) or self._refuse_without_default(names)
-        first = self.words[0]
-        if first in {*names, *list_prefixes(self.folders)}:
-            self._refuse_either(first, names)
+            return self._default() or self._refuse_to_choose()
+        first, rest = words[0], self.arguments[1:]
+        required = sum(argument.required for argument in rest)
+        if self.path == "add":
+            required = int(not (self.values.get("files") or self.values.get("editables")))
+        lacks = len(words) <= required
+        if first in {*self.names, *list_prefixes(self.folders)}:
+            if rest and len(words) == 1 and not self.has_separator:
+                self._refuse_either(first, lacks=lacks)
             return None
-        if self.values.get("prefix") or self.has_separator or self._is_of_other_project(first):
+        is_name = self.has_separator or self.values.get("prefix") or not rest
+        if is_name or (not lacks and (self._is_of_other_project(first) or not self.names)):
             return None
-        missing = self._required() - (len(self.words) - 1)
-        if parameter.nargs == -1:
-            missing = len(self.rest) - len(self.words) + 1
-        if not self.rest or (missing <= 0 and not names):
-            return None
-        default = self._default(names)
-        if default is None:
-            return self._refuse_without_default(names) if missing > 0 else None
-        if missing > 0 or self._fits(first, default):
+        default = self._default() or (self._refuse_to_choose() if lacks else None)
+        if default is None or lacks or self._fits(first, default):
             return default
-        if self.rest[0].nargs != -1:
+        if rest[0].nargs != -1:
             return None
-        question = did_you_mean(first, names)
+        question = did_you_mean(first, self.names)
         if question:
             meant = question.split("`")[1]
-            self._refuse(
-                f"`{first}` is no environment. {question}",
-                [meant, *self.words[1:]],
-                [default, *self.words],
-            )
+            problem = f"`{first}` is no environment. {question}"
+            self._refuse(problem, [meant, *words[1:]], [default, *words])
         return default
 
-    def _required(self) -> int:
-        """How many words must follow NAME."""
-        if self.path == "add":
-            return int(not (self.values.get("files") or self.values.get("editables")))
-        return sum(parameter.required for parameter in self.rest)
-
-    def _default(self, names: Sequence[str]) -> str | None:
+    def _default(self) -> str | None:
         """The environment that is meant where none is named. Raises click.UsageError if the
         project's settings name one that does not exist."""
-        from provision.workflow.context import existing_environments  # takes long to import
-
         file, settings = settings_of(self.folders.envs) or (None, {})
         default = settings.get("default")
-        if default and default not in names:
+        if default and default not in self.names:
             raise click.UsageError(
-                f'{file} says `default = "{default}"`, and there is no such environment. '
-                f"{existing_environments(self.folders.envs, default)}",
+                f'{file} says `default = "{default}"`, and {self.folders.envs} has no such '
+                f"environment. {did_you_mean(default, self.names)}Environments: "
+                f"{', '.join(self.names) or 'none'}.",
                 self.context,
             )
-        if default:
-            return default
-        return names[0] if len(names) == 1 else None
+        return default or (self.names[0] if len(self.names) == 1 else None)
 
-    def _is_installed(self, names: Sequence[str]) -> bool:
-        return self._default(names) in list_prefixes(self.folders)
-
-    def _refuse_without_default(self, names: Sequence[str]) -> NoReturn:
+    def _refuse_to_choose(self) -> NoReturn:
         envs = self.folders.envs
-        if names:
-            problem = f"NAME is missing, and {envs} has several environments: {', '.join(names)}. "
-            problem += f'Name one; or write `default = "{names[0]}"` into '
-            problem += f"{project_root(envs) / FILE}, and NAME may be left out."
-        else:
+        problem = f"NAME is missing, and {envs} has no environment. `provision init` proposes one."
+        if self.names:
             problem = (
-                f"NAME is missing, and {envs} has no environment. `provision init` proposes one."
+                f"NAME is missing, and {envs} has several environments: {', '.join(self.names)}. "
+                f'Name one; or write `default = "{self.names[0]}"` into '
+                f"{project_root(envs) / FILE}, and NAME may be left out."
             )
-            roots = [
-                str(project_root(path)) for path in recorded_projects(self.folders.data).values()
-            ]
-            if roots:
-                problem += f" Projects of yours: {', '.join(sorted(roots))}."
         raise click.UsageError(problem, self.context)
 
-    def _refuse_either(self, first: str, names: Sequence[str]) -> None:
+    def _refuse_either(self, first: str, *, lacks: bool) -> None:
         """Refuse an environment's name that can also be what the verb does something with."""
-        default = self._default(names) if self.rest and len(self.words) == 1 else None
-        if self.has_separator or default in (None, first):
+        default = self._default()
+        if default in (None, first):
             return
-        if self._required() > 0:
-            what = (self.rest[0].metavar or self.rest[0].name or "").strip("[].").upper()
-            self._refuse(
-                f"`{first}` is an environment, and nothing follows it.",
-                [first, what],
-                [default, first],
-            )
-        elif self._fits(first, default):
-            self._refuse(
-                f"`{first}` is an environment, and {default} has it too.",
-                [first, "--"],
-                ["--", first],
-            )
+        if lacks:
+            what = str(self.arguments[1].metavar or self.arguments[1].name).strip("[].").upper()
+            problem = f"`{first}` is an environment, and nothing follows it."
+            self._refuse(problem, [first, what], [str(default), first])
+        if self._fits(first, str(default)):
+            problem = f"`{first}` is an environment, and {default} has it too."
+            self._refuse(problem, [first, "--"], ["--", first])
 
-    def _refuse(self, problem: str, *forms: Sequence[str | None]) -> NoReturn:
-        lines = [shlex.join(["provision", *self.path.split(), *map(str, form)]) for form in forms]
-        lines = [f"  {line}" for line in lines]
+    def _refuse(self, problem: str, *forms: Sequence[str]) -> NoReturn:
+        lines = [f"  provision {self.path} {shlex.join(form)}" for form in forms]
         raise click.UsageError(
             "\n".join([f"{problem.strip()} Write one of:", *lines]), self.context
         )
 
-    def _fits(self, word: str, default: str | None) -> bool:
+    def _fits(self, word: str, default: str) -> bool:
         """Whether a word certainly is what follows NAME, in the default environment."""
-        kind = self.rest[0].name
+        kind = self.arguments[1].name
         if kind in ("package", "packages"):
-            return word in locked_packages(self.folders.envs / str(default))
-        if kind == "folder":
-            return Path(word).is_dir()
+            return word in locked_packages(self.folders.envs / default)
         if kind == "command":
-            programs = prefix_path(self.folders, str(default)) / "bin"
+            programs = prefix_path(self.folders, default) / "bin"
             return shutil.which(word, path=f"{programs}:{os.environ.get('PATH', '')}") is not None
-        return False
+        return kind == "folder" and Path(word).is_dir()
 
     def _is_of_other_project(self, name: str) -> bool:
-        """Outside of projects, an installed environment is found wherever it is of: the command then
-        works in that project. Raises click.UsageError if there are several."""
+        """Whether an environment of that name is installed in other projects. Outside of projects,
+        the command then works in that one. Raises click.UsageError if there are several."""
+        projects = owners(self.folders, name)
         given = self.values.get("envs") or shared_value(self.context, "envs")
         if given or self.path in CHANGES or has_environments(self.folders.envs):
-            return False
-        projects = owners(self.folders, name)
+            return bool(projects)
         if len(projects) > 1:
             raise click.UsageError(
                 f"Several projects have an environment `{name}`: {', '.join(map(str, projects))}. "
@@ -248,6 +206,6 @@ class _Words:
             )
         for envs in projects:
             self.context.meta["provision.envs"] = envs
-            del self.context.meta[FOLDERS]
+            self.context.meta.pop(FOLDERS)
             self.context.meta[NOTES].append(f"{name} of the project {project_root(envs)}")
         return bool(projects)

@@ -169,6 +169,13 @@ def find(name: str, prefix: Path | None = None) -> Kernel:
     return kernels[name]
 
 
+def remove(name: str, prefix: Path | None = None) -> Path:
+    """Remove a kernel that provision created, see `find`; returns its former folder."""
+    path = find(name, prefix).path
+    shutil.rmtree(path)
+    return path
+
+
 def remove_kernel_of(prefix: Prefix) -> bool:
     """Remove this prefix's kernel. Returns whether there was one."""
     for kernel in list_kernels():

@@ -67,15 +67,12 @@ def list_(console: Console, envs: Path | None) -> None:
 @verb
 def remove(console: Console, name: str, envs: Path | None, dry_run: bool) -> None:
     """Remove a Jupyter kernel that provision registered."""
-    import shutil
-
     from provision.core.paths import default_folders
     from provision.core.prefix_registry import prefix_path
     from provision.environment import kernel as kernels
 
-    path = kernels.find(name, prefix_path(default_folders(envs), name)).path
-    if not dry_run:
-        shutil.rmtree(path)
+    prefix = prefix_path(default_folders(envs), name)
+    path = kernels.find(name, prefix).path if dry_run else kernels.remove(name, prefix)
     verb_form = "would remove" if dry_run else "removed"
     document = {"removed": path, "dry_run": dry_run}
     console.result("kernel-remove", document, f"{verb_form} {path}")

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from provision.cli.main import cli
+from provision.core.paths import default_folders
 from provision.core.similar_names import did_you_mean
 from tests.described_environments import described_environments
 
@@ -63,9 +64,9 @@ def test_verbs_ask_for_the_environment_that_is_meant(words: tuple[str, ...]) -> 
 
 
 def test_verbs_for_installed_environments_ask_for_one_of_them(folder: Path) -> None:
-    (folder / "data" / "prefixes" / "train").mkdir(parents=True)
+    (default_folders().prefixes / "train").mkdir(parents=True)
     assert "Did you mean `train`?" in invoke("run", "tran", "--", "true")[1]
-    (folder / "data" / "packs" / "train").mkdir(parents=True)
+    (default_folders().packs / "train").mkdir(parents=True)
     assert "Did you mean `train`?" in invoke("ship", "tran", "--on", "localhost")[1]
 
 

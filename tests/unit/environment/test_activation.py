@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from provision.cli.main import cli
 from provision.core.errors import IntegrityError, ToolMissing
-from provision.core.paths import Folders
+from provision.core.paths import Folders, default_folders
 from provision.core.types import Prefix
 from provision.environment import activation
 from provision.environment.marker import Marker
@@ -171,23 +171,27 @@ def test_missing_program_is_named(prefix: Prefix) -> None:
         ["lab", "--dry-run", "python", "-c", "x", "--json"],
         ["lab", "--dry-run", "--", "python", "-c", "x", "--json"],
         ["--dry-run", "lab", "python", "-c", "x", "--json"],
-        ["--dry-run", "--", "lab", "python", "-c", "x", "--json"],
-        ["--envs", "here", "lab", "--dry-run", "python", "-c", "x", "--json"],
+        ["--dry-run", "--", "python", "-c", "x", "--json"],
+        ["--envs", "envs", "lab", "--dry-run", "python", "-c", "x", "--json"],
     ],
 )
 def test_options_end_where_the_command_begins(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
 ) -> None:
-    path = tmp_path / "prefixes" / "lab"
+    (tmp_path / "envs" / "lab").mkdir(parents=True)
+    (tmp_path / "envs" / "lab" / "spec.yml").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
+    path = default_folders().prefixes / "lab"
     (path / "bin").mkdir(parents=True)
     (path / "bin" / "python").symlink_to(sys.executable)
     write_marker(path, Marker(name="lab", folder="x", lock_sha256="abc"))
-    monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
     result = CliRunner().invoke(cli, ["run", *arguments])
     assert result.output == "python -c x --json\n"
 
 
-def test_command_is_required() -> None:
+def test_command_is_required(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, ["run", "lab"])
     assert result.exit_code == 2
     assert "COMMAND" in result.output

@@ -243,6 +243,14 @@ NOW = 1_000_000.0
         ((verdict("prefix", "pass", "on gpu07", 3700),), "", "pass on gpu07, 1 hour ago"),
         ((verdict("prefix", "pass", "on gpu07", -9),), "", "pass on gpu07, just now"),
         ((verdict("prefix", "pass", "on gpu07"),), "", "pass on gpu07"),
+        (
+            (
+                verdict("prefix", "fail"),
+                *(verdict("prefix", "pass", f"on n{i}") for i in (1, 2, 3)),
+            ),
+            "",
+            "fail; pass on n1; pass on 2 more",
+        ),
         ((), "of another lock", "of another lock"),
         ((), "", ""),
     ],
@@ -251,6 +259,7 @@ def test_verdicts_are_joined_where_they_agree(
     verdicts: tuple[SmokeVerdict, ...], smoke: str, text: str
 ) -> None:
     environment = Environment(
+        project=Path("/work/repo"),
         name="lab",
         prefix=None,
         state="current",

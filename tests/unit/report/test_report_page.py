@@ -283,7 +283,7 @@ def test_command_prints_the_page_or_a_summary(tmp_path: Path) -> None:
 
 def test_environments_may_be_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
-    folder = tmp_path / "passports" / "lab"
+    folder = default_folders().passport("lab")
     evidence.write(folder / "passport.json", {**rich(), "name": "lab"})
     for target in ("lab", str(folder)):
         page = json.loads(run(target, "--json").stdout)

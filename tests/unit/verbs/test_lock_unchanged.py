@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.core.paths import default_folders
 from provision.workflow import context, lock
 from tests.unit.workflow.test_batch import lab as lab  # the fixture
 from tests.unit.workflow.test_batch import run, write_lock
@@ -69,12 +70,8 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "new file": lambda folder: (folder / "notes.txt").write_text("x"),
     "mode": lambda folder: folder.chmod(0o777),
     "template": lambda folder: make(folder.parents[1] / "templates" / "environment.yml.j2"),
-    "change in progress": lambda folder: make(
-        folder.parents[1] / "data" / "changes" / "rendered.json"
-    ),
-    "passport": lambda folder: make(
-        folder.parents[1] / "data" / "passports" / "rendered" / "passport.json"
-    ),
+    "change in progress": lambda folder: make(default_folders().change("rendered")),
+    "passport": lambda folder: make(default_folders().passport("rendered") / "passport.json"),
 }
 
 
@@ -128,7 +125,6 @@ def test_variables_code_and_other_users_records_take_the_usual_way(
     "line", ["pip: [./mypkg]", "pip: ['six @ git+https://x.invalid/six']", "as_of: 2026-01-31"]
 )
 def test_what_is_elsewhere_is_never_recorded(line: str, lab: Path) -> None:
-    from provision.core.paths import default_folders
     from provision.verbs.lock import unchanged
 
     folder = lab / "envs" / "rendered"

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from provision import resolver
 from provision.cli.main import cli
+from provision.core.paths import default_folders
 from provision.core.spec_fields import Spec
 from provision.environment.marker import MARKER
 from tests import evidence
@@ -64,7 +65,7 @@ def test_a_warning_in_the_passport_is_not_repeated(
     passport = evidence.passport(evidence.report(evidence.phase()))
     passport["name"] = "lab"
     passport["warnings"] = [{"what": HANG, "value": "", "reason": "r", "source": "s"}]
-    file = tmp_path / "provision_data" / "passports" / "lab" / "passport.json"
+    file = default_folders().passport("lab") / "passport.json"
     evidence.write(file, passport)
     monkeypatch.setattr("provision.workflow.context._warnings", set())
     assert HANG not in render().stderr
@@ -77,7 +78,7 @@ def test_a_warning_of_the_installed_prefix_is_not_repeated(
 ) -> None:
     render(*REQUEST)
     marker = {"name": "lab", "folder": "/envs/lab", "lock_sha256": "1" * 64}
-    path = tmp_path / "provision_data" / "prefixes" / "lab" / MARKER
+    path = default_folders().prefixes / "lab" / MARKER
     path.parent.mkdir(parents=True)
     for warnings, is_printed in (([HANG], False), (["another"], True), ("damaged", True)):
         path.write_text(json.dumps({**marker, "warnings": warnings}))

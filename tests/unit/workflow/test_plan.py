@@ -15,7 +15,7 @@ from provision import lockfile as locks
 from provision.adapters import conda
 from provision.cli.main import cli
 from provision.core.errors import StaleLock, ToolMissing, Unsolvable
-from provision.core.paths import Folders
+from provision.core.paths import Folders, default_folders
 from provision.core.types import LockedPackage, Prefix, Resolution, SmokeResult
 from provision.environment import drift, kernel, runtime_package
 from provision.verbs.env import env
@@ -309,7 +309,7 @@ def test_dry_run_prints_the_steps(folders: Folders) -> None:
     assert [sorted(step) for step in output["steps"]] == [["stage", "would"]] * 6
     by_stage = {step["stage"]: step["would"] for step in output["steps"]}
     assert by_stage["image"] == "skip (--no-image)"
-    assert by_stage["prefix"] == f"make {folders.prefixes / 'lab'}"
+    assert by_stage["prefix"] == f"make {default_folders().prefixes / 'lab'}"
 
 
 def test_dry_run_solves_and_says_what_the_lock_holds(folders: Folders) -> None:
