@@ -11,6 +11,7 @@ import dataclasses
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -78,8 +79,14 @@ def with_name(
             has_separator=separator,
         )
         name = typed.omitted_name()
-    except (OSError, ProvisionError):  # the verb raises it too
+    except OSError:  # the verb raises it too
         return args
+    except ProvisionError as error:
+        from provision.cli.console import Console
+
+        as_json = values.get("as_json") or shared_value(context, "as_json")
+        Console(as_json=bool(as_json)).error(error)
+        sys.exit(error.exit_code)
     return args if name is None else [name, *args]
 
 

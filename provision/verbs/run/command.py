@@ -36,7 +36,8 @@ class CommandLine(WordsBeforeOptions):
         rest = list(args)
         options = self._take_options(context, rest)
         name = [rest.pop(0)] if rest and rest[0] != "--" else []
-        if name:
+        own = {flag for parameter in self.get_params(context) for flag in parameter.opts}
+        while name and rest and rest[0].partition("=")[0] in own:  # others are the command's
             options += self._take_options(context, rest)
         if rest and rest[0] == "--":
             return [*options, "--", *name], True
