@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 from provision.core.errors import InvalidSpec
 from provision.core.schema import schema_error
@@ -38,12 +39,12 @@ def read_settings(folder: Path) -> tuple[Path, ProjectSettings] | None:
         path = folder / name
         if not os.access(path, os.R_OK) or (name == PYPROJECT and TABLE not in _text(path)):
             continue
-        try:
+        if sys.version_info >= (3, 11):
             import tomllib
-        except ModuleNotFoundError:  # Python 3.10
+        else:
             import tomli as tomllib
         try:
-            content = tomllib.loads(_text(path))
+            content: Any = tomllib.loads(_text(path))
         except ValueError as error:
             raise InvalidSpec(f"{path} is not TOML: {error}.", advice="Correct it.") from error
         if name == PYPROJECT:
@@ -55,7 +56,7 @@ def read_settings(folder: Path) -> tuple[Path, ProjectSettings] | None:
             raise InvalidSpec(
                 f"{path}: {problem}.", advice='Its keys: default = "NAME", and envs = "FOLDER".'
             )
-        return path, ProjectSettings(**content)
+        return path, cast(ProjectSettings, content)
     return None
 
 

@@ -379,8 +379,9 @@ def find(folders: Folders, name: str) -> Passport | None:
         )
     if passport["name"] != name:
         return None
-    if passport["image"] is not None:  # with its project, it may have moved
-        passport["image"]["layout"] = str(folders.images / name)
+    image = passport["image"]
+    if image is not None and not Path(image["layout"]).exists():  # it goes with its project
+        image["layout"] = str(folders.images / name)
     return cast(Passport, passport)
 
 

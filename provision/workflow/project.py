@@ -98,7 +98,8 @@ def _unsorted_names(folders: Folders) -> Iterator[str]:
             yield name
     # An environment may have other products alone.
     elsewhere = {path.name for path in before.prefixes.glob("*")} | set(installed)
-    for folder in folders.envs.glob("*") if (before.data / "passports").is_dir() else ():
+    tops = [before.data / top for top in ("passports", "images", "packs")]
+    for folder in folders.envs.glob("*") if any(top.is_dir() for top in tops) else ():
         if folder.name not in elsewhere and any(_renames(folders, folder.name)):
             yield folder.name
 
@@ -142,6 +143,8 @@ def _take_over(folders: Folders, name: str) -> bool:
             for source, target in _renames(folders, name):
                 make_private_directory(target.parent)
                 source.rename(target)
+                with contextlib.suppress(OSError):
+                    source.parent.rmdir()  # the last one
             for path in prefix_registry.prefix_paths(before, name):
                 if path.is_dir():
                     prefix_registry.record_prefix(folders, name, path)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from provision.core.project import project_folder
 from tests.conftest import absence
 from tests.integration import shared_parts
 from tests.integration.shared_parts import exclusively
@@ -92,6 +93,14 @@ class Home:
     @property
     def envs(self) -> Path:
         return self.root / "work" / "envs"
+
+    @property
+    def project(self) -> Path:
+        """What the data folder has of the project in `work`."""
+        return self.project_in(self.root / "data")
+
+    def project_in(self, data: Path) -> Path:
+        return data / project_folder(data, self.envs)
 
     def run(
         self, *arguments: str, timeout_s: float = 900, **variables: str
@@ -237,7 +246,7 @@ def main_build(home: Home) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="session")
 def main_prefix(home: Home, main_build: object) -> Path:
-    return home.root / "data" / "prefixes" / MAIN
+    return home.project / "prefixes" / MAIN
 
 
 @pytest.fixture(scope="session")

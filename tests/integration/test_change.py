@@ -86,7 +86,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, world
 
 
 def passport_file(lab: Home) -> Path:
-    return lab.root / "data" / "passports" / NAME / "passport.json"
+    return lab.project / "passports" / NAME / "passport.json"
 
 
 def passport(lab: Home) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def environment(lab: Home) -> Path:
 
 
 def prefix(lab: Home) -> Path:
-    return lab.root / "data" / "prefixes" / NAME
+    return lab.project / "prefixes" / NAME
 
 
 def contents(lab: Home) -> dict[Path, bytes]:
@@ -638,7 +638,7 @@ def test_project_becomes_a_wheel_next_to_spec_yml(lab: Home, project: Path) -> N
     assert result.returncode == 0, result.stderr
     assert (lab.root / "elsewhere" / "prefix" / "bin" / "python").exists()
     shutil.rmtree(lab.root / "elsewhere")
-    (lab.root / "data" / "elsewhere.json").unlink()
+    (lab.project / "elsewhere.json").unlink()
     assert lab.run("remove", NAME, "mine").returncode == 0
     assert not wheel.parent.exists()
 

@@ -137,7 +137,7 @@ def test_a_login_is_recorded_nowhere_and_used_from_netrc(
     run(0, "lock", "diff", NAME, str(lock))
     lock.unlink()
     # The environment's prefix is again where the other tests look for it.
-    (lab.root / "data" / "elsewhere.json").unlink()
+    (lab.project / "elsewhere.json").unlink()
     places = (lab.root, foreign, home, tmp_path / "prefix")
     for file in (file for place in places for file in place.rglob("*")):
         if file.is_file() and file != netrc:

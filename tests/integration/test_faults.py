@@ -149,7 +149,7 @@ def shared_lab(built: Home) -> Iterator[Home]:
 
 
 def prefix(lab: Home) -> Path:
-    return lab.root / "data" / "prefixes" / NAME
+    return lab.project / "prefixes" / NAME
 
 
 @pytest.fixture
@@ -166,10 +166,10 @@ def works(source: Source) -> Callable[[Home], bool]:
 def leftovers(lab: Home) -> list[str]:
     """Hidden or temporary things that a build may not leave behind."""
     places = [
-        lab.root / "data" / "prefixes",
+        lab.project / "prefixes",
         lab.envs / NAME,
         lab.root / "data" / "channels",
-        lab.root / "data" / "images",
+        lab.project / "images",
     ]
     return [
         str(path)
@@ -422,7 +422,7 @@ def test_invalid_environment_file(desk: Home, text: str) -> None:
 
 
 def test_damaged_evidence_is_rewritten(shared_lab: Home) -> None:
-    passport = shared_lab.root / "data" / "passports" / NAME / "passport.json"
+    passport = shared_lab.project / "passports" / NAME / "passport.json"
     for damage in ("{", '{"schema": 1}', '{"schema": 1, "lock": {}, "smoke": {"prefix": {}}}'):
         passport.write_text(damage)
         listed = shared_lab.run("env", "list")

@@ -169,7 +169,7 @@ def install_store(root: Path, locked: Path, world: Server) -> Path:
         folder = write_lab(root / "lab", locked, world, builder.scratch)
         status, report = builder.join(str(folder))
         assert status == 0, report
-        [built] = builder.scratch.glob(f"*/data/prefixes/{NAME}")
+        [built] = builder.scratch.glob(f"*/data/projects/*/prefixes/{NAME}")
         built.rename(shipped)
     marker = shipped / "conda-meta" / "provision.state"
     content = json.loads(marker.read_text())

@@ -238,7 +238,7 @@ def test_missing_lock(home: Home, arguments: tuple[str, ...]) -> None:
 
 def test_sbom_has_licenses_from_the_locked_prefix(home: Home) -> None:
     lock = home.envs / NAME / "conda-lock.yml"
-    prefix = home.root / "data" / "prefixes" / NAME
+    prefix = home.project / "prefixes" / NAME
     info = prefix / "lib" / "python3.11" / "site-packages" / "numpy-2.4.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(

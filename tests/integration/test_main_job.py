@@ -156,7 +156,7 @@ def test_spec_without_options_builds_the_same(home: Home, main_build: object) ->
 
 
 def test_passport_describes_the_build(home: Home, main_build: object, main_prefix: Path) -> None:
-    passport = json.loads((home.root / "data" / "passports" / MAIN / "passport.json").read_text())
+    passport = json.loads((home.project / "passports" / MAIN / "passport.json").read_text())
     printed = sorted(warning["what"] for warning in passport["warnings"])
     marked = marker.read(main_prefix)
     assert marked and printed and sorted(marked.warnings) == printed
@@ -292,7 +292,7 @@ def test_image_runs_the_smoke_test(home: Home, main_build: object, docker_base: 
         timeout_s=1500,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    passport = json.loads((home.root / "data" / "passports" / MAIN / "passport.json").read_text())
+    passport = json.loads((home.project / "passports" / MAIN / "passport.json").read_text())
     assert {place: verdict["verdict"] for place, verdict in passport["smoke"].items()} == {
         "prefix": "pass",
         "image": "pass",
@@ -398,9 +398,7 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert [path.name for path in (home.root / "kept").rglob("report.json")] == ["report.json"] * 2
     assert list((home.root / "folder").iterdir()) == []
-    passport = json.loads(
-        (home.root / "data" / "passports" / "imaged" / "passport.json").read_text()
-    )
+    passport = json.loads((home.project / "passports" / "imaged" / "passport.json").read_text())
     assert (
         passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
     )
@@ -424,7 +422,7 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     assert not [
         path
         for folder in ("prefixes", "images")
-        for path in (home.root / "data" / folder).glob("*imaged*")
+        for path in (home.project / folder).glob("*imaged*")
     ]
     assert not (home.root / "jupyter" / "kernels" / "imaged").exists()
     assert (home.envs / "imaged" / "conda-lock.yml").exists()

@@ -122,7 +122,7 @@ def locked(world: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prefix(home: Home) -> Path:
-    return home.root / "data" / "prefixes" / NAME
+    return home.project / "prefixes" / NAME
 
 
 def test_no_file_mentions_the_mirror(world: Server, locked: Path, tmp_path: Path) -> None:
@@ -423,7 +423,7 @@ def test_faulty_mirror_is_named(
         assert (result.home.envs / NAME / "conda-lock.yml").exists() == (code == 0)
         assert code == 0 or not result.home.envs.exists()
     elif verb == ENV:
-        assert [path.name for path in (result.home.root / "data" / "prefixes").iterdir()] == (
+        assert [path.name for path in (result.home.project / "prefixes").iterdir()] == (
             [NAME] if code == 0 else []
         )
     else:

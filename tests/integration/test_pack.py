@@ -81,7 +81,7 @@ def run_pack(lab: Home, world: Server, *options: str) -> dict[str, Any]:
 
 
 def packs_folder(lab: Home) -> Path:
-    return lab.root / "data" / "packs" / NAME
+    return lab.project / "packs" / NAME
 
 
 def names(folder: Path) -> list[str]:
@@ -266,7 +266,7 @@ def test_stale_lock_is_not_packed(lab: Home) -> None:
     result = lab.run("pack", "stale")
     assert result.returncode == 6
     assert "is stale" in result.stderr
-    assert not (lab.root / "data" / "packs" / "stale").exists()
+    assert not (lab.project / "packs" / "stale").exists()
 
 
 def test_lock_of_another_platform_is_refused(lab: Home) -> None:
@@ -318,7 +318,7 @@ def test_full_disk_leaves_nothing_half(
         assert result.returncode == 11, result.stderr
         assert "disk" in result.stderr and "is full" in result.stderr
         assert "Traceback" not in result.stderr
-        assert not list(data.glob("packs/*/*"))  # hidden ones too
+        assert not list(data.glob("projects/*/packs/*/*"))  # hidden ones too
     finally:
         subprocess.run(["umount", data], check=True)
 
@@ -343,7 +343,7 @@ def test_killed_pack_leaves_nothing_half(
     start = time.monotonic()
     assert lab.run(*command, PROVISION_DATA=str(data)).returncode == 0
     duration_s = time.monotonic() - start
-    folder = data / "packs" / NAME
+    folder = lab.project_in(data) / "packs" / NAME
     whole = packs.read_pack(folder)
     for delay_s in kill_times(count, duration_s):
         for path in visible_files(folder):  # what the last run left hidden is for the next one
@@ -370,7 +370,7 @@ def test_interrupted_pack_leaves_nothing(lab: Home, world: Server, tmp_path: Pat
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=PACK_TIMEOUT_S)
     assert child.returncode == 130, err
-    assert names(data / "packs" / NAME) == []
+    assert names(lab.project_in(data) / "packs" / NAME) == []
 
 
 def test_two_packs_at_once_wait_for_each_other(lab: Home, world: Server, tmp_path: Path) -> None:

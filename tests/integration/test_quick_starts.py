@@ -83,7 +83,7 @@ def torch_lab(tmp_path: Path, login: dict[str, str]) -> Home:
     """A user on a login node whose `lab` is the environment with torch: hard links to its files."""
     home = make_home(tmp_path / "home")
     source = Path(PYTHON).parent.parent
-    prefix = home.root / "data" / "prefixes" / "lab"
+    prefix = home.project / "prefixes" / "lab"
     prefix.parent.mkdir(parents=True)
     subprocess.run(["cp", "-al", source, prefix], check=True)
     shutil.copytree(environment_folder(source), home.envs / "lab")
