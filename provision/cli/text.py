@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,27 +87,19 @@ def _image_cell(environment: Environment) -> str:
     return "yes" if environment.image == "current" else environment.image
 
 
-def short_verdict(environment: Environment, now: float, *, machines: int = 1) -> str:
+def short_verdict(environment: Environment, now: float, *, machines: int = 2) -> str:
     """`pass` if every target has that verdict on this machine, else what each has, and where and
-    when; empty if nothing was tested. machines: how many others are named; more are counted."""
+    when; empty if nothing was tested. machines: how many are named of each target."""
     texts: dict[str, list[str]] = {}
-    others: dict[str, list[str]] = {}
     for verdict in environment.verdicts:
         text = f"{verdict.verdict} {verdict.elsewhere}".rstrip()
         if verdict.elsewhere and verdict.measured_at is not None:
             text += f", {_ago(verdict.measured_at, now)}"
-        texts.setdefault(verdict.target, [])
-        if verdict.elsewhere and len(others.setdefault(verdict.target, [])) >= machines:
-            others[verdict.target].append(verdict.verdict)
-            continue
-        if verdict.elsewhere:
-            others[verdict.target].append(text)
-        texts[verdict.target].append(text)
+        texts.setdefault(verdict.target, []).append(text)
     joined = {}
     for target, rows in texts.items():
-        more = Counter(others.get(target, [])[machines:])
-        rows += [f"{verdict} on {count} more" for verdict, count in more.items()]
-        joined[target] = "; ".join(rows)
+        more = f"{len(rows) - machines} more" if len(rows) > machines else ""
+        joined[target] = "; ".join([*rows[:machines], *([more] if more else ())])
     if len(set(joined.values())) == 1:
         return next(iter(joined.values()))
     return "; ".join(f"{target}: {text}" for target, text in joined.items()) or environment.smoke

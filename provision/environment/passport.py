@@ -171,14 +171,15 @@ def _with_verdict(
     rows: Sequence[tuple[str, Verdict]], target: str, verdict: Verdict
 ) -> list[tuple[str, Verdict]]:
     """The verdicts with a new one in front, which replaces that of the same machine alone."""
-    machine = _machine(verdict)
-    others = [row for row in rows if row[0] != target or _machine(row[1]) != machine]
+    machine = verdict["measured_on"]
+    others = []
+    for other, row in rows:
+        tested = row["measured_on"]
+        # An earlier provision recorded the host alone.
+        is_same_id = tested.get("machine_id", machine["machine_id"]) == machine["machine_id"]
+        if other != target or tested["host"] != machine["host"] or not is_same_id:
+            others.append((other, row))
     return [(target, verdict), *others]
-
-
-def _machine(verdict: Verdict) -> tuple[str, str]:
-    tested = verdict["measured_on"]
-    return tested["host"], tested.get("machine_id", host.UNKNOWN)
 
 
 def _smoke(rows: Sequence[tuple[str, Verdict]]) -> Passport:

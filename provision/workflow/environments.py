@@ -29,6 +29,7 @@ from provision.workflow.change_journal import is_unfinished
 from provision.workflow.context import Context
 
 ImageState = Literal["", "current", "stale"]
+WORST = ("fail", "unknown", "warn", "pass")
 UNREADABLE, OF_ANOTHER_LOCK = "unreadable", "of another lock"
 VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 
@@ -240,6 +241,7 @@ def _verdicts(
             measured_at=passports.measured_at(result),
         )
         verdicts.append(verdict)
-    verdicts.sort(key=lambda row: (row.target != "prefix", bool(row.elsewhere)))
+    # A list may show the first alone: this machine's, then the worst.
+    verdicts.sort(key=lambda v: (v.target != "prefix", v.elsewhere != "", WORST.index(v.verdict)))
     texts = [f"{row.target}: {row.verdict} {row.elsewhere}".rstrip() for row in verdicts]
     return ", ".join(texts), tuple(verdicts)

@@ -249,7 +249,7 @@ NOW = 1_000_000.0
                 *(verdict("prefix", "pass", f"on n{i}") for i in (1, 2, 3)),
             ),
             "",
-            "fail; pass on n1; pass on 2 more",
+            "fail; pass on n1; 2 more",
         ),
         ((), "of another lock", "of another lock"),
         ((), "", ""),

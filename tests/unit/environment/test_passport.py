@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from provision import resolver
+from provision.core import host
 from provision.core.documents import Passport
 from provision.core.errors import IntegrityError
 from provision.core.paths import Folders
@@ -29,6 +30,7 @@ from provision.core.types import (
     SmokeResult,
 )
 from provision.environment import passport
+from provision.report.load import load
 from provision.resolver import spec
 from provision.verbs.report.output import passport_lines
 from tests import evidence
@@ -169,6 +171,47 @@ def test_a_build_drops_the_verdict_of_another_image(tmp_path: Path) -> None:
     other = dataclasses.replace(IMAGE, image_id=f"sha256:{5:064}")
     later = compose(tmp_path, other, (), previous=first)
     assert later["smoke"].keys() == {"prefix"}
+
+
+def test_no_machine_replaces_the_verdict_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One home on a login node and nodes with GPUs."""
+
+    def on(name: str) -> None:
+        machine = {**host.identity(), "host": name, "machine_id": f"id of {name}"}
+        monkeypatch.setattr(host, "identity", lambda: machine)
+
+    def tested(document: Passport) -> list[tuple[str, str]]:
+        rows = passport.verdicts(document)
+        return [(target, verdict["measured_on"]["host"]) for target, verdict in rows]
+
+    on("login")
+    document = compose(tmp_path, IMAGE, (smoke_result("prefix"), smoke_result("image")))
+    for name in ("gpu1", "gpu2", "gpu1"):
+        on(name)
+        document = passport.with_smoke(document, (smoke_result("prefix"),), None)
+    hosts = ["gpu1", "gpu2", "login"]
+    assert tested(document) == [
+        ("prefix", "gpu1"),
+        ("image", "login"),
+        ("prefix", "gpu2"),
+        ("prefix", "login"),
+    ]
+    document = compose(tmp_path, IMAGE, (), previous=document)
+    folders = Folders(data=tmp_path, cache=tmp_path, envs=tmp_path)
+    evidence.write(folders.passport("lab") / passport.FILE, document)
+    read = passport.find(folders, "lab")
+    assert read is not None
+    assert [name for target, name in tested(read) if target == "prefix"] == hosts
+    lines = "\n".join(passport_lines(read, width=80))
+    assert all(f"prefix: fail on {name}" in lines for name in hosts)
+    runs = load(folders.passport("lab") / passport.FILE).runs
+    assert [run.host for run in runs if run.location == "prefix"] == hosts
+    for number in range(2 * passport.MACHINES):  # containers, a new machine each time
+        on(f"container{number}")
+        document = passport.with_smoke(document, (smoke_result("prefix"),), None)
+    assert len(tested(document)) == passport.MACHINES + 2
 
 
 DAMAGES = [NOTHING, None, 5, -1, "x", "", "\ud800", [], {}, [1], {"a": 1}, True]
