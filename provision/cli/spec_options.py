@@ -85,7 +85,8 @@ def name_argument(command: Command) -> Command:
     summary = inspect.cleandoc(command.__doc__ or "")
     command.__doc__ = (
         f"{summary}\n\nNAME is an environment with a spec.yml in the envs folder; options override "
-        "what the file says. Without NAME, options describe the environment and give it its name."
+        "what the file says. Without NAME, --torch describes an environment and gives it its name; "
+        "without both, it is the project's default."
     )
     return click.argument("name", required=False, callback=_refuse_second_package)(command)
 
