@@ -129,10 +129,14 @@ class _Typed:
             if rest and len(words) == 1 and not self.has_separator:
                 self._refuse_either(first, lacks=lacks)
             return None
-        is_name = self.has_separator or self.values.get("prefix") or not rest
-        if is_name or (not lacks and (self._is_of_other_project(first) or not self.names)):
+        if self.values.get("prefix"):
             return None
-        default = self._default() or (self._refuse_to_choose() if lacks else None)
+        is_name = self.has_separator or not rest
+        if (is_name or not lacks) and (self._is_of_other_project(first) or is_name):
+            return None
+        default = self._default()
+        if default is None and lacks:
+            self._refuse_to_choose()
         if default is None or lacks or self._fits(first, default):
             return default
         if rest[0].nargs != -1:

@@ -191,9 +191,11 @@ def test_outside_of_projects_a_name_is_found_in_its_project(home: Path) -> None:
     install(folders_of(a).prefixes / "dev", a)
     outside = home / "outside"
     outside.mkdir()
-    result = provision(outside, "run", "dev", "python", "-c", "print(5)")
-    assert (result.returncode, result.stdout) == (0, "5\n")
-    assert f"dev of the project {a}" in result.stderr
+    for words in (["run", "dev", "python"], ["run", "dev", "--", "python"]):
+        result = provision(outside, *words, "-c", "print(5)")
+        assert (result.returncode, result.stdout) == (0, "5\n")
+        assert f"dev of the project {a}" in result.stderr
+    assert provision(outside, "kernel", "add", "dev").stderr.startswith("  dev of the project")
     b = describe(home / "b", "dev")
     record_project(folders_of(b))
     install(folders_of(b).prefixes / "dev", b)
