@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -33,6 +34,8 @@ RENAMED = (
     "images/{}",
 )
 
+# Of a data folder into which this user may not write.
+NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
 MARKER_HEAD = 4096  # characters of a prefix's marker, which hold the folder of its environment
 
 
@@ -40,38 +43,39 @@ def settle(folders: Folders) -> tuple[Folders, list[str]]:
     """The folders with what belongs to their project in its own folder, and lines that say what was
     taken over. Does nothing where this user may not write."""
     notes: list[str] = []
-    if folders.project == Path():
-        return folders, notes
     recorded = recorded_projects(folders.data)
-    for project, envs in recorded.items() if folders.project not in recorded else ():
-        candidate = dataclasses.replace(folders, project=project)
-        if not envs.exists() and _is_of_same_lock(candidate) and _move(candidate, envs):
-            folders = candidate
-            notes.append(f"this project was {envs}: its environments go on as they are")
-            break
-    taken = [name for name in sorted(_unsorted_names(folders)) if _take_over(folders, name)]
-    if taken:
+    try:
+        for project, envs in recorded.items() if folders.project not in recorded else ():
+            candidate = dataclasses.replace(folders, project=project)
+            if not envs.exists() and _is_of_same_lock(candidate):
+                _move(candidate, envs)
+                folders = candidate
+                notes.append(f"this project was {envs}: its environments go on as they are")
+                break
+        names = sorted(_unsorted_names(folders)) if folders.project != Path() else ()
+        for name in names:
+            _take_over(folders, name)
+    except OSError as error:
+        if error.errno not in NOT_OURS:
+            raise
+        return folders, notes
+    if names:
         notes.append(
-            f"{', '.join(taken)}: kept by an earlier provision for all projects, from now on for "
+            f"{', '.join(names)}: kept by an earlier provision for all projects, from now on for "
             f"this one, in {folders.project_data}"
         )
     return folders, notes
 
 
-def _move(folders: Folders, before: Path) -> bool:
-    """Record that a project's environments are no longer in `before`. Returns False where another
-    process was faster, or this user may not."""
-    with contextlib.suppress(PermissionError), prefix_registry.projects_lock(folders):
-        if recorded_projects(folders.data).get(folders.project) != before:
-            return False
+def _move(folders: Folders, before: Path) -> None:
+    """Record that a project's environments are no longer in `before`."""
+    with prefix_registry.projects_lock(folders):
         for name, path in prefix_registry.list_prefixes(folders).items():
             present = marker.read(path)
             if present is not None and present.folder == str(before / name):
                 described = str(folders.envs / name)
                 marker.write(path, dataclasses.replace(present, folder=described))
         prefix_registry.record_project(folders)
-        return True
-    return False
 
 
 def _is_of_same_lock(candidate: Folders) -> bool:
@@ -133,25 +137,20 @@ def _renames(folders: Folders, name: str) -> Iterator[tuple[Path, Path]]:
             yield source, target
 
 
-def _take_over(folders: Folders, name: str) -> bool:
-    """Whether there was something to take over, and this user may. The prefix comes last: while it
-    is not recorded, the next process goes on here."""
+def _take_over(folders: Folders, name: str) -> None:
+    """The prefix comes last: while it is not recorded, the next process goes on here."""
     before = prefix_registry.unsorted(folders)
-    try:
-        with prefix_registry.projects_lock(folders):
-            prefix_registry.record_project(folders)
-            for source, target in _renames(folders, name):
-                make_private_directory(target.parent)
-                source.rename(target)
-                with contextlib.suppress(OSError):
-                    source.parent.rmdir()  # the last one
-            for path in prefix_registry.prefix_paths(before, name):
-                if path.is_dir():
-                    prefix_registry.record_prefix(folders, name, path)
-            prefix_registry.forget_prefix(before, name)
-    except PermissionError:
-        return False
-    return True
+    with prefix_registry.projects_lock(folders):
+        prefix_registry.record_project(folders)
+        for source, target in _renames(folders, name):
+            make_private_directory(target.parent)
+            source.rename(target)
+            with contextlib.suppress(OSError):
+                source.parent.rmdir()  # it was the last
+        for path in prefix_registry.prefix_paths(before, name):
+            if path.is_dir():
+                prefix_registry.record_prefix(folders, name, path)
+        prefix_registry.forget_prefix(before, name)
 
 
 def owners(folders: Folders, name: str) -> list[Path]:
