@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from provision.core import prefix_registry
+from provision.core import prefix_registry, settings
 from provision.core.paths import LOCK, Folders, make_private_directory
 from provision.core.project import recorded_projects
 from provision.environment import marker
@@ -121,12 +121,12 @@ def _belongs_here(folders: Folders, name: str, path: Path) -> bool:
     present = marker.read(path) if described.is_dir() else None
     if present is None or present.name != name:
         return False
-    if present.pack:  # its folder is that of the nodes' store
-        return True
+    is_of_same_lock = present.lock_sha256 == _lock_sha256(described)
+    if present.pack:  # its folder is that of the nodes' store, and `provision join` recorded it
+        return is_of_same_lock or settings.folder_settings(os.environ).get("envs") == folders.envs
     if os.path.realpath(present.folder) == os.path.realpath(described):
         return True
-    is_gone = not Path(present.folder).exists()
-    return is_gone and present.lock_sha256 == _lock_sha256(described)
+    return is_of_same_lock and not Path(present.folder).exists()
 
 
 def _renames(folders: Folders, name: str) -> Iterator[tuple[Path, Path]]:

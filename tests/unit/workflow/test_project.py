@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ import pytest
 
 from provision.core.errors import InvalidSpec
 from provision.core.paths import Folders, default_folders
-from provision.core.prefix_registry import list_prefixes, record_project
+from provision.core.prefix_registry import list_prefixes, record_prefix, record_project
 from provision.core.project import find_envs
 from provision.environment import kernel, marker
 from provision.environment.marker import Marker
@@ -150,6 +151,18 @@ def test_products_of_an_earlier_provision_go_to_their_project(
         assert (folders.project_data / folder / "dev" / "file").read_text() == folder
     assert settle(folders_of(a))[1] == []
     assert list_prefixes(folders_of(b)) == {}
+
+
+@pytest.mark.parametrize(("lock", "is_taken"), [("locked", True), ("another", False)])
+def test_a_shipped_prefix_is_of_the_project_with_its_lock(
+    home: Path, lock: str, is_taken: bool
+) -> None:
+    a = describe(home / "a", "dev")
+    store = install(home / "store" / "dev", a, lock=lock)
+    present = marker.read(store) or pytest.fail()
+    marker.write(store, dataclasses.replace(present, folder=str(store), pack="dev-1"))
+    record_prefix(dataclasses.replace(folders_of(a), project=Path()), "dev", store)
+    assert list_prefixes(settle(folders_of(a))[0]) == ({"dev": store} if is_taken else {})
 
 
 def test_who_may_not_write_reads_the_earlier_layout(home: Path) -> None:
