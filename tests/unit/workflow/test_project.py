@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -224,3 +225,28 @@ def test_the_list_names_the_project(home: Path) -> None:
     assert [(row["project"], row["name"]) for row in rows] == [(str(a), "dev")]
     listed = provision(a, "env", "list", "--all").stdout
     assert "~/a" in listed and "~/b" in listed
+
+
+def test_clean_looks_at_all_projects(home: Path) -> None:
+    a, b = describe(home / "a", "dev", "gone"), describe(home / "b", "gone")
+    record_project(folders_of(a))
+    paths = [install(folders_of(a).prefixes / name, a, name) for name in ("dev", "gone")]
+    shutil.rmtree(a / "envs" / "gone")
+    result = provision(b, "clean", "--only", "environment", "--yes")
+    assert result.returncode == 0, result.stderr
+    assert [path.exists() for path in paths] == [True, False]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_project_above_is_of_somebody_trusted(home: Path, is_known: bool) -> None:
+    """As in /tmp, where anybody can make a folder `envs`."""
+    a = describe(home / "a", "dev")
+    below = a / "src"
+    below.mkdir()
+    if os.getuid() != 0:
+        pytest.skip("only root gives files away")
+    os.chown(a / "envs", 4321, 4321)
+    if is_known:
+        os.chown(below, 4321, 4321)
+    assert find_envs(below) == (a / "envs" if is_known else None)
+    assert find_envs(a) == a / "envs"
