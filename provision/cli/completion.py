@@ -46,21 +46,14 @@ def _folders(ctx: click.Context) -> Folders:
     return default_folders(ctx.meta.get("provision.envs"))
 
 
-def described_names(folders: Folders) -> list[str]:
-    """The environments of the envs folder."""
-    from provision.core.paths import LOCK, SPEC
-
-    paths = [path for file in (SPEC, LOCK) for path in folders.envs.glob(f"*/{file}")]
-    return sorted({path.parent.name for path in paths})
-
-
 def environment_names(ctx: click.Context) -> list[str]:
     """The environments of the envs folder, and those that are installed; where one may be left out,
     also the packages of the project's only one."""
     from provision.core import prefix_registry
+    from provision.core.project import described_names
 
     folders = _folders(ctx)
-    described = described_names(folders)
+    described = described_names(folders.envs)
     names = sorted({*prefix_registry.list_prefixes(folders), *described})
     takes_packages = any(p.name in ("package", "packages") for p in ctx.command.params)
     return names + (

@@ -18,13 +18,13 @@ from typing import Any, NoReturn
 
 import click
 
-from provision.cli.completion import described_names, locked_packages
+from provision.cli.completion import locked_packages
 from provision.cli.options import WordsBeforeOptions, environment_parameter
 from provision.cli.shared_options import shared_value
 from provision.core.errors import ProvisionError
 from provision.core.paths import Folders, default_folders
 from provision.core.prefix_registry import list_prefixes, prefix_path
-from provision.core.project import FILE, has_environments, project_root, settings_of
+from provision.core.project import FILE, described_names, project_root, settings_of
 from provision.core.similar_names import did_you_mean
 from provision.workflow.project import owners, settle
 
@@ -75,7 +75,7 @@ def with_name(
             folders=folders,
             values=values,
             arguments=[p for p in command.params if isinstance(p, click.Argument)],
-            names=described_names(folders),
+            names=described_names(folders.envs),
             has_separator=separator,
         )
         name = typed.omitted_name()
@@ -207,7 +207,7 @@ class _Typed:
         the command then works in that one. Raises click.UsageError if there are several."""
         projects = owners(self.folders, name)
         given = self.values.get("envs") or shared_value(self.context, "envs")
-        if given or self.path in CHANGES or has_environments(self.folders.envs):
+        if given or self.path in CHANGES or self.names:
             return bool(projects)
         if len(projects) > 1:
             raise click.UsageError(

@@ -64,9 +64,10 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="surrogateescape")
 
 
-def has_environments(envs: Path) -> bool:
-    """Whether a folder holds environments: the virtual environments of others are none."""
-    return any(any(envs.glob(f"*/{name}")) for name in ("spec.yml", "conda-lock.yml"))
+def described_names(envs: Path) -> list[str]:
+    """The environments in a folder; the virtual environments of others are none."""
+    paths = [path for file in ("spec.yml", "conda-lock.yml") for path in envs.glob(f"*/{file}")]
+    return sorted({path.parent.name for path in paths})
 
 
 def find_envs(start: Path) -> Path | None:
@@ -82,7 +83,7 @@ def find_envs(start: Path) -> Path | None:
         envs = folder / settings.get("envs", ENVS)
         if folder == start and (found or envs.exists()):
             return envs
-        if (found or has_environments(envs)) and mark.stat().st_uid in owners:
+        if (found or described_names(envs)) and mark.stat().st_uid in owners:
             return envs
     return None
 

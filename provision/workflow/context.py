@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
-from provision.core.paths import SPEC, Folders
+from provision.core.paths import Folders
+from provision.core.project import described_names
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Progress
 
@@ -100,19 +101,10 @@ def missing_file(path: Path, *, advice: str) -> InvalidSpec:
 def existing_environments(envs: Path, mistyped: str = "") -> str:
     """A sentence with the names of all environments in a folder, after the one that may be meant by
     a name that is none of them."""
-    names = _environment_names(envs)
+    names = described_names(envs)
     if not names:
         return "There are none yet: `provision build` makes one."
     return f"{did_you_mean(mistyped, names)}Environments: {', '.join(names)}."
-
-
-def _environment_names(envs: Path) -> list[str]:
-    from provision.lockfile import FILE
-
-    names: set[str] = set()
-    for file in (SPEC, FILE):
-        names.update(path.parent.name for path in envs.glob(f"*/{file}"))
-    return sorted(names)
 
 
 def refuse_mistyped_name(folders: Folders, name: str) -> None:
@@ -123,7 +115,7 @@ def refuse_mistyped_name(folders: Folders, name: str) -> None:
     if (folders.envs / name).is_dir() or (folders.packs / name).is_dir():
         return
     packed = [path.name for path in folders.packs.glob("*")]
-    question = did_you_mean(name, [*_environment_names(folders.envs), *packed])
+    question = did_you_mean(name, [*described_names(folders.envs), *packed])
     if question:
         raise InvalidSpec(
             f"There is no environment `{name}` here. {question.strip()}",

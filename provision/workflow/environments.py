@@ -17,7 +17,7 @@ from provision.core import disk_usage, host, prefix_registry
 from provision.core.documents import Passport
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import LOCK, SPEC
-from provision.core.project import project_root
+from provision.core.project import described_names, project_root
 from provision.core.spec_fields import SPEC_KEYS
 from provision.core.types import Prefix
 from provision.environment import kernel as kernels
@@ -79,12 +79,10 @@ def environments(context: Context) -> list[Environment]:
         prefix = prefixes.find(name, path)
         if prefix is not None:
             installed[name] = prefix
-    described: set[str] = set()
-    for file in (SPEC, LOCK):
-        described.update(path.parent.name for path in context.folders.envs.glob(f"*/{file}"))
+    described = described_names(context.folders.envs)
     with_kernel = {kernel.prefix for kernel in kernels.list_kernels()}
     rows = []
-    for name in sorted(described | set(installed)):
+    for name in sorted({*described, *installed}):
         prefix = installed.get(name)
         has_kernel = prefix is not None and prefix.path in with_kernel
         rows.append(_environment(context, name, prefix, has_kernel=has_kernel))

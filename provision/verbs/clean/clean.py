@@ -20,7 +20,8 @@ from provision.core.atomic import backup_path, remove_tree, staging_path
 from provision.core.disk_usage import DiskUsage
 from provision.core.errors import InUse
 from provision.core.file_locks import environment_lock, lock_files, open_lock_file, try_lock
-from provision.core.paths import LOCK, SPEC, Folders
+from provision.core.paths import Folders
+from provision.core.project import described_names
 from provision.environment import kernel as kernels
 from provision.environment import marker
 from provision.environment import prefix as prefixes
@@ -158,8 +159,7 @@ def _products(folders: Folders) -> dict[Kind, list[tuple[str, Path]]]:
     """The same of one project."""
     abandoned = _abandoned_environments(folders)
     used = set(prefix_registry.list_prefixes(folders)) - set(abandoned)
-    for file in (SPEC, LOCK):
-        used.update(path.parent.name for path in folders.envs.glob(f"*/{file}"))
+    used.update(described_names(folders.envs))
     unused_images = {name: folders.images / name for name in _image_names(folders.images) - used}
     return {
         "unfinished": _unfinished(folders.prefixes),
