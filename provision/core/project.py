@@ -71,7 +71,8 @@ def described_names(envs: Path) -> list[str]:
 
 
 def find_envs(start: Path) -> Path | None:
-    """The folder of environments of the project that a folder is in; None if it is in none.
+    """The folder of environments of the project that a folder is in; None if it is in none. A git
+    repository is not part of a project above it.
 
     A folder above counts only if it belongs to this user, to root, or to whom `start` belongs: in
     /tmp, say, anybody can make one.
@@ -85,6 +86,8 @@ def find_envs(start: Path) -> Path | None:
             return envs
         if (found or described_names(envs)) and mark.stat().st_uid in owners:
             return envs
+        if os.path.lexists(folder / ".git"):
+            return None
     return None
 
 

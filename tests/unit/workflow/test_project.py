@@ -185,6 +185,8 @@ def test_the_project_is_found_from_below(home: Path) -> None:
     assert find_envs(home / "other") is None  # a folder of that name, and no environment in it
     (a / "src" / "pyproject.toml").write_text('[tool.provision]\nenvs = "conf/envs"\n')
     assert find_envs(below) == a / "src" / "conf" / "envs"
+    (below / ".git").mkdir()
+    assert find_envs(below) is None
 
 
 @pytest.mark.parametrize(
