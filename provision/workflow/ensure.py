@@ -15,7 +15,7 @@ from provision import lockfile as locks
 from provision.adapters import uv
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
-from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
+from provision.core.errors import InvalidSpec, StaleLock, SystemRefused, ToolMissing
 from provision.core.file_locks import environment_lock
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM, host_platform
@@ -299,7 +299,7 @@ def ensure_prefix(
     before: Lock | None = None,
     keep_replaced: bool = False,
 ) -> tuple[Prefix, bool]:
-    """The prefix of a lock, and whether it was installed now.
+    """The prefix of a lock, and whether it, or the runtime package in it, was installed now.
 
     before: the lock that this one replaces, if the present prefix may be of that one.
     keep_replaced: as for `prefixes.create`.
@@ -309,8 +309,10 @@ def ensure_prefix(
     remove_leftovers(plan.prefix_path)
     prefix = plan.reusable_prefix(lock)
     if prefix is not None:
-        _install_runtime(context, prefix)
-        return prefix, False
+        is_new = _install_runtime(context, prefix)
+        with contextlib.suppress(SystemRefused):  # by the prefix of somebody else
+            marker.record_spec(prefix.path, plan.folder)
+        return prefix, is_new
     locks.require_complete(lock, plan.pins_in_environment_file())
     added = marker.added_by_hand(plan.prefix_path)
     if added:
@@ -345,15 +347,15 @@ def ensure_runtime(context: Context, prefix: Prefix) -> None:
             _install_runtime(context, prefix)
 
 
-def _install_runtime(context: Context, prefix: Prefix) -> None:
-    """The same in place. The caller holds the environment's lock."""
+def _install_runtime(context: Context, prefix: Prefix) -> bool:
+    """The same in place; whether there was anything to do. The caller holds the environment's lock."""
     package = runtime_package.load()
-    if not runtime_package.is_current(prefix.path, package):
-        runtime_package.install(prefix.path, package)
-        install_record.compile_runtime(prefix.path, context.folders.byte_code)
-        context.progress.info(
-            f"installed {runtime_package.NAME} {package.version} into {prefix.path}"
-        )
+    if runtime_package.is_current(prefix.path, package):
+        return False
+    runtime_package.install(prefix.path, package)
+    install_record.compile_runtime(prefix.path, context.folders.byte_code)
+    context.progress.info(f"installed {runtime_package.NAME} {package.version} into {prefix.path}")
+    return True
 
 
 @owner_writes_only()
