@@ -147,7 +147,7 @@ def create(
             byte_code = bytecode.changed_files(staging, record.byte_code, compiled)
         else:
             progress.info("compiling every module")
-            bytecode.compile_all(staging, "checked-hash", folders.byte_code)
+            bytecode.compile_all(staging, "checked-hash", folders.byte_code, progress)
         # `env list` shows size and records, and must not walk through 32,000 files per environment.
         records = tuple(sorted(freshness.package_records(str(staging))))
         has_runtime = staying is not None and runtime_package.is_current(

@@ -15,8 +15,9 @@ from provision import lockfile as locks
 from provision.adapters import uv
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
-from provision.core.errors import InvalidSpec, StaleLock, SystemRefused, ToolMissing
+from provision.core.errors import InvalidSpec, StaleLock, SystemRefused, ToolMissing, Unreachable
 from provision.core.file_locks import environment_lock
+from provision.core.package_names import package_name
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM, host_platform
 from provision.core.types import Kernel, Lock, LockedPackage, Prefix
@@ -27,7 +28,7 @@ from provision.resolver import spec as specs
 from provision.workflow import change_journal, named_wheels, source_builds
 from provision.workflow.context import Context, warn_once
 from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
-from provision.workflow.resolution import check_host_python
+from provision.workflow.resolution import check_host_python, unanswered_channels
 from provision.workflow.trust import require_trusted_path
 
 # No environment can have this name, so waiting for it while holding an environment cannot deadlock.
@@ -269,9 +270,30 @@ def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPyt
     """
     if plan.python_from != "host":
         return None
+    require_no_conda_packages(context, plan)
     check_host_python(plan.resolution.spec)
     host_channel = ensure_host_channel(context, channels)
     return locks.LocalPythonChannel(channel=host_channel.url, glibc=host_channel.glibc)
+
+
+def require_no_conda_packages(context: Context, plan: Plan) -> None:
+    """Raise Unreachable for conda packages of a request whose Python comes from this machine: of
+    conda's packages there are only this Python and its pip."""
+    names = {package_name(text) for text in plan.inputs.conda} - {"python", "pip"}
+    if not names:
+        return
+    resolution = plan.resolution
+    silent = unanswered_channels(context.solver, resolution.channels, resolution.platforms[0])
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
+    problem = f"no conda channel answers ({reasons})"
+    advice = "Name a mirror that answers with --mirror"
+    if len(silent) < len(resolution.channels):
+        problem = "Python comes from this machine, and so all of conda's packages do"
+        advice = f"`provision lock {plan.name} --relock --python-from channel` changes that"
+    raise Unreachable(
+        f"{', '.join(sorted(names))} would come from conda, but {problem}.",
+        advice=f"{advice}, or take it from the package index (without --conda).",
+    )
 
 
 @owner_writes_only()
