@@ -192,7 +192,9 @@ def _not_portable(subject: str, lab: Lab, name: str, lock: Lock) -> LabCheck:
     )
     if lock.python_from == "channel":
         local = [package.name for package in lock.packages if package.url.startswith("file:")]
-        message = f"its lock is not portable: {', '.join(local)} are files of one machine"
+        message = (
+            f"its lock is not portable: {', '.join(local) or 'packages'} are files of one machine"
+        )
         advice = "add each as a wheel (`provision add NAME ./FOLDER`) or by a git address"
     return LabCheck(subject=subject, verdict="fail", message=message, advice=advice)
 

@@ -186,6 +186,28 @@ def test_a_mistake_fails_the_check(
     assert message in rows[subject]
 
 
+@pytest.mark.parametrize(
+    "file,before,after,advice",
+    [
+        ("envs/train/conda-lock.yml", "provision_python_from: channel",
+         "provision_python_from: host", "where a conda channel answers: provision lock train"),
+        ("envs/train/conda-lock.yml", "x", "x", "by a git address"),
+        ("lab.yml", "engine: slurm", "engine: kubernetes", "Or write k8s:SELECTOR."),
+    ],
+)  # fmt: skip
+def test_what_is_advised_works(lab: Path, file: str, before: str, after: str, advice: str) -> None:
+    lock = lab / "envs" / "train" / "conda-lock.yml"
+    lock.write_text(lock.read_text().replace("portable: 'true'", "portable: 'false'"))
+    (lab / "lab.yml").write_text((lab / "lab.yml").read_text().replace("nodes: gpu", "nodes: gpus"))
+    spec = lock.with_name("spec.yml")
+    if after.endswith("host"):
+        spec.write_text(spec.read_text().replace("python_from: channel\n", ""))
+    assert before in (lab / file).read_text()
+    (lab / file).write_text((lab / file).read_text().replace(before, after))
+    checks = json.loads(check("lab")[0].stdout)["checks"]
+    assert any(advice in row["advice"] for row in checks)
+
+
 def test_a_malformed_lab_yml_is_an_error(lab: Path) -> None:
     (lab / "lab.yml").write_text("schema: 1\nname: vision\n")
     result, _ = check("lab")
