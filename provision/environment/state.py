@@ -41,7 +41,7 @@ def quick_state(prefix: Prefix | None, folder: Path) -> EnvironmentState:
         return EnvironmentState(state="damaged", reason=f"{prefix.path} has no bin/python")
     path = str(prefix.path)
     state, reason = freshness.judge(path, str(folder))
-    is_ours = not freshness.read_state(path).get("pack")
+    is_ours = not freshness.read_marker(path).get("pack")
     if state == "current" and is_ours and not freshness.has_runtime(path, *RUNTIME):
         state, reason = "stale", "installed by another provision, whose runtime package it has"
     return EnvironmentState(state=cast("State", state), reason=reason)

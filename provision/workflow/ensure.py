@@ -280,15 +280,14 @@ def require_no_conda_packages(context: Context, plan: Plan) -> None:
     """Raise Unreachable for conda packages of a request whose Python comes from this machine: of
     conda's packages there are only this Python and its pip."""
     names = {package_name(text) for text in plan.inputs.conda} - {"python", "pip"}
+    channels = plan.resolution.channels
     if not names:
         return
-    resolution = plan.resolution
-    silent = unanswered_channels(context.solver, resolution.channels, resolution.platforms[0])
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
-    problem = f"no conda channel answers ({reasons})"
+    silent = unanswered_channels(context.solver, channels, plan.resolution.platforms[0])
+    problem = f"no conda channel answers ({'; '.join(map(': '.join, silent.items()))})"
     advice = "Name a mirror that answers with --mirror"
-    if len(silent) < len(resolution.channels):
-        problem = "Python comes from this machine, and so all of conda's packages do"
+    if len(silent) < len(channels):
+        problem = "Python comes from this machine, and so do all conda packages"
         advice = f"`provision lock {plan.name} --relock --python-from channel` changes that"
     raise Unreachable(
         f"{', '.join(sorted(names))} would come from conda, but {problem}.",

@@ -33,7 +33,7 @@ def _folder(folders: Folders, prefix: Prefix) -> Path:
     folder = folders.envs / prefix.name
     if folder.is_dir():
         return folder
-    return Path(freshness.read_state(str(prefix.path)).get("folder", folder))
+    return Path(freshness.read_marker(str(prefix.path)).get("folder", folder))
 
 
 def is_synced(folders: Folders, prefix: Prefix) -> bool:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import os
 import re
 import sys
-from typing import Any, Dict, FrozenSet, List, Mapping, Tuple
+from typing import Any, FrozenSet, List, Mapping, Tuple
+
+from .digests import read_marker
 
 RUNTIME = "provision_runtime"
 # Code and its tables. Files that an editor or an interpreter leaves next to them are not part of
@@ -23,15 +24,6 @@ _SITE_PACKAGES = os.path.join("lib", "python3*", "site-packages")
 _SHOWN_PACKAGES = 3
 # The states of which a command or a kernel that starts warns.
 NOTICED = ("differs", "stale")
-
-
-def read_state(prefix: str) -> Dict[str, Any]:
-    """What provision recorded of a prefix when it was installed; empty if there is no such file."""
-    try:
-        with open(os.path.join(prefix, "conda-meta", "provision.state"), encoding="utf-8") as file:
-            return dict(json.load(file))
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 def lock_sha256(folder: str) -> str:
@@ -98,7 +90,7 @@ def judge(prefix: str, folder: str = "") -> Tuple[str, str]:
     folder: the environment's, by default the one that it was installed from. A file that was changed
     in place is not noticed: `provision env diff NAME --files` reads all.
     """
-    state = read_state(prefix)
+    state = read_marker(prefix)
     folder = folder or str(state.get("folder"))
     packages = changed_packages(prefix, state)
     if packages:
@@ -123,7 +115,7 @@ def load_ipython_extension(shell: Any) -> None:
         shell.events.unregister("pre_run_cell", notify)
         verdict, reason = judge(sys.prefix)
         if verdict in NOTICED:
-            name = read_state(sys.prefix)["name"]
+            name = read_marker(sys.prefix)["name"]
             print(
                 f"warning: {name} is not up to date: {reason}. Run `provision build {name}`, then "
                 "restart the kernel.",

@@ -12,8 +12,10 @@ from provision.core.errors import ProvisionError, TimedOut, ToolFailed, ToolMiss
 COMMAND_TIMEOUT_S = 60.0
 # A node or job takes some 200 bytes.
 MOST_BYTES = 64 << 20
-_NO_CONTROLLER = re.compile(r"contact slurm controller|unable to contact|connection refused", re.I)
-_NO_CONFIGURATION = re.compile(r"configuration (source|file)|fetch_config|dns", re.I)
+_NO_CONTROLLER = re.compile(
+    r"contact slurm controller|unable to contact|connection refused|configuration file", re.I
+)
+_NO_CONFIGURATION = re.compile(r"configuration source|fetch_config", re.I)
 
 
 # Those of the variables that Slurm sets in a job which name the cluster.

@@ -81,7 +81,7 @@ def test_an_updated_and_a_removed_package_are_named_once(prefix: Prefix) -> None
     numpy = site_packages(prefix) / "numpy-2.0.0.dist-info"
     numpy.rename(numpy.with_name("numpy-2.1.0.dist-info"))
     (prefix.path / "conda-meta" / "python-3.11.7-h1_0.json").unlink()
-    recorded = freshness.read_state(str(prefix.path))
+    recorded = freshness.read_marker(str(prefix.path))
     assert freshness.changed_packages(str(prefix.path), recorded) == ["numpy", "python"]
 
 
@@ -90,7 +90,7 @@ def test_a_prefix_of_a_pack_has_no_records_to_differ_from(prefix: Prefix) -> Non
     assert present is not None
     marker.write(prefix.path, dataclasses.replace(present, records=(), pack="key"))
     (site_packages(prefix) / "einops-0.8.1.dist-info").mkdir()
-    recorded = freshness.read_state(str(prefix.path))
+    recorded = freshness.read_marker(str(prefix.path))
     assert freshness.changed_packages(str(prefix.path), recorded) == []
 
 
