@@ -14,7 +14,7 @@ import re
 import sys
 from typing import Any, FrozenSet, List, Mapping, Tuple
 
-from .digests import read_marker
+from .digests import read_marker as read_marker
 
 RUNTIME = "provision_runtime"
 # Code and its tables. Files that an editor or an interpreter leaves next to them are not part of
