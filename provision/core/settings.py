@@ -35,7 +35,7 @@ CHANNEL_ALIAS = "PROVISION_CHANNEL_ALIAS"
 # the environments, where the working folder has none.
 FolderKey = Literal["data", "cache", "tmp", "envs"]
 FOLDER_KEYS: tuple[FolderKey, ...] = get_args(FolderKey)
-KEYS = ("mirrors", "smoke", *FOLDER_KEYS)
+KEYS = ("mirrors", "smoke", "sync", *FOLDER_KEYS)
 
 
 class Settings(TypedDict, total=False):
@@ -43,6 +43,7 @@ class Settings(TypedDict, total=False):
 
     mirrors: list[str] | None
     smoke: list[str] | None
+    sync: bool
     data: str
     cache: str
     tmp: str
@@ -169,3 +170,12 @@ def smoke_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
     for path in reversed(settings_files(environ)):
         texts += _read(path).get("smoke") or ()
     return tuple(texts)
+
+
+def is_synced(environ: Mapping[str, str]) -> bool:
+    """Whether commands bring the environment that they enter up to date first: as the first file says
+    that has `sync`."""
+    for path in settings_files(environ):
+        if "sync" in (content := _read(path)):
+            return content["sync"]
+    return False

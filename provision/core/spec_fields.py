@@ -324,6 +324,16 @@ class Spec:
             in_file_only=True,
         ),
     )
+    sync: bool | None = field(
+        default=None,
+        metadata=key(
+            kind="flag",
+            help="Bring the environment up to date before run, shell and notebook.",
+            docs="`true`: `run`, `shell` and `notebook` first bring the environment [up to "
+            "date](daily.md#is-it-up-to-date), as with `--sync`",
+            in_file_only=True,
+        ),
+    )
     fast_checkpoints: bool = field(
         default=True,
         metadata=key(

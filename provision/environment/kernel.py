@@ -19,6 +19,8 @@ from provision.core.types import Kernel, Prefix, Resolution
 from provision.environment.activation import activation_variables
 
 LAUNCHER = "ipykernel"  # the package with which Jupyter starts an environment
+# An extension of IPython, which says in the first cell if the environment is not up to date.
+NOTICE = "provision_runtime.facts.freshness"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,14 @@ def display_name(resolution: Resolution) -> str:
 
 def kernel_spec(prefix: Prefix, display_name: str) -> KernelSpec:
     return KernelSpec(
-        argv=(str(prefix.python), "-m", "ipykernel_launcher", "-f", "{connection_file}"),
+        argv=(
+            str(prefix.python),
+            "-m",
+            "ipykernel_launcher",
+            "-f",
+            "{connection_file}",
+            f"--ext={NOTICE}",
+        ),
         display_name=display_name,
         language="python",
         env=activation_variables(prefix),

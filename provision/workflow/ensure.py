@@ -15,8 +15,9 @@ from provision import lockfile as locks
 from provision.adapters import uv
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
-from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
+from provision.core.errors import InvalidSpec, StaleLock, SystemRefused, ToolMissing, Unreachable
 from provision.core.file_locks import environment_lock
+from provision.core.package_names import package_name
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM, host_platform
 from provision.core.types import Kernel, Lock, LockedPackage, Prefix
@@ -27,7 +28,7 @@ from provision.resolver import spec as specs
 from provision.workflow import change_journal, named_wheels, source_builds
 from provision.workflow.context import Context, warn_once
 from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
-from provision.workflow.resolution import check_host_python
+from provision.workflow.resolution import check_host_python, unanswered_channels
 from provision.workflow.trust import require_trusted_path
 
 # No environment can have this name, so waiting for it while holding an environment cannot deadlock.
@@ -269,9 +270,29 @@ def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPyt
     """
     if plan.python_from != "host":
         return None
+    require_no_conda_packages(context, plan)
     check_host_python(plan.resolution.spec)
     host_channel = ensure_host_channel(context, channels)
     return locks.LocalPythonChannel(channel=host_channel.url, glibc=host_channel.glibc)
+
+
+def require_no_conda_packages(context: Context, plan: Plan) -> None:
+    """Raise Unreachable for conda packages of a request whose Python comes from this machine: of
+    conda's packages there are only this Python and its pip."""
+    names = {package_name(text) for text in plan.inputs.conda} - {"python", "pip"}
+    channels = plan.resolution.channels
+    if not names:
+        return
+    silent = unanswered_channels(context.solver, channels, plan.resolution.platforms[0])
+    problem = f"no conda channel answers ({'; '.join(map(': '.join, silent.items()))})"
+    advice = "Name a mirror that answers with --mirror"
+    if len(silent) < len(channels):
+        problem = "Python comes from this machine, and so do all conda packages"
+        advice = f"`provision lock {plan.name} --relock --python-from channel` changes that"
+    raise Unreachable(
+        f"{', '.join(sorted(names))} would come from conda, but {problem}.",
+        advice=f"{advice}, or take it from the package index (without --conda).",
+    )
 
 
 @owner_writes_only()
@@ -299,7 +320,7 @@ def ensure_prefix(
     before: Lock | None = None,
     keep_replaced: bool = False,
 ) -> tuple[Prefix, bool]:
-    """The prefix of a lock, and whether it was installed now.
+    """The prefix of a lock, and whether it, or the runtime package in it, was installed now.
 
     before: the lock that this one replaces, if the present prefix may be of that one.
     keep_replaced: as for `prefixes.create`.
@@ -309,8 +330,10 @@ def ensure_prefix(
     remove_leftovers(plan.prefix_path)
     prefix = plan.reusable_prefix(lock)
     if prefix is not None:
-        _install_runtime(context, prefix)
-        return prefix, False
+        is_new = _install_runtime(context, prefix)
+        with contextlib.suppress(SystemRefused):  # by the prefix of somebody else
+            marker.record_spec(prefix.path, plan.folder)
+        return prefix, is_new
     locks.require_complete(lock, plan.pins_in_environment_file())
     added = marker.added_by_hand(plan.prefix_path)
     if added:
@@ -345,15 +368,15 @@ def ensure_runtime(context: Context, prefix: Prefix) -> None:
             _install_runtime(context, prefix)
 
 
-def _install_runtime(context: Context, prefix: Prefix) -> None:
-    """The same in place. The caller holds the environment's lock."""
+def _install_runtime(context: Context, prefix: Prefix) -> bool:
+    """The same in place; whether there was anything to do. The caller holds the environment's lock."""
     package = runtime_package.load()
-    if not runtime_package.is_current(prefix.path, package):
-        runtime_package.install(prefix.path, package)
-        install_record.compile_runtime(prefix.path, context.folders.byte_code)
-        context.progress.info(
-            f"installed {runtime_package.NAME} {package.version} into {prefix.path}"
-        )
+    if runtime_package.is_current(prefix.path, package):
+        return False
+    runtime_package.install(prefix.path, package)
+    install_record.compile_runtime(prefix.path, context.folders.byte_code)
+    context.progress.info(f"installed {runtime_package.NAME} {package.version} into {prefix.path}")
+    return True
 
 
 @owner_writes_only()

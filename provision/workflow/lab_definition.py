@@ -84,6 +84,7 @@ class Lab:
     folders: Mapping[str, Path] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     smoke: tuple[str, ...] = ()
+    sync: bool | None = None
     environments: tuple[LabEnvironment, ...] = ()
     policy: Policy = field(default_factory=Policy)
 
@@ -182,6 +183,7 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
         folders={key: folder_path(text, folder) for key, text in document.get("paths", {}).items()},
         mirrors=tuple(mirrors),
         smoke=tuple(document.get("smoke", ())),
+        sync=document.get("sync"),
         environments=tuple(
             _environment(name, content or {})
             for name, content in document.get("environments", {}).items()

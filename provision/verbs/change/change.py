@@ -17,6 +17,7 @@ from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.package_names import package_name
 from provision.core.paths import LOCK, SPEC
 from provision.core.similar_names import did_you_mean
+from provision.core.spec_fields import SPEC_KEYS, SpecKey
 from provision.core.types import Kernel, LockedPackage, Prefix, SmokeResult
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
@@ -44,6 +45,12 @@ from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.smoke import smoke_in
 
 PackageKey = Literal["conda", "pip"]
+# The keys that choose a build, and conda's names of what they choose.
+BUILD_KEYS = ("torch", "cuda", "python", "nccl", "cudnn")
+OTHER_NAMES = {
+    **dict.fromkeys(("pytorch", "pytorch-gpu"), "torch"),
+    **dict.fromkeys(("cudatoolkit", "cuda-toolkit", "cuda-version", "pytorch-cuda"), "cuda"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,9 +216,18 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
         for package in plan.lock.packages:
             if canonical in map(package_name, package.depends):
                 needed_by.append(package.name)
+        key = _key_of(canonical)
+        if key is not None:
+            reason = f"`{name}` comes from the key `{key.name}` of spec.yml, not from a list"
+            change = f"`{key.name}: false` there leaves it out"
+            if not key.installs:
+                change = f"a build always has one; to change it, edit `{key.name}:` there"
+            reasons.append(f"{reason}: {change}, then `provision build {plan.name} --relock`")
+            continue
         reason = f"spec.yml does not request `{name}`"
         if needed_by:
-            reason += f"; {', '.join(sorted(needed_by))} needs it"
+            verb = "needs" if len(needed_by) == 1 else "need"
+            reason += f"; {', '.join(sorted(needed_by))} {verb} it"
         elif any(package_name(pin.requirement) == canonical for pin in plan.resolution.pins):
             reason += "; it belongs to the build (`provision matrix explain` says why)"
         else:
@@ -219,6 +235,15 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
         reasons.append(reason)
         advice = did_you_mean(canonical, requested) + advice
     return InvalidSpec(f"{'. '.join(reasons)}.", advice=advice)
+
+
+def _key_of(package: str) -> SpecKey | None:
+    """The key of spec.yml, other than its lists, from which a package comes."""
+    name = OTHER_NAMES.get(package, package)
+    for key in SPEC_KEYS:
+        if name in key.installs or name == key.name in BUILD_KEYS:
+            return key
+    return None
 
 
 def _apply(

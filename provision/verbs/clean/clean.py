@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -30,11 +30,20 @@ from provision.workflow.installed import remove_image
 
 # cache: can be downloaded or compiled again. unfinished: of builds that were killed. temporary: of killed
 # processes. environment: its folder in envs was deleted. image, pack, smoke, kernel: of an
-# environment that is neither installed nor described.
+# environment that is neither installed nor described. channel: this machine's Python, which no lock names.
 Kind = Literal[
-    "cache", "unfinished", "temporary", "environment", "image", "pack", "smoke", "kernel"
+    "cache",
+    "unfinished",
+    "temporary",
+    "environment",
+    "image",
+    "pack",
+    "smoke",
+    "kernel",
+    "channel",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+REPODATA = "linux-64/repodata.json"
 RECORD_SUFFIX = ".engine.json"  # see image/engine_record.py
 
 
@@ -149,7 +158,26 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
         "pack": _unused_folders(folders.packs, used, "*-????????????.json"),
         "smoke": _unused_folders(folders.data / "smoke", used, "*/report.json"),
         "kernel": kernels_without_prefix,
+        "channel": _unused_channels(context, abandoned),
     }
+
+
+def _unused_channels(context: Context, abandoned: Mapping[str, Path]) -> list[tuple[str, Path]]:
+    """Channels with this machine's Python that no lock of an environment here names.
+
+    None if the envs folder is missing: a lock elsewhere may name one.
+    """
+    if not context.folders.envs.is_dir():
+        return []
+    locks = set(context.folders.envs.glob(f"*/{LOCK}"))
+    for name, path in prefix_registry.list_prefixes(context.folders).items():
+        installed = marker.read(path)
+        if installed is not None and name not in abandoned:
+            locks.add(Path(installed.folder) / LOCK)
+    texts = [lock.read_text(encoding="utf-8", errors="replace") for lock in locks if lock.exists()]
+    channels = sorted(context.folders.channels.glob(f"py*/{REPODATA}"))
+    paths = [channel.parents[1] for channel in channels]
+    return [("", path) for path in paths if not any(f"{path}/" in text for text in texts)]
 
 
 def _abandoned_environments(context: Context) -> dict[str, Path]:

@@ -22,4 +22,6 @@ def joined_settings(lab: Lab) -> str:
         if texts:
             lines.append(f"{key}:\n")
             lines += [f"- {json.dumps(text)}\n" for text in texts]
+    if lab.sync is not None:
+        lines.append(f"sync: {json.dumps(lab.sync)}\n")
     return "".join(lines)

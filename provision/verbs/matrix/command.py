@@ -58,11 +58,13 @@ def matrix(context: click.Context, /, **options: Any) -> None:
 
 @verb
 def _show(console: Console, envs: Path | None, format: str, **options: Any) -> int:
+    from provision.cli.console import output_width
     from provision.verbs.matrix.matrix import show
     from provision.verbs.matrix.output import csv_text, terminal_lines
 
     table = show(options)
-    console.result("matrix", table, csv_text(table) if format == "csv" else terminal_lines(table))
+    lines = csv_text(table) if format == "csv" else terminal_lines(table, output_width())
+    console.result("matrix", table, lines)
     return 0
 
 

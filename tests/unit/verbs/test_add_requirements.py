@@ -8,7 +8,7 @@ import pytest
 
 from provision.core.errors import InvalidSpec
 from provision.core.paths import Folders
-from provision.verbs.change import requirements
+from provision.verbs.change import change, requirements
 from provision.workflow.context import Context
 from tests.progress import Recorder
 
@@ -42,3 +42,22 @@ def test_what_is_no_requirement(tmp_path: Path, arguments: tuple[str, ...], mess
     with pytest.raises(InvalidSpec, match=message) as error:
         requirements.prepare(context, arguments, tmp_path / "lab", python_of=lambda: "3.11")
     assert "spec.yml" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "package,key",
+    [
+        ("torch", "torch"),
+        ("pytorch", "torch"),
+        ("pytorch-cuda", "cuda"),
+        ("python", "python"),
+        ("torchvision", "companions"),
+        ("ipykernel", "jupyter"),
+        ("rdma-core", "infiniband"),
+        ("conda", None),  # a key, and no package of a build
+        ("numpy", None),
+    ],
+)
+def test_a_package_of_the_build_comes_from_a_key(package: str, key: str | None) -> None:
+    spec_key = change._key_of(package)
+    assert (spec_key and spec_key.name) == key
