@@ -17,12 +17,12 @@ FACT_KEYS = frozenset(
 )
 
 
-def load(name: str) -> Any:
+def load(name: str, data: Path = DATA) -> Any:
     """A data file, parsed and checked for sources."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    content = yaml.load((DATA / name).read_text(encoding="utf-8"), Loader=loader)
+    content = yaml.load((data / name).read_text(encoding="utf-8"), Loader=loader)
     check_sources(content, name)
     return content
 

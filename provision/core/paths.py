@@ -90,6 +90,11 @@ class Folders:
         return self.cache / "unchanged"
 
     @property
+    def index_facts(self) -> Path:
+        """What was read of releases that the facts do not have (workflow/index_facts.py)."""
+        return self.cache / "index-facts"
+
+    @property
     def byte_code(self) -> Path:
         """What the sources of packages were compiled to (environment/bytecode_cache.py)."""
         return self.cache / "byte-code"

@@ -84,8 +84,8 @@ def contradictions(spec: Spec) -> list[Violation]:
         of_release.extend(sources.candidates_of(version))
     if not of_release:
         releases = list(catalog.releases())
-        oldest, newest = releases[0], releases[-1]
-        fact = f"torch {spec.torch} is not in the table of known releases ({oldest} to {newest})"
+        fact = f"torch {spec.torch} is not in the table of known releases "
+        fact += f"({releases[0]} to {releases[-1]}). {catalog.since_facts(spec.torch)}"
         return [Violation(axis="torch", fact=fact, source="")]
     of_cuda = [candidate for candidate in of_release if constraints.fits(candidate, spec, "cuda")]
     if not of_cuda:

@@ -75,11 +75,11 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
 
     Also says what was not chosen, and why.
     """
-    from provision.core.paths import default_folders
     from provision.verbs.matrix import matrix as command
     from provision.verbs.matrix.output import explanation_lines
 
-    explanation = command.explain(default_folders(envs).envs, name, spec_options(options))
+    context = context_of(console, envs, options)
+    explanation = command.explain(context, name, spec_options(options))
     console.result("matrix-explain", explanation, explanation_lines(explanation))
 
 

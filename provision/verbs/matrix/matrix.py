@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog import minor, version_key
@@ -19,6 +18,7 @@ from provision.resolver import spec as specs
 from provision.resolver.table import Table, build_table, parse_query
 
 if TYPE_CHECKING:
+    from provision.workflow.context import Context
     from provision.workflow.plan import BuildRequest
 
 # The options of `provision matrix lock` that are passed on to every environment.
@@ -40,23 +40,25 @@ def show(options: Mapping[str, Any]) -> Table:
     return build_table(parse_query(options))
 
 
-def explain(envs: Path, name: str | None, options: Mapping[str, Any]) -> Explanation:
+def explain(context: Context, name: str | None, options: Mapping[str, Any]) -> Explanation:
     """`provision matrix explain`: why an environment, or a request without a name, is what it is.
 
-    Asks no channel.
+    Asks no channel, and an index only about a release that the facts do not have.
     """
     from provision.workflow.context import missing_file
+    from provision.workflow.index_facts import ensure_release
     from provision.workflow.resolution import check_requirements, combine, machine_for
 
     if name is None:
         spec = specs.combine({}, options, name="")
     else:
-        path = envs / specs.check_name(name) / SPEC
+        path = context.folders.envs / specs.check_name(name) / SPEC
         if not path.exists() and not options.get("torch"):
             error = missing_file(path, advice="")
             error.advice += " Or describe the environment with --torch and --cuda."
             raise error
         spec = combine(path, options, name=name)
+    ensure_release(context.folders, context.mirrors, spec)
     return explain_spec(check_requirements(spec), machine_for(spec))
 
 
