@@ -13,7 +13,7 @@ TEMPLATES = next(
 )
 # The keys that make a mapping a row that states a fact.
 FACT_KEYS = frozenset(
-    {"version", "versions", "requirement", "minimum", "sm", "capability", "builds"}
+    "version versions requirement minimum sm ptx capability builds cuda build toolkit floor".split()
 )
 
 

@@ -176,7 +176,7 @@ def _base() -> tuple[Edition, str, dict[str, Any]]:
     document: Document = json.loads(text)
     chosen = Edition(date=document["date"], sha256=_sha256(text))
     path = user_file(default_folders())
-    user = _read_user_file(path) if path.exists() else None
+    user = _user_facts(path) if path.exists() else None
     if user is not None:
         user_document: Document = json.loads(user["document"])
         if user["allow_older"] or user_document["date"] >= document["date"]:
@@ -195,20 +195,28 @@ def _base() -> tuple[Edition, str, dict[str, Any]]:
     return chosen, text, document["tables"]
 
 
-def _read_user_file(path: Path) -> UserFile | None:
-    """None, with a warning, if it cannot be used."""
+def _user_facts(path: Path) -> UserFile | None:
+    """None, with a warning, if they cannot be used."""
+    try:
+        return read_user_file(path)
+    except IntegrityError as error:
+        notices.warn(f"{error.message} {DAMAGED}.")
+        return None
+
+
+def read_user_file(path: Path) -> UserFile:
+    """Raises IntegrityError for a file that is damaged or of another schema."""
     try:
         user: UserFile = json.loads(path.read_text(encoding="utf-8"))
         if user["schema"] != SCHEMA:
             problem = f"it has schema {user['schema']}, and this provision reads schema {SCHEMA}"
         elif _sha256(user["document"]) != user["sha256"]:
-            problem = "its hash is another"
+            problem = "it is damaged (its hash is another)"
         else:
             return user
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        problem = f"it cannot be read ({type(error).__name__})"
-    notices.warn(f"{path} is damaged or of another version: {problem}. {DAMAGED}.")
-    return None
+        problem = f"it is damaged ({type(error).__name__})"
+    raise IntegrityError(f"{path} cannot be used: {problem}.")
 
 
 def _sha256(text: str) -> str:

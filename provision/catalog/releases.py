@@ -206,14 +206,15 @@ def matching_releases(expression: str) -> tuple[Release, ...]:
     )
 
 
-def since_facts(expression: str) -> str:
+def since_facts(expression: str, cuda: str | None = "X.Y") -> str:
     """How old the facts are, and what to do if a release that they do not have is newer."""
     date, oldest = edition().date, next(iter(releases()))
     if not EXACT.fullmatch(expression) or version_key(expression) < version_key(oldest):
         return f"The facts are of {date}."
+    build = f"--cuda {cuda}" if cuda else "--cpu"
     return (
         f"It may have been released after these facts ({date}): `provision facts update`, or insist "
-        f"with `--torch {expression} --cuda X.Y --source wheels`, which reads the package index."
+        f"with `--torch {expression} {build} --source wheels`, which reads the package index."
     )
 
 

@@ -22,4 +22,6 @@ def joined_settings(lab: Lab) -> str:
         if texts:
             lines.append(f"{key}:\n")
             lines += [f"- {json.dumps(text)}\n" for text in texts]
+    if lab.facts:
+        lines.append(f"facts: {json.dumps(lab.facts)}\n")
     return "".join(lines)

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from provision.catalog import facts
 from provision.cli.console import Console
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write
@@ -77,7 +78,9 @@ def _code() -> Iterator[Path]:
 def _contents(folders: Folders, name: str) -> Iterator[Path]:
     """The files that are read whole: settings, the lab's templates, the environment's own."""
     yield from settings_files(os.environ)
+    yield facts.user_file(folders)
     if folders.templates:
+        yield folders.templates.parent / facts.LAB_FILE
         yield from sorted(folders.templates.rglob("*"))
     yield folders.envs / name
     yield from sorted((folders.envs / name).iterdir())

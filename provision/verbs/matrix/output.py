@@ -67,6 +67,7 @@ def terminal_lines(table: Table) -> list[str]:
     legend = [meaning for mark, meaning in LEGEND.items() if mark in text]
     if len(platforms) == 1:
         legend.append(f"all are for {platforms.pop()}")
+    legend.append(str(table.facts))
     return [*text.split("\n"), "", *legend, *notes(table)]
 
 
@@ -82,6 +83,9 @@ def csv_text(table: Table) -> str:
 def notes(table: Table) -> list[str]:
     """What a reader must know besides the rows."""
     lines = []
+    from_index = sorted({row.torch for row in table.cells} & set(table.facts.from_index))
+    if from_index:
+        lines.append(f"Of {', '.join(from_index)} only the package index says something.")
     unknown = Counter(part for row in table.cells for part in row.not_known)
     if unknown:
         lines.append(f"Of those that might fit, no source says about {_counts(unknown)}.")
