@@ -118,7 +118,8 @@ class IndexDefault:
 
 @dataclass(frozen=True)
 class Companion:
-    """torchvision or torchaudio as a source pairs it with a release; None: it has none."""
+    """torchvision or torchaudio as a source pairs it with a release; None: it has none, or, without a
+    source, none is known."""
 
     name: str
     version: str | None
@@ -268,10 +269,10 @@ def _release(version: str, row: dict[str, Any]) -> Release:
         index_default=defaults,
         torchvision=vision["version"],
         companions_python=tuple(vision["python"]) if "python" in vision else None,
-        torchvision_source=vision["source"],
+        torchvision_source=vision["source"] or "",
         torchaudio=audio["version"],
         torchaudio_pins_torch=audio["pins_torch"],
-        torchaudio_source=audio["source"],
+        torchaudio_source=audio["source"] or "",
         wheels=tuple(wheels),
         pytorch=tuple(_channel_build(cuda, build, row) for cuda, build in channel_builds.items()),
         pytorch_companions=tuple(
