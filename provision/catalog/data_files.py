@@ -13,7 +13,20 @@ TEMPLATES = next(
 )
 # The keys that make a mapping a row that states a fact.
 FACT_KEYS = frozenset(
-    "version versions requirement minimum sm ptx capability builds cuda build toolkit floor".split()
+    [
+        "version",
+        "versions",
+        "requirement",
+        "minimum",
+        "sm",
+        "ptx",
+        "capability",
+        "builds",
+        "cuda",
+        "build",
+        "toolkit",
+        "floor",
+    ]
 )
 
 

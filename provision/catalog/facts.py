@@ -13,11 +13,11 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
-from provision.catalog.data_files import DATA, check_sources
+from provision.catalog.data_files import DATA, check_sources, load
 from provision.core import notices
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
@@ -33,27 +33,6 @@ LAB_FILE = "facts.yml"  # beside lab.yml
 LAB_TABLES = ("releases", "cuda", "gpus", "rules")
 SHIPPED = "shipped"
 DAMAGED = "`provision facts update` replaces it; without it, the shipped facts are used"
-# What a release has before anything is known of it. The pytorch channel ended with 2.5.
-BLANK_BUILD: Mapping[str, Any] = {
-    "cuda": None,
-    "on_pypi": False,
-    "source": None,
-    "nccl": {"version": None, "linkage": None, "source": None},
-    "cudnn": {"version": None, "source": None},
-    "architectures": {"sm": None, "ptx": None, "source": None},
-}
-BLANK_RELEASE: Mapping[str, Any] = {
-    "index_default": {},
-    "torchvision": {"version": None, "pins_torch": None, "source": None},
-    "torchaudio": {"version": None, "pins_torch": None, "source": None},
-    "triton": {"requirement": None, "source": None},
-    "wheels": {},
-    "pytorch_channel": {
-        "cuda": {},
-        "source": "pytorch/pytorch#138506 (2.5 is the last release on this channel)",
-    },
-    "conda_forge": {"cuda": {}, "source": "not read yet for this release"},
-}
 Result = TypeVar("Result")
 
 
@@ -174,25 +153,27 @@ def _base() -> tuple[Edition, str, dict[str, Any]]:
     """The facts without a lab's own: edition, text and tables."""
     text = (DATA / FILE).read_text(encoding="utf-8")
     document: Document = json.loads(text)
-    chosen = Edition(date=document["date"], sha256=_sha256(text))
+    date = document["date"]
     path = user_file(default_folders())
     user = _user_facts(path) if path.exists() else None
     if user is not None:
         user_document: Document = json.loads(user["document"])
-        if user["allow_older"] or user_document["date"] >= document["date"]:
+        if user["allow_older"] or user_document["date"] >= date:
             text, document = user["document"], user_document
-            chosen = Edition(
-                date=document["date"],
-                sha256=user["sha256"],
-                origin=user["origin"],
-                verified=user["verified"],
-                fetched=user["fetched"],
-            )
-    from_index = [
-        version for version, row in document["tables"]["releases"].items() if row.get("from_index")
-    ]
-    chosen = replace(chosen, from_index=tuple(from_index), lab_file=lab_file())
-    return chosen, text, document["tables"]
+            return edition_of(user, document), text, document["tables"]
+    edition = Edition(date=date, sha256=_sha256(text), lab_file=lab_file())
+    return edition, text, document["tables"]
+
+
+def edition_of(user: UserFile, document: Document) -> Edition:
+    """That of a user's file, with the document in it."""
+    releases = document["tables"]["releases"]
+    return Edition(
+        date=document["date"],
+        from_index=tuple(name for name, row in releases.items() if row.get("from_index")),
+        lab_file=lab_file(),
+        **{name: user[name] for name in ("sha256", "origin", "verified", "fetched")},
+    )
 
 
 def _user_facts(path: Path) -> UserFile | None:
@@ -271,14 +252,20 @@ def _tables() -> dict[str, Any]:
     return merged
 
 
+def blank(name: str) -> dict[str, Any]:
+    """A `release`, or a `wheel`, of which nothing is known."""
+    row: dict[str, Any] = load("blank.yml")[name]
+    return row
+
+
 def with_lab_facts(tables: Mapping[str, Any], lab: Mapping[str, Any]) -> dict[str, Any]:
     """The tables with a lab's facts over them: mappings are joined, lists follow one another."""
     merged = copy.deepcopy(dict(tables))
     for version, row in lab.get("releases", {}).items():
-        blank = merged["releases"].setdefault(version, copy.deepcopy(dict(BLANK_RELEASE)))
+        release = merged["releases"].setdefault(version, blank("release"))
         for tag in row.get("wheels", {}):
-            blank["wheels"].setdefault(tag, copy.deepcopy(dict(BLANK_BUILD)))
-        _join(blank, row)
+            release["wheels"].setdefault(tag, blank("wheel"))
+        _join(release, row)
     _join(merged["cuda"], lab.get("cuda", {}))
     names = {rule["id"] for rule in lab.get("rules", ())}
     merged["rules"] = [rule for rule in merged["rules"] if rule["id"] not in names]

@@ -6,7 +6,6 @@ for, unless they are read out of its library, and which driver its CUDA needs.
 
 from __future__ import annotations
 
-import copy
 import functools
 import hashlib
 import json
@@ -20,10 +19,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from provision import __version__, catalog
+from provision import __version__, catalog, sources
 from provision.adapters import uv
 from provision.adapters.uv.linux_wheels import LinuxWheel, WheelIndex
-from provision.catalog.facts import BLANK_BUILD, BLANK_RELEASE
+from provision.catalog.facts import blank
 from provision.core.atomic import atomic_write
 from provision.core.errors import NoSuchBuild, Unreachable
 from provision.core.mirrors import Mirrors
@@ -99,7 +98,7 @@ class TorchIndex:
 
         tags: builds to look for in PyTorch's own wheel index, if the user has named it.
         """
-        row = copy.deepcopy(dict(BLANK_RELEASE))
+        row = blank("release")
         self.pins[version] = {}
         for platform, machine in MACHINES.items():
             self._add_default(row, version, platform, of_machine(self.torch, version, machine))
@@ -260,7 +259,7 @@ def default_row(version: str, wheels: Sequence[LinuxWheel], pins: Pins) -> Row:
 
 def build_row(pins: Pins, source: str, *, on_pypi: bool) -> Row:
     """What a CUDA wheel pins."""
-    row = {**copy.deepcopy(dict(BLANK_BUILD)), "cuda": pins.cuda, "on_pypi": on_pypi}
+    row = {**blank("wheel"), "cuda": pins.cuda, "on_pypi": on_pypi}
     row["source"] = source
     if pins.nccl:
         row["nccl"] = {"version": pins.nccl, "linkage": "nvidia-nccl wheel", "source": source}
@@ -382,8 +381,9 @@ def ensure_release(folders: Folders, mirrors: Mirrors, spec: Spec) -> None:
     Raises NoSuchBuild if the index does not have it either, Unreachable if it cannot be read.
     """
     torch = spec.torch
-    insists = spec.source == "wheels" and spec.cuda != "auto" and catalog.EXACT.fullmatch(torch)
-    if not insists or constraints.releases_of(torch):
+    if spec.source == sources.AUTO or sources.by_name(spec.source).manager != "pip":
+        return
+    if spec.cuda == "auto" or not catalog.EXACT.fullmatch(torch) or constraints.releases_of(torch):
         return
     tags = [build_tag(spec.cuda)] if spec.cuda else []
     indexes = [uv.torch_index_url(tag) for tag in tags] + uv.index_urls(None, mirrors)

@@ -17,7 +17,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from provision.catalog.facts import BLANK_BUILD, BLANK_RELEASE
+from provision.catalog.facts import blank
 from provision.core.errors import InvalidSpec
 from update_data.compare import Row
 
@@ -76,7 +76,7 @@ class Document:
         for depth, key in enumerate(row.path):
             if key not in entry:
                 is_build = depth == 2 and row.path[1] == "wheels"
-                entry[key] = _styled(dict(BLANK_BUILD) if is_build else {})
+                entry[key] = _styled(blank("wheel") if is_build else {})
             entry = entry[key]
         for key, value in row.values.items():
             if key not in entry:
@@ -104,7 +104,7 @@ class Document:
             if Version(other) > Version(release):
                 break
             index += 1
-        self.content.insert(index, DoubleQuotedScalarString(release), _styled(dict(BLANK_RELEASE)))
+        self.content.insert(index, DoubleQuotedScalarString(release), _styled(blank("release")))
 
 
 def _yaml() -> YAML:

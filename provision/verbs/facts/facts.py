@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -80,21 +79,15 @@ def _lab_rows(edition: Edition) -> dict[str, list[str]]:
     if edition.lab_file is None:
         return {}
     lab = documents.read_lab_facts(edition.lab_file)
-    rows: dict[str, list[str]] = {}
-    for version, row in lab.get("releases", {}).items():
-        for tag, build in row.get("wheels", {}).items():
-            text = f"torch {version} {tag} ({build.get('source', 'no source')})"
-            rows.setdefault("releases", []).append(text)
-        if not row.get("wheels"):
-            rows.setdefault("releases", []).append(f"torch {version} {', '.join(row)}")
-    for name, entries in lab.get("cuda", {}).items():
-        rows[name] = list(entries)
-    for row in lab.get("gpus", ()):
-        names = f"{', '.join(row.get('products', ()))} ({row.get('source')})"
-        rows.setdefault("gpus", []).append(names)
-    for row in lab.get("rules", ()):
-        rows.setdefault("rules", []).append(f"{row['id']} ({row.get('source')})")
-    return rows
+    releases = [
+        f"torch {version} {tag} ({build.get('source') or ', '.join(build)})"
+        for version, row in lab.get("releases", {}).items()
+        for tag, build in row.get("wheels", {"": {"source": ", ".join(row)}}).items()
+    ]
+    gpus = [f"{', '.join(row['products'])} ({row['source']})" for row in lab.get("gpus", ())]
+    rules = [f"{row['id']} ({row['source']})" for row in lab.get("rules", ())]
+    cuda = [name for names in lab.get("cuda", {}).values() for name in names]
+    return {"releases": releases, "cuda": cuda, "gpus": gpus, "rules": rules}
 
 
 # Newer facts
@@ -149,29 +142,17 @@ def update(context: Context, request: UpdateRequest) -> FactsUpdate:
             f"({before.date}).",
             advice="--allow-older takes them all the same.",
         )
-    releases = document["tables"]["releases"]
-    added = [version for version in releases if version not in catalog.releases()]
+    added = [name for name in document["tables"]["releases"] if name not in catalog.releases()]
     path = documents.user_file(context.folders)
     # A file that cannot be used is replaced, too.
     is_unused = before.origin == documents.SHIPPED and path.exists()
     changed = user["sha256"] != before.sha256 or is_unused
-    after = before
-    if changed:
-        after = dataclasses.replace(
-            before,
-            date=document["date"],
-            sha256=user["sha256"],
-            origin=user["origin"],
-            verified=user["verified"],
-            fetched=user["fetched"],
-            from_index=tuple(name for name, row in releases.items() if row.get("from_index")),
-        )
-        if not request.dry_run:
-            atomic_write(path, json.dumps(user) + "\n")
-            documents.forget()
+    if changed and not request.dry_run:
+        atomic_write(path, json.dumps(user) + "\n")
+        documents.forget()
     return FactsUpdate(
         before=before,
-        after=after,
+        after=documents.edition_of(user, document) if changed else before,
         changed=changed,
         added=tuple(added),
         notes=notes,
@@ -202,14 +183,11 @@ def _from_address(context: Context, request: UpdateRequest) -> tuple[str, UserFi
             advice="Give --from ADDRESS, or let lab.yml or settings.yml name it (`facts:`, "
             "docs/facts.md); --from-index reads new releases from the package index.",
         )
-    if request.address:  # what is configured shows only that the configured address is genuine
-        sha256, signers = request.sha256, request.signers
-        signers = signers or (Path(configured["signers"]) if "signers" in configured else None)
-    else:
-        sha256 = request.sha256 or configured.get("sha256", "")
-        signers = request.signers
-        if signers is None and "signers" in configured:
-            signers = Path(configured["signers"])
+    # The configured hash is that of the configured address; signers may sign any.
+    sha256 = request.sha256 or ("" if request.address else configured.get("sha256", ""))
+    signers = request.signers
+    if signers is None and "signers" in configured:
+        signers = Path(configured["signers"])
     content, signature = fetch(address, context.mirrors)
     verified = verify(address, content, signature, sha256, signers)
     try:
