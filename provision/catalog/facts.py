@@ -240,13 +240,17 @@ def read_lab_facts(path: Path) -> dict[str, Any]:
 @functools.cache
 def _tables() -> dict[str, Any]:
     edition, _, tables = _base()
-    if edition.lab_file is None:
-        return dict(tables)
-    merged = with_lab_facts(tables, read_lab_facts(edition.lab_file))
+    return dict(tables) if edition.lab_file is None else tables_with(edition.lab_file)
+
+
+def tables_with(path: Path) -> dict[str, Any]:
+    """The facts in use with those of a lab's facts.yml. Raises InvalidSpec if they are not valid."""
+    edition, _, tables = _base()
+    merged = with_lab_facts(tables, read_lab_facts(path))
     problem = schema_error({"schema": SCHEMA, "date": edition.date, "tables": merged}, "facts")
     if problem is not None:
         raise InvalidSpec(
-            f"{edition.lab_file}: together with the facts it is not valid: {problem}.",
+            f"{path}: together with the facts it is not valid: {problem}.",
             advice="docs/facts.md describes it.",
         )
     return merged

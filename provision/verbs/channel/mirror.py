@@ -9,6 +9,8 @@ from pathlib import Path
 
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
+from provision.catalog import facts
+from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
 from provision.verbs.channel import mirror_folder
@@ -57,6 +59,8 @@ def mirror(
         failed_paths = {file.path for file, _ in failures}
         present = [file for file in files if file.path not in failed_paths]
         mirror_folder.write(folder, present, _conda_records(context, folder, present))
+        # For `provision facts update` where no network is.
+        atomic_write(folder / facts.FILE, facts.facts_text())
         if failures:
             raise _first_failure(failures, len(files))
         return _result(folder, files, missing)

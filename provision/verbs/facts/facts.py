@@ -333,7 +333,7 @@ def _check_user_file(path: Path) -> str:
 
 
 def _check_lab_file(path: Path) -> str:
-    catalog.releases()
+    documents.tables_with(path)
     rows = sum(map(len, _lab_rows(catalog.edition()).values()))
     return f"{rows} facts of the lab, each with its source"
 

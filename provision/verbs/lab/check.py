@@ -17,6 +17,7 @@ from provision.adapters import clustershell, openssh, uv
 from provision.adapters.conda import condarc
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.adapters.slurm.nodes import SlurmNode
+from provision.catalog import facts
 from provision.cluster.failures import REASONS, classify
 from provision.cluster.inventory import Inventory, read_inventory, select_nodes
 from provision.core.atomic import atomic_write
@@ -75,7 +76,17 @@ def check(context: Context, folder: Path, *, probe: bool) -> list[LabCheck]:
         checks += _check_environment(context, lab, environment, probe=probe)
     if (folder / RUNNERS).is_file():
         checks.append(_check_runners(folder / RUNNERS))
+    if (folder / facts.LAB_FILE).is_file():
+        checks.append(_check_facts(folder / facts.LAB_FILE))
     return checks
+
+
+def _check_facts(path: Path) -> LabCheck:
+    try:
+        facts.tables_with(path)
+    except ProvisionError as error:
+        return _failed(path.name, error)
+    return LabCheck(subject=path.name, verdict="pass", message="every fact has its source")
 
 
 def _failed(subject: str, error: ProvisionError) -> LabCheck:
