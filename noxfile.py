@@ -106,6 +106,7 @@ def docs(session: nox.Session) -> None:
     session.run("python", "docs/make_findings.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_doctor.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_node_failures.py", *session.posargs or ["--check"])
+    session.run("python", "tools/facts_json.py", *session.posargs)
     session.run("python", "docs/check_links.py")
 
 

@@ -20,7 +20,6 @@ from types import TracebackType
 
 import click
 
-from provision import __version__
 from provision.cli import streams
 from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.shared_options import SHARED_OPTIONS
@@ -53,7 +52,7 @@ VERBS = {
     "facts": (
         "facts",
         "Inspect",
-        "Show, update and check the facts about releases, CUDA and GPUs.",
+        "Show, update and check the facts about releases, CUDA, drivers and GPUs.",
     ),
     "passport": ("report", "Inspect", "Show the record of what was built and measured."),
     "report": ("report", "Inspect", "Make an HTML report of environments and smoke tests."),
@@ -199,12 +198,9 @@ class VerbGroup(GroupWithForeignVerbs):
 def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from provision.catalog import edition
-    from provision.cli.console import Console
-    from provision.core import notices
+    from provision.cli.version import version_text
 
-    notices.listen(Console().warn)
-    click.echo(f"provision, version {__version__}\n{edition()}")
+    click.echo(version_text())
     ctx.exit()
 
 
