@@ -15,7 +15,7 @@ from provision.core.platforms import PLATFORM, Platform
 
 LATEST = "latest"
 Library = Literal["nccl", "cudnn"]
-_NUMBERS = re.compile(r"\d+(\.\d+){0,2}")
+_NUMBERS = re.compile(r"\d+(\.\d+){0,2}(\.dev\d+)?")
 # A release or a minor release by number.
 EXACT = re.compile(r"\d+\.\d+(\.\d+)?")
 # The fields of a wheel that a platform's index default states.

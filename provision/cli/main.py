@@ -52,7 +52,7 @@ VERBS = {
     "facts": (
         "facts",
         "Inspect",
-        "Show, update and check the facts about releases, CUDA, drivers and GPUs.",
+        "Show, update and check the facts about releases and hardware.",
     ),
     "passport": ("report", "Inspect", "Show the record of what was built and measured."),
     "report": ("report", "Inspect", "Make an HTML report of environments and smoke tests."),

@@ -22,7 +22,7 @@ signers_option = click.option(
 
 @click.group()
 def facts() -> None:
-    """Show, update and check the facts about releases, CUDA, drivers and GPUs."""
+    """Show, update and check the facts about releases and hardware."""
 
 
 @facts.command("show")

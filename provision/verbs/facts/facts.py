@@ -31,6 +31,7 @@ from provision.core.mirrors import Mirrors, path_from_url
 from provision.core.types import Verdict
 from provision.image.registry.artifact import artifact_files
 from provision.image.registry.reference import parse_registry_reference
+from provision.workflow import lab_definition
 from provision.workflow.context import Context
 from provision.workflow.index_facts import TorchIndex, usable
 
@@ -174,6 +175,8 @@ def _user_file(text: str, origin: str, verified: str, allow_older: bool = False)
 
 def _from_address(context: Context, request: UpdateRequest) -> tuple[str, UserFile]:
     configured = settings.facts_settings(os.environ)
+    if not configured and Path(lab_definition.FILE).is_file():
+        configured = lab_definition.read_lab(Path.cwd()).facts
     address = request.address or configured.get("address", "")
     if not address and context.mirrors.folders:
         address = context.mirrors.folders[0] + FILE

@@ -235,7 +235,8 @@ def test_lab_adds_facts(home: Path) -> None:
 
 def test_lab_has_a_nightly(home: Path) -> None:
     release = json.loads(SHIPPED)["tables"]["releases"]["2.15.0"]
-    row = {name: release[name] for name in ("index_default", "wheels")}
+    build = {**release["wheels"]["cu132"], "on_pypi": False}
+    row = {"index_default": release["index_default"], "wheels": {"cu132": build}}
     (home / "lab.yml").touch()
     (home / "facts.yml").write_text(
         json.dumps({"schema": 1, "releases": {"2.16.0.dev20261101": row}})
@@ -244,6 +245,10 @@ def test_lab_has_a_nightly(home: Path) -> None:
     nightly = catalog.matching_releases("2.16.0.dev20261101")
     assert [release.version for release in nightly] == ["2.16.0.dev20261101"]
     assert [release.version for release in catalog.matching_releases("latest")] == ["2.15.0"]
+    options = ["--torch", "2.16.0.dev20261101", "--cuda", "13.2", "--json"]
+    explained = CliRunner().invoke(cli, ["matrix", "explain", *options])
+    pins = [pin["requirement"] for pin in json.loads(explained.stdout)["pins"]]
+    assert "torch==2.16.0.dev20261101+cu132" in pins and "numpy" in pins
 
 
 @pytest.mark.parametrize(
