@@ -6,6 +6,7 @@ for, unless they are read out of its library, and which driver its CUDA needs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -390,7 +391,7 @@ def ensure_release(folders: Folders, mirrors: Mirrors, spec: Spec) -> None:
     key = hashlib.sha256(f"{__version__} {torch} {tags} {indexes}".encode()).hexdigest()
     path = folders.index_facts / f"{key[:24]}.json"
     rows: dict[str, Row] = {}
-    if path.is_file():
+    with contextlib.suppress(OSError, ValueError):
         rows = json.loads(path.read_bytes())
     if not rows or time.time() - path.stat().st_mtime > KEEP_S:
         try:
