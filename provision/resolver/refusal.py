@@ -120,6 +120,9 @@ def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source
         if are_all_listed:
             available += " only"
     verb = "have" if source.is_plural else "has"
+    if not cudas and of_release[0].release.from_index and source.manager == "conda":
+        verb = "is not known to have"
+        available = f"torch {spec.torch}"
     return Violation(
         axis="cuda",
         fact=f"{source.title} {verb} {available}",

@@ -46,7 +46,6 @@ class FactsSummary:
     """What the facts in use say, and what a lab adds. lab: the tables and rows of its facts.yml."""
 
     edition: Edition
-    days: int
     file: Path
     releases: int
     newest: str
@@ -60,7 +59,6 @@ def show(context: Context) -> FactsSummary:
     releases = [version for version in catalog.releases() if ".dev" not in version]
     return FactsSummary(
         edition=edition,
-        days=(date.today() - date.fromisoformat(edition.date)).days,
         file=_file_in_use(context, edition),
         releases=len(catalog.releases()),
         newest=releases[-1],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from provision.cli.text import fact_lines, home_path
+from provision.cli.text import days_old, fact_lines, home_path
 
 if TYPE_CHECKING:
     from provision.verbs.facts.facts import FactsCheck, FactsSummary, FactsUpdate
@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 def summary_lines(summary: FactsSummary, width: int | None) -> list[str]:
     edition = summary.edition
-    age = "1 day old" if summary.days == 1 else f"{max(summary.days, 0)} days old"
     facts = [
-        ("date", f"{edition.date} ({age})"),
+        ("date", f"{edition.date} ({days_old(edition.date)})"),
         ("origin", edition.origin),
         ("file", home_path(summary.file)),
         ("sha256", edition.sha256),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import date
 from typing import TYPE_CHECKING
 
-from provision.cli.text import environment_lines, fact_lines, home_path, short_size
+from provision.cli.text import days_old, environment_lines, fact_lines, home_path, short_size
 
 if TYPE_CHECKING:
-    from provision.catalog import Edition
     from provision.verbs.status.status import MachineStatus
 
 # What to do about an environment that is not current.
@@ -18,13 +16,6 @@ NEXT_COMMANDS = {
     "damaged": "env create {name}",
     "not installed": "build {name}",
 }
-
-
-def days_old(facts: Edition, now: float | None) -> str:
-    """The age of the facts in words."""
-    today = date.today() if now is None else date.fromtimestamp(now)
-    days = (today - date.fromisoformat(facts.date)).days
-    return "1 day old" if days == 1 else f"{max(days, 0)} days old"
 
 
 def status_lines(
@@ -43,7 +34,10 @@ def status_lines(
         ("engine", engine),
         ("disk", f"{disk} for {home_path(data.path)}"),
         ("envs", home_path(status.envs)),
-        ("facts", f"{str(status.facts).removeprefix('facts ')} ({days_old(status.facts, now)})"),
+        (
+            "facts",
+            f"{str(status.facts).removeprefix('facts ')} ({days_old(status.facts.date, now)})",
+        ),
     ]
     if status.packs_size:
         facts.append(("packs", short_size(status.packs_size)))
