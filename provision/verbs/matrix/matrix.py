@@ -3,7 +3,7 @@ for all builds that fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from provision.core.types import BuildSource
 from provision.resolver import Explanation
 from provision.resolver import explain as explain_spec
 from provision.resolver import spec as specs
+from provision.resolver.constraints import releases_of
 from provision.resolver.table import Table, build_table, parse_query
 
 if TYPE_CHECKING:
@@ -40,25 +41,30 @@ def show(options: Mapping[str, Any]) -> Table:
     return build_table(parse_query(options))
 
 
-def explain(context: Context, name: str | None, options: Mapping[str, Any]) -> Explanation:
+def explain(
+    make_context: Callable[[], Context], envs: Path, name: str | None, options: Mapping[str, Any]
+) -> Explanation:
     """`provision matrix explain`: why an environment, or a request without a name, is what it is.
 
     Asks no channel, and an index only about a release that the facts do not have.
     """
     from provision.workflow.context import missing_file
-    from provision.workflow.index_facts import ensure_release
     from provision.workflow.resolution import check_requirements, combine, machine_for
 
     if name is None:
         spec = specs.combine({}, options, name="")
     else:
-        path = context.folders.envs / specs.check_name(name) / SPEC
+        path = envs / specs.check_name(name) / SPEC
         if not path.exists() and not options.get("torch"):
             error = missing_file(path, advice="")
             error.advice += " Or describe the environment with --torch and --cuda."
             raise error
         spec = combine(path, options, name=name)
-    ensure_release(context.folders, context.mirrors, spec)
+    if not releases_of(spec.torch):
+        from provision.workflow.index_facts import ensure_release
+
+        context = make_context()
+        ensure_release(context.folders, context.mirrors, spec)
     return explain_spec(check_requirements(spec), machine_for(spec))
 
 
