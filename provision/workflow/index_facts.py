@@ -158,7 +158,8 @@ class TorchIndex:
         elif wheel and requirements:
             source = f"metadata torch=={version}+{tag} (PyTorch wheel index)"
             pins = read_pins(requirements, "x86_64", wheel.python)
-            row["wheels"][tag] = build_row(pins, source, on_pypi=False)
+            if pins.cuda:
+                row["wheels"][tag] = build_row(pins, source, on_pypi=False)
 
     def _add_companions(self, row: Row, version: str) -> None:
         torch = of_machine(self.torch, version, "x86_64")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
@@ -110,9 +111,12 @@ class WheelIndex:
 
     def _read(self, wheel: LinuxWheel) -> tuple[str, ...] | None:
         try:
-            return fetch_metadata(self._client, wheel.url).requires
-        except Unreachable:
+            requires = fetch_metadata(self._client, wheel.url).requires
+            for text in requires:
+                Requirement(text)
+        except (Unreachable, InvalidRequirement):
             return None
+        return requires
 
 
 def linux_wheels(packages: Iterable[DistributionPackage]) -> Iterator[LinuxWheel]:

@@ -19,6 +19,8 @@ from provision.resolver.constraints import releases_of
 from provision.resolver.table import Table, build_table, parse_query
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from provision.workflow.context import Context
     from provision.workflow.plan import BuildRequest
 

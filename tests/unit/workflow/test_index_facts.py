@@ -278,6 +278,14 @@ def test_other_requests_for_it_are_refused(index: Server, arguments: list[str]) 
     assert (result.exit_code, edition().date in result.stderr) == (4, True), result.output
 
 
+def test_wheel_that_says_nonsense_is_not_used(index: Server, tmp_path: Path) -> None:
+    for page in (tmp_path / "index" / "torch").glob("*.whl"):
+        text = "Metadata-Version: 2.1\nName: torch\nVersion: 2.16.0\nRequires-Dist: <html>\n"
+        Path(f"{page}.metadata").write_text(text)
+    result = run(*INSISTED)
+    assert (result.exit_code, "metadata of torch-2.16.0" in result.stderr) == (4, True)
+
+
 def test_index_that_cannot_be_read(index: Server) -> None:
     index.fault("", 503)
     result = run(*INSISTED)
