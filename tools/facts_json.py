@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from provision.catalog.data_files import DATA, check_sources, load
-from provision.catalog.facts import FILE, SCHEMA, TABLES
+from provision.catalog.facts import SCHEMA, TABLES
+from provision.core.paths import FACTS
 
 
 def compiled(data: Path = DATA) -> str:
@@ -25,7 +26,7 @@ def compiled(data: Path = DATA) -> str:
 
 
 def main() -> int:
-    path = DATA / FILE
+    path = DATA / FACTS
     text = compiled()
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return 0

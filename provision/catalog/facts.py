@@ -21,15 +21,13 @@ from provision.catalog.data_files import DATA, check_sources, load
 from provision.core import notices
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
-from provision.core.paths import Folders, default_folders
+from provision.core.paths import FACTS, LAB_FACTS, default_folders
 from provision.core.schema import schema_error
 
 SCHEMA = 1
-FILE = "facts.json"
 # The tables of facts.json. What says which bytes are run (base images, actions of CI) is not among
 # them: it changes with provision alone.
 TABLES = ("releases", "cuda", "gpus", "nccl", "rules", "cuda_packages", "source_builds")
-LAB_FILE = "facts.yml"  # beside lab.yml
 LAB_TABLES = ("releases", "cuda", "gpus", "rules")
 SHIPPED = "shipped"
 DAMAGED = "`provision facts update` replaces it; without it, the shipped facts are used"
@@ -120,10 +118,6 @@ def add_releases(rows: Mapping[str, Any]) -> None:
         clear()
 
 
-def user_file(folders: Folders) -> Path:
-    return folders.data / FILE
-
-
 def parse_document(content: str | bytes, name: str) -> Document:
     """A facts.json from elsewhere, checked. Raises IntegrityError."""
     try:
@@ -151,10 +145,10 @@ def parse_document(content: str | bytes, name: str) -> Document:
 @functools.cache
 def _base() -> tuple[Edition, str, dict[str, Any]]:
     """The facts without a lab's own: edition, text and tables."""
-    text = (DATA / FILE).read_text(encoding="utf-8")
+    text = (DATA / FACTS).read_text(encoding="utf-8")
     document: Document = json.loads(text)
     date = document["date"]
-    path = user_file(default_folders())
+    path = default_folders().facts
     user = _user_facts(path) if path.exists() else None
     if user is not None:
         user_document: Document = json.loads(user["document"])
@@ -211,8 +205,8 @@ def lab_file() -> Path | None:
     """facts.yml beside the lab.yml of the working folder, else of the lab that the user joined."""
     templates = default_folders().templates
     folder = templates.parent if templates else Path.cwd()
-    is_lab = (folder / "lab.yml").is_file() and (folder / LAB_FILE).is_file()
-    return folder / LAB_FILE if is_lab else None
+    is_lab = (folder / "lab.yml").is_file() and (folder / LAB_FACTS).is_file()
+    return folder / LAB_FACTS if is_lab else None
 
 
 def read_lab_facts(path: Path) -> dict[str, Any]:
@@ -228,7 +222,7 @@ def read_lab_facts(path: Path) -> dict[str, Any]:
     problem = schema_error(content, "lab-facts")
     if problem is None:
         try:
-            check_sources(content, LAB_FILE)
+            check_sources(content, LAB_FACTS)
         except ValueError as error:
             problem = str(error)
     if problem is not None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from provision import catalog
 from provision.catalog import facts
 from provision.cli.main import cli
+from provision.core.paths import FACTS
 from tests.integration.registries import host
 
 __all__ = ["host"]
@@ -48,13 +49,13 @@ def push(host: str, tag: str, files: dict[str, bytes]) -> str:
 def test_facts_of_a_registry(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    text = (catalog.DATA / facts.FILE).read_text().replace(catalog.edition().date, "2027-03-01", 1)
+    text = (catalog.DATA / FACTS).read_text().replace(catalog.edition().date, "2027-03-01", 1)
 
     def update(address: str, *options: str) -> Result:
         facts.forget()
         return CliRunner().invoke(cli, ["facts", "update", "--from", address, *options])
 
-    digest = push(host, "1", {facts.FILE: text.encode()})
+    digest = push(host, "1", {FACTS: text.encode()})
     try:
         assert update(f"oci://{host}/lab/facts:1").exit_code == 7  # nothing shows who made it
         assert update(f"oci://{host}/lab/facts:none").exit_code != 0

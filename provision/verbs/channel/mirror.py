@@ -13,6 +13,7 @@ from provision.catalog import facts
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
+from provision.core.paths import FACTS
 from provision.verbs.channel import mirror_folder
 from provision.verbs.channel.mirror_folder import MirrorFile
 from provision.workflow.context import Context
@@ -60,7 +61,7 @@ def mirror(
         present = [file for file in files if file.path not in failed_paths]
         mirror_folder.write(folder, present, _conda_records(context, folder, present))
         # For `provision facts update` where no network is.
-        atomic_write(folder / facts.FILE, facts.facts_text())
+        atomic_write(folder / FACTS, facts.facts_text())
         if failures:
             raise _first_failure(failures, len(files))
         return _result(folder, files, missing)

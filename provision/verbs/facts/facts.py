@@ -16,7 +16,7 @@ from provision.adapters.http import HttpClient
 from provision.adapters.uv.linux_wheels import WheelIndex
 from provision.catalog import Edition
 from provision.catalog import facts as documents
-from provision.catalog.facts import FILE, SCHEMA, Document, UserFile
+from provision.catalog.facts import SCHEMA, Document, UserFile
 from provision.core import settings
 from provision.core.atomic import atomic_write
 from provision.core.credentials import without_credentials
@@ -28,6 +28,7 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.core.mirrors import Mirrors, path_from_url
+from provision.core.paths import FACTS
 from provision.core.types import Verdict
 from provision.image.registry.artifact import artifact_files
 from provision.image.registry.reference import parse_registry_reference
@@ -69,8 +70,8 @@ def show(context: Context) -> FactsSummary:
 
 def _file_in_use(context: Context, edition: Edition) -> Path:
     if edition.origin == documents.SHIPPED:
-        return catalog.DATA / FILE
-    return documents.user_file(context.folders)
+        return catalog.DATA / FACTS
+    return context.folders.facts
 
 
 def _lab_rows(edition: Edition) -> dict[str, list[str]]:
@@ -142,7 +143,7 @@ def update(context: Context, request: UpdateRequest) -> FactsUpdate:
             advice="--allow-older takes them all the same.",
         )
     added = [name for name in document["tables"]["releases"] if name not in catalog.releases()]
-    path = documents.user_file(context.folders)
+    path = context.folders.facts
     # A file that cannot be used is replaced, too.
     is_unused = before.origin == documents.SHIPPED and path.exists()
     changed = user["sha256"] != before.sha256 or is_unused
@@ -177,7 +178,7 @@ def _from_address(context: Context, request: UpdateRequest) -> tuple[str, UserFi
         configured = lab_definition.read_lab(Path.cwd()).facts
     address = request.address or configured.get("address", "")
     if not address and context.mirrors.folders:
-        address = context.mirrors.folders[0] + FILE
+        address = context.mirrors.folders[0] + FACTS
     if not address:
         raise InvalidSpec(
             "Nothing says where newer facts are.",
@@ -203,10 +204,10 @@ def fetch(address: str, mirrors: Mirrors) -> tuple[bytes, bytes]:
     if address.startswith(OCI):
         reference = parse_registry_reference(address.removeprefix(OCI))
         files = artifact_files(reference)
-        if FILE not in files:
+        if FACTS not in files:
             listed = ", ".join(sorted(files))
-            raise IntegrityError(f"{address} has no {FILE}; it has {listed}.")
-        return files[FILE], files.get(FILE + SIGNATURE, b"")
+            raise IntegrityError(f"{address} has no {FACTS}; it has {listed}.")
+        return files[FACTS], files.get(FACTS + SIGNATURE, b"")
     url = address if "://" in address else Path(address).expanduser().absolute().as_uri()
     url = mirrors.actual_url(url)
     if url.startswith("file:"):
@@ -236,7 +237,7 @@ def verify(
     elif signers is not None and not sha256:
         raise IntegrityError(
             f"{address} has no signature ({SIGNATURE.removeprefix('.')} beside it).",
-            advice=f"Whoever publishes it makes one: ssh-keygen -Y sign -n {NAMESPACE} -f KEY {FILE}",
+            advice=f"Whoever publishes it makes one: ssh-keygen -Y sign -n {NAMESPACE} -f KEY {FACTS}",
         )
     if address.startswith(OCI) and "@sha256:" in address:
         shown.append("digest")
@@ -298,8 +299,8 @@ def check(context: Context, file: Path | None, signers: Path | None) -> list[Fac
     """Check a file of facts before it is published, or those in use and the lab's."""
     if file is not None:
         return [_checked(str(file), lambda: _check_file(file, signers))]
-    checks = [_checked(str(catalog.DATA / FILE), lambda: _check_file(catalog.DATA / FILE, None))]
-    user = documents.user_file(context.folders)
+    checks = [_checked(str(catalog.DATA / FACTS), lambda: _check_file(catalog.DATA / FACTS, None))]
+    user = context.folders.facts
     if user.exists():
         checks.append(_checked(str(user), lambda: _check_user_file(user)))
     lab = documents.lab_file()

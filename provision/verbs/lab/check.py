@@ -24,6 +24,7 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import InUse, ProvisionError, Unreachable
 from provision.core.host import current_umask
 from provision.core.mirrors import PACKAGE_INDEX
+from provision.core.paths import LAB_FACTS
 from provision.core.types import Progress, Verdict
 from provision.verbs.lab import draft
 from provision.verbs.lab.draft import MachineFacts
@@ -76,8 +77,8 @@ def check(context: Context, folder: Path, *, probe: bool) -> list[LabCheck]:
         checks += _check_environment(context, lab, environment, probe=probe)
     if (folder / RUNNERS).is_file():
         checks.append(_check_runners(folder / RUNNERS))
-    if (folder / facts.LAB_FILE).is_file():
-        checks.append(_check_facts(folder / facts.LAB_FILE))
+    if (folder / LAB_FACTS).is_file():
+        checks.append(_check_facts(folder / LAB_FACTS))
     return checks
 
 

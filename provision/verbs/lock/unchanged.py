@@ -18,11 +18,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from provision.catalog import facts
 from provision.cli.console import Console
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write
-from provision.core.paths import LOCK, SPEC, Folders, make_private_directory
+from provision.core.paths import LAB_FACTS, LOCK, SPEC, Folders, make_private_directory
 from provision.core.settings import settings_files
 
 PACKAGE = Path(__file__).parents[2]
@@ -78,9 +77,9 @@ def _code() -> Iterator[Path]:
 def _contents(folders: Folders, name: str) -> Iterator[Path]:
     """The files that are read whole: settings, the lab's templates, the environment's own."""
     yield from settings_files(os.environ)
-    yield facts.user_file(folders)
+    yield folders.facts
     if folders.templates:
-        yield folders.templates.parent / facts.LAB_FILE
+        yield from (folders.templates.parent / name for name in ("lab.yml", LAB_FACTS))
         yield from sorted(folders.templates.rglob("*"))
     yield folders.envs / name
     yield from sorted((folders.envs / name).iterdir())

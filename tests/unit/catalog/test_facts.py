@@ -18,9 +18,10 @@ from provision.catalog import facts
 from provision.cli.main import cli
 from provision.core import notices
 from provision.core.errors import InvalidSpec
+from provision.core.paths import FACTS
 from tests.faulty import served
 
-SHIPPED = (catalog.DATA / facts.FILE).read_text()
+SHIPPED = (catalog.DATA / FACTS).read_text()
 NAMESPACE = "provision-facts"
 LAB = """\
 schema: 1
@@ -97,8 +98,8 @@ def test_older_facts_count_only_on_request(home: Path) -> None:
     assert update(path, "--allow-older").exit_code == 0
     assert in_use() == ("2020-01-01", [])
     # An upgrade of provision brings newer ones than those that were fetched before.
-    user = json.loads((home / "data" / facts.FILE).read_text())
-    (home / "data" / facts.FILE).write_text(json.dumps({**user, "allow_older": False}))
+    user = json.loads((home / "data" / FACTS).read_text())
+    (home / "data" / FACTS).write_text(json.dumps({**user, "allow_older": False}))
     assert in_use() == (json.loads(SHIPPED)["date"], [])
 
 
@@ -115,7 +116,7 @@ def test_older_facts_count_only_on_request(home: Path) -> None:
     ],
 )
 def test_unusable_file_is_named_and_replaced(home: Path, content: str) -> None:
-    path = home / "data" / facts.FILE
+    path = home / "data" / FACTS
     path.parent.mkdir()
     path.write_text(content)
     date, [warning] = in_use()
@@ -147,7 +148,7 @@ def test_invalid_facts_are_refused(home: Path, content: bytes, problem: str) -> 
     path.write_bytes(content)
     result = update(path)
     assert (result.exit_code, problem in result.stderr) == (7, True), result.output
-    assert not (home / "data" / facts.FILE).exists()
+    assert not (home / "data" / FACTS).exists()
     assert run("check", path).exit_code == 1
 
 
