@@ -150,11 +150,8 @@ def _base() -> tuple[Edition, str, dict[str, Any]]:
     date = document["date"]
     path = default_folders().facts
     user = _user_facts(path) if path.exists() else None
-    if user is not None:
-        user_document: Document = json.loads(user["document"])
-        if user["allow_older"] or user_document["date"] >= date:
-            text, document = user["document"], user_document
-            return edition_of(user, document), text, document["tables"]
+    if user is not None and (user[0]["allow_older"] or user[1]["date"] >= date):
+        return edition_of(*user), user[0]["document"], user[1]["tables"]
     edition = Edition(date=date, sha256=_sha256(text), lab_file=lab_file())
     return edition, text, document["tables"]
 
@@ -170,7 +167,7 @@ def edition_of(user: UserFile, document: Document) -> Edition:
     )
 
 
-def _user_facts(path: Path) -> UserFile | None:
+def _user_facts(path: Path) -> tuple[UserFile, Document] | None:
     """None, with a warning, if they cannot be used."""
     try:
         return read_user_file(path)
@@ -179,16 +176,23 @@ def _user_facts(path: Path) -> UserFile | None:
         return None
 
 
-def read_user_file(path: Path) -> UserFile:
-    """Raises IntegrityError for a file that is damaged or of another schema."""
+def read_user_file(path: Path) -> tuple[UserFile, Document]:
+    """A user's file, and the document in it. Raises IntegrityError for one that is damaged or of
+    another schema."""
     try:
         user: UserFile = json.loads(path.read_text(encoding="utf-8"))
-        if user["schema"] != SCHEMA:
-            problem = f"it has schema {user['schema']}, and this provision reads schema {SCHEMA}"
+        document: Document = json.loads(user["document"])
+        schemas = {user["schema"], document["schema"]}
+        if schemas != {SCHEMA}:
+            problem = f"it has schema {min(schemas)}, and this provision reads schema {SCHEMA}"
         elif _sha256(user["document"]) != user["sha256"]:
             problem = "it is damaged (its hash is another)"
+        elif user.keys() != UserFile.__annotations__.keys() or set(TABLES) - set(
+            document["tables"]
+        ):
+            problem = "it is damaged (parts are missing)"
         else:
-            return user
+            return user, document
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         problem = f"it is damaged ({type(error).__name__})"
     raise IntegrityError(f"{path} cannot be used: {problem}.")

@@ -326,7 +326,7 @@ def _check_file(path: Path, signers: Path | None) -> str:
 
 
 def _check_user_file(path: Path) -> str:
-    user = documents.read_user_file(path)
+    user, _ = documents.read_user_file(path)
     document = documents.parse_document(user["document"], path.name)
     message = f"{_described(document)}; from {user['origin']} on {user['fetched']}"
     if catalog.edition().sha256 != user["sha256"]:

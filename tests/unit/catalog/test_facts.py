@@ -112,6 +112,14 @@ def test_older_facts_count_only_on_request(home: Path) -> None:
         '{"schema": 0}',
         '{"schema": 1}',
         '{"schema": 1, "document": "{}", "sha256": "00"}',
+        json.dumps({"schema": 0, "document": '{"schema": 1}', "sha256": "00"}),
+        json.dumps(
+            {
+                "schema": 1,
+                "document": '{"schema": 1, "tables": {}}',
+                "sha256": hashlib.sha256(b'{"schema": 1, "tables": {}}').hexdigest(),
+            }
+        ),
         "\0",
     ],
 )
