@@ -283,7 +283,7 @@ def _choice_problem(key: SpecKey, value: str) -> str | None:
 def _release_problem(key: SpecKey, value: str) -> str | None:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-    if value == "latest" or re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){0,2}", value):
+    if value == "latest" or re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){0,2}(\.dev\d+)?", value):
         return None
     try:
         if re.fullmatch(r"[0-9A-Za-z.*,<>=!~ ]+", value) and SpecifierSet(value):

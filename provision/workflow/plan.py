@@ -28,6 +28,7 @@ from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 from provision.workflow import pitfalls
 from provision.workflow.context import Context, missing_file
+from provision.workflow.index_facts import ensure_release
 from provision.workflow.resolution import (
     PythonSource,
     ResolvedRequest,
@@ -339,6 +340,7 @@ def with_name(context: Context, request: BuildRequest) -> BuildRequest:
 def _named_by_options(context: Context, request: BuildRequest) -> BuildRequest:
     """The name holds the Python version, which may be this machine's where no channel answers."""
     draft = specs.combine({}, request.options, name="")
+    ensure_release(context.folders, context.mirrors, draft)
     resolution = resolve(draft)
     name = resolution.spec.name
     folder = context.folders.envs / name
@@ -410,6 +412,7 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
             error.advice += " Or describe the environment with --torch and --cuda."
         raise error
     spec = combine(path, request.options, name=name, text=request.spec_text)
+    ensure_release(context.folders, context.mirrors, spec)
     return check_requirements(spec)
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -19,7 +20,11 @@ from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
 from provision.adapters.uv.resolver import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.core.credentials import without_credentials
 from provision.core.errors import Unreachable
+from provision.core.mirrors import Mirrors
 from provision.core.types import LockedPackage
+
+if TYPE_CHECKING:
+    from pypi_simple import DistributionPackage
 
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
 # The names of manylinux before PEP 600, which sets the oldest glibc.
@@ -49,15 +54,9 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     """
     tags = frozenset(_tags(request))
     found: dict[Version, IndexRelease] = {}
-    settings = index_settings(request.build_path, request.mirrors)
-    urls = [str(with_login(index, os.environ)["url"]) for index in settings.indexes]
-    if settings.default_index is None and not request.mirrors.is_closed:
-        urls.append(pypi_url())
     with HttpClient(pip_settings()) as client:
-        for url in urls:
-            for release in _page_releases(
-                client, f"{url.rstrip('/')}/{canonicalize_name(name)}/", request, tags
-            ):
+        for url in index_urls(request.build_path, request.mirrors):
+            for release in _page_releases(project_files(client, url, name), request, tags):
                 other = found.get(release.version, release)
                 versions = [one.glibc for one in (release, other) if one.glibc is not None]
                 found[release.version] = replace(other, glibc=min(versions, default=None))
@@ -74,23 +73,41 @@ def wheel_glibc(package: LockedPackage, request: ResolveRequest) -> Version | No
     return next((release.glibc for release in releases if release.version == version), None)
 
 
-def _page_releases(
-    client: HttpClient, url: str, request: ResolveRequest, tags: frozenset[Tag]
-) -> Iterator[IndexRelease]:
-    """One for each file of a project's page that counts; none if the index has no such page."""
+def index_urls(build_path: str | None, mirrors: Mirrors) -> list[str]:
+    """The addresses of the configured indexes, with their logins."""
+    settings = index_settings(build_path, mirrors)
+    urls = [str(with_login(index, os.environ)["url"]) for index in settings.indexes]
+    if settings.default_index is None and not mirrors.is_closed:
+        urls.append(pypi_url())
+    return urls
+
+
+def project_files(client: HttpClient, index: str, name: str) -> list[DistributionPackage]:
+    """The files of a project's page; none if the index has no such page.
+
+    Raises Unreachable if the index cannot be read.
+    """
     from pypi_simple import ProjectPage, UnsupportedRepoVersionError
 
+    url = f"{index.rstrip('/')}/{canonicalize_name(name)}/"
     if url.startswith("file:"):
-        return
+        return []
     content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
     try:
         if content.lstrip().startswith(b"{"):
             page = ProjectPage.from_json_data(json.loads(content), url)
         else:
-            page = ProjectPage.from_html(url.rstrip("/").rpartition("/")[2], content.decode(), url)
+            page = ProjectPage.from_html(name, content.decode(), url)
     except (ValueError, LookupError, TypeError, UnsupportedRepoVersionError) as error:
         raise Unreachable(f"{without_credentials(url)} is not a list of files.") from error
-    for package in page.packages:
+    return page.packages
+
+
+def _page_releases(
+    packages: Iterable[DistributionPackage], request: ResolveRequest, tags: frozenset[Tag]
+) -> Iterator[IndexRelease]:
+    """One for each file of a project's page that counts."""
+    for package in packages:
         uploaded = package.upload_time.strftime("%Y-%m-%d") if package.upload_time else ""
         if package.is_yanked or not _allows(package.requires_python, request.python):
             continue

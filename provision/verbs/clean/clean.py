@@ -141,7 +141,13 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
     for file in (SPEC, LOCK):
         used.update(path.parent.name for path in folders.envs.glob(f"*/{file}"))
     unused_images = {name: folders.images / name for name in _image_names(folders.images) - used}
-    caches = (folders.packages, folders.byte_code, folders.pulled, folders.unchanged)
+    caches = (
+        folders.packages,
+        folders.byte_code,
+        folders.pulled,
+        folders.unchanged,
+        folders.index_facts,
+    )
     kernels_without_prefix = []
     for kernel in kernels.list_kernels():
         if not kernel.prefix.exists():

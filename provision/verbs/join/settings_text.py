@@ -24,4 +24,6 @@ def joined_settings(lab: Lab) -> str:
             lines += [f"- {json.dumps(text)}\n" for text in texts]
     if lab.sync is not None:
         lines.append(f"sync: {json.dumps(lab.sync)}\n")
+    if lab.facts:
+        lines.append(f"facts: {json.dumps(lab.facts)}\n")
     return "".join(lines)

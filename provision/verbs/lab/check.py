@@ -17,12 +17,14 @@ from provision.adapters import clustershell, openssh, uv
 from provision.adapters.conda import condarc
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.adapters.slurm.nodes import SlurmNode
+from provision.catalog import facts
 from provision.cluster.failures import REASONS, classify
 from provision.cluster.inventory import Inventory, read_inventory, select_nodes
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse, ProvisionError, Unreachable
 from provision.core.host import current_umask
 from provision.core.mirrors import PACKAGE_INDEX
+from provision.core.paths import LAB_FACTS
 from provision.core.types import Lock, Progress, Verdict
 from provision.verbs.lab import draft
 from provision.verbs.lab.draft import MachineFacts
@@ -79,7 +81,17 @@ def check(context: Context, folder: Path, *, probe: bool) -> list[LabCheck]:
         checks += _check_environment(context, lab, environment, probe=probe)
     if (folder / RUNNERS).is_file():
         checks.append(_check_runners(folder / RUNNERS))
+    if (folder / LAB_FACTS).is_file():
+        checks.append(_check_facts(folder / LAB_FACTS))
     return checks
+
+
+def _check_facts(path: Path) -> LabCheck:
+    try:
+        facts.tables_with(path)
+    except ProvisionError as error:
+        return _failed(path.name, error)
+    return LabCheck(subject=path.name, verdict="pass", message="every fact has its source")
 
 
 def _failed(subject: str, error: ProvisionError) -> LabCheck:

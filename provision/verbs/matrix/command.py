@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,10 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
     from provision.verbs.matrix import matrix as command
     from provision.verbs.matrix.output import explanation_lines
 
-    explanation = command.explain(default_folders(envs).envs, name, spec_options(options))
+    # The solver and its mirrors take 0.1 s to load, and are rarely needed.
+    make_context = functools.partial(context_of, console, envs, options)
+    folder = default_folders(envs).envs
+    explanation = command.explain(make_context, folder, name, spec_options(options))
     console.result("matrix-explain", explanation, explanation_lines(explanation))
 
 

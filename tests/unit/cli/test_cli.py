@@ -67,6 +67,7 @@ checkpoint prune
 clean
 env create
 env remove
+facts update
 image build
 image run
 import
