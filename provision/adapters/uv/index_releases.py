@@ -8,6 +8,9 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -19,6 +22,7 @@ from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
 from provision.adapters.uv.resolver import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.core.credentials import without_credentials
 from provision.core.errors import Unreachable
+from provision.core.mirrors import path_from_url
 from provision.core.types import LockedPackage
 
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
@@ -42,7 +46,8 @@ class IndexRelease:
 
 
 def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ...]:
-    """The releases of a package that the indexes list for a request, newest first.
+    """The releases of a package that the indexes and find-links list for a request, newest first;
+    those on this machine's disk only if the others list none, as for `resolve`.
 
     request: its Python, platform, day and mirrors count. Raises Unreachable if an index
     cannot be read.
@@ -53,14 +58,16 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     urls = [str(with_login(index, os.environ)["url"]) for index in settings.indexes]
     if settings.default_index is None and not request.mirrors.is_closed:
         urls.append(pypi_url())
+    local_urls = [str(index["url"]) for index in settings.local_indexes]
+    groups = ((urls, settings.find_links), (local_urls, settings.local_find_links))
     with HttpClient(pip_settings()) as client:
-        for url in urls:
-            for release in _page_releases(
-                client, f"{url.rstrip('/')}/{canonicalize_name(name)}/", request, tags
-            ):
-                other = found.get(release.version, release)
-                versions = [one.glibc for one in (release, other) if one.glibc is not None]
-                found[release.version] = replace(other, glibc=min(versions, default=None))
+        for index_urls, links in groups:
+            pages = [f"{url.rstrip('/')}/{canonicalize_name(name)}/" for url in index_urls]
+            for page in () if found else (*pages, *links):
+                for release in _page_releases(client, name, page, request, tags):
+                    other = found.get(release.version, release)
+                    versions = [one.glibc for one in (release, other) if one.glibc is not None]
+                    found[release.version] = replace(other, glibc=min(versions, default=None))
     return tuple(found[version] for version in sorted(found, reverse=True))
 
 
@@ -75,24 +82,30 @@ def wheel_glibc(package: LockedPackage, request: ResolveRequest) -> Version | No
 
 
 def _page_releases(
-    client: HttpClient, url: str, request: ResolveRequest, tags: frozenset[Tag]
+    client: HttpClient, name: str, url: str, request: ResolveRequest, tags: frozenset[Tag]
 ) -> Iterator[IndexRelease]:
-    """One for each file of a project's page that counts; none if the index has no such page."""
+    """One for each file of a page or folder that counts; none if there is no such page."""
     from pypi_simple import ProjectPage, UnsupportedRepoVersionError
 
-    if url.startswith("file:"):
-        return
-    content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
+    if "://" not in url or url.startswith("file:"):
+        folder = path_from_url(url) if url.startswith("file:") else Path(url)
+        files = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        content = "".join(
+            f'<a href="{quote(file)}">{escape(file)}</a>\n' for file in files
+        ).encode()
+    else:
+        content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
     try:
         if content.lstrip().startswith(b"{"):
             page = ProjectPage.from_json_data(json.loads(content), url)
         else:
-            page = ProjectPage.from_html(url.rstrip("/").rpartition("/")[2], content.decode(), url)
+            page = ProjectPage.from_html(name, content.decode(), url)
     except (ValueError, LookupError, TypeError, UnsupportedRepoVersionError) as error:
         raise Unreachable(f"{without_credentials(url)} is not a list of files.") from error
     for package in page.packages:
         uploaded = package.upload_time.strftime("%Y-%m-%d") if package.upload_time else ""
-        if package.is_yanked or not _allows(package.requires_python, request.python):
+        is_other = canonicalize_name(package.project or "") != canonicalize_name(name)
+        if is_other or package.is_yanked or not _allows(package.requires_python, request.python):
             continue
         if request.as_of and not "" < uploaded <= request.as_of:
             continue
