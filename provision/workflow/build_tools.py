@@ -19,7 +19,7 @@ from provision.core.tempdirs import temporary_directory
 from provision.core.types import Resolution
 
 GIB = 1 << 30
-# Prefixes of torch 2.3.1 with CUDA 12.1 and of torch 2.14.0 with CUDA 13.0 have 5 GiB.
+# A prefix of torch 2.3.1 with CUDA 12.1 has 5.2 GiB; a build adds its own files.
 PREFIX_GIB = 8
 TOOLKITS = Path("/usr/local")
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
