@@ -14,7 +14,9 @@ class SourceBuild:
 
     package: str = ""
     needs: tuple[str, ...] = ("setuptools", "wheel", "packaging", "ninja")
-    cuda: bool = False
+    cuda: bool | str = False
+    isolation: bool | None = False
+    memory_gib: int = 4
     env: Mapping[str, str] = field(default_factory=dict)
     requires: tuple[str, ...] | None = None
     source: str = ""

@@ -7,6 +7,7 @@ two cannot differ.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -378,11 +379,14 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
     inputs = locks.read_inputs(
         texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], folder, as_of=spec.as_of
     )
+    builds = [f"{name} {json.dumps(row, sort_keys=True)}" for name, row in spec.build.items()]
+    inputs = dataclasses.replace(inputs, builds=tuple(sorted(builds)))
     if edited or context.templates.lab_file(render.ENVIRONMENT):
         locks.check_inputs(inputs, folder)
     is_current = (
         lock is not None
         and lock.python_from == resolved.python_from
+        and lock.builds == inputs.builds
         and _is_made_from(lock, inputs)
     )
     return Plan(

@@ -24,7 +24,7 @@ from provision.environment import prefix as prefixes
 from provision.render.spec_text import with_list
 from provision.resolver import spec as specs
 from provision.verbs.change import requirements
-from provision.workflow import source_builds
+from provision.workflow import source_builds, wheel_folder
 from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import (
     check_prefix_path,
@@ -108,10 +108,10 @@ def add(
         changes = Change(pip=prepared.pip)
         result = change(context, name, changes, smoke=smoke, dry_run=dry_run)
     except BaseException:
-        requirements.undo_wheels(prepared.added)
+        wheel_folder.undo(prepared.added)
         raise
     if dry_run:
-        requirements.undo_wheels(prepared.added)
+        wheel_folder.undo(prepared.added)
     return result
 
 
@@ -272,16 +272,12 @@ def _apply(
         check_prefix_path(context, plan)
     prefix = None
     results: tuple[SmokeResult, ...] = ()
-    old_text = render.read_text(plan.folder / SPEC)
     with new_lock(context, plan, lock, text, spec_text=spec_text, replaced=old_prefix):
         if old_prefix is not None:
             prefix, _ = ensure_prefix(context, plan, lock, before=before.lock, keep_replaced=True)
             if smoke:
                 results = (smoke_in(context, plan, "prefix", prefix, None, None),)
                 _require_success(results)
-    if spec_text is not None:
-        for wheel in requirements.unused_wheels(plan.folder, old_text, spec_text):
-            requirements.remove_wheel(wheel)
     kernel: Kernel | None = None
     if prefix is not None:
         kernel = _update_kernel(plan, prefix)
