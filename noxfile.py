@@ -78,7 +78,7 @@ COMPILED = "import torch, torch.distributed.checkpoint, torch.distributed.run"
 # An object store on this machine and a client. Only moto's S3: `moto[server]` installs all services.
 STORE_TOOLS = ["moto>=5", "flask", "flask-cors", "py-partiql-parser", "s3fs"]
 # What tools/update_data reads and writes with.
-DATA_TOOLS = ["pypi-simple>=1.8", "remotezip>=0.12", "ruamel.yaml>=0.18"]
+DATA_TOOLS = ["ruamel.yaml>=0.18"]
 TYPE_TOOLS = ["mypy>=1.18", "types-PyYAML", "types-docker", "werkzeug", "nox"]
 
 
@@ -106,6 +106,7 @@ def docs(session: nox.Session) -> None:
     session.run("python", "docs/make_findings.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_doctor.py", *session.posargs or ["--check"])
     session.run("python", "docs/make_node_failures.py", *session.posargs or ["--check"])
+    session.run("python", "tools/facts_json.py", *session.posargs)
     session.run("python", "docs/check_links.py")
 
 

@@ -1,11 +1,13 @@
 """The versions of packages that a lab names: those of `provision lock`, and those of plain `uv pip compile` with the same torch.
 
 Usage: python benchmarks/bench_choice.py CHANNELS [PACKAGE ...]   (CHANNELS: as for bench_lock.py; the package index must respond)
-Prints both versions for each request, and how many of ours are at least as new.
+Prints both versions for each request and what `provision lock verify` says of ours; then how many are at
+least as new, and how many locks verify.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -33,15 +35,43 @@ def main() -> None:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     env = {**environment(), "PROVISION_MIRRORS": f"*={channels}"}
-    newer = compared = 0
-    print(f"torch {TORCH}, CUDA {CUDA}, Python {PYTHON}\n{'package':24}{'provision':>16}{'uv':>16}")
+    newer = compared = sound = 0
+    print(
+        f"torch {TORCH}, CUDA {CUDA}, Python {PYTHON}\n{'package':24}{'provision':>16}{'uv':>16}  verify"
+    )
     for package in sys.argv[2:] or REQUESTS:
         ours = _locked(package, place, env)
         theirs = _compiled(package, place)
-        print(f"{package:24}{ours or 'refused':>16}{theirs or 'refused':>16}", flush=True)
+        verified = _verified(package, place, env) if ours else "-"
+        print(
+            f"{package:24}{ours or 'refused':>16}{theirs or 'refused':>16}  {verified}", flush=True
+        )
         compared += 1
         newer += bool(ours and (not theirs or Version(ours) >= Version(theirs))) or not theirs
-    print(f"{newer} of {compared} at least as new")
+        sound += verified == "sound"
+    print(f"{newer} of {compared} at least as new; {sound} locks verify")
+
+
+def _verified(package: str, place: Path, env: dict[str, str]) -> str:
+    """`sound`, or what is wrong. A folder of records holds no conda packages: these cannot be downloaded from it."""
+    command = [PROVISION, "lock", "verify", "--json", f"choice-{canonicalize_name(package)}"]
+    run = subprocess.run(command, env=env, cwd=place, capture_output=True, text=True)
+    wrong = []
+    for lock in json.loads(run.stdout)["locks"]:
+        wrong += [
+            f"{row['package']} {row['message']}"
+            for row in lock["findings"]
+            if not _is_record(row, env)
+        ]
+    return "; ".join(wrong) or "sound"
+
+
+def _is_record(finding: dict[str, str], env: dict[str, str]) -> bool:
+    return (
+        finding["kind"] == "gone"
+        and "(the file does not exist)" in finding["message"]
+        and "=file:" in env["PROVISION_MIRRORS"]
+    )
 
 
 def _locked(package: str, place: Path, env: dict[str, str]) -> str:

@@ -32,6 +32,7 @@ from provision.verbs.channel.mirror import MirrorResult
 from provision.verbs.clean.clean import Removable
 from provision.verbs.env.env import Product
 from provision.verbs.env.show import EnvironmentDetails
+from provision.verbs.facts.facts import FactsCheck, FactsSummary, FactsUpdate
 from provision.verbs.init.init import Proposal
 from provision.verbs.join.join import Possession
 from provision.verbs.join.steps import Note, StepName, StepStatus
@@ -203,6 +204,14 @@ RESULTS = (
         {"removed": list[Product], "dry_run": bool},
     ),
     _result("env-diff", "env diff", "what differs from the lock", {"differences": list[Drift]}),
+    _result("facts", "facts show", "which facts are in use, and what a lab adds", FactsSummary),
+    _result("facts-update", "facts update", "the facts before and after", FactsUpdate),
+    _result(
+        "facts-check",
+        "facts check",
+        "each file of facts, and whether it is valid",
+        {"checks": list[FactsCheck]},
+    ),
     _result("matrix", "matrix", "every build that fits", Table),
     _result("matrix-explain", "matrix explain", "choices, pins and rules", Explanation),
     _result(

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from provision import catalog
 from provision.cli import console
 from tests.results import check_result
 
@@ -75,6 +76,10 @@ def pytest_sessionstart() -> None:
     """Run in the background of a script, we were started with Ctrl-C ignored, and so would be every child that a test interrupts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The shipped facts decide, not those of the user who runs the tests.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROVISION_DATA", os.devnull)
+        catalog.edition()
 
 
 @pytest.fixture(autouse=True)

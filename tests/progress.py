@@ -11,6 +11,8 @@ class Recorder:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.warnings: list[str] = []
+        self.totals: list[int] = []
+        self.advances: list[int] = []
 
     def info(self, text: str) -> None:
         self.lines.append(text)
@@ -19,9 +21,11 @@ class Recorder:
         self.warnings.append(text)
 
     def meter(self, title: str, total: int) -> Recorder:
+        self.totals.append(total)
         return self
 
-    def advance(self, amount: int) -> None: ...
+    def advance(self, amount: int) -> None:
+        self.advances.append(amount)
 
     def __enter__(self) -> Recorder:
         return self

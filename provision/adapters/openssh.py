@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Literal
 
 from provision.core import process
-from provision.core.errors import ProvisionError
+from provision.core.errors import IntegrityError, ProvisionError
 
 KEY = "id_ed25519"
 HOST_KEYS = Path("/etc/ssh")
@@ -53,3 +55,34 @@ def has_host_key(known_hosts: Path, host: str) -> bool:
         return process.run(command, timeout_s=COMMAND_TIMEOUT_S, check=False).returncode == 0
     except ProvisionError:
         return False
+
+
+def verify_signature(content: bytes, signature: bytes, signers: Path, namespace: str) -> str:
+    """Who of the allowed signers signed the content: the principal that the file names.
+
+    Raises IntegrityError if none did.
+    """
+    if not signers.is_file():
+        raise IntegrityError(f"There is no {signers}, which says who may sign.")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "signature"
+        path.write_bytes(signature)
+        files = ["-s", str(path), "-f", str(signers)]
+        listing = _keygen(["-Y", "find-principals", *files], b"")
+        for principal in listing.splitlines():
+            arguments = ["-Y", "verify", "-n", namespace, "-I", principal, *files]
+            if _keygen(arguments, content):
+                return principal
+    raise IntegrityError(f"The signature is by nobody whom {signers} allows, or of other bytes.")
+
+
+def _keygen(arguments: list[str], content: bytes) -> str:
+    """What ssh-keygen prints; empty if it refuses."""
+
+    def feed(descriptor: int) -> None:
+        with os.fdopen(descriptor, "wb", closefd=False) as stream:
+            stream.write(content)
+
+    command = ["ssh-keygen", *arguments]
+    result = process.run(command, timeout_s=COMMAND_TIMEOUT_S, check=False, feed=feed)
+    return result.stdout if result.returncode == 0 else ""

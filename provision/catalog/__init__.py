@@ -9,6 +9,7 @@ resolver chooses.
 from __future__ import annotations
 
 from provision.catalog.data_files import DATA, TEMPLATES
+from provision.catalog.facts import Edition, add_releases, cached, edition
 from provision.catalog.hardware import (
     Architecture,
     Gpu,
@@ -27,6 +28,7 @@ from provision.catalog.nccl import (
     nccl_on_conda_forge,
 )
 from provision.catalog.releases import (
+    EXACT,
     Build,
     Companion,
     IndexDefault,
@@ -36,6 +38,7 @@ from provision.catalog.releases import (
     matching_releases,
     minor,
     releases,
+    since_facts,
     version_key,
 )
 from provision.catalog.rules import CompatibilityRule, cuda_packages, matching_rules, rules
@@ -43,22 +46,27 @@ from provision.catalog.source_builds import SourceBuild, source_builds
 
 __all__ = [
     "DATA",
+    "EXACT",
     "TEMPLATES",
     "Architecture",
     "Build",
     "Companion",
     "CompatibilityRule",
     "CondaForgeNccl",
+    "Edition",
     "Gpu",
     "IndexDefault",
     "Library",
     "Release",
     "SourceBuild",
     "Toolkit",
+    "add_releases",
     "architectures",
+    "cached",
     "covers_minor",
     "cuda_packages",
     "cuda_range",
+    "edition",
     "find_gpu",
     "gpus",
     "matching_releases",
@@ -70,6 +78,7 @@ __all__ = [
     "rules",
     "runs_on_driver",
     "runs_on_gpu",
+    "since_facts",
     "source_builds",
     "toolkits",
     "version_key",

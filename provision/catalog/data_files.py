@@ -13,16 +13,29 @@ TEMPLATES = next(
 )
 # The keys that make a mapping a row that states a fact.
 FACT_KEYS = frozenset(
-    {"version", "versions", "requirement", "minimum", "sm", "capability", "builds"}
+    [
+        "version",
+        "versions",
+        "requirement",
+        "minimum",
+        "sm",
+        "ptx",
+        "capability",
+        "builds",
+        "cuda",
+        "build",
+        "toolkit",
+        "floor",
+    ]
 )
 
 
-def load(name: str) -> Any:
+def load(name: str, data: Path = DATA) -> Any:
     """A data file, parsed and checked for sources."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    content = yaml.load((DATA / name).read_text(encoding="utf-8"), Loader=loader)
+    content = yaml.load((data / name).read_text(encoding="utf-8"), Loader=loader)
     check_sources(content, name)
     return content
 

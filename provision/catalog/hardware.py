@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import re
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.catalog.data_files import load
+from provision.catalog.facts import cached, facts_table
 from provision.catalog.releases import Build, version_key
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
@@ -90,11 +89,11 @@ class Gpu:
         return _capability(self.architecture)
 
 
-@functools.cache
+@cached
 def toolkits() -> dict[str, Toolkit]:
     """CUDA version -> toolkit, oldest first."""
     table = {}
-    for cuda, row in load("cuda.yml")["toolkits"].items():
+    for cuda, row in facts_table("cuda")["toolkits"].items():
         table[cuda] = Toolkit(
             cuda=cuda,
             driver_floor=row["driver_floor"]["version"],
@@ -108,11 +107,11 @@ def toolkits() -> dict[str, Toolkit]:
     return table
 
 
-@functools.cache
+@cached
 def architectures() -> dict[str, Architecture]:
     """The architectures by name (sm_90), oldest first."""
     table = {}
-    for name, row in load("cuda.yml")["architectures"].items():
+    for name, row in facts_table("cuda")["architectures"].items():
         table[name] = Architecture(
             name=name,
             first_cuda=row["first_cuda"]["version"],
@@ -123,11 +122,11 @@ def architectures() -> dict[str, Architecture]:
     return table
 
 
-@functools.cache
+@cached
 def gpus() -> dict[str, Gpu]:
     """GPUs by product name, in the order of the file."""
     table: dict[str, Gpu] = {}
-    for row in load("gpus.yml"):
+    for row in facts_table("gpus"):
         architecture = "sm_" + row["capability"].replace(".", "")
         for name in row["products"]:
             table[name] = Gpu(
@@ -140,7 +139,7 @@ def gpus() -> dict[str, Gpu]:
     return table
 
 
-@functools.cache
+@cached
 def find_gpu(text: str) -> Gpu:
     """The GPU that a text names: sm_90, 9.0, H100, a name as nvidia-smi prints it, or the end of a
     name that only one product has (4090, a6000). Raises InvalidSpec with similar names, or with the
@@ -289,7 +288,7 @@ def _number(architecture: str) -> tuple[int, int]:
     return int(digits[:-1]), int(digits[-1])
 
 
-@functools.cache
+@cached
 def _architecture_sources() -> dict[str, str]:
     """The source of every architecture that is known, by name."""
     sources = {gpu.architecture: gpu.source for gpu in gpus().values()}

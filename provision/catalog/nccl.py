@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
-from provision.catalog.data_files import load
+from provision.catalog.facts import cached, facts_table
 from provision.catalog.releases import version_key
 
 
@@ -23,10 +22,10 @@ class CondaForgeNccl:
         return any(version_key(built_with)[0] == major for built_with in self.cuda)
 
 
-@functools.cache
+@cached
 def nccl_on_conda_forge() -> dict[str, CondaForgeNccl]:
     """The builds on conda-forge by NCCL version, oldest first."""
-    table = load("nccl.yml")
+    table = facts_table("nccl")
     builds = {}
     for version in sorted(table["builds"], key=version_key):
         cuda = tuple(table["builds"][version])

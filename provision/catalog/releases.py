@@ -9,13 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from provision.catalog.data_files import load
+from provision.catalog.facts import cached, edition, facts_table
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import PLATFORM, Platform
 
 LATEST = "latest"
 Library = Literal["nccl", "cudnn"]
-_NUMBERS = re.compile(r"\d+(\.\d+){0,2}")
+_NUMBERS = re.compile(r"\d+(\.\d+){0,2}(\.dev\d+)?")
+# A release or a minor release by number.
+EXACT = re.compile(r"\d+\.\d+(\.\d+)?")
 # The fields of a wheel that a platform's index default states.
 PLATFORM_FIELDS = (
     "source",
@@ -116,7 +118,8 @@ class IndexDefault:
 
 @dataclass(frozen=True)
 class Companion:
-    """torchvision or torchaudio as a source pairs it with a release; None: it has none."""
+    """torchvision or torchaudio as a source pairs it with a release; None: it has none, or, without a
+    source, none is known."""
 
     name: str
     version: str | None
@@ -144,6 +147,8 @@ class Release:
     conda_forge_source: str
     # CUDA version of wheels that were built but are not part of the release -> a note on them.
     unlisted: dict[str, tuple[str, str]]
+    # Only a package index says something of it.
+    from_index: bool = False
 
     @property
     def minor(self) -> str:
@@ -172,10 +177,10 @@ class Release:
         )
 
 
-@functools.cache
+@cached
 def releases() -> dict[str, Release]:
     """All releases of the table by version, oldest first."""
-    rows = load("releases.yml")
+    rows = facts_table("releases")
     return {version: _release(version, rows[version]) for version in sorted(rows, key=version_key)}
 
 
@@ -186,16 +191,31 @@ def matching_releases(expression: str) -> tuple[Release, ...]:
     Raises InvalidSpec for any other form, NoSuchBuild if the table has no matching release.
     """
     table = releases()
-    if expression.strip() == LATEST:
-        return (list(table.values())[-1],)
-    selects = _selection(expression.strip())
+    expression = expression.strip()
+    if expression == LATEST:
+        return ([release for release in table.values() if ".dev" not in release.version][-1],)
+    if expression in table:
+        return (table[expression],)
+    selects = _selection(expression)
     matching = tuple(release for version, release in table.items() if selects(version))
     if matching:
         return matching
     minors = sorted({release.minor for release in table.values()}, key=version_key)
     raise NoSuchBuild(
-        f"torch {expression} is not in the table of known releases.",
+        f"torch {expression} is not in the table of known releases. {since_facts(expression)}",
         advice=f"Known: {', '.join(minors)}; newest is {list(table)[-1]}.",
+    )
+
+
+def since_facts(expression: str, cuda: str | None = "X.Y") -> str:
+    """How old the facts are, and what to do if a release that they do not have is newer."""
+    date, oldest = edition().date, next(iter(releases()))
+    if not EXACT.fullmatch(expression) or version_key(expression) < version_key(oldest):
+        return f"The facts are of {date}."
+    build = f"--cuda {cuda}" if cuda else "--cpu"
+    return (
+        f"It may have been released after these facts ({date}): `provision facts update`, or insist "
+        f"with `--torch {expression} {build} --source wheels`, which reads the package index."
     )
 
 
@@ -249,10 +269,10 @@ def _release(version: str, row: dict[str, Any]) -> Release:
         index_default=defaults,
         torchvision=vision["version"],
         companions_python=tuple(vision["python"]) if "python" in vision else None,
-        torchvision_source=vision["source"],
+        torchvision_source=vision["source"] or "",
         torchaudio=audio["version"],
         torchaudio_pins_torch=audio["pins_torch"],
-        torchaudio_source=audio["source"],
+        torchaudio_source=audio["source"] or "",
         wheels=tuple(wheels),
         pytorch=tuple(_channel_build(cuda, build, row) for cuda, build in channel_builds.items()),
         pytorch_companions=tuple(
@@ -264,6 +284,7 @@ def _release(version: str, row: dict[str, Any]) -> Release:
         pytorch_source=row["pytorch_channel"]["source"],
         conda_forge_source=row["conda_forge"]["source"],
         unlisted=unlisted,
+        from_index=row.get("from_index", False),
     )
 
 
@@ -445,5 +466,6 @@ def minor(version: str) -> str:
 
 @functools.cache
 def version_key(version: str) -> tuple[int, ...]:
-    """Numeric order for versions made of numbers and dots: 2.10 after 2.9."""
-    return tuple(int(part) for part in version.split("."))
+    """Numeric order for versions made of numbers and dots: 2.10 after 2.9. A nightly's day is one
+    more number."""
+    return tuple(map(int, version.replace(".dev", ".").split(".")))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from provision.catalog.data_files import load
+from provision.catalog.facts import cached, facts_table
 from provision.catalog.releases import Build, Release
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.types import BuildSource
@@ -57,20 +57,20 @@ class CudaPackages:
     extras: Mapping[str, str] = field(default_factory=dict)
 
 
-@functools.cache
+@cached
 def rules() -> tuple[CompatibilityRule, ...]:
     """All rules, in the order of the file."""
     table = []
-    for row in load("rules.yml"):
+    for row in facts_table("rules"):
         lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
         table.append(CompatibilityRule(**{**row, **lists}))
     return tuple(table)
 
 
-@functools.cache
+@cached
 def cuda_packages() -> tuple[CudaPackages, ...]:
     """The rows of cuda_packages.yml, in the order of the file."""
-    rows = load("cuda_packages.yml")
+    rows = facts_table("cuda_packages")
     return tuple(CudaPackages(**{**row, "packages": tuple(row["packages"])}) for row in rows)
 
 
@@ -126,7 +126,7 @@ def _contains(specifier: str | None, version: str | None) -> bool:
 
     if not specifier:
         return True
-    return version is not None and SpecifierSet(specifier).contains(version)
+    return version is not None and SpecifierSet(specifier).contains(version, prereleases=True)
 
 
 def _is_in_order(names: Sequence[str], channels: Sequence[str]) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from provision.catalog.data_files import load
+from provision.catalog.facts import cached, facts_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,17 +14,19 @@ class SourceBuild:
 
     package: str = ""
     needs: tuple[str, ...] = ("setuptools", "wheel", "packaging", "ninja")
-    cuda: bool = False
+    cuda: bool | str = False
+    isolation: bool | None = False
+    memory_gib: int = 4
     env: Mapping[str, str] = field(default_factory=dict)
     requires: tuple[str, ...] | None = None
     source: str = ""
 
 
-@functools.cache
+@cached
 def source_builds() -> Mapping[str, SourceBuild]:
     """The rows by package."""
     rows = {}
-    for row in load("source_builds.yml"):
+    for row in facts_table("source_builds"):
         lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
         rows[row["package"]] = SourceBuild(**{**row, **lists})
     return rows

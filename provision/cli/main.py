@@ -20,7 +20,6 @@ from types import TracebackType
 
 import click
 
-from provision import __version__
 from provision.cli import streams
 from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.shared_options import SHARED_OPTIONS
@@ -50,6 +49,11 @@ VERBS = {
     ),
     "env": ("env", "Inspect", "Create, list, remove and compare environments on this machine."),
     "matrix": ("matrix", "Inspect", "Show which PyTorch builds exist, and what each needs."),
+    "facts": (
+        "facts",
+        "Inspect",
+        "Show, update and check the facts about releases and hardware.",
+    ),
     "passport": ("report", "Inspect", "Show the record of what was built and measured."),
     "report": ("report", "Inspect", "Make an HTML report of environments and smoke tests."),
     "smoke": ("smoke", "Test", "Run the DDP smoke test."),
@@ -191,12 +195,28 @@ class VerbGroup(GroupWithForeignVerbs):
                 formatter.write_dl(rows)
 
 
+def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from provision.cli.version import version_text
+
+    click.echo(version_text())
+    ctx.exit()
+
+
 @click.group(
     cls=VerbGroup,
     params=list(SHARED_OPTIONS),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(__version__, prog_name="provision")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version, and how old the facts are.",
+)
 def cli() -> None:
     """Build PyTorch environments: locked, installed, packed as images, tested, registered.
 

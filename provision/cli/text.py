@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,12 @@ def _ago(since: float, now: float) -> str:
         if now - since >= unit:
             return f"{format_count(int((now - since) // unit), name)} ago"
     return "just now"
+
+
+def days_old(day: str, now: float | None = None) -> str:
+    """The age of a day such as 2026-11-26."""
+    today = date.fromtimestamp(time.time() if now is None else now)
+    return f"{format_count(max(0, (today - date.fromisoformat(day)).days), 'day')} old"
 
 
 def environment_lines(

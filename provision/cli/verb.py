@@ -40,7 +40,7 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
         from provision.cli.console import Console
         from provision.cli.project_name import NOTES, project_folders
         from provision.cli.spec_options import read_forms
-        from provision.core import settings
+        from provision.core import notices, settings
         from provision.core.errors import ProvisionError
         from provision.core.system_errors import named_errors
 
@@ -49,6 +49,7 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
             bool(shared_value(context, name)) for name in ("as_json", "verbose", "quiet", "debug")
         )
         console = Console(as_json=as_json, verbose=verbose or debug, quiet=quiet)
+        notices.listen(console.warn)
         if takes_envs:
             options["envs"] = shared_value(context, "envs")
         try:

@@ -137,6 +137,7 @@ class Passport(TypedDict, total=False):
     environment: dict[str, str | None]
     prefix: PrefixSummary
     runtime: RuntimeSummary | None
+    facts: dict[str, str]
     image: RecordedImage | None
     kernel: KernelSummary | None
     smoke: dict[str, Verdict]

@@ -11,6 +11,7 @@ import math
 import os
 import platform
 import re
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from provision.core import process
@@ -43,29 +44,50 @@ def current_umask() -> int:
     return 0
 
 
+def available_memory(root: Path = ROOT) -> int:
+    """Bytes of memory that this process may still use, on the machine and in its cgroups."""
+    meminfo = (root / "proc/meminfo").read_text()
+    free = int(meminfo.partition("MemAvailable:")[2].split()[0]) << 10
+    for group in _groups("memory", root):
+        for names in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            try:
+                limit, usage = (int((group / name).read_text()) for name in names)
+                # Files in memory, which give way.
+                stat = (group / "memory.stat").read_text()
+            except (OSError, ValueError):  # "max": no limit
+                continue
+            free = min(free, limit - usage + int(stat.partition("inactive_file ")[2].split()[0]))
+    return free
+
+
 def _cpu_quota(root: Path) -> float | None:
-    """The tightest quota of the process's cgroup and those above it, in CPUs; None without one.
+    """The tightest quota of the process's cgroup and those above it, in CPUs; None without one."""
+    quotas = [_read_quota(group) for group in _groups("cpu", root)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _groups(controller: str, root: Path) -> Iterator[Path]:
+    """The folders of the process's cgroup and those above it.
 
     A container usually sees its own cgroup as the top of the hierarchy, whatever /proc says.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return None
-    cgroups = root / "sys/fs/cgroup"
-    quotas = []
+        return
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        hierarchy = cgroups / controllers  # version 2 has one hierarchy, without a name
+        # Version 2 has one hierarchy, without a name.
+        hierarchy = root / "sys/fs/cgroup" / controllers
         relative = PurePosixPath(path.lstrip("/"))
         for group in (relative, *relative.parents):
-            quota = _read_quota(hierarchy / group)
-            if quota is not None:
-                quotas.append(quota)
-    return min(quotas, default=None)
+            yield hierarchy / group
 
 
 def _read_quota(group: Path) -> float | None:

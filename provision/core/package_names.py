@@ -25,6 +25,25 @@ def url_filename(url: str) -> str:
     return url.partition("#")[0].partition("?")[0].rpartition("/")[2]
 
 
+def wheel_variant(filename: str) -> str:
+    """The variant label in a wheel's name (PEP 825, a draft), behind the platform; else empty."""
+    parts = filename.removesuffix(".whl").split("-")
+    if len(parts) > 2 and parts[2][:1].isdigit():
+        del parts[2]  # the build tag
+    return parts[5] if len(parts) == 6 else ""
+
+
+def is_pep440(version: str) -> bool:
+    """Whether a text is a version as wheels have them."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(version)
+    except InvalidVersion:
+        return False
+    return True
+
+
 def archive_stem(filename: str) -> str:
     """A conda package's file name without the archive's suffix."""
     return filename.removesuffix(".conda").removesuffix(".tar.bz2")

@@ -17,6 +17,9 @@ SPEC = "spec.yml"
 ENVIRONMENT = "environment.yml"
 VIRTUAL_PACKAGES = "virtual-packages.yml"
 LOCK = "conda-lock.yml"
+# Facts that replace the shipped ones, in the user's data folder; a lab's own, beside its lab.yml.
+FACTS = "facts.json"
+LAB_FACTS = "facts.yml"
 
 _protection = threading.Lock()
 _umasks: list[int] = []  # the user's, once for each open block of `owner_writes_only`
@@ -94,6 +97,15 @@ class Folders:
     def unchanged(self) -> Path:
         """Records of locks that had nothing to do (verbs/lock/unchanged.py)."""
         return self.cache / "unchanged"
+
+    @property
+    def facts(self) -> Path:
+        return self.data / FACTS
+
+    @property
+    def index_facts(self) -> Path:
+        """What was read of releases that the facts do not have (workflow/index_facts.py)."""
+        return self.cache / "index-facts"
 
     @property
     def byte_code(self) -> Path:

@@ -35,7 +35,16 @@ CHANNEL_ALIAS = "PROVISION_CHANNEL_ALIAS"
 # the environments, where the working folder has none.
 FolderKey = Literal["data", "cache", "tmp", "envs"]
 FOLDER_KEYS: tuple[FolderKey, ...] = get_args(FolderKey)
-KEYS = ("mirrors", "smoke", *FOLDER_KEYS)
+KEYS = ("mirrors", "smoke", "sync", "facts", *FOLDER_KEYS)
+
+
+class FactsSettings(TypedDict, total=False):
+    """Where `provision facts update` reads, and what shows that it is genuine: the hash, or a file of
+    those who may sign (ssh-keygen's ALLOWED SIGNERS)."""
+
+    address: str
+    sha256: str
+    signers: str
 
 
 class Settings(TypedDict, total=False):
@@ -43,6 +52,8 @@ class Settings(TypedDict, total=False):
 
     mirrors: list[str] | None
     smoke: list[str] | None
+    sync: bool
+    facts: FactsSettings
     data: str
     cache: str
     tmp: str
@@ -169,3 +180,32 @@ def smoke_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
     for path in reversed(settings_files(environ)):
         texts += _read(path).get("smoke") or ()
     return tuple(texts)
+
+
+def is_synced(environ: Mapping[str, str]) -> bool:
+    """Whether commands bring the environment that they enter up to date first: as the first file says
+    that has `sync`."""
+    for path in settings_files(environ):
+        if "sync" in (content := _read(path)):
+            return content["sync"]
+    return False
+
+
+def facts_settings(environ: Mapping[str, str]) -> FactsSettings:
+    """Those of the first file that has them, paths absolute."""
+    for path in settings_files(environ):
+        content = _read(path).get("facts")
+        if content is not None:
+            return absolute_facts(content, path.parent)
+    return {}
+
+
+def absolute_facts(content: FactsSettings, folder: Path) -> FactsSettings:
+    """The same with paths that start from a folder made absolute."""
+    result = content.copy()
+    address = content.get("address", "")
+    if address and "://" not in address:
+        result["address"] = str((folder / Path(address).expanduser()).absolute())
+    if "signers" in content:
+        result["signers"] = str((folder / Path(content["signers"]).expanduser()).absolute())
+    return result

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 
@@ -33,7 +33,19 @@ Kind = Literal[
     "list",  # texts that match `pattern`
     "gpus",  # a list of GPUs that the catalog knows
     "pip requirements",  # a list of PEP 508 requirements
+    "builds",  # package -> BuildSettings
 ]
+
+
+class BuildSettings(TypedDict, total=False):
+    """How a package without a wheel is built (provision/schemas/package-builds.schema.json)."""
+
+    isolation: bool
+    needs: list[str]
+    cuda: bool | str
+    env: dict[str, str]
+
+
 LIST_KINDS = ("list", "sources", "gpus", "pip requirements")
 
 # Docker's reference grammar, loosely: white space, quotes and braces must never reach a Dockerfile
@@ -259,6 +271,16 @@ class Spec:
             extends_file=True,
         ),
     )
+    build: Mapping[str, BuildSettings] = field(
+        default_factory=dict,
+        metadata=key(
+            kind="builds",
+            help="How packages without a wheel are built.",
+            docs="[how packages without a wheel are built](choosing.md#settings-of-a-build), by "
+            "package: `isolation`, `needs`, `cuda`, `env`",
+            in_file_only=True,
+        ),
+    )
     base: str | None = field(
         default=None,
         metadata=key(
@@ -321,6 +343,16 @@ class Spec:
             "stay in the passport",
             pattern=r"[a-z0-9][a-z0-9.-]*",
             item="the id of a warning",
+            in_file_only=True,
+        ),
+    )
+    sync: bool | None = field(
+        default=None,
+        metadata=key(
+            kind="flag",
+            help="Bring the environment up to date before run, shell and notebook.",
+            docs="`true`: `run`, `shell` and `notebook` first bring the environment [up to "
+            "date](daily.md#is-it-up-to-date), as with `--sync`",
             in_file_only=True,
         ),
     )

@@ -130,6 +130,7 @@ class Lock:
     platforms: tuple[Platform, ...] = (PLATFORM,)  # all that the file locks
     channels: tuple[str, ...] = ()  # as the file declares them
     as_of: str | None = None  # YYYY-MM-DD: what was published later was invisible to the solvers
+    builds: tuple[str, ...] = ()  # as the inputs had them
 
     def find(self, name: str) -> LockedPackage | None:
         for package in self.packages:

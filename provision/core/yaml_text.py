@@ -71,6 +71,17 @@ def compose_yaml(text: str | bytes) -> Any:
     return _run(yaml.compose, text)
 
 
+def exact_document(node: Any) -> Any:
+    """The document of a node, with numbers as the file's own text: YAML reads 12.10 as 12.1."""
+    if node.id == "mapping":
+        return {exact_document(key): exact_document(value) for key, value in node.value}
+    if node.id == "sequence":
+        return [exact_document(item) for item in node.value]
+    if node.tag.endswith((":bool", ":null")):
+        return parse_yaml(node.value)
+    return node.value
+
+
 class YamlLines:
     """The lines of keys and list items in a file, counted from 1. root: from `compose_yaml`."""
 

@@ -30,6 +30,7 @@ from provision.core.errors import ToolFailed
 from provision.core.host import usable_cpus
 from provision.core.process import run
 from provision.core.system_errors import tool_without_space
+from provision.core.types import Meter, Progress
 from provision.environment import runtime_package
 from provision.environment.bytecode_cache import ByteCodeCache
 
@@ -39,9 +40,12 @@ Mode = Literal["checked-hash", "unchecked-hash"]
 FOLDER = "__pycache__"
 COMPILER = runtime_package.FOLDER / "node" / "bytecode.py"
 BATCH = 100  # sources; part of the bytes
+ROUND = 8  # batches for each CPU
 
 
-def compile_all(tree: Path, mode: Mode, cache: Path | None = None) -> None:
+def compile_all(
+    tree: Path, mode: Mode, cache: Path | None = None, progress: Progress | None = None
+) -> None:
     """Compile every source below a tree's lib, instead of all byte code that packages brought or
     Python wrote. conda's records list the new files.
 
@@ -49,7 +53,12 @@ def compile_all(tree: Path, mode: Mode, cache: Path | None = None) -> None:
     """
     _remove_byte_code(tree / "lib")
     records = conda_records(tree)
-    _compile(tree, _batches(tree, records), mode, _open_cache(cache, records))
+    batches = _batches(tree, records)
+    if progress is None:
+        _compile(tree, batches, mode, _open_cache(cache, records))
+    else:
+        with progress.meter("compiling every module", len(batches)) as meter:
+            _compile(tree, batches, mode, _open_cache(cache, records), meter)
     _list_in_records(tree, records)
 
 
@@ -146,14 +155,24 @@ def _open_cache(folder: Path | None, records: Mapping[Path, CondaRecord]) -> Byt
 
 
 def _compile(
-    tree: Path, batches: Sequence[Sequence[str]], mode: Mode, cache: ByteCodeCache | None = None
+    tree: Path,
+    batches: Sequence[Sequence[str]],
+    mode: Mode,
+    cache: ByteCodeCache | None = None,
+    meter: Meter | None = None,
 ) -> None:
-    if cache is None:
-        _run_compiler(tree, batches, mode)
-        return
-    missing = cache.restore(tree, batches, mode)
-    _run_compiler(tree, list(missing.values()), mode)
-    cache.add(tree, missing)
+    missing = {} if cache is None else cache.restore(tree, batches, mode)
+    pending = batches if cache is None else list(missing.values())
+    # A process for some of them at a time, so that a bar moves on.
+    step = len(pending) if meter is None else ROUND * usable_cpus()
+    if meter is not None:
+        meter.advance(len(batches) - len(pending))
+    for start in range(0, len(pending), step or 1):
+        _run_compiler(tree, pending[start : start + step], mode)
+        if meter is not None:
+            meter.advance(min(step, len(pending) - start))
+    if cache is not None:
+        cache.add(tree, missing)
 
 
 def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode) -> None:

@@ -22,6 +22,8 @@ from provision.environment import marker
 from provision.environment.activation import activation_variables
 
 LAUNCHER = "ipykernel"  # the package with which Jupyter starts an environment
+# An extension of IPython, which says in the first cell if the environment is not up to date.
+NOTICE = "provision_runtime.facts.freshness"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,14 @@ def _is_of_other_project(present: Path, prefix: Path) -> bool:
 
 def kernel_spec(prefix: Prefix, display_name: str) -> KernelSpec:
     return KernelSpec(
-        argv=(str(prefix.python), "-m", "ipykernel_launcher", "-f", "{connection_file}"),
+        argv=(
+            str(prefix.python),
+            "-m",
+            "ipykernel_launcher",
+            "-f",
+            "{connection_file}",
+            f"--ext={NOTICE}",
+        ),
         display_name=display_name,
         language="python",
         env=activation_variables(prefix),

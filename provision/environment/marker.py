@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from provision.core.atomic import atomic_write
 from provision.core.records import parse_record
 from provision.core.types import Prefix
+from provision_runtime.facts import freshness
 
 # Not *.json: conda, mamba and rattler read every *.json in conda-meta as the record of a package.
 MARKER = Path("conda-meta") / "provision.state"
@@ -21,7 +23,7 @@ MARKER = Path("conda-meta") / "provision.state"
 
 @dataclass(frozen=True, kw_only=True)
 class Marker:
-    """folder: the environment's, under envs. wheels: their fingerprints, by dist-info folder. size:
+    """folder: the environment's, under envs. spec_sha256: of its spec.yml. wheels: their fingerprints, by dist-info folder. size:
     bytes when it was installed. records: the packages of that moment, see `package_records`.
     warnings: the ids of those about the build that were printed. pack: the key of the pack in which
     the prefix came, which has its byte code; such a prefix belongs to whoever shipped it."""
@@ -29,6 +31,7 @@ class Marker:
     name: str
     folder: str
     lock_sha256: str
+    spec_sha256: str = ""
     wheels: Mapping[str, str] = field(default_factory=dict)
     size: int = 0
     records: tuple[str, ...] = ()
@@ -59,24 +62,24 @@ def find(name: str, path: Path) -> Prefix | None:
     return Prefix(name=name, path=path, lock_sha256=marker.lock_sha256, wheels=marker.wheels)
 
 
-def package_records(path: Path) -> frozenset[str]:
-    """The names of the records of all packages in a prefix, conda's and wheels'."""
-    names = {record.name for record in path.glob("conda-meta/*.json")}
-    names.update(folder.name for folder in path.glob("lib/python3*/site-packages/*.dist-info"))
-    return frozenset(names)
-
-
-def recorded_contents(path: Path) -> frozenset[str]:
-    """The same as they were when provision installed the prefix; empty for one of a pack."""
-    marker = read(path)
-    return frozenset(marker.records) if marker else frozenset()
+def record_spec(prefix: Path, folder: Path) -> None:
+    """Record that a prefix is what the spec.yml of its folder requests. Its age stays."""
+    marker = read(prefix)
+    sha256 = freshness.spec_sha256(str(folder))
+    if marker is not None and marker.spec_sha256 != sha256:
+        installed = (prefix / MARKER).stat()
+        write(prefix, dataclasses.replace(marker, spec_sha256=sha256))
+        os.utime(prefix / MARKER, ns=(installed.st_atime_ns, installed.st_mtime_ns))
 
 
 def added_by_hand(path: Path) -> list[str]:
     """The wheels that somebody installed into a prefix after provision did, `einops 0.8.2`."""
-    recorded = recorded_contents(path)
+    marker = read(path)
+    recorded = marker.records if marker else ()
     added = []
-    for name in sorted(package_records(path) - recorded) if recorded else ():
+    for name in (
+        sorted(freshness.package_records(str(path)).difference(recorded)) if recorded else ()
+    ):
         stem, suffix = Path(name).stem, Path(name).suffix
         if suffix == ".dist-info" and not stem.startswith("provision_runtime-"):
             added.append(stem.replace("-", " ", 1))

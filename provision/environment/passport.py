@@ -8,6 +8,7 @@ provision/schemas/passport.schema.json defines its content.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any, cast
 from packaging.utils import canonicalize_name
 
 from provision import __version__
+from provision.catalog import Edition, edition
 from provision.core import host
 from provision.core.credentials import public_document
 from provision.core.documents import (
@@ -108,6 +110,7 @@ def compose(result: BuildResult, request: SpecContent, previous: Passport | None
         ),
         "prefix": {"path": str(result.prefix.path), "lock_sha256": result.prefix.lock_sha256},
         "runtime": _describe_runtime(runtime_package.installed(result.prefix.path)),
+        "facts": _describe_facts(edition()),
         "image": image,
         "kernel": kernel,
         **_smoke(valid),
@@ -128,6 +131,13 @@ def locked_version(pin: Pin, lock: Lock) -> str | None:
 
 def _fields(value: object, *names: str) -> Any:
     return {name: getattr(value, name) for name in names}
+
+
+def _describe_facts(facts: Edition) -> dict[str, str]:
+    described = {name: getattr(facts, name) for name in ("date", "sha256", "origin")}
+    if facts.lab_file:
+        described["lab"] = hashlib.sha256(facts.lab_file.read_bytes()).hexdigest()
+    return described
 
 
 def _describe_image(image: Image | None) -> RecordedImage | None:

@@ -47,7 +47,7 @@ def install_portable(
     progress.info("checking every file against the lock")
     _check(Prefix(name=name, path=staging, lock_sha256=lock.sha256, wheels=wheels), lock)
     progress.info("compiling every module")
-    bytecode.compile_all(staging, "unchecked-hash", folders.byte_code)
+    bytecode.compile_all(staging, "unchecked-hash", folders.byte_code, progress)
     _normalize_permissions(staging, final)
 
 

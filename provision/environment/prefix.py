@@ -50,6 +50,7 @@ from provision.environment.drift import find_package_drift
 from provision.environment.marker import MARKER as MARKER
 from provision.environment.marker import Marker
 from provision.environment.marker import find as find
+from provision_runtime.facts import freshness
 
 # PEP 668: pip and uv refuse to change an environment that has this file next to its libraries.
 EXTERNALLY_MANAGED = """\
@@ -146,9 +147,9 @@ def create(
             byte_code = bytecode.changed_files(staging, record.byte_code, compiled)
         else:
             progress.info("compiling every module")
-            bytecode.compile_all(staging, "checked-hash", folders.byte_code)
+            bytecode.compile_all(staging, "checked-hash", folders.byte_code, progress)
         # `env list` shows size and records, and must not walk through 32,000 files per environment.
-        records = tuple(sorted(marker.package_records(staging)))
+        records = tuple(sorted(freshness.package_records(str(staging))))
         has_runtime = staying is not None and runtime_package.is_current(
             staging, runtime_package.load()
         )
@@ -165,6 +166,7 @@ def create(
             name=name,
             folder=str(folder),
             lock_sha256=lock.sha256,
+            spec_sha256=freshness.spec_sha256(str(folder)),
             wheels=fingerprints,
             size=size,
             records=records,

@@ -20,12 +20,10 @@ from provision.core.atomic import replace_directory, staging_path
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.system_errors import from_system
 from provision_runtime import __version__
+from provision_runtime.facts.freshness import PACKAGE_SUFFIXES
 
 NAME = "provision_runtime"
 FOLDER = Path(str(files(NAME)))
-# Code and its tables. Files that an editor or an interpreter leaves next to them are not part of
-# the package.
-_SUFFIXES = (".py", ".json", ".typed")
 # What runtime/pyproject.toml says; a test compares them.
 _METADATA = """\
 Metadata-Version: 2.1
@@ -74,7 +72,7 @@ def load(folder: Path = FOLDER, version: str = __version__) -> RuntimePackage:
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         is_hidden = any(part.startswith(".") for part in relative.parts)
-        if path.suffix in _SUFFIXES and path.is_file() and not is_hidden:
+        if path.suffix in PACKAGE_SUFFIXES and path.is_file() and not is_hidden:
             contents[f"{NAME}/{relative.as_posix()}"] = path.read_bytes()
     dist_info = f"{NAME}-{version}.dist-info"
     contents[f"{dist_info}/INSTALLER"] = b"provision\n"

@@ -6,19 +6,20 @@ request every file, and takes longer.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
+import provision_runtime
+from provision.core.paths import LOCK
 from provision.core.types import Prefix
-from provision.environment import marker, runtime_package
+from provision_runtime.facts import freshness
 
 # current: as locked. differs: packages were added, removed or changed by hand. stale: the lock or
-# the request in the envs folder is newer than the prefix. damaged: no interpreter.
+# the request in the envs folder is newer than the prefix, or provision is. damaged: no interpreter.
 # no lock: the envs folder has no lock for it. not installed: there is a lock or a request only.
 State = Literal["current", "differs", "stale", "damaged", "no lock", "not installed"]
-SHOWN_CHANGES = 3
+RUNTIME = (provision_runtime.__path__[0], provision_runtime.__version__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,48 +30,18 @@ class EnvironmentState:
     reason: str = ""
 
 
-def quick_state(prefix: Prefix | None, lock_path: Path) -> EnvironmentState:
-    """The state of an environment, by its lock's digest and the names of what is installed.
-
-    A file that was changed in place is not noticed: `provision env diff NAME --files` reads all.
-    """
+def quick_state(prefix: Prefix | None, folder: Path) -> EnvironmentState:
+    """The state of an environment, by the digests of its lock and spec.yml, the names of what is
+    installed, and the sizes of the runtime package's files. folder: the environment's, under envs."""
     if prefix is None:
-        if lock_path.exists():
+        if (folder / LOCK).exists():
             return EnvironmentState(state="not installed", reason="locked, not installed here")
         return EnvironmentState(state="not installed", reason="neither locked nor installed here")
     if not prefix.python.exists():
         return EnvironmentState(state="damaged", reason=f"{prefix.path} has no bin/python")
-    changes = changed_packages(prefix)
-    if changes:
-        names = ", ".join(changes[:SHOWN_CHANGES])
-        if len(changes) > SHOWN_CHANGES:
-            names += f" and {len(changes) - SHOWN_CHANGES} more"
-        return EnvironmentState(state="differs", reason=f"changed since it was installed: {names}")
-    try:
-        sha256 = hashlib.sha256(lock_path.read_bytes()).hexdigest()
-    except OSError:
-        return EnvironmentState(state="no lock", reason=f"there is no {lock_path}")
-    if sha256 != prefix.lock_sha256:
-        return EnvironmentState(
-            state="stale", reason="installed from another lock than the present one"
-        )
-    return EnvironmentState(state="current")
-
-
-def changed_packages(prefix: Prefix) -> list[str]:
-    """The packages that were added to a prefix, or removed from it, since it was installed.
-
-    By the names of their records: `name-version.dist-info` of wheels, `name-version-build.json` of
-    conda packages. An updated package is among them, because its version changed.
-    """
-    recorded = marker.recorded_contents(prefix.path)
-    if not recorded:
-        return []  # it came in a pack
-    present = marker.package_records(prefix.path)
-    changed = set()
-    for record in recorded ^ present:
-        if record.endswith(".dist-info"):
-            changed.add(record.removesuffix(".dist-info").rpartition("-")[0])
-        else:
-            changed.add(record.removesuffix(".json").rsplit("-", 2)[0])
-    return sorted(changed - {runtime_package.NAME})
+    path = str(prefix.path)
+    state, reason = freshness.judge(path, str(folder))
+    is_ours = not freshness.read_marker(path).get("pack")
+    if state == "current" and is_ours and not freshness.has_runtime(path, *RUNTIME):
+        state, reason = "stale", "installed by another provision, whose runtime package it has"
+    return EnvironmentState(state=cast("State", state), reason=reason)

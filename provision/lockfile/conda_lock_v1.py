@@ -21,7 +21,12 @@ from typing import Any, Literal, TypedDict, cast
 
 from provision.core.credentials import public_document, without_credentials
 from provision.core.errors import IntegrityError, InvalidSpec
-from provision.core.package_names import archive_stem, url_filename
+from provision.core.package_names import (
+    archive_stem,
+    is_pep440,
+    url_filename,
+    wheel_variant,
+)
 from provision.core.paths import ENVIRONMENT, LOCK
 from provision.core.platforms import PLATFORMS, Platform, host_platform
 from provision.core.requirement_urls import EDITABLE, GIT, absolute_url, is_commit, relative_url
@@ -80,6 +85,7 @@ PYTHON_FROM = "provision_python_from"
 PORTABLE = "provision_portable"
 INPUTS = "provision_inputs_sha256"
 AS_OF = "provision_as_of"
+BUILDS = "provision_builds"
 
 HEADER = (
     "# Every package of this environment, by URL and hash. Made by provision in the format of "
@@ -119,7 +125,10 @@ class LockEntry:
 
     @property
     def build_string(self) -> str:
-        """The build of a conda package, from the file name where another tool left it out."""
+        """The build of a conda package, from the file name where another tool left it out; the
+        variant label of a wheel."""
+        if self.manager == "pip":
+            return wheel_variant(self.filename)
         return self.build or _build_in_filename(self.filename, self.name, self.version)
 
 
@@ -282,6 +291,7 @@ def _lock(path: Path, content: bytes, document: LockDocument, platform: Platform
         platforms=platforms,
         channels=_channels(metadata),
         as_of=custom.get(AS_OF),
+        builds=tuple(custom.get(BUILDS, "").splitlines()),
     )
 
 
@@ -340,7 +350,7 @@ def _package(path: Path, index: int, entry: LockRow, platform: Platform) -> Lock
             "not a version of PEP 440.",
             advice=_RELOCK,
         )
-    build = ""
+    build = wheel_variant(url_filename(url))
     if entry["manager"] == "conda":
         build = entry.get("build") or _build_in_filename(url_filename(url), name, version)
     depends = []
@@ -358,17 +368,6 @@ def _package(path: Path, index: int, entry: LockRow, platform: Platform) -> Lock
         depends=tuple(depends),
         platform=platform,
     )
-
-
-def is_pep440(version: str) -> bool:
-    """Whether a text is a version as wheels have them."""
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        Version(version)
-    except InvalidVersion:
-        return False
-    return True
 
 
 def _build_in_filename(filename: str, name: str, version: str) -> str:
@@ -394,6 +393,8 @@ def _document(
     }
     if inputs.as_of:
         custom[AS_OF] = inputs.as_of
+    if inputs.builds:
+        custom[BUILDS] = "\n".join(inputs.builds)
     metadata: LockMetadata = {
         "content_hash": {str(key): value for key, value in content_hashes(inputs).items()},
         "channels": [{"url": channel, "used_env_vars": []} for channel in inputs.channels],

@@ -106,9 +106,7 @@ def _difference(key: Key, old: LockEntry | None, new: LockEntry | None) -> Packa
 def _version_and_build(entry: LockEntry | None) -> str:
     if entry is None:
         return ""
-    if entry.manager == "conda":
-        return f"{entry.version} {entry.build_string}".strip()
-    return entry.version
+    return f"{entry.version} {entry.build_string}".strip()
 
 
 def _file_hash(entry: LockEntry) -> str:

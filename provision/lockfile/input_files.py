@@ -48,6 +48,8 @@ class LockInputs:
     former_sha256: tuple[str, ...] = ()
     folder: Path = Path()  # where they are: addresses in them may be relative to it
     as_of: str | None = None  # YYYY-MM-DD: the solvers ignore what was published later
+    # How packages without a wheel are built: for each a line with its name first.
+    builds: tuple[str, ...] = ()
     # Whether environment.yml has only what we render; other tools may read more into other keys and
     # selectors.
     plain: bool = True

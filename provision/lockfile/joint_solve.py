@@ -294,7 +294,7 @@ def update(
     locked_packages: list[LockedPackage] = []
     for lock in locks.values():
         locked_packages += lock.packages
-    _check_names(names, locked_packages)
+    _check_names(names, locked_packages, inputs.folder.name)
     moving = {canonicalize_name(name) for name in names}
     packages: Packages = ()
     for platform in inputs.machines:
@@ -303,7 +303,7 @@ def update(
     return packages
 
 
-def _check_names(names: Sequence[str], packages: Sequence[LockedPackage]) -> None:
+def _check_names(names: Sequence[str], packages: Sequence[LockedPackage], environment: str) -> None:
     locked_names = sorted({package.name for package in packages})
     canonical = {canonicalize_name(name) for name in locked_names}
     unknown = [name for name in names if canonicalize_name(name) not in canonical]
@@ -312,7 +312,8 @@ def _check_names(names: Sequence[str], packages: Sequence[LockedPackage]) -> Non
     suggestions: list[str] = []
     for name in unknown:
         suggestions += difflib.get_close_matches(name.lower(), locked_names, MAX_SUGGESTIONS, 0.6)
-    advice = "`provision lock NAME --dry-run` lists its packages."
+    advice = f"`provision env tree {environment}` lists its packages, `provision add {environment} "
+    advice += f"{unknown[0]}` adds one."
     if suggestions:
         advice = f"Did you mean: {', '.join(dict.fromkeys(suggestions))}?"
     raise InvalidSpec(

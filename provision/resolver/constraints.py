@@ -58,7 +58,7 @@ def _torch(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
         yield Violation(axis="torch", fact=f"torch {version} is not {spec.torch}", source=REQUESTED)
 
 
-@functools.cache
+@catalog.cached
 def releases_of(torch: str) -> tuple[str, ...]:
     """The releases that a spec's torch selects, oldest first; empty if the catalog has none."""
     try:

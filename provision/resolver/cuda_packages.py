@@ -3,7 +3,6 @@ is the build's, and what the one for the build's CUDA is called."""
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
 
@@ -79,7 +78,7 @@ def _name_and_extras(requirement: str) -> tuple[str, set[str]]:
     return package_name(requirement), {word.strip() for word in words}
 
 
-@functools.cache
+@catalog.cached
 def _table() -> dict[str, CudaPackages]:
     """The rows by package, without ending."""
     return {name: row for row in catalog.cuda_packages() for name in row.packages}

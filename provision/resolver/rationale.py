@@ -125,7 +125,8 @@ def _torch(request: Spec, candidate: Candidate) -> Choice:
     elif request.torch == "latest":
         reason = "newest release in the table"
     else:
-        reason = f"newest {request.torch} release in the table"
+        table = "on the package index" if candidate.release.from_index else "in the table"
+        reason = f"newest {request.torch} release {table}"
         if constraints.releases_of(request.torch)[-1] != version:
             reason += " that fits the rest"
         if request.pip:

@@ -33,10 +33,10 @@ def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> N
             f"Nothing in the table comes near it: no build runs on that machine{with_packages}."
         ]
     violations = contradictions(spec)
-    hint = ""
+    hint = f"facts of {catalog.edition().date}"
     if any(violation.source for violation in violations):
-        hint = " (-v shows the sources)"
-    lines += [f"Why{hint}:", *_indented(_facts(violations, with_sources=False))]
+        hint += "; -v shows the sources"
+    lines += [f"Why ({hint}):", *_indented(_facts(violations, with_sources=False))]
     return NoSuchBuild(
         f"There is no build for {described_request(spec)}.",
         advice="\n".join(lines),
@@ -84,8 +84,9 @@ def contradictions(spec: Spec) -> list[Violation]:
         of_release.extend(sources.candidates_of(version))
     if not of_release:
         releases = list(catalog.releases())
-        oldest, newest = releases[0], releases[-1]
-        fact = f"torch {spec.torch} is not in the table of known releases ({oldest} to {newest})"
+        cuda = "X.Y" if spec.cuda == "auto" else spec.cuda
+        fact = f"torch {spec.torch} is not in the table of known releases "
+        fact += f"({releases[0]} to {releases[-1]}). {catalog.since_facts(spec.torch, cuda)}"
         return [Violation(axis="torch", fact=fact, source="")]
     of_cuda = [candidate for candidate in of_release if constraints.fits(candidate, spec, "cuda")]
     if not of_cuda:
@@ -119,6 +120,9 @@ def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source
         if are_all_listed:
             available += " only"
     verb = "have" if source.is_plural else "has"
+    if not cudas and of_release[0].release.from_index and source.manager == "conda":
+        verb = "is not known to have"
+        available = f"torch {spec.torch}"
     return Violation(
         axis="cuda",
         fact=f"{source.title} {verb} {available}",

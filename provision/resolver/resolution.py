@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,8 @@ from provision.resolver.select import select, settle, unknown_gpus, with_machine
 from provision.resolver.suggest import nearest
 from provision.sources.base import Candidate, Violation
 
+# The id of the warning about a release of which only a package index says something.
+UNKNOWN_RELEASE = "unknown-release"
 SOURCES_ADVICE = "(-v shows the sources.)"
 KERNEL_LINUX = "5.10"  # from conda-lock's default-virtual-packages.yaml
 
@@ -70,11 +71,11 @@ def leads_to(spec: Spec) -> Candidate | None:
     return candidate
 
 
-@functools.cache
+@catalog.cached
 def warning_ids() -> tuple[str, ...]:
     """The ids of all warnings that a request can accept."""
     ids = [rule.id for rule in catalog.rules() if rule.consequence == "warn"]
-    ids.append(cuda_packages.OTHER_CUDA)
+    ids += [cuda_packages.OTHER_CUDA, UNKNOWN_RELEASE]
     return tuple(dict.fromkeys(ids))
 
 
@@ -151,6 +152,7 @@ def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
         choices=tuple(choices(spec, described, settled, candidate, ordered_channels)),
         platforms=settled.platforms,
         warnings=(
+            *_unknown_release(candidate),
             *_warnings(violations, rules),
             *cuda_packages.warnings(settled, candidate),
             *_machine_notes(spec, described, machine),
@@ -191,6 +193,26 @@ def _refuse_mistakes(
             advice=SOURCES_ADVICE if sources else "",
             details="\n".join(sources),
         )
+
+
+def _unknown_release(candidate: Candidate) -> Iterator[Choice]:
+    """What nobody has said of a release that only a package index knows."""
+    if not candidate.release.from_index:
+        return
+    unknown = []
+    if candidate.build and candidate.build.architectures is None:
+        unknown.append("for which GPUs it holds code")
+    if candidate.build and candidate.toolkit is None:
+        unknown.append(f"which driver CUDA {candidate.cuda} needs")
+    unknown.append("which problems it has")
+    yield Choice(
+        what=UNKNOWN_RELEASE,
+        value="`provision facts update` may know it by now; a smoke test on a GPU shows whether it "
+        "runs.",
+        reason=f"the facts of {catalog.edition().date} do not have torch {candidate.release.version}: "
+        f"its versions are those of the package index, and no source says {', '.join(unknown)}",
+        source=candidate.origin,
+    )
 
 
 def _warnings(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 
 from provision import catalog, sources
@@ -18,9 +17,6 @@ from provision.core.types import HostGpus
 from provision.resolver import constraints, python_versions
 from provision.resolver.constraints import MACHINE
 from provision.sources.base import Candidate
-
-# A release or a minor release by number: spec.yml keeps it, and it names the environment.
-NUMBER = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
 def select(spec: Spec, machine: HostGpus) -> Candidate | None:
@@ -85,7 +81,8 @@ def settle(spec: Spec, candidate: Candidate) -> Spec:
 
 
 def _torch_or_release(spec: Spec, candidate: Candidate) -> str:
-    return spec.torch if NUMBER.fullmatch(spec.torch) else candidate.release.version
+    # spec.yml keeps a number, which names the environment.
+    return spec.torch if catalog.EXACT.fullmatch(spec.torch) else candidate.release.version
 
 
 def _name(spec: Spec, exact: Spec, candidate: Candidate) -> str:

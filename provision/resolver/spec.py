@@ -17,8 +17,15 @@ from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.package_names import package_name
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
-from provision.core.spec_fields import SPEC_KEYS, Kind, Spec, SpecContent, SpecKey
-from provision.core.yaml_text import YamlError, compose_yaml, parse_yaml, read_source
+from provision.core.schema import schema_error
+from provision.core.spec_fields import SPEC_KEYS, BuildSettings, Kind, Spec, SpecContent, SpecKey
+from provision.core.yaml_text import (
+    YamlError,
+    compose_yaml,
+    exact_document,
+    parse_yaml,
+    read_source,
+)
 
 # One rule for every use of a name: a folder, a Docker repository (lower case, no double
 # separators), a Jupyter kernel.
@@ -75,6 +82,8 @@ def parse(text: bytes, path: Path) -> dict[str, Any]:
         first_lines.setdefault(key_node.value, line)
         if value_node.id == "scalar":
             scalars[key_node.value] = value_node.value
+        elif key_node.value == "build":
+            content["build"] = exact_document(value_node)
     for key, sentence in _mistakes(content, scalars):
         mistakes.append((first_lines.get(str(key), 1), sentence))
     if mistakes:
@@ -175,6 +184,8 @@ def _field_value(key: str, value: Any) -> Any:
         return tuple(platform for platform in PLATFORMS if platform in value)
     if isinstance(value, (list, tuple)):
         return tuple(dict.fromkeys(value))
+    if key == "build":
+        return {package_name(name): settings for name, settings in value.items()}
     return value
 
 
@@ -234,6 +245,8 @@ def _value_problem(key: SpecKey, value: Any, scalar: str | None = None) -> str |
         return f"`{key.name}` is true or false, not `{value}`."
     if problems := list(credential_problems(value)):
         return f"`{key.name}`: {' '.join(problems)}"
+    if key.kind == "builds":
+        return _build_problem(key, value)
     if key.is_list:
         return _list_problem(key, value)
     if isinstance(value, str):
@@ -283,7 +296,7 @@ def _choice_problem(key: SpecKey, value: str) -> str | None:
 def _release_problem(key: SpecKey, value: str) -> str | None:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-    if value == "latest" or re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){0,2}", value):
+    if value == "latest" or re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){0,2}(\.dev\d+)?", value):
         return None
     try:
         if re.fullmatch(r"[0-9A-Za-z.*,<>=!~ ]+", value) and SpecifierSet(value):
@@ -347,6 +360,14 @@ def _pip_problem(key: SpecKey, requirements: Sequence[str]) -> str | None:
             reason = str(error).splitlines()[0]
             return f"`{key.name}` holds `{text}`, which is not a requirement: {reason}."
     return None
+
+
+def _build_problem(key: SpecKey, value: Any) -> str | None:
+    if problem := schema_error(value, "package-builds"):
+        keys = ", ".join(BuildSettings.__annotations__)
+        return f"`{key.name}`: {problem}. It is a mapping of packages, each with some of {keys}."
+    needs = [text for settings in value.values() for text in settings.get("needs", ())]
+    return _pip_problem(key, needs)
 
 
 def _gpu_problem(key: SpecKey, names: Sequence[str]) -> str | None:

@@ -150,7 +150,7 @@ def _neighbor(candidate: Candidate, spec: Spec) -> Neighbor | None:
         changed.append(axis)
         steps += distance
     torch = closer.torch
-    if "torch" not in changed and not re.fullmatch(r"\d+\.\d+(\.\d+)?", spec.torch):
+    if "torch" not in changed and not catalog.EXACT.fullmatch(spec.torch):
         torch = candidate.release.version
     closer = dataclasses.replace(closer, cuda=candidate.cuda, torch=torch)
     return Neighbor(candidate=candidate, spec=closer, changed=tuple(changed), steps=steps)
@@ -258,17 +258,17 @@ def _position(version: str, scale: Sequence[str]) -> int:
     return bisect.bisect_left(scale, version_key(version), key=version_key)
 
 
-@functools.cache
+@catalog.cached
 def _minors() -> tuple[str, ...]:
     return tuple(dict.fromkeys(release.minor for release in catalog.releases().values()))
 
 
-@functools.cache
+@catalog.cached
 def _cudas() -> tuple[str, ...]:
     return _sorted({candidate.cuda for candidate in sources.candidates() if candidate.cuda})
 
 
-@functools.cache
+@catalog.cached
 def _library_versions(library: Library) -> tuple[str, ...]:
     versions = set(catalog.nccl_on_conda_forge()) if library == "nccl" else set()
     for candidate in sources.candidates():

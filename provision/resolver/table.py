@@ -13,11 +13,11 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from provision import catalog, sources
-from provision.catalog import Gpu, Release, version_key
+from provision.catalog import Edition, Gpu, Release, version_key
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import Platform
 from provision.core.spec_fields import QUERY_KEYS, Spec
@@ -166,6 +166,7 @@ class Table:
     hidden: int
     hidden_by: dict[str, int]
     hints: tuple[str, ...] = ()  # better queries, for which more is known
+    facts: Edition = field(default_factory=catalog.edition)
 
 
 def build_table(query: Query) -> Table:
@@ -272,9 +273,9 @@ def _nothing_fits(query: Query, hidden: Sequence[TableRow], hints: Sequence[str]
         parts = ", ".join(sorted({part for row in hidden for part in row.not_known}))
         advice.append(f"{len(hidden)} might ({parts} not known): show them with --unknown.")
         advice += hints
-    for option, field in GIVEN_UP.items():
-        if getattr(query, field):
-            rows = _possible_rows(query.without(field))
+    for option, part in GIVEN_UP.items():
+        if getattr(query, part):
+            rows = _possible_rows(query.without(part))
             fitting = sum(not row.not_known for row in rows)
             if fitting:
                 advice.append(f"Without --{option}, {fitting} do.")
@@ -286,5 +287,6 @@ def _nothing_fits(query: Query, hidden: Sequence[TableRow], hints: Sequence[str]
             if compiled:
                 advice.append(f"{constraints.described_gpu(gpu)}, {compiled}.")
     return NoSuchBuild(
-        "No build in the table is known to fit all of that.", advice=" ".join(advice)
+        f"No build in the table (facts of {catalog.edition().date}) is known to fit all of that.",
+        advice=" ".join(advice),
     )

@@ -6,8 +6,6 @@ derives from `CondaChannelSource`) and name it in `REGISTRY`. CONTRIBUTING.md li
 
 from __future__ import annotations
 
-import functools
-
 from provision import catalog
 from provision.catalog import version_key
 from provision.core.errors import InvalidSpec
@@ -60,7 +58,7 @@ def allowed_choices(key: SpecKey) -> tuple[str, ...]:
     return key.choices
 
 
-@functools.cache
+@catalog.cached
 def candidates() -> tuple[Candidate, ...]:
     """Every build: newest release first, of a release newest CUDA first and CPU last."""
     newest_first: list[Candidate] = []
@@ -69,7 +67,7 @@ def candidates() -> tuple[Candidate, ...]:
     return tuple(newest_first)
 
 
-@functools.cache
+@catalog.cached
 def candidates_of(version: str) -> tuple[Candidate, ...]:
     """Every build of one release: newest CUDA first, CPU last; of one CUDA in the order of the
     registry."""

@@ -278,16 +278,18 @@ class Source:
 
     def companion_choice(self, companion: Companion) -> Choice:
         """Which torchvision or torchaudio the environment gets."""
-        reason = COMPANION
-        if companion.version is None:
+        value, reason = companion.version or "none", COMPANION
+        if not companion.source:
+            value, reason = NOT_KNOWN, "none is known to go with this release"
+        elif companion.version is None:
             reason = "this release has none"
             if companion.name == "torchaudio":
                 reason = "torchaudio ends with 2.11 (pytorch/audio#4212)"
         return Choice(
             what=companion.name,
-            value=companion.version or "none",
+            value=value,
             reason=reason,
-            source=companion.source,
+            source=companion.source or NO_SOURCE,
         )
 
     def channels_choice(

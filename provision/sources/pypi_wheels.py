@@ -51,7 +51,8 @@ class PypiWheels(Source):
     def is_index_default(self, release: Release, build: Build | None, platform: Platform) -> bool:
         default = release.index_default.get(platform)
         tag = build.tag if build else "cpu"
-        return default is not None and default.build == tag
+        is_on_index = build is None or build.on_pypi  # a lab's nightly is not
+        return default is not None and default.build == tag and is_on_index
 
     def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
         return release.unlisted

@@ -6,6 +6,7 @@ Each `ensure_*` reuses what already matches and returns whether it made anything
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,19 +16,28 @@ from provision import lockfile as locks
 from provision.adapters import uv
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
-from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
+from provision.core.errors import (
+    InvalidSpec,
+    StaleLock,
+    SystemRefused,
+    ToolMissing,
+    Unreachable,
+    Unsolvable,
+)
 from provision.core.file_locks import environment_lock
+from provision.core.package_names import package_name
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM, host_platform
+from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
 from provision.core.types import Kernel, Lock, LockedPackage, Prefix
 from provision.environment import install_record, marker, runtime_package
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
-from provision.workflow import change_journal, named_wheels, source_builds
+from provision.workflow import change_journal, named_wheels, source_builds, wheel_folder
 from provision.workflow.context import Context, warn_once
 from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
-from provision.workflow.resolution import check_host_python
+from provision.workflow.resolution import check_host_python, unanswered_channels
 from provision.workflow.trust import require_trusted_path
 
 # No environment can have this name, so waiting for it while holding an environment cannot deadlock.
@@ -132,6 +142,8 @@ def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str
         return f"it was locked {before}, and is now requested {now}"
     if plan.edited:
         return f"{plan.edited_files()} was edited by hand"
+    if lock.builds != plan.inputs.builds:
+        return "`build` of spec.yml changed since it was locked"
     if lock.python_from != plan.python_from:
         return f"its Python is from {lock.python_from}, and now requested from {plan.python_from}"
     if set(lock.platforms) != set(plan.inputs.machines):
@@ -161,8 +173,9 @@ def _warn_of_unwritten_options(context: Context, plan: Plan) -> None:
         )
 
 
-def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
-    """The lock of a plan, whether it was solved now, and the files that were written.
+def ensure_lock(context: Context, plan: Plan) -> tuple[Plan, Lock, bool, list[str]]:
+    """The plan with what gave way, its lock, whether it was solved now, and the files that were
+    written.
 
     Writes nothing before everything is solved. Raises StaleLock, see `require_current_lock`.
     """
@@ -170,14 +183,14 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     lock = plan.reusable_lock
     if lock is not None:
         written = ensure_inputs(plan)
-        return lock, False, written + ensure_dockerfile(context, plan, lock)
+        return plan, lock, False, written + ensure_dockerfile(context, plan, lock)
     warn_if_day_is_not_over(context, plan.inputs.as_of)
     if plan.inputs.pip:
         report_index_settings(context)
     context.progress.info(
         f"solving {len(plan.inputs.conda)} conda and {len(plan.inputs.pip)} pip requirements"
     )
-    packages = solve(context, plan, context.folders.channels)
+    plan, packages = solve_giving_way(context, plan, context.folders.channels)
     path = plan.folder / locks.FILE
     with source_builds.built(context, plan, packages) as built:
         text, lock = locks.compose(path, plan.inputs, built, python_from=plan.python_from)
@@ -186,7 +199,7 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
                 context.progress.info(line)
         _warn_of_unwritten_options(context, plan)
         with new_lock(context, plan, lock, text) as written:
-            return lock, True, written
+            return plan, lock, True, written
 
 
 @contextlib.contextmanager
@@ -216,6 +229,7 @@ def new_lock(
         written = ensure_inputs(plan)
         atomic_write(plan.folder / locks.FILE, text)
         yield written + ensure_dockerfile(context, plan, lock)
+    wheel_folder.remove_unnamed(plan.folder, text, render.read_text(plan.folder / render.SPEC))
     named_wheels.report_older(context, plan.resolution, lock)
 
 
@@ -262,6 +276,36 @@ def solve(context: Context, plan: Plan, channels: Path) -> tuple[LockedPackage, 
         return locks.solve(plan.inputs, plan.resolution, local_python=python, solver=context.solver)
 
 
+def solve_giving_way(
+    context: Context, plan: Plan, channels: Path
+) -> tuple[Plan, tuple[LockedPackage, ...]]:
+    """The packages of a plan, and the plan with what gave way: in an environment that is new, what is
+    added by default, where the solvers say that it alone is in the way."""
+    try:
+        return plan, solve(context, plan, channels)
+    except Unsolvable as error:
+        options = plan.request.options
+        extras = {
+            key.name: key.installs[0]
+            for key in DEFAULT_PACKAGE_KEYS
+            if key.negative_option in error.advice and options.get(key.name) is None
+        }
+        extras.pop("companions", None)
+        # An existing spec.yml may be the user's.
+        if not extras or (plan.folder / render.SPEC).exists():
+            raise
+        for names in (*([name] for name in extras), list(extras)):
+            changed = {**options, **dict.fromkeys(names, False)}
+            request = dataclasses.replace(plan.request, options=changed, resolved=None)
+            with contextlib.suppress(Unsolvable):
+                other = make_plan(context, request)
+                packages = solve(context, other, channels)
+                left_out = " and ".join(extras[name] for name in names)
+                context.progress.info(f"without {left_out}: the request has no solution with it")
+                return other, packages
+        raise
+
+
 def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPythonChannel | None:
     """The channel with this machine's Python, packaged if necessary; None if not used.
 
@@ -269,9 +313,29 @@ def local_python(context: Context, plan: Plan, channels: Path) -> locks.LocalPyt
     """
     if plan.python_from != "host":
         return None
+    require_no_conda_packages(context, plan)
     check_host_python(plan.resolution.spec)
     host_channel = ensure_host_channel(context, channels)
     return locks.LocalPythonChannel(channel=host_channel.url, glibc=host_channel.glibc)
+
+
+def require_no_conda_packages(context: Context, plan: Plan) -> None:
+    """Raise Unreachable for conda packages of a request whose Python comes from this machine: of
+    conda's packages there are only this Python and its pip."""
+    names = {package_name(text) for text in plan.inputs.conda} - {"python", "pip"}
+    channels = plan.resolution.channels
+    if not names:
+        return
+    silent = unanswered_channels(context.solver, channels, plan.resolution.platforms[0])
+    problem = f"no conda channel answers ({'; '.join(map(': '.join, silent.items()))})"
+    advice = "Name a mirror that answers with --mirror"
+    if len(silent) < len(channels):
+        problem = "Python comes from this machine, and so do all conda packages"
+        advice = f"`provision lock {plan.name} --relock --python-from channel` changes that"
+    raise Unreachable(
+        f"{', '.join(sorted(names))} would come from conda, but {problem}.",
+        advice=f"{advice}, or take it from the package index (without --conda).",
+    )
 
 
 @owner_writes_only()
@@ -299,7 +363,7 @@ def ensure_prefix(
     before: Lock | None = None,
     keep_replaced: bool = False,
 ) -> tuple[Prefix, bool]:
-    """The prefix of a lock, and whether it was installed now.
+    """The prefix of a lock, and whether it, or the runtime package in it, was installed now.
 
     before: the lock that this one replaces, if the present prefix may be of that one.
     keep_replaced: as for `prefixes.create`.
@@ -309,8 +373,10 @@ def ensure_prefix(
     remove_leftovers(plan.prefix_path)
     prefix = plan.reusable_prefix(lock)
     if prefix is not None:
-        _install_runtime(context, prefix)
-        return prefix, False
+        is_new = _install_runtime(context, prefix)
+        with contextlib.suppress(SystemRefused):  # by the prefix of somebody else
+            marker.record_spec(prefix.path, plan.folder)
+        return prefix, is_new
     locks.require_complete(lock, plan.pins_in_environment_file())
     added = marker.added_by_hand(plan.prefix_path)
     if added:
@@ -346,15 +412,15 @@ def ensure_runtime(context: Context, prefix: Prefix) -> None:
             _install_runtime(context, prefix)
 
 
-def _install_runtime(context: Context, prefix: Prefix) -> None:
-    """The same in place. The caller holds the environment's lock."""
+def _install_runtime(context: Context, prefix: Prefix) -> bool:
+    """The same in place; whether there was anything to do. The caller holds the environment's lock."""
     package = runtime_package.load()
-    if not runtime_package.is_current(prefix.path, package):
-        runtime_package.install(prefix.path, package)
-        install_record.compile_runtime(prefix.path, context.folders.byte_code)
-        context.progress.info(
-            f"installed {runtime_package.NAME} {package.version} into {prefix.path}"
-        )
+    if runtime_package.is_current(prefix.path, package):
+        return False
+    runtime_package.install(prefix.path, package)
+    install_record.compile_runtime(prefix.path, context.folders.byte_code)
+    context.progress.info(f"installed {runtime_package.NAME} {package.version} into {prefix.path}")
+    return True
 
 
 @owner_writes_only()

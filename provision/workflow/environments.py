@@ -7,18 +7,14 @@ compared with the lock, and no tree is walked.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from provision.core import disk_usage, host, prefix_registry
 from provision.core.documents import Passport
-from provision.core.errors import IntegrityError, InvalidSpec
-from provision.core.paths import LOCK, SPEC
+from provision.core.errors import IntegrityError
 from provision.core.project import described_names, project_root
-from provision.core.spec_fields import SPEC_KEYS
 from provision.core.types import Prefix
 from provision.environment import kernel as kernels
 from provision.environment import marker
@@ -31,7 +27,6 @@ from provision.workflow.context import Context
 ImageState = Literal["", "current", "stale"]
 WORST = ("fail", "unknown", "warn", "pass")
 UNREADABLE, OF_ANOTHER_LOCK = "unreadable", "of another lock"
-VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +47,8 @@ class SmokeVerdict:
 class Environment:
     """One line of `provision env list`.
 
-    project: its folder. reason: of the state, in words. size: bytes of the prefix when it was installed, None if nobody
-    recorded them. installed_at: seconds since 1970. image: whether there is one, and whether it is
+    project: its folder. reason: of the state, in words. size: bytes of the prefix when it was
+    installed, None if nobody recorded them. installed_at: seconds since 1970. image: whether there is one, and whether it is
     of the present lock. image_size: bytes of its layout. smoke: the verdicts of the present lock in
     words, or why there are none.
     """
@@ -127,7 +122,7 @@ def _environment(
     except IntegrityError as error:
         context.progress.warn(error.message)
         smoke, verdicts = UNREADABLE, ()
-    state = environment_state(prefix, folder, passport)
+    state = quick_state(prefix, folder)
     if is_unfinished(context.folders, name):
         reason = f"a change of it runs, or was killed: `provision build {name}` takes that back"
         state = EnvironmentState(state="stale", reason=reason)
@@ -150,62 +145,6 @@ def _environment(
         smoke=smoke,
         verdicts=verdicts,
     )
-
-
-def environment_state(
-    prefix: Prefix | None, folder: Path, passport: Passport | None
-) -> EnvironmentState:
-    """The state of an environment, with the request as it was at the last build in mind.
-
-    Not if the lock is newer than that build: nobody recorded the request that it was made from.
-    """
-    state = quick_state(prefix, folder / LOCK)
-    path = folder / SPEC
-    if prefix is None or state.state != "current" or not path.exists():
-        return state
-    if passport is None or passport["lock"]["sha256"] != prefix.lock_sha256:
-        return state
-    from provision.resolver import spec as specs
-
-    try:
-        content = specs.read(path)
-    except InvalidSpec as error:
-        return EnvironmentState(state="stale", reason=error.message)
-    keys = changed_keys(content, passport["request"])
-    if keys:
-        reason = f"spec.yml was changed since the last build: {', '.join(keys)}"
-        return EnvironmentState(state="stale", reason=reason)
-    return state
-
-
-def changed_keys(content: Mapping[str, Any], built: Mapping[str, Any]) -> list[str]:
-    """The keys of spec.yml that say something else than the request of the last build.
-
-    built: that request. A build settles what the file leaves open: `cuda: "12"` becomes 12.1, a
-    missing `python` 3.11. Such a key has not changed, nor has a value like `latest`, of which only
-    resolving it again could tell.
-    """
-    changed = []
-    for key in SPEC_KEYS:
-        value, settled = content.get(key.name), built.get(key.name)
-        if key.name == "accept":
-            continue  # changes what is printed, not what is installed
-        if key.is_list:
-            if set(value or ()) != set(settled or ()):
-                changed.append(key.name)
-        elif key.kind in ("flag", "switch"):
-            if value is not None and settled is not None and value != settled:
-                changed.append(key.name)
-        elif value is not None and settled is not None and _is_other_version(value, settled):
-            changed.append(key.name)
-    return changed
-
-
-def _is_other_version(value: object, settled: object) -> bool:
-    """Whether a version of the file cannot have been settled to that one."""
-    if not VERSION.fullmatch(str(value)):
-        return False
-    return settled != value and not str(settled).startswith(f"{value}.")
 
 
 def image_state(layout: Path, prefix: Prefix | None, passport: Passport | None) -> ImageState:

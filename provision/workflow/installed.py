@@ -30,7 +30,7 @@ def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
     """`provision env create`: the prefix, and whether it was installed now."""
     with locked_plan(context, request) as plan:
         check_prefix_path(context, plan)
-        lock, is_new_lock, _ = ensure_lock(context, plan)
+        plan, lock, is_new_lock, _ = ensure_lock(context, plan)
         prefix, is_new = ensure_prefix(context, plan, lock)
         write_passport(context, plan, lock, prefix, is_new_lock=is_new_lock)
         return prefix, is_new

@@ -15,7 +15,7 @@ from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import parse_mirror
 from provision.core.schema import DocumentPath, location, schema_violations
-from provision.core.settings import folder_path
+from provision.core.settings import FactsSettings, absolute_facts, folder_path
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.runner import SmokeRequest
@@ -74,7 +74,8 @@ class Policy:
 @dataclass(frozen=True, kw_only=True)
 class Lab:
     """A lab's repository. folders: those for the member who reads this, by their settings key.
-    mirrors: as `--mirror` takes them, paths absolute. smoke: as `--set` takes them."""
+    mirrors: as `--mirror` takes them, paths absolute. smoke: as `--set` takes them. facts: paths
+    absolute."""
 
     name: str
     folder: Path
@@ -84,6 +85,8 @@ class Lab:
     folders: Mapping[str, Path] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     smoke: tuple[str, ...] = ()
+    sync: bool | None = None
+    facts: FactsSettings = field(default_factory=FactsSettings)
     environments: tuple[LabEnvironment, ...] = ()
     policy: Policy = field(default_factory=Policy)
 
@@ -149,6 +152,9 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
             problem = error.message if isinstance(error, InvalidSpec) else f"{error}."
             where = location(document, document_path)
             mistakes.append((lines.line(document_path), f"{where}: {problem}"))
+    signers = document.get("facts", {}).get("signers")
+    if signers and not (folder / signers).is_file():
+        mistakes.append((lines.line(("facts", "signers")), f"signers: there is no {signers}."))
     known_hosts = document.get("known_hosts")
     if known_hosts:
         line = lines.line(("known_hosts",))
@@ -182,6 +188,8 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
         folders={key: folder_path(text, folder) for key, text in document.get("paths", {}).items()},
         mirrors=tuple(mirrors),
         smoke=tuple(document.get("smoke", ())),
+        sync=document.get("sync"),
+        facts=absolute_facts(document.get("facts", {}), folder),
         environments=tuple(
             _environment(name, content or {})
             for name, content in document.get("environments", {}).items()

@@ -21,7 +21,7 @@ from provision.workflow.ensure import (
     locked_plan,
     new_lock,
     require_current_lock,
-    solve,
+    solve_giving_way,
     warn_if_day_is_not_over,
 )
 from provision.workflow.plan import BuildRequest, Plan, make_plan
@@ -38,7 +38,7 @@ class LockPreview:
 def lock(context: Context, request: BuildRequest) -> tuple[Lock, bool]:
     """The lock of a request, and whether it was solved now."""
     with locked_plan(context, request) as plan:
-        lock, is_new, _ = ensure_lock(context, plan)
+        _, lock, is_new, _ = ensure_lock(context, plan)
         return lock, is_new
 
 
@@ -76,7 +76,7 @@ def solve_preview(context: Context, plan: Plan) -> tuple[LockedPackage, ...]:
         channels = context.folders.channels
         if not channels.exists():
             channels = folders.channels
-        return solve(temporary, plan, channels)
+        return solve_giving_way(temporary, plan, channels)[1]
 
 
 def update(

@@ -19,7 +19,7 @@ from provision import catalog, resolver, sources
 from provision.adapters import uv
 from provision.adapters.http import in_parallel
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
-from provision.core.package_names import package_name
+from provision.core.package_names import is_pep440, package_name
 from provision.core.paths import SPEC
 from provision.core.requirement_urls import absolute_requirement
 from provision.core.spec_fields import Spec
@@ -139,17 +139,19 @@ def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
         return
     for text in named:
         if text in listed:
-            _report_older(context, resolution, text, locked[package_name(text)], listed[text])
+            _report_older(context, resolution, text, lock, listed[text])
 
 
 def _report_older(
     context: Context,
     resolution: Resolution,
     text: str,
-    version: str,
+    lock: Lock,
     listed: Sequence[uv.IndexRelease],
 ) -> None:
     requirement = Requirement(text)
+    locked = {package_name(package.name): package.version for package in lock.by("pip")}
+    version = locked[package_name(text)]
     current = Version(version)
     allowed = {}
     for release in listed:
@@ -169,7 +171,9 @@ def _report_older(
     if newest_wheel > current:
         newest = newest_wheel
         requirement.specifier = requirement.specifier & f"=={newest}"
-        sentence = f"{name} {version}; {newest} {_obstacle(context, resolution, str(requirement))}"
+        sentence = (
+            f"{name} {version}; {newest} {_obstacle(context, resolution, str(requirement), lock)}"
+        )
     else:
         sentence += f"has no wheel for Python {resolution.python} on {resolution.platforms[0]}"
     days = _days_between(allowed.get(current), allowed[newest])
@@ -182,14 +186,23 @@ def _report_older(
     )
 
 
-def _obstacle(context: Context, resolution: Resolution, newest: str) -> str:
+def _obstacle(context: Context, resolution: Resolution, newest: str, lock: Lock) -> str:
     """Why the newest release of a package is not in the lock. newest: a requirement of exactly it."""
     versions = _resolve(context, resolution, [newest], [])
     release = versions.get("torch", "").partition("+")[0]
     if not versions:
         return f"has requirements that nothing for Python {resolution.python} meets"
     if release in ("", resolution.torch):
-        return "does not go with the rest of the request"
+        # conda may lack a version that the wheels allow.
+        newer = []
+        for package in lock.by("conda"):
+            allowed = versions.get(package.name)
+            if allowed is None or not is_pep440(package.version):
+                continue
+            if Version(package.version) > Version(allowed):
+                newer.append(f"{package.name} {package.version} ({allowed} would do)")
+        rest = f"conda's {', '.join(newer)}" if newer else "the rest of the request"
+        return f"does not go with {rest}"
     sentence = f"needs torch {release}"
     try:
         resolver.resolve(dataclasses.replace(resolution.spec, torch=release))

@@ -7,6 +7,7 @@ two cannot differ.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 from provision.workflow import pitfalls
 from provision.workflow.context import Context, missing_file
+from provision.workflow.index_facts import ensure_release
 from provision.workflow.resolution import (
     PythonSource,
     ResolvedRequest,
@@ -344,6 +346,7 @@ def with_name(context: Context, request: BuildRequest) -> BuildRequest:
 def _named_by_options(context: Context, request: BuildRequest) -> BuildRequest:
     """The name holds the Python version, which may be this machine's where no channel answers."""
     draft = specs.combine({}, request.options, name="")
+    ensure_release(context.folders, context.mirrors, draft)
     resolution = resolve(draft)
     name = resolution.spec.name
     folder = context.folders.envs / name
@@ -381,11 +384,14 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
     inputs = locks.read_inputs(
         texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], folder, as_of=spec.as_of
     )
+    builds = [f"{name} {json.dumps(row, sort_keys=True)}" for name, row in spec.build.items()]
+    inputs = dataclasses.replace(inputs, builds=tuple(sorted(builds)))
     if edited or context.templates.lab_file(render.ENVIRONMENT):
         locks.check_inputs(inputs, folder)
     is_current = (
         lock is not None
         and lock.python_from == resolved.python_from
+        and lock.builds == inputs.builds
         and _is_made_from(lock, inputs)
     )
     return Plan(
@@ -415,6 +421,7 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
             error.advice += " Or describe the environment with --torch and --cuda."
         raise error
     spec = combine(path, request.options, name=name, text=request.spec_text)
+    ensure_release(context.folders, context.mirrors, spec)
     return check_requirements(spec)
 
 

@@ -122,7 +122,7 @@ def resolve_with_python(
         return ResolvedRequest(python_from="host", resolution=resolve(spec))
     if spec.python_from == "host":
         return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
-    silent = _unanswered(context.solver, resolution.channels, resolution.platforms[0])
+    silent = unanswered_channels(context.solver, resolution.channels, resolution.platforms[0])
     if len(silent) < len(resolution.channels):
         return ResolvedRequest(python_from="channel", resolution=resolution)
     reasons = "; ".join(f"{name}: {reason}" for name, reason in silent.items())
@@ -141,7 +141,7 @@ def resolve_with_python(
 
 
 @functools.cache
-def _unanswered(
+def unanswered_channels(
     solver: conda.Solver, channels: tuple[str, ...], platform: Platform
 ) -> dict[str, str]:
     """Asked once per run: naming and planning must not see two answers."""

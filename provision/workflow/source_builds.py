@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
+import os
 import re
-import shutil
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from packaging.utils import canonicalize_name
 
 from provision import catalog
 from provision import lockfile as locks
@@ -24,22 +23,25 @@ from provision.adapters import uv
 from provision.adapters.http import Download, HttpClient
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, ToolMissing, Unreachable, Unsolvable
+from provision.core.mirrors import path_from_url
 from provision.core.package_names import package_name
 from provision.core.platforms import host_platform
-from provision.core.process import run
 from provision.core.tempdirs import temporary_directory
-from provision.core.types import LockedPackage
+from provision.core.types import LockedPackage, Meter
 from provision.environment import prefix as prefixes
+from provision.resolver import spec as specs
+from provision.workflow import build_tools
 from provision.workflow.context import Context
+from provision.workflow.wheel_folder import WHEELS, Placed, place, undo
 
 if TYPE_CHECKING:
     from provision.workflow.plan import Plan
 
-# The folder of wheels next to spec.yml, which belongs in the lab's repository like spec.yml itself.
-WHEELS = "wheels"
 # What a build says that needs the packages of the environment.
 _NEEDS_TORCH = re.compile(r"No module named '?torch\b|requires? (Py)?[Tt]orch")
-_CUDA_OF_NVCC = re.compile(r"release (\d+\.\d+)")
+_NINJA_STEP = re.compile(r"\[\d+/(\d+)\] ")
+# Variables of the user's shell that change what is compiled.
+_DECIDING = ("TORCH_CUDA_ARCH_LIST", "FORCE_CUDA", "CC", "CXX", "CFLAGS", "CXXFLAGS", "MAX_JOBS")
 
 
 @contextlib.contextmanager
@@ -51,42 +53,58 @@ def built(
     The wheels that were put next to spec.yml stay only if the block succeeds. Raises Unsolvable for
     a package that cannot be built. dry_run: nothing is built, and archives stay.
     """
+    # A wheel of Python alone, built for this machine, does for all.
     archives = [package for package in packages if package.is_archive]
-    placed: dict[Path, bytes | None] = {}
+    archives.sort(key=lambda package: package.platform != host_platform())
+    wheels: dict[LockedPackage, LockedPackage] = {}
+    placed: Placed = {}
     try:
-        wheels = {}
         for package in archives:
-            wheel = _locked_wheel(plan, packages, package)
+            wheel = _present_wheel(plan, packages, package, wheels.values())
             if wheel is None and dry_run:
                 continue
-            wheel = wheel or _build(context, plan, packages, package)
-            target = plan.folder / WHEELS / wheel.name
-            content = wheel.read_bytes()
-            earlier = target.read_bytes() if target.exists() else None
-            if content != earlier:  # one of the same name may be for another torch
-                placed[target] = earlier
-                atomic_write(target, content)
-            sha256 = hashlib.sha256(content).hexdigest()
+            if wheel is None:
+                wheel = _build(context, plan, packages, package)
+                _warn_of_glibc(context, plan, wheel)
+            target = place(wheel, plan.folder, placed)
+            sha256 = hashlib.sha256(target.read_bytes()).hexdigest()
             wheels[package] = dataclasses.replace(
                 package, url=target.absolute().as_uri(), sha256=sha256, direct=True
             )
+        names = {package.name for package in archives}
+        for name in sorted(plan.resolution.spec.build.keys() - names):
+            context.progress.warn(
+                f"`build` in spec.yml has no effect on {name}: no package of that name is built, "
+                "because the index has a wheel or nothing requires it"
+            )
         yield tuple(wheels.get(package, package) for package in packages)
     except BaseException:
-        for target, earlier in placed.items():
-            if earlier is not None:
-                atomic_write(target, earlier)
-                continue
-            target.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                target.parent.rmdir()  # if it is empty
+        undo(placed)
         raise
 
 
-def _locked_wheel(
-    plan: Plan, packages: Sequence[LockedPackage], package: LockedPackage
+def _warn_of_glibc(context: Context, plan: Plan, wheel: Path) -> None:
+    glibc, assumed = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()[-1], plan.resolution.glibc
+    is_newer = catalog.version_key(glibc) > catalog.version_key(assumed)
+    if is_newer and not wheel.name.endswith("-any.whl"):
+        context.progress.warn(
+            f"{wheel.name} was compiled with glibc {glibc}, and {assumed} is assumed of every "
+            "machine: one that is older than this may not load it. Lock on the oldest system"
+        )
+
+
+def _present_wheel(
+    plan: Plan,
+    packages: Sequence[LockedPackage],
+    package: LockedPackage,
+    built: Iterable[LockedPackage],
 ) -> Path | None:
-    """The wheel of the same release that the present lock holds, if it was built for the same
-    Python and the same file of torch."""
+    """A wheel that need not be built: of the same archive for another platform if it is for any; of
+    the same release in the present lock, if it was built in the same manner for the same Python and
+    the same file of torch."""
+    for other in built:
+        if other.version == package.version and other.name == package.name:
+            return path_from_url(other.url) if other.filename.endswith("-any.whl") else None
     if plan.lock is None or plan.lock.platform != package.platform:
         return None
     locked = {other.name: other for other in plan.lock.packages}
@@ -98,10 +116,30 @@ def _locked_wheel(
         files = {side[name].sha256 if name in side else "" for side in (locked, new)}
         if len(files) > 1:
             return None
+    changed_settings = {*plan.lock.builds} ^ {*plan.inputs.builds}
+    if any(line.startswith(f"{package.name} ") for line in changed_settings):
+        return None
     wheel = plan.folder / WHEELS / present.filename
     if not wheel.exists() or hashlib.sha256(wheel.read_bytes()).hexdigest() != present.sha256:
         return None
     return wheel
+
+
+def _facts(plan: Plan, package: LockedPackage) -> catalog.SourceBuild:
+    """How a package is built: as spec.yml says, else as it is known; isolation: None if neither says."""
+    settings = plan.resolution.spec.build.get(package.name, {})
+    facts = catalog.source_builds().get(package.name)
+    if facts is None:
+        stated = {"needs", "cuda"} & settings.keys()
+        facts = catalog.SourceBuild(isolation=False if stated else None)
+    return dataclasses.replace(
+        facts,
+        isolation=settings.get("isolation", facts.isolation),
+        needs=tuple(specs.replace_packages(facts.needs, settings.get("needs", ()))),
+        cuda=settings.get("cuda", facts.cuda),
+        # A CPU build has no use for variables that switch CUDA on.
+        env={**(facts.env if plan.resolution.cuda else {}), **settings.get("env", {})},
+    )
 
 
 def _build(
@@ -115,10 +153,14 @@ def _build(
             advice=f"Lock it on a {package.platform} machine, or {_wheel_advice(package)}.",
         )
     _check_glibc(context, plan, package)
-    facts = catalog.source_builds().get(canonicalize_name(package.name))
-    resolution = plan.resolution
-    key = f"{package.sha256} {resolution.python} {resolution.local_version} {resolution.cuda}"
-    folder = context.folders.cache / "built-wheels" / hashlib.sha256(key.encode()).hexdigest()[:32]
+    facts, resolution = _facts(plan, package), plan.resolution
+    env = {name: os.environ.get(name, value) for name, value in facts.env.items()}
+    env.update({name: os.environ[name] for name in _DECIDING if name in os.environ})
+    manner = dataclasses.replace(facts, env={**env, "MAX_JOBS": ""})
+    build = (resolution.python, resolution.local_version, resolution.cuda, resolution.spec.gpu)
+    key = f"{package.sha256} {package.platform} {build} {manner}"
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    folder = context.folders.cache / "built-wheels" / digest[:32]
     earlier = list(folder.glob("*.whl"))
     if earlier:
         return earlier[0]
@@ -130,43 +172,68 @@ def _build(
             raise error
         output = temporary / "wheel"
         output.mkdir()
-        prefix = None
-        facts = facts or (catalog.SourceBuild() if _builds_with_torch(archive) else None)
-        if facts is None:
+        prefix = temporary / "prefix"
+        build_wheel = functools.partial(uv.build_wheel, archive, output, mirrors=context.mirrors)
+        if facts.isolation or (facts.isolation is None and not _builds_with_torch(archive)):
             context.progress.info(f"building {title}, which has no wheel")
             if not uv.has_python(resolution.python):
-                prefix = _prefix_without_archives(context, plan, packages, temporary / "prefix")
+                _install_without_archives(context, plan, packages, prefix)
             try:
-                wheel = uv.build_wheel(
-                    archive,
-                    output,
-                    python=resolution.python,
-                    prefix=prefix,
-                    mirrors=context.mirrors,
-                )
+                with _shown_steps(context, title) as on_line:
+                    wheel = build_wheel(
+                        python=resolution.python,
+                        prefix=prefix if prefix.exists() else None,
+                        variables=env,
+                        on_line=on_line,
+                    )
                 return _keep(wheel, folder)
             except InvalidSpec as error:
-                if not _NEEDS_TORCH.search(f"{error.message} {error.details}"):
+                needs_torch = _NEEDS_TORCH.search(f"{error.message} {error.details}")
+                if facts.isolation or not needs_torch:
                     raise _refusal(package, error) from error
-                facts = catalog.SourceBuild()
-        if facts.cuda and resolution.cuda is not None:
-            _check_nvcc(package, resolution.cuda)
+        try:
+            variables = build_tools.check(title, facts, resolution, env)
+        except (ToolMissing, Unsolvable) as error:
+            error.advice = (
+                "Lock it where such a toolkit and a compiler that it takes are: "
+                f"CUDA_HOME=FOLDER names a toolkit, CXX a compiler. Or {_wheel_advice(package)}."
+            )
+            raise
         context.progress.info(
             f"building {title} with torch {resolution.local_version}; this may take long"
         )
-        prefix = prefix or _prefix_without_archives(context, plan, packages, temporary / "prefix")
+        if not prefix.exists():
+            _install_without_archives(context, plan, packages, prefix)
         try:
-            wheel = uv.build_wheel(
-                archive,
-                output,
-                prefix=prefix,
-                needs=facts.needs,
-                variables=facts.env if resolution.cuda is not None else {},
-                mirrors=context.mirrors,
-            )
+            with _shown_steps(context, title) as on_line:
+                wheel = build_wheel(
+                    prefix=prefix,
+                    needs=[*facts.needs, f"torch=={resolution.torch}"],
+                    variables={**build_tools.wheel_headers(prefix), **variables, **env},
+                    on_line=on_line,
+                )
         except InvalidSpec as error:
             raise _refusal(package, error) from error
         return _keep(wheel, folder)
+
+
+@contextlib.contextmanager
+def _shown_steps(context: Context, title: str) -> Iterator[Callable[[str], None]]:
+    """Takes the lines that a build prints, and shows that it goes on, and ninja's steps if it has
+    some."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(context.progress.meter(f"building {title}", 0))
+        meters: list[Meter] = []
+
+        def on_line(line: str) -> None:
+            if step := _NINJA_STEP.match(line):
+                if not meters:
+                    stack.close()
+                    meter = context.progress.meter(f"compiling {title}", int(step[1]))
+                    meters.append(stack.enter_context(meter))
+                meters[0].advance(1)
+
+        yield on_line
 
 
 def _builds_with_torch(archive: Path) -> bool:
@@ -212,39 +279,15 @@ def _keep(wheel: Path, folder: Path) -> Path:
     return target
 
 
-def _prefix_without_archives(
+def _install_without_archives(
     context: Context, plan: Plan, packages: Sequence[LockedPackage], path: Path
-) -> Path:
+) -> None:
     """A prefix with all that is locked as wheels and conda packages."""
     installable = [package for package in packages if not package.is_archive]
     _, lock = locks.compose(
         path / locks.FILE, plan.inputs, installable, python_from=plan.python_from
     )
     prefixes.install_packages(lock, path, path, context.folders, context.progress, context.mirrors)
-    return path
-
-
-def _check_nvcc(package: LockedPackage, cuda: str) -> None:
-    """Raise ToolMissing unless this machine compiles for a CUDA version."""
-    title = f"{package.name} {package.version}"
-    advice = f"Lock it on a machine with CUDA {cuda}'s toolkit, or {_wheel_advice(package)}."
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        raise ToolMissing(
-            f"{title} has no wheel and must be compiled: nvcc of CUDA {cuda} is not on PATH.",
-            advice=advice,
-        )
-    output = run([nvcc, "--version"], check=False).stdout
-    match = _CUDA_OF_NVCC.search(output)
-    # torch refuses to compile for another major version, and warns of another minor one
-    # (torch/utils/cpp_extension.py: _check_cuda_version).
-    if match is None or match[1].split(".")[0] != cuda.split(".")[0]:
-        version = match[1] if match else "whose version it does not say"
-        raise ToolMissing(
-            f"{title} has no wheel and must be compiled for CUDA {cuda}: {nvcc} is of CUDA "
-            f"{version}.",
-            advice=advice,
-        )
 
 
 def _refusal(package: LockedPackage, error: InvalidSpec) -> Unsolvable:

@@ -50,17 +50,14 @@ def run_ranks(runtime_python: Path, folder: Path, script: str) -> str:
     return completed.stdout
 
 
-def test_checkpoint_example_stops_and_continues(runtime_python: Path, tmp_path: Path) -> None:
-    script = first_example("checkpoints")
-    assert run_ranks(runtime_python, tmp_path, script) == "steps [5, 10] latest 10\n"
-    assert run_ranks(runtime_python, tmp_path, script) == "steps [5, 10, 15, 20] latest 20\n"
-
-
-def test_training_example(runtime_python: Path, tmp_path: Path) -> None:
+def test_the_examples_run_in_one_folder(runtime_python: Path, tmp_path: Path) -> None:
     assert (
         run_ranks(runtime_python, tmp_path, first_example("training")) == "2 ranks saved step 10\n"
     )
-    assert (tmp_path / "run" / "done.txt").read_text() == "10 steps\n"
+    assert (tmp_path / "first-run" / "done.txt").read_text() == "10 steps\n"
+    script = first_example("checkpoints")
+    assert run_ranks(runtime_python, tmp_path, script) == "steps [5, 10] latest 10\n"
+    assert run_ranks(runtime_python, tmp_path, script) == "steps [5, 10, 15, 20] latest 20\n"
 
 
 def test_runtime_is_imported_from_site_packages(runtime_python: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import re
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -71,6 +72,11 @@ def publish(folder: Path) -> None:
             if name == "modern":
                 wheel = wheel.rename(page / wheel.name.replace("py3-none", "cp312-none"))
             files.append(_file(wheel, day))
+        if name == "legacy":  # wheel variants are in no lock, and their files break nothing
+            variant = write_wheel(page, name, "2.0", ())
+            variant = variant.rename(page / variant.name.replace(".whl", "-cu130.whl"))
+            (page / "legacy-2.0-variants.json").write_text("{}")
+            files += [_file(variant, day), _file(page / "legacy-2.0-variants.json", day)]
         _write_page(page, files)
     archive = _source_archive(folder / "archived", "archived", "1.0")
     _write_page(folder / "archived", [_file(archive, "2026-01-01")])
@@ -101,11 +107,12 @@ def _source_archive(folder: Path, name: str, version: str) -> Path:
         f'[project]\nname = "{name}"\nversion = "{version}"\n'
     )
     (root / "backend.py").write_text(
-        "import pathlib, zipfile\n"
+        "import os, pathlib, zipfile\n"
+        "answer = os.environ.get('ANSWER', '42')\n"
         "def build_wheel(folder, config_settings=None, metadata_directory=None):\n"
         f"    file = '{name}-{version}-py3-none-any.whl'\n"
         "    with zipfile.ZipFile(pathlib.Path(folder) / file, 'w') as wheel:\n"
-        f"        wheel.writestr('{name}.py', 'answer = 42')\n"
+        f"        wheel.writestr('{name}.py', 'answer = ' + answer)\n"
         f"        wheel.writestr('{name}-{version}.dist-info/METADATA', {metadata!r})\n"
         f"        wheel.writestr('{name}-{version}.dist-info/WHEEL', 'Wheel-Version: 1.0\\n'\n"
         "            'Generator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n"
@@ -220,6 +227,21 @@ def test_what_was_given_up_is_said(lab: Home) -> None:
 
 
 @pytest.mark.conda
+@pytest.mark.parametrize("setting", ["UV_INDEX", "PIP_FIND_LINKS"])
+def test_older_releases_on_disk_are_said(lab: Home, tmp_path: Path, setting: str) -> None:
+    folder = tmp_path / "ancient"
+    write_wheel(folder, "ancient", "1.0", ())
+    write_wheel(folder, "ancient", "2.0", ("numpy>=99",))
+    names = sorted(path.name for path in folder.iterdir())
+    (folder / "index.html").write_text("".join(f'<a href="{name}">{name}</a>' for name in names))
+    value = tmp_path.as_uri() if setting == "UV_INDEX" else str(folder)
+    lab = Home(root=lab.root, env={**lab.env, setting: value})
+    words = ("--torch", "2.14.1", "--pip", "ancient")
+    result = lab.run("lock", f"disk-{setting.lower()}", *OPTIONS, *words)
+    assert result.returncode == 0 and "ancient 1.0; 2.0 has" in result.stderr, result.stderr
+
+
+@pytest.mark.conda
 def test_a_conda_package_without_a_version_gives_way(lab: Home) -> None:
     versions, _ = lock(lab, "numpy", "--torch", "2.14.1", "--pip", "legacy", "--conda", "numpy")
     assert versions["numpy"].startswith("1.") and versions["legacy"] == "1.0"
@@ -257,6 +279,45 @@ def test_a_lock_that_fails_leaves_no_wheel(lab: Home) -> None:
     result = lab.run("lock", "failed", *OPTIONS, *options)
     assert result.returncode == 5, result.stderr
     assert not (lab.envs / "failed").exists()
+
+
+@pytest.mark.conda
+def test_a_build_is_as_spec_yml_says(lab: Home) -> None:
+    """Its settings are part of the request; its wheel goes with the request for it."""
+    folder = lab.envs / "settings"
+    folder.mkdir(parents=True)
+    lines = 'torch: "2.14.1"\ncuda: "13.0"\ncompanions: false\njupyter: false\n'
+    lines += "fast_checkpoints: false\n"
+    (folder / "wheels").mkdir()
+    (folder / "wheels" / "own-1-py3-none-any.whl").write_bytes(b"of the user")
+    for answer in ("7", "8"):
+        build = f"build: {{Archived: {{env: {{ANSWER: {answer}}}}}, archved: {{}}}}\n"
+        (folder / "spec.yml").write_text(f"{lines}pip: [archived]\n{build}")
+        if answer == "8":
+            stale = lab.run("lock", "settings")
+            assert stale.returncode == 6 and "`build` of spec.yml changed" in stale.stderr
+        result = lab.run("lock", "settings", "--relock")
+        assert result.returncode == 0, result.stderr
+        assert "`build` in spec.yml has no effect on archved" in result.stderr
+        with zipfile.ZipFile(folder / "wheels" / "archived-1.0-py3-none-any.whl") as wheel:
+            assert wheel.read("archived.py").decode() == f"answer = {answer}"
+        verified = lab.run("lock", "verify", "--offline", "settings")
+        assert verified.returncode == 0, verified.stdout
+    (folder / "spec.yml").write_text(lines)
+    assert lab.run("lock", "settings", "--relock").returncode == 0
+    assert [path.name for path in (folder / "wheels").iterdir()] == ["own-1-py3-none-any.whl"]
+
+
+@pytest.mark.conda
+def test_what_is_added_by_default_gives_way(lab: Home) -> None:
+    """The index has no xxhash."""
+    options = [option for option in OPTIONS if option != "--no-fast-checkpoints"]
+    options += ["--torch", "2.14.1", "--pip", "legacy"]
+    result = lab.run("lock", "default", *options)
+    assert result.returncode == 0 and "without xxhash" in result.stderr, result.stderr
+    assert "fast_checkpoints: false" in (lab.envs / "default" / "spec.yml").read_text()
+    refused = lab.run("lock", "stated", *options, "--fast-checkpoints")
+    assert refused.returncode == 5 and "xxhash" in refused.stderr
 
 
 @pytest.mark.conda

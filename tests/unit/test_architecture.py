@@ -49,6 +49,7 @@ HOST_RULES: dict[str, tuple[str, ...]] = {
 RUNTIME_FOR_HOST = (
     "provision_runtime.checkpoint.inspection",
     "provision_runtime.report",
+    "provision_runtime.facts.freshness",
     "provision_runtime.node.program",
     "provision_runtime.node.results",
     "provision_runtime.node.trust",

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from provision.adapters.uv.linux_wheels import WheelIndex
 from provision.catalog import DATA
 from provision.core.errors import ProvisionError
 from update_data.document import Document
-from update_data.index import configured
 from update_data.refresh import refresh
 
 
@@ -70,10 +70,10 @@ def _run(
     url: str | None,
     data: Path,
 ) -> int:
-    index = configured(url)
     table = Document(data / "releases.yml")
     table.require_releases()
-    findings = refresh(index, table.content, only, architectures)
+    with WheelIndex(url) as index:
+        findings = refresh(index, table.content, only, architectures)
     for row in findings.rows:
         table.set(row)
     for line in findings.lines():
@@ -83,7 +83,7 @@ def _run(
     differs = after != table.text
     if write and differs:
         table.path.write_text(after, encoding="utf-8")
-        click.echo(f"wrote {table.path.name}", err=True)
+        click.echo(f"wrote {table.path.name}; next: python tools/facts_json.py --write", err=True)
     if not differs:
         click.echo("the data says what the index says", err=True)
     return int(check and (differs or findings.need_a_person))

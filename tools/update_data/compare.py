@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from update_data.wheels import Row
-
 # A row with such a source came from an index, so the index may change it; a person wrote every
 # other row.
 FROM_INDEX = "PyPI "
@@ -22,6 +20,15 @@ TITLES = {
     "unproven": "no longer proven by the index, left as it is",
     "unread": "could not be read",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Facts that stand in one mapping of the file, with one source."""
+
+    path: tuple[str, ...]
+    values: Mapping[str, Any]
+    source: str
 
 
 @dataclass(kw_only=True)
@@ -43,6 +50,19 @@ class Findings:
     @property
     def need_a_person(self) -> bool:
         return bool(self.conflicts or self.unproven or self.unread)
+
+
+def rows_of(release: str, facts: Mapping[str, Any]) -> Iterator[Row]:
+    """The rows of what an index says of a release."""
+    for name in (*PROVABLE, "wheels"):
+        for path, entry in _entries(facts[name], (release, name)):
+            if entry["source"] is not None:
+                values = {
+                    key: value
+                    for key, value in entry.items()
+                    if key != "source" and not isinstance(value, Mapping)
+                }
+                yield Row(path=path, values=values, source=entry["source"])
 
 
 def compare(rows: Sequence[Row], table: Mapping[str, Any], findings: Findings) -> None:

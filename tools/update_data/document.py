@@ -17,33 +17,11 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.representer import RoundTripRepresenter
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
+from provision.catalog.facts import blank
 from provision.core.errors import InvalidSpec
-from update_data.wheels import Row
+from update_data.compare import Row
 
 ADVICE = "--data names a folder with releases.yml; without it, provision/catalog/data is taken."
-
-# What a release has before anything is known of it. The pytorch channel ended with 2.5; conda-forge
-# is read from its recipes, by hand.
-BLANK: dict[str, Any] = {
-    "index_default": {},
-    "torchvision": {"version": None, "pins_torch": None, "source": None},
-    "torchaudio": {"version": None, "pins_torch": None, "source": None},
-    "triton": {"requirement": None, "source": None},
-    "wheels": {},
-    "pytorch_channel": {
-        "cuda": {},
-        "source": "pytorch/pytorch#138506 (2.5 is the last release on this channel)",
-    },
-    "conda_forge": {"cuda": {}, "source": "not read yet for this release"},
-}
-BLANK_BUILD: dict[str, Any] = {
-    "cuda": None,
-    "on_pypi": None,
-    "source": None,
-    "nccl": {"version": None, "linkage": None, "source": None},
-    "cudnn": {"version": None, "source": None},
-    "architectures": {"sm": None, "ptx": None, "source": None},
-}
 
 
 class Document:
@@ -98,7 +76,7 @@ class Document:
         for depth, key in enumerate(row.path):
             if key not in entry:
                 is_build = depth == 2 and row.path[1] == "wheels"
-                entry[key] = _styled(BLANK_BUILD if is_build else {})
+                entry[key] = _styled(blank("wheel") if is_build else {})
             entry = entry[key]
         for key, value in row.values.items():
             if key not in entry:
@@ -126,7 +104,7 @@ class Document:
             if Version(other) > Version(release):
                 break
             index += 1
-        self.content.insert(index, DoubleQuotedScalarString(release), _styled(BLANK))
+        self.content.insert(index, DoubleQuotedScalarString(release), _styled(blank("release")))
 
 
 def _yaml() -> YAML:

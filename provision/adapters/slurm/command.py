@@ -13,9 +13,9 @@ COMMAND_TIMEOUT_S = 60.0
 # A node or job takes some 200 bytes.
 MOST_BYTES = 64 << 20
 _NO_CONTROLLER = re.compile(
-    r"contact slurm controller|unable to contact|connection refused|configuration (source|file)",
-    re.I,
+    r"contact slurm controller|unable to contact|connection refused|configuration file", re.I
 )
+_NO_CONFIGURATION = re.compile(r"configuration source|fetch_config", re.I)
 
 
 # Those of the variables that Slurm sets in a job which name the cluster.
@@ -66,5 +66,11 @@ def run_slurm(
                 f"Slurm's controller does not answer: {message}.",
                 advice="`scontrol ping` says whether it is up. Run this where Slurm's commands "
                 "work (a login node).",
+            ) from error
+        if _NO_CONFIGURATION.search(message):
+            raise Unreachable(
+                f"Slurm is not configured on this machine: `{command[0]}` finds no slurm.conf.",
+                advice="Run this on a login node of the cluster.",
+                details=message,
             ) from error
         raise refusal(message) from error

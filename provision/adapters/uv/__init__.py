@@ -7,7 +7,12 @@ satisfy the request, so that a lock names files that others can download whereve
 """
 
 from provision.adapters.uv.configuration import parse_toml
-from provision.adapters.uv.index_releases import IndexRelease, index_releases, wheel_glibc
+from provision.adapters.uv.index_releases import (
+    IndexRelease,
+    index_releases,
+    index_urls,
+    wheel_glibc,
+)
 from provision.adapters.uv.indexes import (
     TORCH_INDEX,
     IndexSettings,
@@ -49,6 +54,7 @@ __all__ = [
     "hashed_requirements",
     "index_releases",
     "index_settings",
+    "index_urls",
     "install_wheels",
     "parse_toml",
     "pip_settings",

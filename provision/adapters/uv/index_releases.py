@@ -6,8 +6,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -19,7 +23,11 @@ from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
 from provision.adapters.uv.resolver import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.core.credentials import without_credentials
 from provision.core.errors import Unreachable
+from provision.core.mirrors import Mirrors, path_from_url
 from provision.core.types import LockedPackage
+
+if TYPE_CHECKING:
+    from pypi_simple import DistributionPackage
 
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
 # The names of manylinux before PEP 600, which sets the oldest glibc.
@@ -42,7 +50,8 @@ class IndexRelease:
 
 
 def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ...]:
-    """The releases of a package that the indexes list for a request, newest first.
+    """The releases of a package that the indexes and find-links list for a request, newest first;
+    those on this machine's disk only if the others list none, as for `resolve`.
 
     request: its Python, platform, day and mirrors count. Raises Unreachable if an index
     cannot be read.
@@ -50,17 +59,19 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     tags = frozenset(_tags(request))
     found: dict[Version, IndexRelease] = {}
     settings = index_settings(request.build_path, request.mirrors)
-    urls = [str(with_login(index, os.environ)["url"]) for index in settings.indexes]
-    if settings.default_index is None and not request.mirrors.is_closed:
-        urls.append(pypi_url())
+    local_urls = [str(index["url"]) for index in settings.local_indexes]
+    groups = (
+        (index_urls(request.build_path, request.mirrors), settings.find_links),
+        (local_urls, settings.local_find_links),
+    )
     with HttpClient(pip_settings()) as client:
-        for url in urls:
-            for release in _page_releases(
-                client, f"{url.rstrip('/')}/{canonicalize_name(name)}/", request, tags
-            ):
-                other = found.get(release.version, release)
-                versions = [one.glibc for one in (release, other) if one.glibc is not None]
-                found[release.version] = replace(other, glibc=min(versions, default=None))
+        for urls, links in groups:
+            pages = [_project_url(url, name) for url in urls]
+            for page in () if found else (*pages, *links):
+                for release in _page_releases(page_files(client, page, name), name, request, tags):
+                    other = found.get(release.version, release)
+                    versions = [one.glibc for one in (release, other) if one.glibc is not None]
+                    found[release.version] = replace(other, glibc=min(versions, default=None))
     return tuple(found[version] for version in sorted(found, reverse=True))
 
 
@@ -74,25 +85,63 @@ def wheel_glibc(package: LockedPackage, request: ResolveRequest) -> Version | No
     return next((release.glibc for release in releases if release.version == version), None)
 
 
-def _page_releases(
-    client: HttpClient, url: str, request: ResolveRequest, tags: frozenset[Tag]
-) -> Iterator[IndexRelease]:
-    """One for each file of a project's page that counts; none if the index has no such page."""
+def index_urls(build_path: str | None, mirrors: Mirrors) -> list[str]:
+    """The addresses of the configured indexes, with their logins."""
+    settings = index_settings(build_path, mirrors)
+    urls = [str(with_login(index, os.environ)["url"]) for index in settings.indexes]
+    if settings.default_index is None and not mirrors.is_closed:
+        urls.append(pypi_url())
+    return urls
+
+
+def project_files(client: HttpClient, index: str, name: str) -> list[DistributionPackage]:
+    """The files of a project's page; none if the index has no such page.
+
+    Raises Unreachable if the index cannot be read.
+    """
+    return page_files(client, _project_url(index, name), name)
+
+
+def _project_url(index: str, name: str) -> str:
+    return f"{index.rstrip('/')}/{canonicalize_name(name)}/"
+
+
+def page_files(client: HttpClient, url: str, name: str) -> list[DistributionPackage]:
+    """The files that a page names, or that lie in a folder; none if there is no such page.
+
+    name: the project of the page. Raises Unreachable if it cannot be read.
+    """
     from pypi_simple import ProjectPage, UnsupportedRepoVersionError
 
-    if url.startswith("file:"):
-        return
-    content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
+    if "://" not in url or url.startswith("file:"):
+        folder = path_from_url(url) if url.startswith("file:") else Path(url)
+        files = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        content = "".join(
+            f'<a href="{quote(file)}">{escape(file)}</a>\n' for file in files
+        ).encode()
+    else:
+        content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
     try:
         if content.lstrip().startswith(b"{"):
             page = ProjectPage.from_json_data(json.loads(content), url)
         else:
-            page = ProjectPage.from_html(url.rstrip("/").rpartition("/")[2], content.decode(), url)
+            page = ProjectPage.from_html(name, content.decode(), url)
     except (ValueError, LookupError, TypeError, UnsupportedRepoVersionError) as error:
         raise Unreachable(f"{without_credentials(url)} is not a list of files.") from error
-    for package in page.packages:
+    return page.packages
+
+
+def _page_releases(
+    packages: Iterable[DistributionPackage],
+    name: str,
+    request: ResolveRequest,
+    tags: frozenset[Tag],
+) -> Iterator[IndexRelease]:
+    """One for each file of the project that counts."""
+    for package in packages:
         uploaded = package.upload_time.strftime("%Y-%m-%d") if package.upload_time else ""
-        if package.is_yanked or not _allows(package.requires_python, request.python):
+        is_other = canonicalize_name(package.project or "") != canonicalize_name(name)
+        if is_other or package.is_yanked or not _allows(package.requires_python, request.python):
             continue
         if request.as_of and not "" < uploaded <= request.as_of:
             continue

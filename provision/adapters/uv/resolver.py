@@ -20,7 +20,7 @@ from provision.catalog import source_builds, version_key
 from provision.core.credentials import without_credentials
 from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
-from provision.core.package_names import package_name
+from provision.core.package_names import is_pep440, package_name
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.requirement_urls import EDITABLE, GIT
 from provision.core.tempdirs import temporary_directory
@@ -302,13 +302,9 @@ def _exact(versions: Mapping[str, str]) -> list[str]:
 
 def _is_pep440(name: str, version: str) -> bool:
     """conda's names and versions need not be PyPI's: `_libgcc_mutex`, `1.1.1w`."""
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        Version(version)
-    except InvalidVersion:
-        return False
-    return re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name) is not None
+    return is_pep440(version) and bool(
+        re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name)
+    )
 
 
 def _is_requirement(line: str) -> bool:

@@ -6,13 +6,18 @@ import contextlib
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from provision.adapters.uv.configuration import parse_toml
 from provision.adapters.uv.indexes import IndexSettings, index_settings
-from provision.adapters.uv.uv_process import run_uv, uv_executable
-from provision.core.errors import InvalidSpec, ToolFailed
+from provision.adapters.uv.uv_process import (
+    COMPILER_ERROR,
+    PYTHON_ERROR,
+    run_uv,
+    uv_executable,
+)
+from provision.core.errors import InvalidSpec, ToolFailed, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.tempdirs import temporary_directory
 
@@ -26,20 +31,22 @@ def build_wheel(
     needs: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
     mirrors: Mirrors = NO_MIRRORS,
+    on_line: Callable[[str], None] | None = None,
 ) -> Path:
     """Build the wheel of a local project, or of a source archive, into a folder; return its path.
 
     python: the environment's minor version, for which compiled parts are built. prefix: instead, an
     environment whose interpreter builds it. needs: packages that are installed into the prefix first,
     and then it is built there without isolation. variables: more environment variables of the build.
-    Raises InvalidSpec if it cannot be built.
+    on_line: called, in another thread, with each line that the build prints. Raises InvalidSpec if it cannot be built.
 
     setuptools puts all of the project's `build` folder into the wheel: modules that are gone from
     the project, and the newer copy of a file that is older again. So it builds in an empty folder
     (65.7 does, and 65.0 does not know the variable).
     """
     indexes = index_settings(mirrors=mirrors)
-    command: list[str | Path] = [uv_executable(), "build", "--wheel", "--quiet"]
+    command: list[str | Path] = [uv_executable(), "build", "--wheel"]
+    command += [] if on_line else ["--quiet"]
     command += ["--out-dir", folder, "--no-python-downloads", "--python"]
     if prefix is None:
         own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -57,10 +64,11 @@ def build_wheel(
     setup_cfg.write_text(f"[build]\nbuild_base = {build_base}\n", encoding="utf-8")
     build_variables = {"DIST_EXTRA_CONFIG": str(setup_cfg), **(variables or {})}
     try:
-        run_uv([*command, project], indexes, build_variables=build_variables)
-    except ToolFailed as error:
+        run_uv([*command, project], indexes, build_variables=build_variables, on_line=on_line)
+    except (ToolFailed, Unsolvable) as error:
+        cause = COMPILER_ERROR.search(error.details) or PYTHON_ERROR.search(error.details)
         raise InvalidSpec(
-            f"{project} cannot be built as a wheel: {error.message}",
+            f"{project} cannot be built as a wheel: {cause[0].strip() if cause else error.message}",
             advice="-v shows what its build printed; `-e` installs it as an editable instead.",
             details=error.details,
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from provision.adapters.http import (
@@ -20,6 +20,7 @@ from provision.adapters.uv.configuration import uv_environment
 from provision.adapters.uv.indexes import IndexSettings, pip_settings
 from provision.core.errors import (
     IntegrityError,
+    InvalidSpec,
     ProvisionError,
     ToolFailed,
     ToolMissing,
@@ -61,7 +62,9 @@ _GONE = re.compile(
 
 
 _FAILED_BUILD = re.compile(r"Failed to (?:download and )?build `([^`=]+)==([^`]+)`")
-_PYTHON_ERROR = re.compile(r"^ *([A-Za-z.]*(?:Error|Exception): .+)$", re.M)
+# gcc's and nvcc's first error says more than Python's, which only says that a command failed.
+COMPILER_ERROR = re.compile(r"^\S+:\d+(?::\d+)?: (?:fatal )?error: .+|^nvcc fatal .+", re.M)
+PYTHON_ERROR = re.compile(r"^ *([A-Za-z.]*(?:Error|Exception): .+)$", re.M)
 
 
 def uv_executable() -> str:
@@ -83,10 +86,12 @@ def run_uv(
     *,
     show: bool = False,
     build_variables: Mapping[str, str] | None = None,
+    on_line: Callable[[str], None] | None = None,
 ) -> str:
     """Run uv and return what it printed. Raises its failures as our errors.
 
     build_variables: more variables for code that builds packages, unless the user chose others.
+    on_line: called, in another thread, with each line of its standard error.
 
     uv runs in a folder of ours and reads one configuration file of ours: neither the working folder
     nor variables that we do not know can change what it does. Addresses of indexes may hold
@@ -112,6 +117,7 @@ def run_uv(
                 show=show,
                 hidden=SUMMARY,
                 owner_writes_only=True,
+                on_stderr_line=on_line,
             ).stdout
         except ToolFailed as error:
             failure = translate_failure(error)
@@ -164,10 +170,16 @@ def translate_failure(error: ToolFailed) -> ProvisionError:
         )
     if "No solution found" in text:
         return Unsolvable(f"No set of wheels satisfies the request: {_cause(text)}", details=text)
+    if variant := re.search(r"Wheel variant `([^`]+)`", text):
+        return InvalidSpec(
+            f"{variant[1]} is a wheel variant, of a format that is a draft (PEP 825): none is taken.",
+            advice="Name a wheel without a variant label, or request the package by name.",
+            details=text,
+        )
     if "Invalid zip file structure" in text or "unexpected header" in text:
         return _not_a_wheel(text)
     if failed := _FAILED_BUILD.search(text):
-        reason = (_PYTHON_ERROR.findall(text) or [_sentence(text)])[-1].rstrip(".")
+        reason = (PYTHON_ERROR.findall(text) or [_sentence(text)])[-1].rstrip(".")
         return Unsolvable(
             f"{failed[1]} {failed[2]} has no wheel, and its source archive says what it requires "
             f"only while it is built, which fails: {_shortened(reason)}.",

@@ -3,9 +3,11 @@ it (PEP 658), else from the wheel's own archive, of which a few ranges are enoug
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zipfile
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -43,29 +45,42 @@ def fetch_metadata(client: HttpClient, url: str) -> WheelMetadata:
     """The metadata of the wheel at a URL. Raises Unreachable, with the reason after the last `: `
     of its message."""
     plain_url = url.partition("#")[0]
-    if plain_url.startswith("file:"):
-        return _parse(_read_archive(path_from_url(plain_url), plain_url), plain_url)
-    try:
-        content = client.content(f"{plain_url}.metadata")
-    except Unreachable:  # an index need not serve it
-        archive = io.BufferedReader(_RemoteFile(client, plain_url), RANGE_BYTES)
-        content = _read_archive(archive, plain_url)
+    content = b""
+    if not plain_url.startswith("file:"):
+        with contextlib.suppress(Unreachable):  # an index need not serve it
+            content = client.content(f"{plain_url}.metadata")
+    if not content:
+        _, [content] = fetch_members(client, plain_url, _metadata_member)
     return _parse(content, plain_url)
 
 
-def _read_archive(archive: Path | IO[bytes], url: str) -> bytes:
+def fetch_members(
+    client: HttpClient, url: str, choose: Callable[[list[str]], Sequence[str]]
+) -> tuple[list[str], list[bytes]]:
+    """The names of the files in the wheel at a URL, and the contents of those that are chosen, by
+    ranged reads. Raises Unreachable."""
+    if url.startswith("file:"):
+        return _read_members(path_from_url(url), url, choose)
+    archive = io.BufferedReader(_RemoteFile(client, url), RANGE_BYTES)
+    return _read_members(archive, url, choose)
+
+
+def _read_members(
+    archive: Path | IO[bytes], url: str, choose: Callable[[list[str]], Sequence[str]]
+) -> tuple[list[str], list[bytes]]:
     try:
         with zipfile.ZipFile(archive) as wheel:
-            members = [
-                name
-                for name in wheel.namelist()
-                if name.endswith(".dist-info/METADATA") and name.count("/") == 1
-            ]
-            (member,) = members
-            with wheel.open(member) as file:
-                return file.read(TEXT_LIMIT)
+            names = wheel.namelist()
+            return names, [wheel.open(name).read(TEXT_LIMIT) for name in choose(names)]
     except UNREADABLE as error:
         raise Unreachable(f"{url} holds no readable metadata: {type(error).__name__}.") from error
+
+
+def _metadata_member(names: list[str]) -> Sequence[str]:
+    [member] = [
+        name for name in names if name.endswith(".dist-info/METADATA") and name.count("/") == 1
+    ]
+    return [member]
 
 
 def _parse(content: bytes, url: str) -> WheelMetadata:

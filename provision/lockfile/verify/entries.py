@@ -130,7 +130,8 @@ def _wheel_file_problem(entry: LockEntry) -> str | None:
 
     filename = unquote(entry.filename)
     try:
-        name, version, _, tags = parse_wheel_filename(filename)
+        plain = filename.removesuffix(f"-{entry.build_string}.whl")
+        name, version, _, tags = parse_wheel_filename(f"{plain.removesuffix('.whl')}.whl")
         is_same = name == canonicalize_name(entry.name) and version == Version(entry.version)
     except (InvalidWheelFilename, InvalidVersion):
         return f"{entry.version} names a file that is not a wheel: {filename or entry.url}"

@@ -86,12 +86,14 @@ def build(context: Context, request: BuildRequest) -> BuildResult:
 
 def _run_stages(context: Context, plan: Plan, client: Any | None, stages: Stages) -> BuildResult:
 
-    def describe_lock(result: tuple[Lock, bool, list[str]]) -> tuple[StageStatus, str]:
-        lock, is_new, written = result
+    def describe_lock(result: tuple[Plan, Lock, bool, list[str]]) -> tuple[StageStatus, str]:
+        _, lock, is_new, written = result
         files = f"; wrote {', '.join(written)}" if written else ""
         return _made_or_kept(is_new), f"{len(lock.packages)} packages{files}"
 
-    lock, is_new_lock, _ = stages.run("lock", lambda: ensure_lock(context, plan), describe_lock)
+    plan, lock, is_new_lock, _ = stages.run(
+        "lock", lambda: ensure_lock(context, plan), describe_lock
+    )
     prefix, _ = stages.run(
         "prefix",
         lambda: ensure_prefix(context, plan, lock),

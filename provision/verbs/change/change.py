@@ -17,13 +17,14 @@ from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.package_names import package_name
 from provision.core.paths import LOCK, SPEC
 from provision.core.similar_names import did_you_mean
+from provision.core.spec_fields import SPEC_KEYS, SpecKey
 from provision.core.types import Kernel, LockedPackage, Prefix, SmokeResult
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.render.spec_text import with_list
 from provision.resolver import spec as specs
 from provision.verbs.change import requirements
-from provision.workflow import source_builds
+from provision.workflow import source_builds, wheel_folder
 from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import (
     check_prefix_path,
@@ -44,6 +45,12 @@ from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.smoke import smoke_in
 
 PackageKey = Literal["conda", "pip"]
+# The keys that choose a build, and conda's names of what they choose.
+BUILD_KEYS = ("torch", "cuda", "python", "nccl", "cudnn")
+OTHER_NAMES = {
+    **dict.fromkeys(("pytorch", "pytorch-gpu"), "torch"),
+    **dict.fromkeys(("cudatoolkit", "cuda-toolkit", "cuda-version", "pytorch-cuda"), "cuda"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +108,10 @@ def add(
         changes = Change(pip=prepared.pip)
         result = change(context, name, changes, smoke=smoke, dry_run=dry_run)
     except BaseException:
-        requirements.undo_wheels(prepared.added)
+        wheel_folder.undo(prepared.added)
         raise
     if dry_run:
-        requirements.undo_wheels(prepared.added)
+        wheel_folder.undo(prepared.added)
     return result
 
 
@@ -209,9 +216,18 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
         for package in plan.lock.packages:
             if canonical in map(package_name, package.depends):
                 needed_by.append(package.name)
+        key = _key_of(canonical)
+        if key is not None:
+            reason = f"`{name}` comes from the key `{key.name}` of spec.yml, not from a list"
+            change = f"`{key.name}: false` there leaves it out"
+            if not key.installs:
+                change = f"a build always has one; to change it, edit `{key.name}:` there"
+            reasons.append(f"{reason}: {change}, then `provision build {plan.name} --relock`")
+            continue
         reason = f"spec.yml does not request `{name}`"
         if needed_by:
-            reason += f"; {', '.join(sorted(needed_by))} needs it"
+            verb = "needs" if len(needed_by) == 1 else "need"
+            reason += f"; {', '.join(sorted(needed_by))} {verb} it"
         elif any(package_name(pin.requirement) == canonical for pin in plan.resolution.pins):
             reason += "; it belongs to the build (`provision matrix explain` says why)"
         else:
@@ -219,6 +235,15 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
         reasons.append(reason)
         advice = did_you_mean(canonical, requested) + advice
     return InvalidSpec(f"{'. '.join(reasons)}.", advice=advice)
+
+
+def _key_of(package: str) -> SpecKey | None:
+    """The key of spec.yml, other than its lists, from which a package comes."""
+    name = OTHER_NAMES.get(package, package)
+    for key in SPEC_KEYS:
+        if name in key.installs or name == key.name in BUILD_KEYS:
+            return key
+    return None
 
 
 def _apply(
@@ -247,16 +272,12 @@ def _apply(
         check_prefix_path(context, plan)
     prefix = None
     results: tuple[SmokeResult, ...] = ()
-    old_text = render.read_text(plan.folder / SPEC)
     with new_lock(context, plan, lock, text, spec_text=spec_text, replaced=old_prefix):
         if old_prefix is not None:
             prefix, _ = ensure_prefix(context, plan, lock, before=before.lock, keep_replaced=True)
             if smoke:
                 results = (smoke_in(context, plan, "prefix", prefix, None, None),)
                 _require_success(results)
-    if spec_text is not None:
-        for wheel in requirements.unused_wheels(plan.folder, old_text, spec_text):
-            requirements.remove_wheel(wheel)
     kernel: Kernel | None = None
     if prefix is not None:
         kernel = _update_kernel(plan, prefix)

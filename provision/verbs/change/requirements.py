@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from provision.adapters import uv
-from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_urls import GIT
 from provision.core.tempdirs import temporary_directory
 from provision.workflow.context import Context
-from provision.workflow.source_builds import WHEELS
+from provision.workflow.wheel_folder import WHEELS, Placed, place, undo
 
 _PATH_STARTS = ("./", "../", "/", "~")
 
@@ -29,11 +28,11 @@ _PATH_STARTS = ("./", "../", "/", "~")
 class Requirements:
     """Requirements for `pip` of spec.yml.
 
-    added: the wheels that were put next to it for them, each with the file that it replaced.
+    added: the wheels that were put next to it for them, with what they replaced.
     """
 
     pip: tuple[str, ...]
-    added: Mapping[Path, bytes | None]
+    added: Placed
 
 
 def prepare(
@@ -45,7 +44,7 @@ def prepare(
     `-e FOLDER` is an editable. Raises InvalidSpec for what is neither a requirement nor there.
     """
     requirements = []
-    added: dict[Path, bytes | None] = {}
+    added: Placed = {}
     try:
         for argument in arguments:
             if argument.startswith("-e "):
@@ -62,7 +61,7 @@ def prepare(
                 _check_requirement(argument, requirements, folder.name)
                 requirements.append(argument)
     except BaseException:
-        undo_wheels(added)
+        undo(added)
         raise
     return Requirements(pip=tuple(requirements), added=added)
 
@@ -103,32 +102,6 @@ def _check_requirement(argument: str, earlier: Sequence[str], name: str) -> None
         ) from error
 
 
-def undo_wheels(added: Mapping[Path, bytes | None]) -> None:
-    """Remove added wheels, and put back what they replaced."""
-    for wheel, earlier in added.items():
-        if earlier is None:
-            remove_wheel(wheel)
-        else:
-            atomic_write(wheel, earlier)
-
-
-def remove_wheel(wheel: Path) -> None:
-    """Remove a wheel from an environment's folder, and the folder of wheels if it is empty."""
-    wheel.unlink(missing_ok=True)
-    if not any(wheel.parent.iterdir()):
-        wheel.parent.rmdir()
-
-
-def unused_wheels(folder: Path, old_text: str, new_text: str) -> list[Path]:
-    """The wheels next to spec.yml that its old text names and its new one does not. A wheel that
-    neither names is the user's."""
-    unused = []
-    for path in sorted((folder / WHEELS).glob("*.whl")):
-        if path.name in old_text and path.name not in new_text:
-            unused.append(path)
-    return unused
-
-
 def _existing(argument: str) -> Path:
     path = Path(argument).expanduser().absolute()
     if not path.exists():
@@ -146,7 +119,7 @@ def _add_wheel(
     path: Path,
     folder: Path,
     python_of: Callable[[], str],
-    added: dict[Path, bytes | None],
+    added: Placed,
 ) -> Path:
     """Put a wheel, or that of a project's folder, into the environment's folder."""
     with temporary_directory("wheel") as temporary:
@@ -158,10 +131,4 @@ def _add_wheel(
                 f"{path} is neither a wheel nor a project's folder.",
                 advice="Unpack a source archive and name its folder.",
             )
-        target = folder / WHEELS / path.name
-        content = path.read_bytes()
-        earlier = target.read_bytes() if target.exists() else None
-        if content != earlier:
-            added[target] = earlier
-            atomic_write(target, content)
-        return target
+        return place(path, folder, added)

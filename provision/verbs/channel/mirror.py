@@ -9,8 +9,11 @@ from pathlib import Path
 
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
+from provision.catalog import facts
+from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
+from provision.core.paths import FACTS
 from provision.verbs.channel import mirror_folder
 from provision.verbs.channel.mirror_folder import MirrorFile
 from provision.workflow.context import Context
@@ -57,6 +60,8 @@ def mirror(
         failed_paths = {file.path for file, _ in failures}
         present = [file for file in files if file.path not in failed_paths]
         mirror_folder.write(folder, present, _conda_records(context, folder, present))
+        # For `provision facts update` where no network is.
+        atomic_write(folder / FACTS, facts.facts_text())
         if failures:
             raise _first_failure(failures, len(files))
         return _result(folder, files, missing)

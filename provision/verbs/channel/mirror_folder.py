@@ -4,6 +4,7 @@
     channels/HOST/PATH/SUBDIR/PACKAGE.conda   conda channels, with repodata.json
     wheels/SHA256/WHEEL                       by hash: two indexes may give two files one name
     simple/NAME/index.html                    a package index (PEP 503)
+    facts.json                                the facts in use: docs/facts.md
 
 This module owns the layout and the texts in it. `mirror.py` decides what to download, and
 from where.

@@ -20,7 +20,7 @@ from provision.core.atomic import backup_path, remove_tree, staging_path
 from provision.core.disk_usage import DiskUsage
 from provision.core.errors import InUse
 from provision.core.file_locks import environment_lock, lock_files, open_lock_file, try_lock
-from provision.core.paths import Folders
+from provision.core.paths import LOCK, Folders
 from provision.core.project import described_names
 from provision.environment import kernel as kernels
 from provision.environment import marker
@@ -31,11 +31,20 @@ from provision.workflow.installed import remove_image
 
 # cache: can be downloaded or compiled again. unfinished: of builds that were killed. temporary: of killed
 # processes. environment: its folder in envs was deleted. image, pack, smoke, kernel: of an
-# environment that is neither installed nor described.
+# environment that is neither installed nor described. channel: this machine's Python, which no lock names.
 Kind = Literal[
-    "cache", "unfinished", "temporary", "environment", "image", "pack", "smoke", "kernel"
+    "cache",
+    "unfinished",
+    "temporary",
+    "environment",
+    "image",
+    "pack",
+    "smoke",
+    "kernel",
+    "channel",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+REPODATA = "linux-64/repodata.json"
 RECORD_SUFFIX = ".engine.json"  # see image/engine_record.py
 
 
@@ -140,7 +149,13 @@ def _remove(context: Context, item: Removable) -> None:
 def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
     """Environment's name (or "") and path of everything that can go, by kind."""
     folders = context.folders
-    caches = (folders.packages, folders.byte_code, folders.pulled, folders.unchanged)
+    caches = (
+        folders.packages,
+        folders.byte_code,
+        folders.pulled,
+        folders.unchanged,
+        folders.index_facts,
+    )
     kernels_without_prefix = []
     for kernel in kernels.list_kernels():
         if not kernel.prefix.exists():
@@ -149,6 +164,7 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
     candidates["cache"] = [("", path) for path in caches if path.exists()]
     candidates["temporary"] = [("", path) for path in tempdirs.list_abandoned()]
     candidates["kernel"] = kernels_without_prefix
+    candidates["channel"] = _unused_channels(folders)
     for project in prefix_registry.all_projects(folders):
         for kind, paths in _products(project).items():
             candidates[kind] += paths
@@ -171,6 +187,27 @@ def _products(folders: Folders) -> dict[Kind, list[tuple[str, Path]]]:
         "pack": _unused_folders(folders.packs, used, "*-????????????.json"),
         "smoke": _unused_folders(folders.project_data / "smoke", used, "*/**/report.json"),
     }
+
+
+def _unused_channels(folders: Folders) -> list[tuple[str, Path]]:
+    """Channels with this machine's Python that no lock of an environment names.
+
+    None if the envs folder of a project is missing: a lock there may name one.
+    """
+    locks: set[Path] = set()
+    for project in prefix_registry.all_projects(folders):
+        if not project.envs.is_dir():
+            return []
+        locks.update(project.envs.glob(f"*/{LOCK}"))
+        abandoned = _abandoned_environments(project)
+        for name, path in prefix_registry.list_prefixes(project).items():
+            installed = marker.read(path)
+            if installed is not None and name not in abandoned:
+                locks.add(Path(installed.folder) / LOCK)
+    texts = [lock.read_text(encoding="utf-8", errors="replace") for lock in locks if lock.exists()]
+    channels = sorted(folders.channels.glob(f"py*/{REPODATA}"))
+    paths = [channel.parents[1] for channel in channels]
+    return [("", path) for path in paths if not any(f"{path}/" in text for text in texts)]
 
 
 def _abandoned_environments(folders: Folders) -> dict[str, Path]:

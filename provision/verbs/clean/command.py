@@ -34,8 +34,8 @@ class KindChoice(click.Choice[str]):
     multiple=True,
     type=KindChoice(),
     metavar="KIND",
-    help="Clean only this: cache, unfinished, temporary, environment, image, pack, smoke or "
-    "kernel. Repeatable.",
+    help="Clean only this: cache, unfinished, temporary, environment, image, pack, smoke, "
+    "kernel or channel. Repeatable.",
 )
 @yes_option
 @dry_run_option

@@ -43,7 +43,7 @@ class Product:
     unknown: an image in the engine may share layers with others.
     """
 
-    kind: Literal["prefix", "kernel", "image layout", "image", "packs"]
+    kind: Literal["prefix", "kernel", "image layout", "image", "packs", "smoke reports"]
     what: str
     size: int = 0
     freed: int | None = 0
@@ -71,6 +71,8 @@ def products(context: Context, name: str) -> list[Product]:
     packs = pack_path(folders, name)
     if packs.exists():
         listed.append(_product("packs", packs))
+    if folders.smoke(name).exists():
+        listed.append(_product("smoke reports", folders.smoke(name)))
     if not listed:
         rows = [row.name for row in environments(context)]
         raise ToolMissing(
@@ -86,7 +88,7 @@ def _is_orphan(kernel: Kernel, name: str) -> bool:
 
 
 def _product(
-    kind: Literal["prefix", "image layout", "packs"], path: Path, *more_paths: Path
+    kind: Literal["prefix", "image layout", "packs", "smoke reports"], path: Path, *more_paths: Path
 ) -> Product:
     usage = disk_usage.measure(path)
     for other in more_paths:
@@ -130,14 +132,14 @@ def remove(
                 prefixes.remove(path)
                 steps.append(f"removed {path}")
             prefix_registry.forget_prefix(folders, name)
-            for folder in (folders.packed / name, folders.images / name, pack_path(folders, name)):
-                _warn_of_link(context, folder)
+            for path in (folders.packed, folders.images, folders.packs, folders.smoke("")):
+                _warn_of_link(context, path / name)
             remove_tree(folders.packed / name)
             remove_image(folders.images / name)
             if any(product.kind == "image" for product in listed):
                 steps.append("removed the image")
-            remove_tree(pack_path(folders, name))
-            remove_tree(folders.passport(name))
+            for folder in (pack_path(folders, name), folders.smoke(name), folders.passport(name)):
+                remove_tree(folder)
         return listed
 
 

@@ -22,4 +22,8 @@ def joined_settings(lab: Lab) -> str:
         if texts:
             lines.append(f"{key}:\n")
             lines += [f"- {json.dumps(text)}\n" for text in texts]
+    if lab.sync is not None:
+        lines.append(f"sync: {json.dumps(lab.sync)}\n")
+    if lab.facts:
+        lines.append(f"facts: {json.dumps(lab.facts)}\n")
     return "".join(lines)

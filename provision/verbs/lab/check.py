@@ -17,13 +17,15 @@ from provision.adapters import clustershell, openssh, uv
 from provision.adapters.conda import condarc
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.adapters.slurm.nodes import SlurmNode
+from provision.catalog import facts
 from provision.cluster.failures import REASONS, classify
 from provision.cluster.inventory import Inventory, read_inventory, select_nodes
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse, ProvisionError, Unreachable
 from provision.core.host import current_umask
 from provision.core.mirrors import PACKAGE_INDEX
-from provision.core.types import Progress, Verdict
+from provision.core.paths import LAB_FACTS
+from provision.core.types import Lock, Progress, Verdict
 from provision.verbs.lab import draft
 from provision.verbs.lab.draft import MachineFacts
 from provision.workflow import lab_definition as definition
@@ -40,6 +42,10 @@ CONNECT_S = 5.0
 PROBE_S = 20.0
 # What the engines of clusters need on this machine to be asked.
 COMMANDS: Mapping[definition.Engine, str] = {"slurm": "sinfo", "kubernetes": "kubectl"}
+FORMS: Mapping[definition.Engine, str] = {
+    "slurm": "slurm:PARTITION",
+    "kubernetes": "k8s:SELECTOR",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +81,17 @@ def check(context: Context, folder: Path, *, probe: bool) -> list[LabCheck]:
         checks += _check_environment(context, lab, environment, probe=probe)
     if (folder / RUNNERS).is_file():
         checks.append(_check_runners(folder / RUNNERS))
+    if (folder / LAB_FACTS).is_file():
+        checks.append(_check_facts(folder / LAB_FACTS))
     return checks
+
+
+def _check_facts(path: Path) -> LabCheck:
+    try:
+        facts.tables_with(path)
+    except ProvisionError as error:
+        return _failed(path.name, error)
+    return LabCheck(subject=path.name, verdict="pass", message="every fact has its source")
 
 
 def _failed(subject: str, error: ProvisionError) -> LabCheck:
@@ -97,7 +113,7 @@ def _check_nodes(lab: Lab, cluster: Cluster, inventory: Inventory) -> LabCheck:
                 verdict="fail",
                 message=f"`{cluster.nodes}` is no group of nodes.yml",
                 advice=f"Groups: {', '.join(sorted(inventory.groups)) or 'none'}. Or write "
-                "slurm:PARTITION.",
+                f"{FORMS[cluster.engine]}.",
             )
         message = f"not asked: there is no {command} on this machine"
         return LabCheck(subject=subject, verdict="unknown", message=message)
@@ -165,7 +181,7 @@ def _check_environment(
                 subject=subject,
                 verdict="fail",
                 message=f"its lock {state}",
-                advice=f"provision lock {environment.name} --relock",
+                advice=f"provision lock {environment.name} --relock --envs {lab.envs}",
             )
             return
         locks.require_complete(lock, plan.pins_in_environment_file())
@@ -173,16 +189,26 @@ def _check_environment(
         yield _failed(subject, error)
         return
     if not lock.portable:
-        yield LabCheck(
-            subject=subject,
-            verdict="fail",
-            message="its lock is not portable: it holds files of the machine where it was made",
-            advice=f"provision lock {environment.name} --relock --python-from channel",
-        )
+        yield _not_portable(subject, lab, environment.name, lock)
         return
     packages = format_count(len(lock.packages), "package")
     message = f"torch {plan.resolution.local_version}, {packages} for {', '.join(lock.platforms)}"
     yield LabCheck(subject=subject, verdict="pass", message=message)
+
+
+def _not_portable(subject: str, lab: Lab, name: str, lock: Lock) -> LabCheck:
+    message = "its lock is not portable: its Python is of the machine where it was made"
+    advice = (
+        f"where a conda channel answers: provision lock {name} --relock --python-from channel "
+        f"--envs {lab.envs}"
+    )
+    if lock.python_from == "channel":
+        local = [package.name for package in lock.packages if package.url.startswith("file:")]
+        message = (
+            f"its lock is not portable: {', '.join(local) or 'packages'} are files of one machine"
+        )
+        advice = "add each as a wheel (`provision add NAME ./FOLDER`) or by a git address"
+    return LabCheck(subject=subject, verdict="fail", message=message, advice=advice)
 
 
 def _check_image(subject: str, environment: LabEnvironment, *, probe: bool) -> LabCheck:

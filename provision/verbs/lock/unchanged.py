@@ -21,7 +21,7 @@ from typing import Any
 from provision.cli.console import Console
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write
-from provision.core.paths import LOCK, SPEC, Folders, make_private_directory
+from provision.core.paths import LAB_FACTS, LOCK, SPEC, Folders, make_private_directory
 from provision.core.settings import settings_files
 
 PACKAGE = Path(__file__).parents[2]
@@ -77,7 +77,9 @@ def _code() -> Iterator[Path]:
 def _contents(folders: Folders, name: str) -> Iterator[Path]:
     """The files that are read whole: settings, the lab's templates, the environment's own."""
     yield from settings_files(os.environ)
+    yield folders.facts
     if folders.templates:
+        yield from (folders.templates.parent / name for name in ("lab.yml", LAB_FACTS))
         yield from sorted(folders.templates.rglob("*"))
     yield folders.envs / name
     yield from sorted((folders.envs / name).iterdir())

@@ -14,6 +14,7 @@ from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, Stal
 from provision.resolver import spec as specs
 from provision.workflow.batch import environment_names
 from provision.workflow.context import Context
+from provision.workflow.index_facts import ensure_release
 from provision.workflow.render import unified_diff
 
 
@@ -138,10 +139,10 @@ def _targets(context: Context) -> Iterator[ci.CiTarget]:
 
 def _targets_of_environment(context: Context, name: str) -> list[ci.CiTarget]:
     folder = context.folders.envs / name
+    spec = specs.combine(specs.read(folder / render.SPEC), {}, name=name)
     try:
-        resolution = resolver.resolve(
-            specs.combine(specs.read(folder / render.SPEC), {}, name=name)
-        )
+        ensure_release(context.folders, context.mirrors, spec)
+        resolution = resolver.resolve(spec)
     except NoSuchBuild as error:
         raise NoSuchBuild(f"{name}: {error.message}", advice=error.advice) from error
     locked = (folder / locks.FILE).is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,11 +59,13 @@ def matrix(context: click.Context, /, **options: Any) -> None:
 
 @verb
 def _show(console: Console, envs: Path | None, format: str, **options: Any) -> int:
+    from provision.cli.console import output_width
     from provision.verbs.matrix.matrix import show
     from provision.verbs.matrix.output import csv_text, terminal_lines
 
     table = show(options)
-    console.result("matrix", table, csv_text(table) if format == "csv" else terminal_lines(table))
+    lines = csv_text(table) if format == "csv" else terminal_lines(table, output_width())
+    console.result("matrix", table, lines)
     return 0
 
 
@@ -79,7 +82,10 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
     from provision.verbs.matrix import matrix as command
     from provision.verbs.matrix.output import explanation_lines
 
-    explanation = command.explain(default_folders(envs).envs, name, spec_options(options))
+    # The solver and its mirrors take 0.1 s to load, and are rarely needed.
+    make_context = functools.partial(context_of, console, envs, options)
+    folder = default_folders(envs).envs
+    explanation = command.explain(make_context, folder, name, spec_options(options))
     console.result("matrix-explain", explanation, explanation_lines(explanation))
 
 

@@ -3,9 +3,8 @@ for all builds that fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog import minor, version_key
@@ -16,9 +15,13 @@ from provision.core.types import BuildSource
 from provision.resolver import Explanation
 from provision.resolver import explain as explain_spec
 from provision.resolver import spec as specs
+from provision.resolver.constraints import releases_of
 from provision.resolver.table import Table, build_table, parse_query
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from provision.workflow.context import Context
     from provision.workflow.plan import BuildRequest
 
 # The options of `provision matrix lock` that are passed on to every environment.
@@ -40,10 +43,12 @@ def show(options: Mapping[str, Any]) -> Table:
     return build_table(parse_query(options))
 
 
-def explain(envs: Path, name: str | None, options: Mapping[str, Any]) -> Explanation:
+def explain(
+    make_context: Callable[[], Context], envs: Path, name: str | None, options: Mapping[str, Any]
+) -> Explanation:
     """`provision matrix explain`: why an environment, or a request without a name, is what it is.
 
-    Asks no channel.
+    Asks no channel, and an index only about a release that the facts do not have.
     """
     from provision.workflow.context import missing_file
     from provision.workflow.resolution import check_requirements, combine, machine_for
@@ -57,6 +62,11 @@ def explain(envs: Path, name: str | None, options: Mapping[str, Any]) -> Explana
             error.advice += " Or describe the environment with --torch and --cuda."
             raise error
         spec = combine(path, options, name=name)
+    if not releases_of(spec.torch):
+        from provision.workflow.index_facts import ensure_release
+
+        context = make_context()
+        ensure_release(context.folders, context.mirrors, spec)
     return explain_spec(check_requirements(spec), machine_for(spec))
 
 

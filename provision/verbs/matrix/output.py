@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from provision import sources
 from provision.catalog import rules, version_key
 from provision.cli.console import table as columns
+from provision.cli.console import wrap
+from provision.core.platforms import PLATFORM
 from provision.resolver.table import Table, TableRow
 
 if TYPE_CHECKING:
@@ -39,35 +41,44 @@ HEAD = (
     "torchaudio",
     "triton",
 )
-# Fits 100 columns, and 80 without the platform, which is named below the table if it is the same in all
-# rows. The rest is in the other formats.
-NARROW = ("torch", "source", "CUDA", "platform", "Python", "NCCL", "driver >=", "GPUs", "glibc")
+# Fits 80 columns. The rest is in the other formats. On a narrower terminal, columns are left out in
+# the order of the second list.
+NARROW = ("torch", "source", "CUDA", "Python", "NCCL", "driver >=", "GPUs", "glibc")
+LEFT_OUT = ("glibc", "NCCL", "GPUs", "driver >=", "Python")
+OTHER_PLATFORM = "linux-aarch64"
 LEGEND = {
     "?": "? no source says",
     "*": "* from PyTorch's own wheel index, not the package index's default",
+    "^": f"^ for {OTHER_PLATFORM}; all others are for {PLATFORM}",
     "  >=": "NCCL >=X is chosen by conda's solver",
 }
 
 
-def terminal_lines(table: Table) -> list[str]:
-    """Aligned columns of at most 100 characters, and below them what the marks mean."""
-    has_remarks = any(_remark(row) for row in table.cells)
+def terminal_lines(table: Table, width: int | None = None) -> list[str]:
+    """Aligned columns, and below them what the marks mean. width: of the terminal."""
     platforms = {row.platform for row in table.cells}
-    names = [name for name in NARROW if name != "platform" or len(platforms) > 1]
-    head = ["GPUs (sm)" if name == "GPUs" else name for name in names]
-    if has_remarks:
-        head.append("fits")
-    rows = []
-    for row in table.cells:
-        cells = _narrow_cells(row, names)
-        if has_remarks:
-            cells.append("?" if row.not_known else _remark(row) or "yes")
-        rows.append(cells)
-    text = columns(rows, head)
+    all_cells = [_narrow_cells(row, is_marked=len(platforms) > 1) for row in table.cells]
+    has_remarks = any(_remark(row) for row in table.cells)
+    names = [*NARROW, "fits"] if has_remarks else list(NARROW)
+    left_out: list[str] = []
+    while True:
+        head = ["GPUs (sm)" if name == "GPUs" else name for name in names]
+        text = columns([[cells[name] for name in names] for cells in all_cells], head)
+        fits = width is None or max(map(len, text.split("\n"))) <= width
+        if fits or len(left_out) == len(LEFT_OUT):
+            break
+        left_out.append(LEFT_OUT[len(left_out)])
+        names.remove(left_out[-1])
     legend = [meaning for mark, meaning in LEGEND.items() if mark in text]
     if len(platforms) == 1:
         legend.append(f"all are for {platforms.pop()}")
-    return [*text.split("\n"), "", *legend, *notes(table)]
+    if left_out:
+        legend.append(f"left out for lack of columns: {', '.join(left_out)} (--format csv has all)")
+    legend.append(str(table.facts))
+    lines = text.split("\n")
+    for remark in ("", *legend, *notes(table)):
+        lines += wrap(remark, width)
+    return lines
 
 
 def csv_text(table: Table) -> str:
@@ -82,6 +93,9 @@ def csv_text(table: Table) -> str:
 def notes(table: Table) -> list[str]:
     """What a reader must know besides the rows."""
     lines = []
+    from_index = sorted({row.torch for row in table.cells} & set(table.facts.from_index))
+    if from_index:
+        lines.append(f"Of {', '.join(from_index)} only the package index says something.")
     unknown = Counter(part for row in table.cells for part in row.not_known)
     if unknown:
         lines.append(f"Of those that might fit, no source says about {_counts(unknown)}.")
@@ -104,15 +118,18 @@ def _counts(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{part} ({count})" for part, count in sorted(parts.items()))
 
 
-def _narrow_cells(row: TableRow, names: Sequence[str]) -> list[str]:
-    """The cells of these columns for a terminal: shorter."""
+def _narrow_cells(row: TableRow, *, is_marked: bool) -> dict[str, str]:
+    """The cells for a terminal, by column: shorter. is_marked: the other platform is."""
     cells = dict(zip(HEAD, _wide_cells(row)))
     cells["GPUs"] = _architecture_range(row)
     cells["source"] = f"{row.source}*" if _is_on_torch_index(row) else row.source
+    if is_marked and row.platform == OTHER_PLATFORM:
+        cells["source"] += "^"
     # 3.8,10,12
     pythons = _pythons(dataclasses.replace(row, free_threaded=()))
     cells["Python"] = pythons.replace(", 3.", ",").replace(", ", ",")
-    return [cells[name].replace(NOT_KNOWN, "?") for name in names]
+    cells["fits"] = "?" if row.not_known else _remark(row) or "yes"
+    return {name: cells[name].replace(NOT_KNOWN, "?") for name in (*NARROW, "fits")}
 
 
 def _wide_cells(row: TableRow) -> list[str]:

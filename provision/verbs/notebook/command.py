@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from provision.cli.freshness import freshness_options, up_to_date
 from provision.cli.options import mirror_option
 from provision.cli.verb import context_of, verb
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     help="Port on 127.0.0.1.  [default: the first free one from 8888 on]",
 )
 @click.option("--update", is_flag=True, help="First install the newest JupyterLab.")
+@freshness_options
 @mirror_option
 @verb
 def notebook(
@@ -41,6 +44,8 @@ def notebook(
     folder: Path,
     port: int | None,
     update: bool,
+    sync: bool,
+    locked: bool,
     **options: Any,
 ) -> None:
     """Start JupyterLab for an environment, and print its address.
@@ -52,6 +57,7 @@ def notebook(
     its own, and nothing is added to yours. Ctrl-C stops it.
     """
     from provision.verbs.notebook import notebook as command
+    from provision.workflow.installed import require_prefix
 
     def show(server: RunningNotebook) -> None:
         # The address has a line of its own, so that 80 columns do not cut it.
@@ -68,6 +74,8 @@ def notebook(
             console.info(line, shows_token=True)
 
     context = context_of(console, envs, options)
+    find = functools.partial(require_prefix, context, name)
+    up_to_date(console, name, find, envs=envs, sync=sync, locked=locked)
     started: list[RunningNotebook] = []
 
     def start(server: RunningNotebook) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from provision.cli.freshness import freshness_options, up_to_date
 from provision.cli.options import WordsBeforeOptions, dry_run_option, prefix_option
 from provision.cli.verb import verb
 
@@ -67,6 +69,7 @@ class CommandLine(WordsBeforeOptions):
     help="Run in the environment's image, with the current folder as /workspace, as your user.",
 )
 @prefix_option
+@freshness_options
 @dry_run_option
 @verb
 def run(
@@ -77,10 +80,12 @@ def run(
     envs: Path | None,
     prefix: Path | None,
     dry_run: bool,
+    **options: bool,
 ) -> None:
     """Run a command in an environment.
 
-    The exit code is the command's. PATH begins with the environment's programs; PYTHONPATH,
+    If the environment is not up to date (its lock or spec.yml was changed, or a package), a warning
+    says so. The exit code is the command's. PATH begins with the environment's programs; PYTHONPATH,
     PYTHONHOME and LD_LIBRARY_PATH are dropped, because they can bring in other builds.
     """
     import shlex
@@ -95,7 +100,8 @@ def run(
     if image:
         _run_in_image(console, name, command, envs, dry_run)
         return
-    installed = command_run.find_prefix(default_folders(envs), name, prefix)
+    find = functools.partial(command_run.find_prefix, default_folders(envs), name, prefix)
+    installed = up_to_date(console, name, find, envs=envs, path=prefix, dry_run=dry_run, **options)
     launch = command_run.run_launch(installed, command)
     if dry_run:
         console.document("command", {"command": launch.argv}, f"{shlex.join(launch.argv)}\n")
@@ -129,8 +135,11 @@ def _run_in_image(
 @click.command()
 @click.argument("name")
 @prefix_option
+@freshness_options
 @verb
-def shell(console: Console, name: str, envs: Path | None, prefix: Path | None) -> None:
+def shell(
+    console: Console, name: str, envs: Path | None, prefix: Path | None, **options: bool
+) -> None:
     """Start a shell in an environment.
 
     bash, zsh or fish, as $SHELL says, with your own settings. `exit` leaves it.
@@ -141,7 +150,8 @@ def shell(console: Console, name: str, envs: Path | None, prefix: Path | None) -
     from provision.core.process import exec_command
     from provision.verbs.run import run as command_run
 
-    installed = command_run.find_prefix(default_folders(envs), name, prefix)
+    find = functools.partial(command_run.find_prefix, default_folders(envs), name, prefix)
+    installed = up_to_date(console, name, find, envs=envs, path=prefix, **options)
     interactive = sys.stdin.isatty()
     launch = command_run.shell_launch(installed, interactive=interactive)
     if interactive:

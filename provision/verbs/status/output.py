@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provision.cli.text import environment_lines, fact_lines, home_path, short_size
+from provision.cli.text import days_old, environment_lines, fact_lines, home_path, short_size
 from provision.core.project import project_root
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ def status_lines(
         ("engine", engine),
         ("disk", f"{disk} for {home_path(data.path)}"),
         ("envs", home_path(status.envs)),
+        (
+            "facts",
+            f"{str(status.facts).removeprefix('facts ')} ({days_old(status.facts.date, now)})",
+        ),
     ]
     if status.packs_size:
         facts.append(("packs", short_size(status.packs_size)))

@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision import __version__
+from provision import __version__, catalog
+from provision.catalog import Edition
 from provision.core import disk_usage, host
 from provision.core.paths import nearest_existing
 from provision.core.types import HostGpus
@@ -44,6 +45,7 @@ class MachineStatus:
     envs: Path
     environments: tuple[Environment, ...]
     packs_size: int
+    facts: Edition
 
 
 def machine_status(context: Context) -> MachineStatus:
@@ -61,6 +63,7 @@ def machine_status(context: Context) -> MachineStatus:
         envs=context.folders.envs,
         environments=tuple(environments_of_all(context)),
         packs_size=disk_usage.measure(context.folders.packs).size,
+        facts=catalog.edition(),
     )
 
 

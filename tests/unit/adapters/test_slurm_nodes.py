@@ -140,6 +140,13 @@ REQUEST = allocations.AllocationRequest(
             "Slurm's controller does not answer",
         ),
         (
+            "sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+            "sbatch: error: fetch_config: DNS SRV lookup failed\n"
+            "sbatch: fatal: Could not establish a configuration source",
+            Unreachable,
+            "Slurm is not configured on this machine: `sbatch` finds no slurm.conf. Run",
+        ),
+        (
             "sbatch: error: Batch job submission failed: Invalid account or account/partition "
             "combination specified",
             InvalidSpec,

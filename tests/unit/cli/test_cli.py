@@ -67,6 +67,7 @@ checkpoint prune
 clean
 env create
 env remove
+facts update
 image build
 image run
 import
@@ -109,6 +110,10 @@ def test_help_has_the_summary_of_every_command() -> None:
     ("words", "message"),
     [
         (("list",), "Did you mean `provision env list`?"),
+        (("freeze",), "Did you mean `provision lock export`?"),
+        (("pip", "install", "einops"), "Did you mean `provision add`?"),
+        (("venv",), "Did you mean `provision build`?"),
+        (("env", "sync", "lab"), "Did you mean `provision env create`?"),
         (("env", "rm", "lab"), "Did you mean `provision env remove`?"),
         (("activate", "lab"), "`provision shell NAME` enters an environment on this machine."),
     ],

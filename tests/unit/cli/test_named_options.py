@@ -61,6 +61,7 @@ FILES = [
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "README.md",
     *sorted((ROOT / "provision").rglob("*.py")),
+    *sorted((ROOT / "provision_runtime").rglob("*.py")),
 ]
 
 

@@ -56,6 +56,39 @@ def test_cpus_are_limited_by_the_tightest_quota(
     assert host.usable_cpus(lay_out(tmp_path, cgroup, files)) == cpus
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "files", "gib"),
+    [
+        ("0::/\n", {}, 8),
+        ("0::/\n", {"memory.max": "max", "memory.current": "1", "memory.stat": ""}, 8),
+        (
+            "0::/job\n",
+            {
+                "job/memory.max": f"{4 << 30}\n",
+                "job/memory.current": f"{3 << 30}\n",
+                "job/memory.stat": f"anon {2 << 30}\ninactive_file {1 << 30}\n",
+            },
+            2,
+        ),
+        (
+            "3:memory:/job\n",
+            {
+                "memory/job/memory.limit_in_bytes": f"{4 << 30}\n",
+                "memory/job/memory.usage_in_bytes": f"{1 << 30}\n",
+                "memory/job/memory.stat": "inactive_file 0\n",
+            },
+            3,
+        ),
+    ],
+)
+def test_memory_is_limited_by_the_tightest_group(
+    tmp_path: Path, cgroup: str, files: dict[str, str], gib: int
+) -> None:
+    root = lay_out(tmp_path, cgroup, files)
+    (root / "proc/meminfo").write_text(f"MemFree: 1 kB\nMemAvailable: {8 << 20} kB\n")
+    assert host.available_memory(root) == gib << 30
+
+
 def test_affinity_is_used_without_proc(tmp_path: Path) -> None:
     assert host.usable_cpus(tmp_path) == len(os.sched_getaffinity(0))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -188,6 +189,40 @@ def test_options_end_where_the_command_begins(
     write_marker(path, Marker(name="lab", folder="x", lock_sha256="abc"))
     result = CliRunner().invoke(cli, ["run", *arguments])
     assert result.output == "python -c x --json\n"
+
+
+@pytest.mark.parametrize(
+    "options,exit_code,is_noticed",
+    [([], 0, True), (["-q"], 0, False), (["--locked"], 6, True), (["--sync"], 0, True)],
+)
+def test_an_environment_that_is_not_up_to_date_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: list[str],
+    exit_code: int,
+    is_noticed: bool,
+) -> None:
+    """A dry run brings nothing up to date. Looking needs nothing that takes long to import."""
+    path, folder = tmp_path / "prefixes" / "lab", tmp_path / "envs" / "lab"
+    (path / "bin").mkdir(parents=True)
+    (path / "bin" / "python").symlink_to(sys.executable)
+    folder.mkdir(parents=True)
+    (folder / "conda-lock.yml").write_text("another lock")
+    write_marker(path, Marker(name="lab", folder=str(folder), lock_sha256="abc"))
+    command = ["run", "lab", *options, "--dry-run", "python"]
+    variables = {**os.environ, "PROVISION_DATA": str(tmp_path)}
+    script = "import sys; from provision.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", script, *command],
+        capture_output=True,
+        text=True,
+        env=variables,
+        cwd=tmp_path.parent,
+    )
+    assert done.returncode == exit_code, done.stderr
+    assert ("another lock than the present one" in done.stderr) is is_noticed
+    for heavy in ("rattler", "yaml", "provision.catalog", "provision.adapters"):
+        assert re.search(rf"\| +{heavy}$", done.stderr, re.M) is None or options == ["--sync"]
 
 
 def test_command_is_required(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

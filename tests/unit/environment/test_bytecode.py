@@ -17,6 +17,7 @@ from provision.adapters import installed_files
 from provision.core.errors import ToolMissing
 from provision.environment import bytecode, install_record, runtime_package
 from provision_runtime.facts import digests
+from tests.progress import Recorder
 from tests.unit.environment.test_prefix import kinds_and_names, lock, make
 
 VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -254,6 +255,24 @@ def test_compiled_packages_come_from_the_cache(cached_tree: Path, tmp_path: Path
     assert bytecode.compiled_files(moved) == before and len(before) == 6
     with pytest.raises(ToolMissing):
         bytecode.compile_all(moved, "unchecked-hash", tmp_path / "cache")
+
+
+def test_a_bar_moves_while_modules_are_compiled(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes do not depend on how much is compiled at a time."""
+    bytecode.compile_all(tree, "checked-hash")
+    before = bytecode.compiled_files(tree)
+    monkeypatch.setattr(bytecode, "ROUND", 1)
+    monkeypatch.setattr(bytecode, "usable_cpus", lambda: 1)
+    progress = Recorder()
+    add_python(tree, "a" * 64)
+    for cache in (None, tmp_path / "cache", tmp_path / "cache"):
+        bytecode.compile_all(tree, "checked-hash", cache, progress)
+        assert bytecode.compiled_files(tree) == before
+    (total,) = set(progress.totals)
+    moves = progress.advances
+    assert sum(moves) == 3 * total and moves.count(1) == 2 * total > 2
 
 
 def test_a_hard_link_to_byte_code_is_not_written_to(cached_tree: Path, tmp_path: Path) -> None:

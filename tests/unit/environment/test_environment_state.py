@@ -6,27 +6,28 @@ import dataclasses
 import hashlib
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from provision.cli.console import table
 from provision.cli.text import short_age, short_size, short_verdict
 from provision.core import disk_usage
-from provision.core.documents import Passport
 from provision.core.types import Manager, Pin, Prefix
-from provision.environment import marker
+from provision.environment import marker, runtime_package
 from provision.environment.marker import Marker
-from provision.environment.state import changed_packages, quick_state
+from provision.environment.state import quick_state
 from provision.lockfile import tree
 from provision.lockfile.conda_lock_v1 import LockEntry
 from provision.verbs.env import output as inventory
 from provision.workflow.environments import (
     Environment,
     SmokeVerdict,
-    changed_keys,
-    environment_state,
 )
+from provision_runtime.facts import freshness
 
 LOCK = b"version: 1\n"
 
@@ -51,10 +52,14 @@ def prefix(tmp_path: Path) -> Prefix:
     for name in ("numpy-2.0.0", "torch-2.3.1+cu121"):
         (site / f"{name}.dist-info").mkdir(parents=True)
     sha256 = hashlib.sha256(LOCK).hexdigest()
-    records = tuple(marker.package_records(path))
-    marker.write(path, Marker(name="lab", folder="x", lock_sha256=sha256, records=records))
+    records = tuple(freshness.package_records(str(path)))
+    folder = str(tmp_path / "envs" / "lab")
+    marker.write(path, Marker(name="lab", folder=folder, lock_sha256=sha256, records=records))
     # provision installs its own package afterwards.
-    (site / "provision_runtime-0.1.0.dist-info").mkdir()
+    package = runtime_package.load()
+    (site / package.dist_info).mkdir()
+    record = f"{package.dist_info}/RECORD"
+    (site / record).write_bytes(package.files[record])
     return Prefix(name="lab", path=path, lock_sha256=sha256)
 
 
@@ -63,12 +68,12 @@ def site_packages(prefix: Prefix) -> Path:
 
 
 def test_an_untouched_prefix_of_the_lock_is_current(prefix: Prefix, lock_path: Path) -> None:
-    assert quick_state(prefix, lock_path).state == "current"
+    assert quick_state(prefix, lock_path.parent).state == "current"
 
 
 def test_a_package_added_by_hand_is_named(prefix: Prefix, lock_path: Path) -> None:
     (site_packages(prefix) / "einops-0.8.1.dist-info").mkdir()
-    answer = quick_state(prefix, lock_path)
+    answer = quick_state(prefix, lock_path.parent)
     assert (answer.state, answer.reason.endswith(": einops")) == ("differs", True)
 
 
@@ -76,7 +81,8 @@ def test_an_updated_and_a_removed_package_are_named_once(prefix: Prefix) -> None
     numpy = site_packages(prefix) / "numpy-2.0.0.dist-info"
     numpy.rename(numpy.with_name("numpy-2.1.0.dist-info"))
     (prefix.path / "conda-meta" / "python-3.11.7-h1_0.json").unlink()
-    assert changed_packages(prefix) == ["numpy", "python"]
+    recorded = freshness.read_marker(str(prefix.path))
+    assert freshness.changed_packages(str(prefix.path), recorded) == ["numpy", "python"]
 
 
 def test_a_prefix_of_a_pack_has_no_records_to_differ_from(prefix: Prefix) -> None:
@@ -84,7 +90,8 @@ def test_a_prefix_of_a_pack_has_no_records_to_differ_from(prefix: Prefix) -> Non
     assert present is not None
     marker.write(prefix.path, dataclasses.replace(present, records=(), pack="key"))
     (site_packages(prefix) / "einops-0.8.1.dist-info").mkdir()
-    assert changed_packages(prefix) == []
+    recorded = freshness.read_marker(str(prefix.path))
+    assert freshness.changed_packages(str(prefix.path), recorded) == []
 
 
 @pytest.mark.parametrize(
@@ -101,45 +108,81 @@ def test_a_damaged_marker_makes_no_prefix(prefix: Prefix, damage: dict[str, obje
 
 def test_a_newer_lock_makes_a_prefix_stale(prefix: Prefix, lock_path: Path) -> None:
     lock_path.write_bytes(LOCK + b"\n")
-    assert quick_state(prefix, lock_path).state == "stale"
+    assert quick_state(prefix, lock_path.parent).state == "stale"
     lock_path.unlink()
-    assert quick_state(prefix, lock_path).state == "no lock"
+    assert quick_state(prefix, lock_path.parent).state == "no lock"
 
 
 def test_a_prefix_without_interpreter_is_damaged(prefix: Prefix, lock_path: Path) -> None:
     prefix.python.unlink()
-    assert quick_state(prefix, lock_path).state == "damaged"
-    assert quick_state(None, lock_path).state == "not installed"
+    assert quick_state(prefix, lock_path.parent).state == "damaged"
+    assert quick_state(None, lock_path.parent).state == "not installed"
+
+
+SPEC = 'torch: "2.3"\npip:\n  - einops\n'
 
 
 @pytest.mark.parametrize(
-    "content,keys",
+    "text,state",
     [
-        ({"torch": "2.3", "cuda": "12"}, []),  # settled to 12.1
-        ({"torch": "2.3", "cuda": "12.1", "pip": ["einops"]}, ["pip"]),
-        ({"torch": "2.4", "cuda": "12.1"}, ["torch"]),
-        ({"torch": "latest", "cuda": "12.1"}, []),
-        ({"torch": "2.3", "cuda": "1"}, ["cuda"]),
-        ({"torch": "2.3", "cuda": "12.1", "jupyter": False}, []),
+        ("# why\n\n" + SPEC.replace("einops", "einops  # for blocks") + "\n", "current"),
+        (SPEC.replace("\n", "\r\n"), "current"),
+        (SPEC.replace("2.3", "2.4"), "stale"),
+        (SPEC + "  - x @ git+https://host/x#egg=x\n", "stale"),
+        (None, "current"),  # a lock alone
     ],
 )
-def test_changed_keys_of_a_spec(content: dict[str, object], keys: list[str]) -> None:
-    built = {"torch": "2.3", "cuda": "12.1", "python": "3.11"}
-    assert changed_keys(content, built) == keys
-
-
-def test_a_changed_spec_is_stale_unless_the_lock_followed_it(
-    prefix: Prefix, lock_path: Path
+def test_a_changed_spec_is_stale_until_it_is_recorded(
+    prefix: Prefix, lock_path: Path, text: str | None, state: str
 ) -> None:
-    """`provision add` writes spec.yml, lock and prefix; the passport is that of the last build."""
-    folder = lock_path.parent
-    (folder / "spec.yml").write_text('torch: "2.3"\ncuda: "12.1"\npip: [einops]\n')
-    request = {"torch": "2.3", "cuda": "12.1", "python": "3.11"}
-    passport: Passport = {"request": request, "lock": {"sha256": prefix.lock_sha256}}
-    answer = environment_state(prefix, folder, passport)
-    assert (answer.state, answer.reason.endswith("last build: pip")) == ("stale", True)
-    passport["lock"] = {"sha256": "of the lock before"}
-    assert environment_state(prefix, folder, passport).state == "current"
+    spec = lock_path.with_name("spec.yml")
+    spec.write_text(SPEC)
+    marker.record_spec(prefix.path, spec.parent)
+    spec.unlink() if text is None else spec.write_bytes(text.encode())
+    assert quick_state(prefix, spec.parent).state == state
+    installed_at = (prefix.path / marker.MARKER).stat().st_mtime
+    marker.record_spec(prefix.path, spec.parent)
+    assert quick_state(prefix, spec.parent).state == "current"
+    assert (prefix.path / marker.MARKER).stat().st_mtime == installed_at
+
+
+@pytest.mark.parametrize("change", ["version", "size", "missing"])
+def test_the_runtime_package_of_another_provision_is_stale(
+    prefix: Prefix, lock_path: Path, change: str
+) -> None:
+    site = site_packages(prefix)
+    info = next(site.glob("provision_runtime-*.dist-info"))
+    if change == "version":
+        info.rename(site / "provision_runtime-0.0.1.dist-info")
+    else:
+        record = (info / "RECORD").read_text().splitlines()
+        record[-1] = f"{record[-1]}0"
+        (info / "RECORD").write_text("\n".join(record if change == "size" else record[:-1]))
+    assert quick_state(prefix, lock_path.parent).state == "stale"
+    present = marker.read(prefix.path)
+    assert present is not None
+    marker.write(prefix.path, dataclasses.replace(present, records=(), pack="key"))
+    assert quick_state(prefix, lock_path.parent).state == "current"  # whoever shipped it updates it
+
+
+def test_a_kernel_says_in_its_first_cell_that_its_environment_changed(
+    prefix: Prefix,
+    lock_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hooks: list[Callable[[object], None]] = []
+    events = SimpleNamespace(
+        register=lambda event, hook: hooks.append(hook),
+        unregister=lambda event, hook: hooks.remove(hook),
+    )
+    monkeypatch.setattr(sys, "prefix", str(prefix.path))
+    for content, is_noticed in ((LOCK, False), (LOCK + b"\n", True)):
+        lock_path.write_bytes(content)
+        freshness.load_ipython_extension(SimpleNamespace(events=events))
+        hooks[0](None)
+        assert hooks == []
+        assert ("warning: lab " in capsys.readouterr().err) is is_noticed
 
 
 def test_disk_usage_counts_shared_files_once_and_as_not_freed(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from provision.core.paths import Folders
 from provision.core.types import Lock, LockedPackage, Prefix
 from provision.environment import drift, marker, prefix, runtime_package
 from provision.environment.marker import Marker
+from provision_runtime.facts import freshness
 from tests.progress import Recorder
 
 
@@ -282,7 +283,7 @@ def test_wheels_added_by_hand_are_named(tmp_path: Path) -> None:
     assert marker.added_by_hand(environment.path) == []  # not recorded
     present = marker.read(environment.path)
     assert present is not None
-    recorded = tuple(marker.package_records(environment.path))
+    recorded = tuple(freshness.package_records(str(environment.path)))
     marker.write(environment.path, dataclasses.replace(present, records=recorded))
     assert marker.added_by_hand(environment.path) == []
     site = runtime_package.site_packages(environment.path)

@@ -62,6 +62,19 @@ def test_every_kind_of_change(tmp_path: Path) -> None:
     )
 
 
+def test_a_variant_is_a_build_of_a_wheel(tmp_path: Path) -> None:
+    """Its label is in the name of the locked file; such a lock is well-formed."""
+    after = sound()
+    filelock = entry(after, "filelock")
+    filelock["url"] = filelock["url"].replace(".whl", "-cu128.whl")
+    (difference,) = compared(tmp_path, sound(), after).differences
+    assert difference.change == "rebuilt"
+    assert difference.after == f"{difference.before} cu128"
+    lock = lockfile.read_file(tmp_path / "new.yml")
+    findings = lockfile.verify_lock(lock, lockfile.RemoteFacts(), "new").findings
+    assert [finding for finding in findings if finding.package == "filelock"] == []
+
+
 def test_changed_channels_and_platforms_are_reported(tmp_path: Path) -> None:
     after = sound()
     after["metadata"]["channels"].insert(0, {"url": "nvidia", "used_env_vars": []})

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from provision.cli.spec_options import option_of, request_options
 from provision.core import spec_fields
 from provision.core.errors import InvalidSpec
-from provision.core.spec_fields import Spec
+from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.resolver import spec
 from tests.paths import ROOT
 
@@ -388,7 +388,8 @@ def test_every_key_has_an_option_a_field_and_a_row() -> None:
     parameters = {parameter.name for parameter in click.decorators.command()(command).params}
     fields = {field.name for field in dataclasses.fields(Spec)} - {"name"}
     assert set(spec.KEYS) == fields | {"cpu"}
-    assert set(spec.KEYS) - {"accept"} <= parameters
+    in_file_only = {key.name for key in SPEC_KEYS if key.in_file_only}
+    assert set(spec.KEYS) - in_file_only <= parameters
     for key in spec.KEYS:
         assert any(re.search(rf"`{key}[`:]", row) for row in rows), key
 
@@ -425,3 +426,38 @@ def test_free_threaded_python_is_refused_with_a_hint() -> None:
         match=r"`python` 3\.13t is a free-threaded Python.*`provision matrix --python 3\.13t` .* Request 3\.13\.",
     ):
         spec.combine({"torch": "2.9", "cpu": True}, {"python": "3.13t"}, name="lab")
+
+
+def test_settings_of_a_build_keep_their_numbers() -> None:
+    """YAML reads 12.10 as 12.1; no quotes are needed here."""
+    text = b"build: {Flash_Attn: {isolation: no, needs: [ninja], cuda: 12.10, env: {MAX_JOBS: 4}}}"
+    content = spec.parse(text, Path("spec.yml"))
+    request = spec.combine({"torch": "2.3", "cpu": True, **content}, {}, name="lab")
+    assert request.build == {
+        "flash-attn": {
+            "isolation": False,
+            "needs": ["ninja"],
+            "cuda": "12.10",
+            "env": {"MAX_JOBS": "4"},
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("flash-attn: {isolaton: false}", r"isolaton.*isolation, needs, cuda, env"),
+        ("flash-attn: {isolation: 'no'}", "flash-attn.isolation.*boolean"),
+        ("flash-attn: {needs: ninja}", "flash-attn.needs.*array"),
+        ("flash-attn: {needs: ['a b']}", "`a b`, which is not a requirement"),
+        ("flash-attn: {cuda: 12}", "a version like 12.1, true or false"),
+        ("flash-attn: {env: {UV_INDEX: x}}", "UV_INDEX"),
+        ("flash-attn: {env: {FORCE_CUDA: yes}}", "flash-attn.env.FORCE_CUDA"),
+        ("flash-attn:", "flash-attn: null"),
+        ("[flash-attn]", "object"),
+        ("'a b': {}", "a b"),
+    ],
+)
+def test_wrong_settings_of_a_build_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"spec.yml:1: `build`.*{message}"):
+        spec.parse(f"build:\n  {text}\n".encode(), Path("spec.yml"))

@@ -8,20 +8,9 @@ import pytest
 
 from provision.core.errors import InvalidSpec
 from provision.core.paths import Folders
-from provision.verbs.change import requirements
+from provision.verbs.change import change, requirements
 from provision.workflow.context import Context
 from tests.progress import Recorder
-
-
-def test_only_a_wheel_that_the_change_dropped_is_unused(tmp_path: Path) -> None:
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    for name in ("dropped-1-py3-none-any.whl", "staying-1-py3-none-any.whl", "users-1.whl"):
-        (folder / name).write_bytes(b"wheel")
-    staying = "pip:\n  - staying @ file:wheels/staying-1-py3-none-any.whl\n"
-    old_text = f"{staying}  - dropped @ file:wheels/dropped-1-py3-none-any.whl\n"
-    unused = requirements.unused_wheels(tmp_path, old_text, staying)
-    assert [path.name for path in unused] == ["dropped-1-py3-none-any.whl"]
 
 
 @pytest.mark.parametrize(
@@ -42,3 +31,22 @@ def test_what_is_no_requirement(tmp_path: Path, arguments: tuple[str, ...], mess
     with pytest.raises(InvalidSpec, match=message) as error:
         requirements.prepare(context, arguments, tmp_path / "lab", python_of=lambda: "3.11")
     assert "spec.yml" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "package,key",
+    [
+        ("torch", "torch"),
+        ("pytorch", "torch"),
+        ("pytorch-cuda", "cuda"),
+        ("python", "python"),
+        ("torchvision", "companions"),
+        ("ipykernel", "jupyter"),
+        ("rdma-core", "infiniband"),
+        ("conda", None),  # a key, and no package of a build
+        ("numpy", None),
+    ],
+)
+def test_a_package_of_the_build_comes_from_a_key(package: str, key: str | None) -> None:
+    spec_key = change._key_of(package)
+    assert (spec_key and spec_key.name) == key

@@ -87,6 +87,22 @@ def test_only_what_nothing_names_can_go(context: Context) -> None:
     assert (folders.smoke("used") / "prefix" / "report.json").exists()
 
 
+def test_a_channel_stays_while_a_lock_names_it(context: Context, tmp_path: Path) -> None:
+    for name in ("py3.11.7", "py3.12.1"):
+        repodata = context.folders.channels / name / "linux-64" / "repodata.json"
+        repodata.parent.mkdir(parents=True)
+        repodata.touch()
+    (context.folders.channels / "py3.13" / "mine").mkdir(parents=True)
+    project = tmp_path / "other" / "envs" / "lab"
+    project.mkdir(parents=True)
+    make_prefix(context, "lab", folder=project)
+    lock = project / "conda-lock.yml"
+    lock.write_text(f"url: file://{context.folders.channels}/py3.11.7/linux-64/python.conda\n")
+    assert names(clean.removable(context, ["channel"])) == set()
+    context.folders.envs.mkdir()
+    assert names(clean.removable(context, ["channel"])) == {("channel", "py3.12.1")}
+
+
 def test_folders_of_the_same_names_that_are_not_ours_stay(context: Context) -> None:
     """PROVISION_DATA may be a home folder, with pictures in `images`."""
     folders = context.folders
@@ -167,13 +183,17 @@ def test_remove_asks_with_sizes_and_does_nothing_when_declined(context: Context)
         asked.append(products)
         return False
 
+    report = context.folders.smoke("lab") / "report.json"
+    report.parent.mkdir(parents=True)
+    report.touch()
     assert env.remove(context, "lab", confirm=decline) == []
     assert path.exists()
-    assert [product.kind for product in asked[0]] == ["prefix", "kernel"]
+    kinds = ["prefix", "kernel", "smoke reports"]
+    assert [product.kind for product in asked[0]] == kinds
     assert asked[0][0].size >= 100
     removed = env.remove(context, "lab", confirm=lambda products: True)
-    assert [product.kind for product in removed] == ["prefix", "kernel"]
-    assert not path.exists() and kernels.list_kernels() == []
+    assert [product.kind for product in removed] == kinds
+    assert not path.exists() and not report.parent.exists() and kernels.list_kernels() == []
 
 
 @pytest.mark.parametrize("size", [100, 5 << 30])

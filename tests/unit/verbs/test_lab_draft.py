@@ -140,6 +140,8 @@ def test_the_sample_labs_workflow_is_what_its_first_line_makes(
     words = shlex.split(first_line.partition("remake with: provision ")[2])
     result = CliRunner().invoke(cli, [*words, "--check"])
     assert result.exit_code == 0, result.output
+    jobs = CliRunner().invoke(cli, [*words[: words.index("--output")], "--jobs"]).output
+    assert "A100" in jobs and "no source says" not in jobs
 
 
 def test_the_sample_lab_is_valid(lab: Path) -> None:
@@ -150,7 +152,7 @@ def test_the_sample_lab_is_valid(lab: Path) -> None:
         "clusters.main.nodes": "unknown: not asked: there is no sinfo on this machine",
         "clusters.desks.nodes": "pass: desks: desk[1-2]",
         "clusters.main.login": "unknown: login[1-2].vision.example: not contacted (--probe logs in)",
-        "environments.train": "pass: torch 2.3.1, 145 packages for linux-64",
+        "environments.train": "pass: torch 2.7.0, 153 packages for linux-64",
         "runners.yml": "pass: runners: hosted, a100",
     }
 
@@ -164,9 +166,9 @@ def test_the_sample_lab_is_valid(lab: Path) -> None:
         ("nodes.yml", "schema: 1", "schema: 3", "nodes.yml", "nodes.yml:2: schema"),
         ("lab.yml", "nodes: desks", "nodes: 'desk['", "clusters.desks.nodes", "is not a node set"),
         ("lab.yml", "  train:", "  tune:", "environments.tune", "There is no environment `tune`"),
-        ("envs/train/spec.yml", "0.18.1", "0.18.0", "environments.train",
+        ("envs/train/spec.yml", "0.22.0", "0.21.0", "environments.train",
          "its lock is not of its spec.yml"),
-        ("envs/train/spec.yml", 'cuda: "12.1"', 'cuda: "13.9"', "environments.train",
+        ("envs/train/spec.yml", 'cuda: "12.6"', 'cuda: "13.9"', "environments.train",
          "There is no build"),
         ("envs/train/conda-lock.yml", "provision_portable: 'true'", "provision_portable: 'false'",
          "environments.train", "its lock is not portable"),
@@ -184,6 +186,28 @@ def test_a_mistake_fails_the_check(
     assert result.exit_code == 1
     assert rows[subject].startswith("fail: ")
     assert message in rows[subject]
+
+
+@pytest.mark.parametrize(
+    "file,before,after,advice",
+    [
+        ("envs/train/conda-lock.yml", "provision_python_from: channel",
+         "provision_python_from: host", "where a conda channel answers: provision lock train"),
+        ("envs/train/conda-lock.yml", "x", "x", "by a git address"),
+        ("lab.yml", "engine: slurm", "engine: kubernetes", "Or write k8s:SELECTOR."),
+    ],
+)  # fmt: skip
+def test_what_is_advised_works(lab: Path, file: str, before: str, after: str, advice: str) -> None:
+    lock = lab / "envs" / "train" / "conda-lock.yml"
+    lock.write_text(lock.read_text().replace("portable: 'true'", "portable: 'false'"))
+    (lab / "lab.yml").write_text((lab / "lab.yml").read_text().replace("nodes: gpu", "nodes: gpus"))
+    spec = lock.with_name("spec.yml")
+    if after.endswith("host"):
+        spec.write_text(spec.read_text().replace("python_from: channel\n", ""))
+    assert before in (lab / file).read_text()
+    (lab / file).write_text((lab / file).read_text().replace(before, after))
+    checks = json.loads(check("lab")[0].stdout)["checks"]
+    assert any(advice in row["advice"] for row in checks)
 
 
 def test_a_malformed_lab_yml_is_an_error(lab: Path) -> None:

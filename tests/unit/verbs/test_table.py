@@ -227,11 +227,17 @@ def test_every_format_shows_every_row(options: dict[str, Any]) -> None:
         table = ask(**options)
     except NoSuchBuild:
         return
-    lines = formats.terminal_lines(table)
-    is_of_one_platform = len({table_row.platform for table_row in table.cells}) == 1
-    width = 80 if is_of_one_platform and not lines[0].endswith("fits") else 100
-    assert max(map(len, lines[: len(table.cells) + 1])) <= width
-    assert is_of_one_platform == any(line.startswith("all are for ") for line in lines)
+    platforms = {table_row.platform for table_row in table.cells}
+    for width in (80, 40):
+        lines = formats.terminal_lines(table, width)
+        assert max(map(len, lines)) <= width
+        assert [line.split()[0] for line in lines[1 : len(table.cells) + 1]] == [
+            table_row.torch for table_row in table.cells
+        ]
+    assert (len(platforms) == 1) == any(line.startswith("all are for ") for line in lines)
+    assert ("linux-aarch64" in platforms) == ("linux-aarch64" in " ".join(lines))
+    wide = formats.terminal_lines(table)
+    assert (max(map(len, wide[: len(table.cells) + 1])) <= 80) or wide[0].endswith("fits")
     read = list(csv.DictReader(io.StringIO(formats.csv_text(table))))
     assert [row["torch"] for row in read] == [table_row.torch for table_row in table.cells]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from provision import image as images
-from provision.core.errors import IntegrityError
+from provision.core.errors import IntegrityError, Unreachable
 from provision.core.paths import Folders
 from provision.core.types import Pin, Prefix
 from provision.environment import prefix as prefixes
@@ -89,3 +90,32 @@ def test_no_image_is_made_of_a_lock_without_what_was_requested(
         image.ensure_image(
             context, plan(tmp_path / "lab", PINS), replace(lock(), packages=()), prefix, None
         )
+
+
+@pytest.mark.parametrize(
+    "conda,silent,message",
+    [
+        (("python=3.11", "pip"), {"conda-forge": "no route"}, ""),
+        (("python=3.11", "pip", "ffmpeg>=5"), {"conda-forge": "no route"},
+         r"^ffmpeg .* no conda channel answers \(conda-forge: no route\)"),
+        (("pip", "rdma-core"), {}, r"^rdma-core .*--relock --python-from channel"),
+    ],
+)  # fmt: skip
+def test_conda_packages_need_a_channel(
+    context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    conda: tuple[str, ...],
+    silent: dict[str, str],
+    message: str,
+) -> None:
+    monkeypatch.setattr(ensure, "unanswered_channels", lambda *_: silent)
+    resolution = SimpleNamespace(channels=("conda-forge",), platforms=("linux-64",))
+    plan: Any = SimpleNamespace(
+        name="lab", inputs=SimpleNamespace(conda=conda), resolution=resolution
+    )
+    if not message:
+        ensure.require_no_conda_packages(context, plan)
+        return
+    with pytest.raises(Unreachable) as caught:
+        ensure.require_no_conda_packages(context, plan)
+    assert re.search(message, str(caught.value))

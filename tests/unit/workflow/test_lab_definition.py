@@ -34,6 +34,7 @@ known_hosts: known_hosts
 paths: {{data: "/scratch/{{user}}/provision", tmp: ~/tmp}}
 mirrors: [pypi=https://mirror.vision.example/simple, "*=channels"]
 smoke: [require_gpu=true, timeout=900]
+facts: {{address: facts/facts.json, signers: facts_signers}}
 environments:
   train:
   serve: {{from: image, image: "registry.vision.example/serve@{DIGEST}"}}
@@ -43,7 +44,8 @@ policy: {{groups: [ml], umask: "027", home_free_gib: 2, test_here: false, job_mi
 
 def write(folder: Path, text: str) -> Path:
     (folder / "lab.yml").write_text(text)
-    (folder / "known_hosts").touch()
+    for name in ("known_hosts", "facts_signers"):
+        (folder / name).touch()
     (folder / "secret").symlink_to("/etc/hostname")
     return folder
 
@@ -197,6 +199,10 @@ def test_the_settings_of_a_lab_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     path.write_text(text)
     environ = {settings.CONFIG: str(path)}
     assert settings.folder_settings(environ) == {**lab.folders, "envs": tmp_path / "envs"}
+    assert settings.facts_settings(environ) == {
+        "address": str(tmp_path / "facts" / "facts.json"),
+        "signers": str(tmp_path / "facts_signers"),
+    }
     names = [setting.name for setting in settings.mirror_settings([], environ)]
     assert names == ["pypi", "*"]
     assert parse_yaml(text)["mirrors"] == list(lab.mirrors)

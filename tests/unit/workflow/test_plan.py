@@ -255,11 +255,11 @@ def test_a_locked_environment_keeps_its_lock_unless_it_is_solved_again(folders: 
 def test_plan_and_command_agree_on_the_lock(folders: Folders) -> None:
     with ensure.locked_plan(context(folders), BuildRequest(name="lab")) as plan:
         assert plan.lock_step().action == "make"
-        lock, is_new, _ = ensure.ensure_lock(context(folders), plan)
+        _, lock, is_new, _ = ensure.ensure_lock(context(folders), plan)
         assert is_new and len(lock.packages) == len(PACKAGES)
     with ensure.locked_plan(context(folders), BuildRequest(name="lab")) as plan:
         assert plan.lock_step().action == "keep"
-        lock, is_new, _ = ensure.ensure_lock(context(folders), plan)
+        _, lock, is_new, _ = ensure.ensure_lock(context(folders), plan)
         assert not is_new
 
 

@@ -61,6 +61,11 @@ def provision(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, capture_output=True, text=True)
 
 
+def project_notes(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines of standard error, but for the one that such a prefix is without our runtime."""
+    return [line for line in done.stderr.splitlines() if "is not up to date" not in line]
+
+
 def test_two_projects_have_an_environment_of_one_name(home: Path) -> None:
     a, b = describe(home / "a", "dev"), describe(home / "b", "dev", lock="another")
     record_project(folders_of(a))
@@ -83,7 +88,7 @@ def test_two_projects_have_an_environment_of_one_name(home: Path) -> None:
     where = "import sys; print(sys.argv)"
     for root in (a, b):
         shown = provision(root, "run", "--dry-run", "python", "-c", where)
-        assert (shown.returncode, shown.stderr) == (0, "")
+        assert (shown.returncode, project_notes(shown)) == (0, [])
     rows = environments_of_all(Context(folders=folders_of(b), progress=Recorder()))
     assert [(row.project, row.name) for row in rows] == [(b, "dev"), (a, "dev")]
 
@@ -96,7 +101,7 @@ def test_a_project_that_moved_keeps_its_environments(home: Path) -> None:
     result = provision(moved, "run", "python", "-c", "print(5)")
     assert (result.returncode, result.stdout) == (0, "5\n")
     assert f"this project was {a / 'envs'}" in result.stderr
-    assert provision(moved, "run", "python", "-c", "print(5)").stderr == ""
+    assert project_notes(provision(moved, "run", "python", "-c", "print(5)")) == []
     assert folders_of(moved).prefixes / "dev" == path
     assert (marker.read(path) or pytest.fail()).folder == str(moved / "envs" / "dev")
     # Another project in the former folder has products of its own.

@@ -1,0 +1,109 @@
+"""`provision facts`: the facts that decide which build a request gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import dry_run_option, mirror_option, output_file_option
+from provision.cli.verb import context_of, verb
+
+if TYPE_CHECKING:
+    from provision.cli.console import Console
+
+signers_option = click.option(
+    "--signers",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File of those who may sign the facts, as ssh-keygen's ALLOWED SIGNERS.",
+)
+
+
+@click.group()
+def facts() -> None:
+    """Show, update and check the facts about releases and hardware."""
+
+
+@facts.command("show")
+@output_file_option
+@verb
+def show(console: Console, envs: Path | None, output: Path | None) -> None:
+    """Show which facts are in use, how old they are, and what a lab adds.
+
+    --output writes them as a file that others can be served.
+    """
+    from provision.catalog.facts import facts_text
+    from provision.cli.console import output_width
+    from provision.core.atomic import atomic_write
+    from provision.verbs.facts.facts import show
+    from provision.verbs.facts.output import summary_lines
+
+    summary = show(context_of(console, envs))
+    if output is not None:
+        atomic_write(output, facts_text())
+        console.info(f"wrote {output}")
+    console.result("facts", summary, summary_lines(summary, output_width()))
+
+
+@facts.command("update")
+@click.option(
+    "--from",
+    "address",
+    default="",
+    metavar="ADDRESS",
+    help="Address (https, file, oci://HOST/NAME:TAG) or path of facts.json.  [default: the lab's]",
+)
+@click.option("--sha256", default="", metavar="HASH", help="What the file's hash must be.")
+@signers_option
+@click.option(
+    "--from-index",
+    is_flag=True,
+    help="Read releases that the facts do not have from the package index.",
+)
+@click.option(
+    "--index", metavar="URL", help="With --from-index: another index than pip or uv are set to."
+)
+@click.option(
+    "--architectures",
+    is_flag=True,
+    help="With --from-index: also read for which GPUs wheels hold code, 10 MB each.",
+)
+@click.option("--allow-older", is_flag=True, help="Take facts that are older than those in use.")
+@mirror_option
+@dry_run_option
+@verb
+def update(console: Console, envs: Path | None, mirrors: tuple[str, ...], **options: Any) -> None:
+    """Get newer facts, and use them from now on.
+
+    They are read from the lab's address, --from, or the package index. A signature or a hash must
+    show that they are genuine.
+    """
+    from provision.verbs.facts.facts import UpdateRequest, update
+    from provision.verbs.facts.output import update_lines
+
+    misplaced = [name for name in ("index", "architectures") if options[name]]
+    if misplaced and not options["from_index"]:
+        raise click.UsageError(f"--{misplaced[0]} goes with --from-index.")
+    if options["from_index"] and options["address"]:
+        raise click.UsageError("--from and --from-index are two sources; name one.")
+    context = context_of(console, envs, {"mirrors": mirrors})
+    result = update(context, UpdateRequest(**options))
+    console.result("facts-update", result, update_lines(result))
+
+
+@facts.command("check")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@signers_option
+@verb
+def check(console: Console, envs: Path | None, file: Path | None, signers: Path | None) -> int:
+    """Check the facts in use and a lab's facts.yml, or FILE before it is published.
+
+    The exit code is 1 if one is not valid.
+    """
+    from provision.verbs.facts.facts import check
+    from provision.verbs.facts.output import check_lines
+
+    checks = check(context_of(console, envs), file, signers)
+    console.result("facts-check", {"checks": checks}, check_lines(checks))
+    return int(any(check.verdict == "fail" for check in checks))

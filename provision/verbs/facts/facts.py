@@ -1,0 +1,345 @@
+"""`provision facts`: which facts are in use, newer ones, and whether a file of facts is valid."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from provision import catalog
+from provision.adapters import openssh, uv
+from provision.adapters.http import HttpClient
+from provision.adapters.uv.linux_wheels import WheelIndex
+from provision.catalog import Edition
+from provision.catalog import facts as documents
+from provision.catalog.facts import SCHEMA, Document, UserFile
+from provision.core import settings
+from provision.core.atomic import atomic_write
+from provision.core.credentials import without_credentials
+from provision.core.errors import (
+    IntegrityError,
+    InvalidSpec,
+    ProvisionError,
+    StaleLock,
+    Unreachable,
+)
+from provision.core.mirrors import Mirrors, path_from_url
+from provision.core.paths import FACTS
+from provision.core.types import Verdict
+from provision.image.registry.artifact import artifact_files
+from provision.image.registry.reference import parse_registry_reference
+from provision.workflow import lab_definition
+from provision.workflow.context import Context
+from provision.workflow.index_facts import TorchIndex, usable
+
+# What a signature is for, so that one of another file does not count (ssh-keygen -n).
+NAMESPACE = "provision-facts"
+SIGNATURE = ".sig"
+OCI = "oci://"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactsSummary:
+    """What the facts in use say, and what a lab adds. lab: the tables and rows of its facts.yml."""
+
+    edition: Edition
+    file: Path
+    releases: int
+    newest: str
+    cuda: str
+    lab: dict[str, list[str]]
+
+
+def show(context: Context) -> FactsSummary:
+    """The facts in use."""
+    edition = catalog.edition()
+    releases = [version for version in catalog.releases() if ".dev" not in version]
+    return FactsSummary(
+        edition=edition,
+        file=_file_in_use(context, edition),
+        releases=len(catalog.releases()),
+        newest=releases[-1],
+        cuda=list(catalog.toolkits())[-1],
+        lab=_lab_rows(edition),
+    )
+
+
+def _file_in_use(context: Context, edition: Edition) -> Path:
+    if edition.origin == documents.SHIPPED:
+        return catalog.DATA / FACTS
+    return context.folders.facts
+
+
+def _lab_rows(edition: Edition) -> dict[str, list[str]]:
+    """What a lab's facts.yml states, each with its source."""
+    if edition.lab_file is None:
+        return {}
+    lab = documents.read_lab_facts(edition.lab_file)
+    releases = [
+        f"torch {version} {tag} ({build.get('source') or ', '.join(build)})"
+        for version, row in lab.get("releases", {}).items()
+        for tag, build in row.get("wheels", {"": {"source": ", ".join(row)}}).items()
+    ]
+    gpus = [f"{', '.join(row['products'])} ({row['source']})" for row in lab.get("gpus", ())]
+    rules = [f"{row['id']} ({row['source']})" for row in lab.get("rules", ())]
+    cuda = [name for names in lab.get("cuda", {}).values() for name in names]
+    return {"releases": releases, "cuda": cuda, "gpus": gpus, "rules": rules}
+
+
+# Newer facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRequest:
+    """Where to read newer facts, and what shows that they are genuine.
+
+    address: empty for the lab's, else a mirror folder's. from_index: read releases that the facts do
+    not have from a package index instead. allow_older: take facts older than those in use.
+    """
+
+    address: str = ""
+    sha256: str = ""
+    signers: Path | None = None
+    from_index: bool = False
+    index: str | None = None
+    architectures: bool = False
+    allow_older: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactsUpdate:
+    """before, after: the facts in use. added: releases that are new. notes: what could not be read."""
+
+    before: Edition
+    after: Edition
+    changed: bool
+    added: tuple[str, ...]
+    notes: tuple[str, ...]
+    dry_run: bool
+
+
+def update(context: Context, request: UpdateRequest) -> FactsUpdate:
+    """Replace the user's facts by newer ones, in one step.
+
+    Raises IntegrityError for facts that are not valid or not shown to be genuine, StaleLock for
+    older ones, Unreachable, InvalidSpec without an address.
+    """
+    before = catalog.edition()
+    notes: tuple[str, ...] = ()
+    if request.from_index:
+        text, user, notes = _from_index(context, request, before)
+    else:
+        text, user = _from_address(context, request)
+    document = documents.parse_document(text, user["origin"])
+    if document["date"] < before.date and not request.allow_older:
+        raise StaleLock(
+            f"The facts of {user['origin']} are of {document['date']}, older than those in use "
+            f"({before.date}).",
+            advice="--allow-older takes them all the same.",
+        )
+    added = [name for name in document["tables"]["releases"] if name not in catalog.releases()]
+    path = context.folders.facts
+    # A file that cannot be used is replaced, too.
+    is_unused = before.origin == documents.SHIPPED and path.exists()
+    changed = user["sha256"] != before.sha256 or is_unused
+    if changed and not request.dry_run:
+        atomic_write(path, json.dumps(user) + "\n")
+        documents.forget()
+    return FactsUpdate(
+        before=before,
+        after=documents.edition_of(user, document) if changed else before,
+        changed=changed,
+        added=tuple(added),
+        notes=notes,
+        dry_run=request.dry_run,
+    )
+
+
+def _user_file(text: str, origin: str, verified: str, allow_older: bool = False) -> UserFile:
+    return UserFile(
+        schema=SCHEMA,
+        origin=without_credentials(origin),
+        verified=verified,
+        fetched=date.today().isoformat(),
+        allow_older=allow_older,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        document=text,
+    )
+
+
+def _from_address(context: Context, request: UpdateRequest) -> tuple[str, UserFile]:
+    configured = settings.facts_settings(os.environ)
+    if not configured and Path(lab_definition.FILE).is_file():
+        configured = lab_definition.read_lab(Path.cwd()).facts
+    address = request.address or configured.get("address", "")
+    if not address and context.mirrors.folders:
+        address = context.mirrors.folders[0] + FACTS
+    if not address:
+        raise InvalidSpec(
+            "Nothing says where newer facts are.",
+            advice="Give --from ADDRESS, or let lab.yml or settings.yml name it (`facts:`, "
+            "docs/facts.md); --from-index reads new releases from the package index.",
+        )
+    # The configured hash is that of the configured address; signers may sign any.
+    sha256 = request.sha256 or ("" if request.address else configured.get("sha256", ""))
+    signers = request.signers
+    if signers is None and "signers" in configured:
+        signers = Path(configured["signers"])
+    content, signature = fetch(address, context.mirrors)
+    verified = verify(address, content, signature, sha256, signers)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise IntegrityError(f"{address} is not UTF-8 text.") from error
+    return text, _user_file(text, address, verified, request.allow_older)
+
+
+def fetch(address: str, mirrors: Mirrors) -> tuple[bytes, bytes]:
+    """The facts at an address, and their signature; that is empty if there is none."""
+    if address.startswith(OCI):
+        reference = parse_registry_reference(address.removeprefix(OCI))
+        files = artifact_files(reference)
+        if FACTS not in files:
+            listed = ", ".join(sorted(files))
+            raise IntegrityError(f"{address} has no {FACTS}; it has {listed}.")
+        return files[FACTS], files.get(FACTS + SIGNATURE, b"")
+    url = address if "://" in address else Path(address).expanduser().absolute().as_uri()
+    url = mirrors.actual_url(url)
+    if url.startswith("file:"):
+        path = path_from_url(url)
+        signature = path.with_name(path.name + SIGNATURE)
+        try:
+            return path.read_bytes(), signature.read_bytes() if signature.is_file() else b""
+        except OSError as error:
+            raise Unreachable(f"{path} cannot be read: {error.strerror}.") from error
+    with HttpClient(uv.pip_settings()) as web:
+        return web.content(url), web.content(url + SIGNATURE, missing=b"")
+
+
+def verify(
+    address: str, content: bytes, signature: bytes, sha256: str, signers: Path | None
+) -> str:
+    """What shows that facts are genuine, in words. Raises IntegrityError if nothing does."""
+    actual = hashlib.sha256(content).hexdigest()
+    shown = []
+    if sha256:
+        if sha256 != actual:
+            raise IntegrityError(f"The hash of {address} is {actual}, not {sha256}.")
+        shown.append("hash")
+    if signers is not None and signature:
+        principal = openssh.verify_signature(content, signature, signers, NAMESPACE)
+        shown.append(f"signature of {principal}")
+    elif signers is not None and not sha256:
+        raise IntegrityError(
+            f"{address} has no signature ({SIGNATURE.removeprefix('.')} beside it).",
+            advice=f"Whoever publishes it makes one: ssh-keygen -Y sign -n {NAMESPACE} -f KEY {FACTS}",
+        )
+    if address.startswith(OCI) and "@sha256:" in address:
+        shown.append("digest")
+    if not shown:
+        raise IntegrityError(
+            f"Nothing shows who made {address}.",
+            advice="Name those who may sign it (--signers FILE), or its hash, if whoever made it "
+            f"says the same: --sha256 {actual}",
+        )
+    return ", ".join(shown)
+
+
+def _from_index(
+    context: Context, request: UpdateRequest, before: Edition
+) -> tuple[str, UserFile, tuple[str, ...]]:
+    """The facts in use with releases that only the index has."""
+    document: Document = json.loads(documents.facts_text())
+    releases = document["tables"]["releases"]
+    newest = max(
+        (version for version, row in releases.items() if not row.get("from_index")),
+        key=catalog.version_key,
+    )
+    notes = []
+    with WheelIndex(request.index, context.mirrors) as index:
+        torch_index = TorchIndex(index, request.architectures)
+        versions = [
+            version
+            for version in torch_index.releases
+            if catalog.version_key(version) > catalog.version_key(newest)
+        ]
+        torch_index.read_ahead(versions)
+        for version in versions:
+            row = usable(torch_index.release(version))
+            if row is None:
+                notes.append(f"{version}: no wheel for linux-64 that says its CUDA")
+            else:
+                releases[version] = row
+    text = documents.facts_text()
+    if document != json.loads(text):
+        text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+    origin = before.origin if before.origin != documents.SHIPPED else "the package index"
+    user = _user_file(text, origin, "read from the index", allow_older=False)
+    return text, user, (*notes, *torch_index.unread)
+
+
+# Checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactsCheck:
+    """One file that was checked."""
+
+    subject: str
+    verdict: Verdict
+    message: str
+
+
+def check(context: Context, file: Path | None, signers: Path | None) -> list[FactsCheck]:
+    """Check a file of facts before it is published, or those in use and the lab's."""
+    if file is not None:
+        return [_checked(str(file), lambda: _check_file(file, signers))]
+    checks = [_checked(str(catalog.DATA / FACTS), lambda: _check_file(catalog.DATA / FACTS, None))]
+    user = context.folders.facts
+    if user.exists():
+        checks.append(_checked(str(user), lambda: _check_user_file(user)))
+    lab = documents.lab_file()
+    if lab is not None:
+        checks.append(_checked(str(lab), lambda: _check_lab_file(lab)))
+    return checks
+
+
+def _checked(subject: str, describe: Any) -> FactsCheck:
+    try:
+        return FactsCheck(subject=subject, verdict="pass", message=describe())
+    except ProvisionError as error:
+        return FactsCheck(subject=subject, verdict="fail", message=str(error))
+
+
+def _check_file(path: Path, signers: Path | None) -> str:
+    content, signature = fetch(str(path), Mirrors())
+    document = documents.parse_document(content, path.name)
+    message = _described(document)
+    if signers is not None:
+        message += f"; {verify(str(path), content, signature, '', signers)}"
+    return message
+
+
+def _check_user_file(path: Path) -> str:
+    user, _ = documents.read_user_file(path)
+    document = documents.parse_document(user["document"], path.name)
+    message = f"{_described(document)}; from {user['origin']} on {user['fetched']}"
+    if catalog.edition().sha256 != user["sha256"]:
+        message += f"; not in use: the shipped facts are of {catalog.edition().date}"
+    return f"{message} ({user['verified']})"
+
+
+def _check_lab_file(path: Path) -> str:
+    documents.tables_with(path)
+    rows = sum(map(len, _lab_rows(catalog.edition()).values()))
+    return f"{rows} facts of the lab, each with its source"
+
+
+def _described(document: Document) -> str:
+    tables = document["tables"]
+    return f"facts of {document['date']}: {len(tables['releases'])} releases of torch"

@@ -1,0 +1,425 @@
+"""Facts of a release from its wheels on a package index: their names, and what they require.
+
+No wheel is downloaded. What the index does not say stays unknown: the GPUs that a build holds code
+for, unless they are read out of its library, and which driver its CUDA needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from provision import __version__, catalog, sources
+from provision.adapters import uv
+from provision.adapters.uv.linux_wheels import LinuxWheel, WheelIndex
+from provision.catalog.facts import blank
+from provision.core.atomic import atomic_write
+from provision.core.errors import NoSuchBuild, Unreachable
+from provision.core.mirrors import Mirrors
+from provision.core.paths import Folders, make_private_directory
+from provision.core.spec_fields import Spec
+from provision.resolver import constraints
+
+MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+COMPANIONS = ("torchvision", "torchaudio")
+OLDEST = Version("1.12")  # the table's first release
+# For so long what was read of a release is not read again: a patch release may follow.
+KEEP_S = 86_400.0
+# The library that holds what torch.cuda.get_arch_list() returns: "sm_80 sm_90 compute_90", where
+# compute_ is PTX.
+ARCHITECTURES_IN = "torch/lib/libtorch_python.so"
+_ARCHITECTURES = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)+(?=\0)")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pins:
+    """What a torch wheel requires of NVIDIA and triton on its machine.
+
+    cuda: 13.2. toolkit: 13.2.2, where one is pinned. triton: a specifier, or none.
+    """
+
+    cuda: str | None
+    toolkit: str | None
+    nccl: str | None
+    cudnn: str | None
+    triton: str
+
+
+class TorchIndex:
+    """What a package index says of torch. unread: what could not be read, in words."""
+
+    def __init__(self, index: WheelIndex, architectures: bool = False) -> None:
+        """architectures: also read the library in each CUDA wheel that lists what it was compiled
+        for; some 10 MB each. Raises NoSuchBuild for an index without torch."""
+        self.index, self.architectures = index, architectures
+        self.unread: list[str] = []
+        self.pins: dict[str, dict[str, Pins]] = {}
+        self.torch = index.wheels("torch")
+        if not self.torch:
+            raise NoSuchBuild(
+                "The package index has no torch.",
+                advice="Name another with --index, or in pip's settings.",
+            )
+
+    @property
+    def releases(self) -> list[str]:
+        """Releases that the facts should have, oldest first."""
+        versions = sorted({Version(wheel.base) for wheel in self.torch})
+        return [str(version) for version in versions if version >= OLDEST]
+
+    @functools.cached_property
+    def companions(self) -> Mapping[str, list[LinuxWheel]]:
+        return {name: self.index.wheels(name) for name in COMPANIONS}
+
+    def read_ahead(self, releases: Iterable[str]) -> None:
+        """Read all that these releases need at once."""
+        needed = []
+        for release in releases:
+            for machine in MACHINES.values():
+                needed.append(specimen(of_machine(self.torch, release, machine)))
+        for wheels in self.companions.values():
+            for version in {wheel.base for wheel in wheels}:
+                needed.append(specimen(of_machine(wheels, version, "x86_64")))
+        self.index.read(wheel for wheel in needed if wheel)
+
+    def release(self, version: str, tags: Iterable[str] = ()) -> Row:
+        """The facts of a release as the table of releases has them; the rest is unknown.
+
+        tags: builds to look for in PyTorch's own wheel index, if the user has named it.
+        """
+        row = blank("release")
+        self.pins[version] = {}
+        for platform, machine in MACHINES.items():
+            self._add_default(row, version, platform, of_machine(self.torch, version, machine))
+        for tag in tags:
+            self._add_build(row, version, tag)
+        self._add_companions(row, version)
+        return row
+
+    def _add_default(
+        self, row: Row, version: str, platform: str, wheels: Sequence[LinuxWheel]
+    ) -> None:
+        """What the index serves as plain torch==V on a platform."""
+        wheel = specimen(wheels)
+        if wheel is None:
+            return
+        requirements = self.index.requirements(wheel)
+        if requirements is None:
+            self.unread.append(f"{version} {platform}: metadata of {wheel.name}")
+            return
+        pins = read_pins(requirements, wheel.machine, wheel.python)
+        self.pins[version][platform] = pins
+        default = default_row(version, wheels, pins)
+        row["index_default"][platform] = default
+        tag = default["build"] = self._build_of(wheel, pins)
+        source = f"PyPI metadata torch=={version}"
+        library_row = default
+        if platform == "linux-64":
+            row["triton"] = {"requirement": pins.triton, "source": source}
+            if pins.cuda:
+                library_row = row["wheels"][tag] = build_row(pins, source, on_pypi=True)
+        if self.architectures and pins.cuda:
+            library = self.index.member(wheel, ARCHITECTURES_IN)
+            architectures = compiled_for(version, wheel.machine, library or b"")
+            if architectures:
+                library_row["architectures"] = architectures
+            else:
+                self.unread.append(f"{version} {platform}: the GPU architectures in {wheel.name}")
+
+    def _build_of(self, wheel: LinuxWheel, pins: Pins) -> str | None:
+        """cu132, or cpu; None if there are no pins, and CUDA code may be in the wheel."""
+        if pins.cuda:
+            return build_tag(pins.cuda)
+        names = self.index.names(wheel)
+        has_no_cuda = names and not any("libtorch_cuda" in name for name in names)
+        return "cpu" if has_no_cuda else None
+
+    def _add_build(self, row: Row, version: str, tag: str) -> None:
+        url = uv.torch_index_url(tag)
+        if url is None or tag in row["wheels"]:
+            return
+        with WheelIndex(url) as index:
+            wheel = specimen(of_machine(index.wheels("torch"), version, "x86_64", tag))
+            requirements = index.requirements(wheel) if wheel else None
+        if wheel and requirements is None:
+            self.unread.append(f"{version} {tag}: metadata of {wheel.name}")
+        elif wheel and requirements:
+            source = f"metadata torch=={version}+{tag} (PyTorch wheel index)"
+            pins = read_pins(requirements, "x86_64", wheel.python)
+            if pins.cuda:
+                row["wheels"][tag] = build_row(pins, source, on_pypi=False)
+
+    def _add_companions(self, row: Row, version: str) -> None:
+        torch = of_machine(self.torch, version, "x86_64")
+        required: list[list[LinuxWheel]] = []
+        for name, wheels in self.companions.items():
+            best = companion(version, self._requirements_of(wheels))
+            if best is None:
+                continue
+            row[name] = {"version": best[0], "pins_torch": best[1]}
+            row[name]["source"] = f"PyPI metadata {name}=={best[0]}"
+            if best[1] or name == "torchvision":
+                required.append(of_machine(wheels, best[0], "x86_64"))
+        pythons = fewer_pythons(torch, required) if torch and required else None
+        if pythons is not None and row["torchvision"]["source"]:
+            row["torchvision"]["python"] = pythons
+
+    def _requirements_of(
+        self, wheels: Sequence[LinuxWheel]
+    ) -> Iterator[tuple[str, tuple[str, ...] | None]]:
+        """Each release of a project with what its wheel requires, newest first, read when needed."""
+        for version in sorted({wheel.base for wheel in wheels}, key=Version, reverse=True):
+            wheel = specimen(of_machine(wheels, version, "x86_64"))
+            yield version, self.index.requirements(wheel) if wheel else None
+
+
+def of_machine(
+    wheels: Sequence[LinuxWheel], release: str, machine: str, local: str | None = None
+) -> list[LinuxWheel]:
+    """Those of one release for one machine; of several rebuilds, the newest."""
+    matching = []
+    for wheel in wheels:
+        if wheel.base == release and wheel.machine == machine and wheel.version.local == local:
+            matching.append(wheel)
+    newest = max((wheel.build for wheel in matching), default=())
+    return [wheel for wheel in matching if wheel.build == newest]
+
+
+def specimen(wheels: Sequence[LinuxWheel]) -> LinuxWheel | None:
+    """The wheel whose metadata stands for all: its requirements differ by Python in markers only."""
+    plain = [wheel for wheel in wheels if not wheel.python.endswith("t")]
+    return max(
+        plain, key=lambda wheel: (wheel.python in ("3.10", "3.11"), wheel.name), default=None
+    )
+
+
+def read_pins(requirements: Sequence[str], machine: str, python: str) -> Pins:
+    """The pins that hold on a Linux machine of this kind, with this Python."""
+    parsed = [Requirement(text) for text in requirements]
+    exact = {}
+    for requirement in parsed:
+        if _holds(requirement, machine, python):
+            exact[requirement.name] = _exact_version(requirement.specifier)
+
+    def of(prefix: str) -> str | None:
+        return next((exact[name] for name in exact if name.startswith(prefix)), None)
+
+    toolkit = exact.get("cuda-toolkit")
+    cuda = toolkit or of("nvidia-cuda-runtime")
+    # triton's marker also names Pythons; any that holds for the machine counts.
+    triton = "none"
+    for requirement in parsed:
+        pythons = ("3.8", "3.10", "3.11", "3.12", "3.13", python.rstrip("t"))
+        if requirement.name == "triton" and any(
+            _holds(requirement, machine, python) for python in pythons
+        ):
+            triton = str(requirement.specifier)
+    return Pins(
+        cuda=".".join(cuda.split(".")[:2]) if cuda else None,
+        toolkit=toolkit,
+        nccl=of("nvidia-nccl"),
+        cudnn=of("nvidia-cudnn-cu"),
+        triton=triton,
+    )
+
+
+def build_tag(cuda: str) -> str:
+    """cu121 for 12.1."""
+    return f"cu{cuda.replace('.', '')}"
+
+
+def default_row(version: str, wheels: Sequence[LinuxWheel], pins: Pins) -> Row:
+    """What the names of its wheels say of the default on one platform."""
+    machine = wheels[0].machine
+    pythons = sorted({wheel.python for wheel in wheels}, key=_python_key)
+    tags = ", ".join(sorted({wheel.platform_tag for wheel in wheels}))
+    files = f"PyPI file list torch=={version}"
+    return {
+        "build": None,
+        "toolkit": pins.toolkit,
+        "source": f"PyPI metadata torch=={version} (linux {machine} wheel)",
+        "python": {
+            "versions": [python for python in pythons if not python.endswith("t")],
+            "free_threaded": [python for python in pythons if python.endswith("t")],
+            "source": f"{files} (linux {machine} wheels)",
+        },
+        "glibc": {"minimum": glibc(wheels), "source": f"{files} (platform tag {tags})"},
+    }
+
+
+def build_row(pins: Pins, source: str, *, on_pypi: bool) -> Row:
+    """What a CUDA wheel pins."""
+    row = {**blank("wheel"), "cuda": pins.cuda, "on_pypi": on_pypi}
+    row["source"] = source
+    if pins.nccl:
+        row["nccl"] = {"version": pins.nccl, "linkage": "nvidia-nccl wheel", "source": source}
+    if pins.cudnn:
+        row["cudnn"] = {"version": pins.cudnn, "source": source}
+    return row
+
+
+def compiled_for(version: str, machine: str, library: bytes) -> Row | None:
+    """The GPU architectures that a CUDA wheel was compiled for, from the library itself."""
+    lists = set(_ARCHITECTURES.findall(library))
+    if len(lists) != 1:
+        return None
+    names = lists.pop().decode().split()
+    source = f"PyPI wheel torch=={version} (linux {machine}): the list in {ARCHITECTURES_IN}"
+    return {
+        "sm": [name for name in names if name.startswith("sm_")],
+        "ptx": any(name.startswith("compute_") for name in names),
+        "source": source,
+    }
+
+
+def glibc(wheels: Sequence[LinuxWheel]) -> str | None:
+    """The glibc that platform tags promise. manylinux1 wheels of torch need a newer one than the
+    tag says, so it proves nothing."""
+    floors = set()
+    for wheel in wheels:
+        tag = wheel.platform_tag.replace("manylinux2014_", "manylinux_2_17_")
+        match = re.match(r"manylinux_(\d+)_(\d+)_", tag)
+        floors.add(f"{match[1]}.{match[2]}" if match else None)
+    return floors.pop() if len(floors) == 1 else None
+
+
+def companion(
+    torch: str, candidates: Iterable[tuple[str, Sequence[str] | None]]
+) -> tuple[str, bool] | None:
+    """The release of torchvision or torchaudio for a torch release, and whether it pins torch
+    exactly.
+
+    One that pins this very torch, else the newest that admits it, or that names no torch at all.
+    Candidates come newest first; none is read beyond the first that is made for an older torch.
+    """
+    admitting = None
+    for version, requirements in candidates:
+        if requirements is None:
+            continue
+        parsed = [Requirement(text) for text in requirements]
+        specifiers = next(
+            (requirement.specifier for requirement in parsed if requirement.name == "torch"),
+            SpecifierSet(),
+        )
+        exact = _exact_version(specifiers)
+        if exact == torch:
+            return version, True
+        if exact is None and specifiers.contains(torch):
+            admitting = admitting or version
+        elif exact and Version(exact) < Version(torch):
+            break
+    return (admitting, False) if admitting else None
+
+
+def fewer_pythons(
+    torch: Sequence[LinuxWheel], companions: Sequence[Sequence[LinuxWheel]]
+) -> list[str] | None:
+    """Pythons that every companion has wheels for, if torch has others."""
+    torch_pythons = {wheel.python for wheel in torch if not wheel.python.endswith("t")}
+    common = set()
+    for python in torch_pythons:
+        if all(any(wheel.runs_on(python) for wheel in wheels) for wheels in companions):
+            common.add(python)
+    return sorted(common, key=_python_key) if common != torch_pythons else None
+
+
+def _holds(requirement: Requirement, machine: str, python: str) -> bool:
+    if requirement.marker is None:
+        return True
+    return requirement.marker.evaluate(
+        {
+            "platform_system": "Linux",
+            "sys_platform": "linux",
+            "platform_machine": machine,
+            "os_name": "posix",
+            "python_version": python,
+            "python_full_version": f"{python}.0",
+            "extra": "",
+        }
+    )
+
+
+def _exact_version(specifiers: SpecifierSet) -> str | None:
+    for specifier in specifiers:
+        if specifier.operator == "==":
+            return specifier.version
+    return None
+
+
+def _python_key(python: str) -> tuple[int, ...]:
+    return tuple(map(int, python.rstrip("t").split(".")))
+
+
+# Releases that the facts do not have
+
+
+def usable(row: Row) -> Row | None:
+    """A release as the facts may have it; None if its build for linux-64 is not known."""
+    defaults = {
+        platform: default for platform, default in row["index_default"].items() if default["build"]
+    }
+    if "linux-64" not in defaults:
+        return None
+    return {**row, "index_default": defaults, "from_index": True}
+
+
+def ensure_release(folders: Folders, mirrors: Mirrors, spec: Spec) -> None:
+    """Add the release that a request insists on (`--torch 2.16 --cuda 13.2 --source wheels`) to the
+    facts of this process, from the package index, if they do not have it.
+
+    What was read stays in the user's cache for a day, and longer where the index does not answer.
+    Raises NoSuchBuild if the index does not have it either, Unreachable if it cannot be read.
+    """
+    torch = spec.torch
+    if spec.source == sources.AUTO or sources.by_name(spec.source).manager != "pip":
+        return
+    if spec.cuda == "auto" or not catalog.EXACT.fullmatch(torch) or constraints.releases_of(torch):
+        return
+    tags = [build_tag(spec.cuda)] if spec.cuda else []
+    indexes = [uv.torch_index_url(tag) for tag in tags] + uv.index_urls(None, mirrors)
+    key = hashlib.sha256(f"{__version__} {torch} {tags} {indexes}".encode()).hexdigest()
+    path = folders.index_facts / f"{key[:24]}.json"
+    rows: dict[str, Row] = {}
+    with contextlib.suppress(OSError, ValueError):
+        rows = json.loads(path.read_bytes())
+    if not rows or time.time() - path.stat().st_mtime > KEEP_S:
+        try:
+            rows = _read_release(torch, tags, mirrors)
+            make_private_directory(path.parent)
+            atomic_write(path, json.dumps(rows))
+        except Unreachable as error:
+            if not rows:
+                error.advice = f"{error.advice} {catalog.since_facts(torch)}".strip()
+                raise
+    catalog.add_releases(rows)
+
+
+def _read_release(torch: str, tags: Sequence[str], mirrors: Mirrors) -> dict[str, Row]:
+    with WheelIndex(mirrors=mirrors) as index:
+        torch_index = TorchIndex(index)
+        parts = torch.split(".")
+        versions = [
+            version for version in torch_index.releases if version.split(".")[: len(parts)] == parts
+        ]
+        row = usable(torch_index.release(versions[-1], tags)) if versions else None
+    if row is None:
+        unread = f"{'; '.join(torch_index.unread)}. " if torch_index.unread else ""
+        newest = torch_index.releases[-1]
+        raise NoSuchBuild(
+            f"torch {torch} is neither in the facts of {catalog.edition().date} nor on the package "
+            f"index as a wheel that says its CUDA. {unread}".strip(),
+            advice=f"The newest there is {newest}; `provision facts update` may know more.",
+        )
+    return {versions[-1]: row}

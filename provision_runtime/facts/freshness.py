@@ -1,0 +1,125 @@
+"""Whether an installed environment is still what its folder in envs describes, by what the prefix
+recorded of it when it was installed.
+
+provision asks this before it starts a command in an environment. Its Jupyter kernels load this module
+as an extension of IPython: the first cell of a session prints a notice. Reads a few small files.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import sys
+from typing import Any, FrozenSet, List, Mapping, Tuple
+
+from .digests import read_marker as read_marker
+
+RUNTIME = "provision_runtime"
+# Code and its tables. Files that an editor or an interpreter leaves next to them are not part of
+# the package.
+PACKAGE_SUFFIXES = (".py", ".json", ".typed")
+_SITE_PACKAGES = os.path.join("lib", "python3*", "site-packages")
+_SHOWN_PACKAGES = 3
+# The states of which a command or a kernel that starts warns.
+NOTICED = ("differs", "stale")
+
+
+def lock_sha256(folder: str) -> str:
+    """The hash of the lock of an environment's folder; empty if there is none."""
+    return _sha256(os.path.join(folder, "conda-lock.yml"), rb"(?!)")
+
+
+def spec_sha256(folder: str) -> str:
+    """The hash of spec.yml without its comments and empty lines; empty if there is none."""
+    return _sha256(os.path.join(folder, "spec.yml"), rb"(?m)^\s*#.*\n?|\s+#.*|\s+$|^\s+")
+
+
+def _sha256(path: str, left_out: bytes) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(re.sub(left_out, b"", file.read())).hexdigest()
+    except OSError:
+        return ""
+
+
+def package_records(prefix: str) -> FrozenSet[str]:
+    """The names of the records of all packages in a prefix, conda's and wheels'."""
+    paths = glob.glob(os.path.join(glob.escape(prefix), "conda-meta", "*.json"))
+    paths += glob.glob(os.path.join(glob.escape(prefix), _SITE_PACKAGES, "*.dist-info"))
+    return frozenset(map(os.path.basename, paths))
+
+
+def changed_packages(prefix: str, state: Mapping[str, Any]) -> List[str]:
+    """The packages that were added to a prefix, or removed from it, since it was installed.
+
+    By the names of their records: `name-version.dist-info` of wheels, `name-version-build.json` of
+    conda packages. An updated package is among them, because its version changed. None are known of
+    a prefix that came in a pack.
+    """
+    recorded = state.get("records")
+    changed = set()
+    for record in package_records(prefix).symmetric_difference(recorded) if recorded else ():
+        stem, suffix = os.path.splitext(record)
+        changed.add(stem.rpartition("-")[0] if suffix == ".dist-info" else stem.rsplit("-", 2)[0])
+    return sorted(changed - {RUNTIME})
+
+
+def has_runtime(prefix: str, folder: str, version: str) -> bool:
+    """Whether a prefix holds the runtime package of `folder`, by its version and the sizes of its
+    files: none but a list is read."""
+    present = set()
+    for parent, _, names in os.walk(folder):
+        location = RUNTIME + parent[len(folder) :]
+        for name in names:
+            path = f"{location}/{name}"
+            if name.endswith(PACKAGE_SUFFIXES) and "/." not in path:
+                present.add(f"{path},{os.stat(f'{parent}/{name}').st_size}")
+    info = os.path.join(_SITE_PACKAGES, f"{RUNTIME}-{version}.dist-info", "RECORD")
+    for record in glob.glob(os.path.join(glob.escape(prefix), info)):
+        with open(record, encoding="utf-8") as file:
+            rows = re.findall(rf"(?m)^({RUNTIME}/.*),sha256=.*,(\d+)\r?$", file.read())
+        return present == {",".join(row) for row in rows}
+    return False
+
+
+def judge(prefix: str, folder: str = "") -> Tuple[str, str]:
+    """The state of a prefix, `current`, `differs`, `stale` or `no lock`, with its reason.
+
+    folder: the environment's, by default the one that it was installed from. A file that was changed
+    in place is not noticed: `provision env diff NAME --files` reads all.
+    """
+    state = read_marker(prefix)
+    folder = folder or str(state.get("folder"))
+    packages = changed_packages(prefix, state)
+    if packages:
+        more = len(packages) - _SHOWN_PACKAGES
+        names = ", ".join(packages[:_SHOWN_PACKAGES]) + (f" and {more} more" if more > 0 else "")
+        return "differs", f"changed since it was installed: {names}"
+    lock = lock_sha256(folder)
+    if not lock:
+        return "no lock", f"there is no {folder}/conda-lock.yml"
+    if lock != state.get("lock_sha256"):
+        return "stale", "installed from another lock than the present one"
+    recorded = state.get("spec_sha256")
+    if recorded and spec_sha256(folder) not in ("", recorded):
+        return "stale", "spec.yml was changed since it was installed"
+    return "current", ""
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Print a notice above the output of a session's first cell."""
+
+    def notify(_: object) -> None:
+        shell.events.unregister("pre_run_cell", notify)
+        verdict, reason = judge(sys.prefix)
+        if verdict in NOTICED:
+            name = read_marker(sys.prefix)["name"]
+            print(
+                f"warning: {name} is not up to date: {reason}. Run `provision build {name}`, then "
+                "restart the kernel.",
+                file=sys.stderr,
+            )
+
+    shell.events.register("pre_run_cell", notify)
