@@ -247,7 +247,10 @@ def _add_provision_files(
             del fingerprints[folder_name]
     if runtime:
         runtime_package.install(staging, runtime_package.load())
-    _mark_as_managed(staging, name)
+    for library in staging.glob("lib/python3*"):
+        file = library / "EXTERNALLY-MANAGED"
+        file.unlink(missing_ok=True)  # it may be a hard link into the package cache
+        file.write_text(EXTERNALLY_MANAGED.format(name=name), encoding="utf-8")
     _write_conda_state(staging)
     activation.write_scripts(staging)
     return fingerprints
@@ -301,13 +304,6 @@ def _write_conda_state(staging: Path) -> None:
     atomic_write(staging / "conda-meta" / "state", json.dumps(state) + "\n")
     # uv marks what it installs into as a cache, and backup tools skip caches.
     (staging / "CACHEDIR.TAG").unlink(missing_ok=True)
-
-
-def _mark_as_managed(staging: Path, name: str) -> None:
-    for library in staging.glob("lib/python3*"):
-        file = library / "EXTERNALLY-MANAGED"
-        file.unlink(missing_ok=True)  # it may be a hard link into the package cache
-        file.write_text(EXTERNALLY_MANAGED.format(name=name), encoding="utf-8")
 
 
 def _rewrite_scripts(staging: Path, path: Path, unchanged: Collection[str] = ()) -> None:

@@ -64,7 +64,7 @@ def run_together(name: str, ranks: Ranks, action: Callable[[], T]) -> T:
             failures[rank] = _Failure(*fields)
     for kind in KINDS:
         failed = [rank for rank, failure in failures.items() if failure.kind == kind]
-        # Of several ranks with damage, all raise the first one's; of other failures, each its own.
+        # If several ranks have damage, all raise the first one's. Other failures are raised by their own rank.
         if error is not None and ranks.rank in (failed[:1] if kind == DAMAGE else failed):
             raise error
         if failed:

@@ -95,6 +95,13 @@ def parse(text: str) -> DriverLog:
 
 def _gpu(gpu: ElementTree.Element) -> GpuHealth:
     link = "pci/pci_gpu_link_info"
+    # The active reasons, as in `hw_thermal_slowdown`.
+    reasons = []
+    # nvidia-smi renamed throttle reasons to event reasons in 2023.
+    for element in gpu.iter():
+        name = re.fullmatch(r"clocks_(?:event|throttle)_reason_(.+)", element.tag)
+        if name and (element.text or "").strip() == "Active":
+            reasons.append(name[1])
     return GpuHealth(
         address=gpu.get("id", ""),
         lost=_text(gpu, "product_name", "uuid") is None,
@@ -111,7 +118,7 @@ def _gpu(gpu: ElementTree.Element) -> GpuHealth:
         ),
         rows_pending=_flag(gpu, "remapped_rows/remapped_row_pending"),
         rows_failed=_flag(gpu, "remapped_rows/remapped_row_failure"),
-        throttled=_throttle_reasons(gpu),
+        throttled=reasons,
         temperature_c=_number(gpu, "temperature/gpu_temp"),
         clock_mhz=_number(gpu, "applications_clocks/graphics_clock"),
         default_clock_mhz=_number(gpu, "default_applications_clocks/graphics_clock"),
@@ -140,17 +147,6 @@ def _uncorrectable(gpu: ElementTree.Element) -> int | None:
     counts = [_number(volatile, name) for name in [*names, "double_bit/total"]]
     present = [int(count) for count in counts if count is not None]
     return sum(present) if present else None
-
-
-def _throttle_reasons(gpu: ElementTree.Element) -> list[str]:
-    """The active reasons, as in `hw_thermal_slowdown`."""
-    reasons = []
-    # nvidia-smi renamed throttle reasons to event reasons in 2023.
-    for element in gpu.iter():
-        name = re.fullmatch(r"clocks_(?:event|throttle)_reason_(.+)", element.tag)
-        if name and (element.text or "").strip() == "Active":
-            reasons.append(name[1])
-    return reasons
 
 
 def _text(element: ElementTree.Element, *paths: str) -> str | None:

@@ -76,7 +76,12 @@ def _read_line(line: str, rank: int, result: Transports) -> None:
     network = NETWORK.search(line)
     if network:
         result.network = network[1]
-    _read_channel_counts(line, result)
+    channels = COLL_CHANNELS.search(line)
+    if channels:
+        result.channels = int(channels[1])
+    nvls = NVLS_CHANNELS.search(line)
+    if nvls:
+        result.nvls_channels = int(nvls[2])
     support = NVLS_SUPPORT.search(line)
     if support:
         result.nvls_supported = support[1] is None
@@ -100,12 +105,3 @@ def _read_channel(match: re.Match[str], rank: int, result: Transports) -> None:
     if source != rank or direction == "receive":
         return
     result.peers[target] = f"{transport}{rest}".split("/GDRDMA")[0].strip()
-
-
-def _read_channel_counts(line: str, result: Transports) -> None:
-    channels = COLL_CHANNELS.search(line)
-    if channels:
-        result.channels = int(channels[1])
-    nvls = NVLS_CHANNELS.search(line)
-    if nvls:
-        result.nvls_channels = int(nvls[2])

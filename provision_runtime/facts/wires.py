@@ -123,22 +123,19 @@ def pcie_links(root: Path = Path("/")) -> list[PcieLink]:
     links = []
     for gpu in libraries.pci_gpus(root):
         folder = root / "sys/bus/pci/devices" / gpu["address"]
-        link = _pcie_link(folder)
+        card = _generation(folder / "max_link_speed")
+        card_lanes = _number(folder / "max_link_width")
+        lanes = _number(folder / "current_link_width")
+        if card is None or card_lanes is None or not lanes:
+            link = None
+        else:
+            # The folder is a link into the tree of devices: the slot's port is the folder above.
+            slot = _generation(folder.resolve().parent / "max_link_speed")
+            generation = card if slot is None else min(card, slot)
+            link = PcieLink(folder.name, generation, lanes, card, card_lanes)
         if link is not None:
             links.append(link)
     return links
-
-
-def _pcie_link(folder: Path) -> PcieLink | None:
-    card = _generation(folder / "max_link_speed")
-    card_lanes = _number(folder / "max_link_width")
-    lanes = _number(folder / "current_link_width")
-    if card is None or card_lanes is None or not lanes:
-        return None
-    # The folder is a link into the tree of devices: the slot's port is the folder above.
-    slot = _generation(folder.resolve().parent / "max_link_speed")
-    generation = card if slot is None else min(card, slot)
-    return PcieLink(folder.name, generation, lanes, card, card_lanes)
 
 
 def _generation(path: Path) -> int | None:

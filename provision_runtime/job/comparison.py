@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Dict, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Dict, TypedDict
 
 from .. import __version__
 from ..facts import environment, libraries
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 NOT_SET, UNKNOWN = "not set", "unknown"
 # More names than this in one line are hard to read.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     FactReader = Callable[[Path], object]
 
-# Of libfabric, aws-ofi-nccl, SHARP and UCX: they change what NCCL's plug-ins do.
+# Settings of libfabric, aws-ofi-nccl, SHARP and UCX change what NCCL's plug-ins do.
 TRANSPORT_PREFIXES = ("FI_", "OFI_NCCL_", "SHARP_COLL_", "UCX_")
 KERNEL_MODULES = ("mlx5_core", "efa", "irdma", "nvidia_peermem", "gdrdrv")
 # As `ulimit` counts them: files and processes as they are, memory in KiB.

@@ -45,7 +45,7 @@ FOREIGN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
 POLL_S = 0.2
 # After the deadline: how long the ranks may take to write their last states.
 ENDING_S = 10.0
-# Of each rank's log: its end is what explains a failure.
+# The end of each rank's log explains a failure.
 LOG_BYTES = 20_000
 
 
@@ -132,16 +132,6 @@ class _Ranks:
                 reason = f"the ranks were still running after {timeout_s:g} s"
             elif is_caller_gone():
                 reason = "the connection to the caller is gone"
-        self._end()
-        return reason
-
-    def statuses(self) -> dict[str, int]:
-        return {str(rank): child.wait() for rank, child in self._children.items()}
-
-    def _living(self) -> list[subprocess.Popen[bytes]]:
-        return [child for child in self._children.values() if child.poll() is None]
-
-    def _end(self) -> None:
         for child in self._living():
             child.terminate()
         ends_at = time.monotonic() + ENDING_S
@@ -152,6 +142,13 @@ class _Ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+        return reason
+
+    def statuses(self) -> dict[str, int]:
+        return {str(rank): child.wait() for rank, child in self._children.items()}
+
+    def _living(self) -> list[subprocess.Popen[bytes]]:
+        return [child for child in self._children.values() if child.poll() is None]
 
 
 def _environment(assignment: Assignment) -> dict[str, str]:

@@ -16,15 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 from . import trust
 from .errors import NodeError
 from .store_files import read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SUFFIXES = {"squashfs": ".sqsh", "tar": ".tar.zst"}
 FOLDERS = ("images", "staging", "envs")

@@ -89,7 +89,17 @@ def fetch(
         problem = "no more bytes"
         for _ in range(TRIES):
             try:
-                _fetch_rest(store, offset, packed, peer, token)
+                # Fetch until all is there or the connection ends.
+                connection = _connect(peer, offset, packed, token)
+                try:
+                    # An HTTP/1.0 response takes the socket over from its connection.
+                    with connection.getresponse() as response:
+                        if response.status != 206:
+                            message = f"{peer.node} responded {response.status} {response.reason}"
+                            raise NodeError("peer-failed", message)
+                        _append(store, packed, offset, response)
+                finally:
+                    connection.close()
             except (http.client.HTTPException, socket.timeout, ConnectionError) as error:
                 problem = str(error)
             offset = stores.received_bytes(store, packed)
@@ -102,20 +112,6 @@ def fetch(
             )
         _commit(store, packed, run)
     return {"received": packed.size - start, "source": peer.node}
-
-
-def _fetch_rest(store: Store, offset: int, pack: StoredPack, server: _Peer, token: str) -> None:
-    """Fetch until all is there or the connection ends."""
-    connection = _connect(server, offset, pack, token)
-    try:
-        # An HTTP/1.0 response takes the socket over from its connection.
-        with connection.getresponse() as response:
-            if response.status != 206:
-                message = f"{server.node} responded {response.status} {response.reason}"
-                raise NodeError("peer-failed", message)
-            _append(store, pack, offset, response)
-    finally:
-        connection.close()
 
 
 def _connect(

@@ -86,7 +86,7 @@ def compare(latest_by_rank: Mapping[int, Sequence[Call]]) -> Finding | None:
         ranks_by_operation: dict[str, list[int]] = {}
         for rank, by_number in calls.items():
             ranks_by_operation.setdefault(by_number[number].operation, []).append(rank)
-        # Of several that are equally common, the first.
+        # If several are equally common, the first.
         most = max(ranks_by_operation.values(), key=len)
         differing = [rank for rank in calls if rank not in most]
         if differing:

@@ -7,11 +7,9 @@ more of PCIe; so less than half means that the traffic takes another path. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypedDict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 MIB = 1 << 20
 # The least share of the wire's rate that passes. Protocol takes 20 % of NVLink (NVIDIA/nccl#1054);

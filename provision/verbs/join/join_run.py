@@ -12,7 +12,7 @@ from provision.adapters import conda
 from provision.core import settings
 from provision.core.errors import ProvisionError
 from provision.core.mirrors import merge_settings, parse_mirror
-from provision.core.paths import Folders, default_folders
+from provision.core.paths import default_folders
 from provision.core.system_errors import from_system
 from provision.core.types import Progress
 from provision.environment import kernel as kernels
@@ -55,23 +55,20 @@ class JoinRun:
                 settings.mirror_settings([], os.environ),
                 [parse_mirror(text, self.lab.folder) for text in self.lab.mirrors],
             )
+            folders = default_folders(self.lab.envs)
+            data, cache = self.named_folder("data"), self.named_folder("cache")
             self._context = Context(
-                folders=self._folders(),
+                folders=dataclasses.replace(
+                    folders,
+                    data=data[0] if data else folders.data,
+                    cache=cache[0] if cache else folders.cache,
+                    templates=self.lab.folder / "templates",
+                ),
                 progress=self.progress,
                 solver=conda.Solver(mirrors_of(options)),
                 wait=self.wait,
             )
         return self._context
-
-    def _folders(self) -> Folders:
-        folders = default_folders(self.lab.envs)
-        data, cache = self.named_folder("data"), self.named_folder("cache")
-        return dataclasses.replace(
-            folders,
-            data=data[0] if data else folders.data,
-            cache=cache[0] if cache else folders.cache,
-            templates=self.lab.folder / "templates",
-        )
 
     def named_folder(self, key: str) -> tuple[Path, str] | None:
         """A folder that the lab or the member names, and who: the member's own settings and

@@ -205,24 +205,24 @@ def _measure(context: RankContext) -> Rates:
         rates[f"{MATMUL}_{dtype}"] = _matmul_tflop_s(context, SIDE[kind], dtype, windows)
     rates[COPY] = _copy_gb_s(context, COPIED_BYTES[kind], windows)
     if context.on_gpu:
-        rates.update(_host_copies_gb_s(context, windows))
+        # Between pinned memory of the host and the GPU, in each direction.
+        import torch
+
+        on_host = torch.zeros(HOST_COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
+        on_gpu = torch.empty_like(on_host, device=context.device)
+        size_gb = HOST_COPIED_BYTES / 1e9
+        to_gpu = _calls_per_second(
+            context, lambda: on_gpu.copy_(on_host, non_blocking=True), windows
+        )
+        to_host = _calls_per_second(
+            context, lambda: on_host.copy_(on_gpu, non_blocking=True), windows
+        )
+        rates.update({"host_to_device": to_gpu * size_gb, "device_to_host": to_host * size_gb})
     return rates
 
 
 def _types(context: RankContext) -> tuple[str, ...]:
     return ("float32", "bfloat16") if context.on_gpu else ("float32",)
-
-
-def _host_copies_gb_s(context: RankContext, windows: int) -> Rates:
-    """Between pinned memory of the host and the GPU, in each direction."""
-    import torch
-
-    on_host = torch.zeros(HOST_COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
-    on_gpu = torch.empty_like(on_host, device=context.device)
-    size_gb = HOST_COPIED_BYTES / 1e9
-    to_gpu = _calls_per_second(context, lambda: on_gpu.copy_(on_host, non_blocking=True), windows)
-    to_host = _calls_per_second(context, lambda: on_host.copy_(on_gpu, non_blocking=True), windows)
-    return {"host_to_device": to_gpu * size_gb, "device_to_host": to_host * size_gb}
 
 
 def _matmul_tflop_s(context: RankContext, side: int, dtype: str, windows: int) -> float:

@@ -56,7 +56,13 @@ def run(context: RankContext) -> Outcome:
     supported, unsupported = _supported(context, sweep, scope)
     rows, measured_here = sweep.measure(plan.rows(scope, supported))
     measured: list[list[Measured]] = context.exchange("collectives measured", measured_here)
-    pair_rates = _pair_rates(context)
+    # GB/s of every pair of ranks; empty with too few or too many ranks. On processors it only
+    # rehearses, which the quick profile leaves out.
+    is_worthwhile = pairs.FEWEST_RANKS <= context.env.world_size <= pairs.MOST_RANKS
+    if not is_worthwhile or (context.options.quick and not context.on_gpu):
+        pair_rates = {}
+    else:
+        pair_rates = pairs.table(context.exchange("pairs", pairs.measure(context)))
     logs = context.exchange("transports", _transports(context))
     if context.env.rank != 0:
         return Outcome()
@@ -125,15 +131,6 @@ def _nccl_version(context: RankContext) -> str | None:
     if context.backend != bandwidth.NCCL:
         return None
     return expectation.nccl_version(context.facts["torch"])
-
-
-def _pair_rates(context: RankContext) -> dict[tuple[int, int], float]:
-    """GB/s of every pair of ranks; empty with too few or too many ranks. On processors it only
-    rehearses, which the quick profile leaves out."""
-    is_worthwhile = pairs.FEWEST_RANKS <= context.env.world_size <= pairs.MOST_RANKS
-    if not is_worthwhile or (context.options.quick and not context.on_gpu):
-        return {}
-    return pairs.table(context.exchange("pairs", pairs.measure(context)))
 
 
 def _transports(context: RankContext) -> dict[str, object] | None:
