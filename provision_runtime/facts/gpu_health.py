@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import List, Optional
 from xml.etree import ElementTree
 
 QUERY = ("-q", "-x")
@@ -39,28 +40,28 @@ class GpuHealth:
 
     address: str
     lost: bool
-    persistence: bool | None
-    display: bool | None
-    mig: bool | None
+    persistence: Optional[bool]
+    display: Optional[bool]
+    mig: Optional[bool]
     mig_instances: int
-    ecc: bool | None
-    ecc_pending: bool | None
-    uncorrectable: int | None
-    sram_threshold_exceeded: bool | None
-    pages_pending: bool | None
-    rows_pending: bool | None
-    rows_failed: bool | None
-    throttled: list[str]
-    temperature_c: float | None
-    clock_mhz: float | None
-    default_clock_mhz: float | None
-    power_limit_w: float | None
-    default_power_limit_w: float | None
-    pcie_lanes: float | None
-    max_pcie_lanes: float | None
-    max_pcie_gen: float | None
-    device_pcie_gen: float | None
-    host_pcie_gen: float | None
+    ecc: Optional[bool]
+    ecc_pending: Optional[bool]
+    uncorrectable: Optional[int]
+    sram_threshold_exceeded: Optional[bool]
+    pages_pending: Optional[bool]
+    rows_pending: Optional[bool]
+    rows_failed: Optional[bool]
+    throttled: List[str]
+    temperature_c: Optional[float]
+    clock_mhz: Optional[float]
+    default_clock_mhz: Optional[float]
+    power_limit_w: Optional[float]
+    default_power_limit_w: Optional[float]
+    pcie_lanes: Optional[float]
+    max_pcie_lanes: Optional[float]
+    max_pcie_gen: Optional[float]
+    device_pcie_gen: Optional[float]
+    host_pcie_gen: Optional[float]
     fabric: str | None
     fabric_status: str | None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Dict, List, Optional
 
 P2P, SHM, NET = "P2P", "SHM", "NET"
 SOCKET = "Socket"
@@ -40,15 +40,15 @@ class Transports:
     """The log of one rank. `peers`: the transport to each rank that it sends to, and `gdrdma`
     whether the network moves data to and from the GPU directly."""
 
-    version: str | None = None
-    network: str | None = None
-    channels: int | None = None
-    nvls_supported: bool | None = None
-    nvls_channels: int | None = None
-    gdrdma: bool | None = None
-    peers: dict[int, str] = field(default_factory=dict)
-    plugins: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    version: Optional[str] = None
+    network: Optional[str] = None
+    channels: Optional[int] = None
+    nvls_supported: Optional[bool] = None
+    nvls_channels: Optional[int] = None
+    gdrdma: Optional[bool] = None
+    peers: Dict[int, str] = field(default_factory=dict)
+    plugins: List[str] = field(default_factory=list)
+    warnings: List[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         # JSON has no numbers as keys.

@@ -12,13 +12,13 @@ import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..fs.files import read_text
 from . import gpu_health, libraries
 
 if TYPE_CHECKING:
-    from .model import LinkFacts, WireFacts
+    from .model import LinkFacts, PcieFacts, PortFacts, WireFacts
 
 SMI_TIMEOUT_S = 10.0
 # A cell of `nvidia-smi topo -m` (NVIDIA/nccl#1617): a bonded set of NVLinks.
@@ -63,10 +63,11 @@ class NetworkPort:
 
 def collect(root: Path = Path("/")) -> WireFacts:
     """All wires of this host, as JSON. Takes up to SMI_TIMEOUT_S twice if nvidia-smi hangs."""
+    pcie = [{**asdict(link), "gb_s": round(link.gb_s, 3)} for link in pcie_links(root)]
     return {
         "nvlink": nvlink(smi(*gpu_health.NVLINK_STATUS), smi("topo", "-m")),
-        "pcie": [{**asdict(link), "gb_s": round(link.gb_s, 3)} for link in pcie_links(root)],
-        "ports": [asdict(port) for port in network_ports(root)],
+        "pcie": cast("list[PcieFacts]", pcie),
+        "ports": cast("list[PortFacts]", [asdict(port) for port in network_ports(root)]),
         "interfaces": interface_rates(root),
     }
 
@@ -127,14 +128,11 @@ def pcie_links(root: Path = Path("/")) -> list[PcieLink]:
         card_lanes = _number(folder / "max_link_width")
         lanes = _number(folder / "current_link_width")
         if card is None or card_lanes is None or not lanes:
-            link = None
-        else:
-            # The folder is a link into the tree of devices: the slot's port is the folder above.
-            slot = _generation(folder.resolve().parent / "max_link_speed")
-            generation = card if slot is None else min(card, slot)
-            link = PcieLink(folder.name, generation, lanes, card, card_lanes)
-        if link is not None:
-            links.append(link)
+            continue
+        # The folder is a link into the tree of devices: the slot's port is the folder above.
+        slot = _generation(folder.resolve().parent / "max_link_speed")
+        generation = card if slot is None else min(card, slot)
+        links.append(PcieLink(folder.name, generation, lanes, card, card_lanes))
     return links
 
 

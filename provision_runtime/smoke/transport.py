@@ -15,9 +15,9 @@ from .outcome import Finding
 from .wire_limit import WITHOUT_PEER_ACCESS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from .wire_limit import Wires
+    from ..facts.model import WireFacts
 
 INFINIBAND = "InfiniBand"
 EFA = "efa"
@@ -38,15 +38,8 @@ class RankTransports:
     device: str
     major: int
     log: Transports
-    wires: Wires
+    wires: WireFacts
     may_use_nvls: bool = False
-
-
-def read_log(document: Mapping[str, object]) -> Transports:
-    """What another rank read from its log."""
-    log = Transports(**document)  # type: ignore[arg-type]
-    log.peers = {int(rank): transport for rank, transport in log.peers.items()}
-    return log
 
 
 def findings(ranks: Sequence[RankTransports]) -> list[Finding]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING, Any, Dict, List
 
 from ...checks import gpus as gpu_checks
 from ...facts import gpu_health, libraries, wires
+from ...report.codec import decode
 from ...report.text import format_count
 from .. import device_rates, measurement
 from ..outcome import Finding, Outcome
@@ -70,7 +71,7 @@ def run(context: RankContext) -> Outcome:
             message = f"{format_count(count, 'element')} wrong in matrix products"
             findings.append(Finding("wrong-product", message, (rank,)))
     for gpus in busy_gpus:
-        findings += gpu_checks.gpu_findings([gpu_health.GpuHealth(**gpu) for gpu in gpus or []])
+        findings += gpu_checks.gpu_findings(decode(List[gpu_health.GpuHealth], gpus or [], "GPUs"))
     data = {
         "units": {operation: _unit(operation) for operation in medians},
         "ranks": [{"rank": rank, **_rounded(rate)} for rank, rate in enumerate(rates)],

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, cast
 from ....checks import expectation
 from ....comm.addresses import interface_with
 from ....facts import libraries, nccl_log, wires
+from ....report.codec import decode
 from ... import bandwidth, baseline, measurement, network, transport
 from ...outcome import Finding, Outcome
-from ...wire_limit import HostWires, WireLimit, Wires, wire_limit
+from ...wire_limit import HostWires, WireLimit, wire_limit
 from . import pairs, plan, results
 from .measure import Sweep
 from .operations import Participants
@@ -27,6 +28,7 @@ from .operations import Participants
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ....facts.model import WireFacts
     from ...context import RankContext
     from .measure import Measured
 
@@ -44,7 +46,7 @@ class RankInfo(measurement.RankCores, total=False):
     address: str
     major: int
     may_use_nvls: bool
-    wires: Wires
+    wires: WireFacts
     interface: str
 
 
@@ -121,7 +123,7 @@ def _rank_info(context: RankContext) -> RankInfo:
     info["major"] = properties.major
     info["may_use_nvls"] = bandwidth.may_use_nvls(os.environ, _nccl_version(context))
     if context.env.local_rank == 0 and context.backend == bandwidth.NCCL:
-        info["wires"] = cast("Wires", wires.collect())
+        info["wires"] = wires.collect()
         info["interface"] = _interface(context)
     return info
 
@@ -158,7 +160,7 @@ def _rank_transports(
                 uuid=info["uuid"] or "",
                 device=info["device"],
                 major=info["major"],
-                log=transport.read_log(log),
+                log=decode(nccl_log.Transports, log, "the log of NCCL"),
                 wires=wires_by_host[info["host"]],
                 may_use_nvls=info["may_use_nvls"],
             )
