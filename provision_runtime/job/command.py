@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from .comparison import visible_gpus
+from ..facts import libraries
 from .node import KEY_VARIABLE, JobOptions
 
 # Where engines say which node of the job this is: Slurm, an Indexed Job of Kubernetes.
@@ -138,7 +138,7 @@ def _positive(text: str) -> int:
 
 def _ranks(text: str) -> int:
     if text == "gpus":
-        return max(1, visible_gpus(os.environ))
+        return max(1, libraries.visible_gpus(os.environ))
     return _positive(text)
 
 

@@ -141,15 +141,7 @@ def _driver(root: Path) -> str | None:
     return libraries.parse_driver((root / "proc/driver/nvidia/version").read_text(errors="replace"))
 
 
-def _gpus(root: Path) -> str | None:
-    return _gpu_property(root, "Model")
-
-
-def _vbios(root: Path) -> str | None:
-    return _gpu_property(root, "Video BIOS")
-
-
-def _gpu_property(root: Path, name: str) -> str | None:
+def _gpu_property(name: str, root: Path) -> str | None:
     """What the driver lists for each GPU under this name; it needs no nvidia-smi, which takes
     seconds a GPU where the driver is not loaded persistently."""
     values = []
@@ -273,8 +265,8 @@ def _match(pattern: str, path: Path) -> str | None:
 # By fact: what reads it below the folder above /proc and /sys, or in the environment's folder.
 HOST_FACTS: Mapping[str, FactReader] = {
     "driver": _driver,
-    "gpus": _gpus,
-    "vbios": _vbios,
+    "gpus": partial(_gpu_property, "Model"),
+    "vbios": partial(_gpu_property, "Video BIOS"),
     "iommu": _iommu,
     "adapters": _adapters,
     "ports": _ports,

@@ -72,7 +72,7 @@ def prepare(environments: list[str], rules: Mapping[str, str]) -> Prepared:
         "host": socket.gethostname(),
         "address": _address(),
         "port": addresses.free_port(),
-        "gpus": _visible_gpus(),
+        "gpus": min(libraries.visible_gpus(os.environ), libraries.usable_gpus()),
     }
 
 
@@ -225,13 +225,3 @@ def _interface_to(address: str) -> str | None:
         except OSError:
             return None
         return addresses.interface_with(str(probe.getsockname()[0]))
-
-
-def _visible_gpus() -> int:
-    """The GPUs that programs may use here: all, or those that the scheduler gave to the step."""
-    nodes = [node for node in libraries.device_nodes() if os.access(node, os.R_OK | os.W_OK)]
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is None:
-        return len(nodes)
-    entries = [entry for entry in listed.split(",") if entry not in ("", "-1", "NoDevFiles")]
-    return min(len(entries), len(nodes))

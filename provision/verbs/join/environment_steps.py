@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from provision import image as images
@@ -52,11 +52,7 @@ def environments(run: JoinRun) -> Iterator[Note]:
         yield settled("lab.yml names no environments")
     for environment in run.lab.environments:
         install = _image if environment.source == "image" else _prefix
-        yield from guarded(_bound(install, run, environment), environment.name)
-
-
-def _bound(step: Callable[..., Iterator[Note]], *arguments: object) -> Callable[[], Iterator[Note]]:
-    return lambda: step(*arguments)
+        yield from guarded(install(run, environment), environment.name)
 
 
 def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
@@ -218,7 +214,7 @@ def installed_prefix(run: JoinRun, environment: LabEnvironment) -> Prefix | None
 
 def register_kernels(run: JoinRun) -> Iterator[Note]:
     for environment in run.lab.environments:
-        yield from guarded(_bound(_kernel, run, environment), environment.name)
+        yield from guarded(_kernel(run, environment), environment.name)
 
 
 def _kernel(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
@@ -259,9 +255,9 @@ def first_job(run: JoinRun) -> Iterator[Note]:
         yield pending(f"waits for the environment {environment.name}")
         return
     if run.lab.policy.test_here:
-        yield from guarded(_bound(_test_here, run, environment, prefix), "here")
+        yield from guarded(_test_here(run, environment, prefix), "here")
     for cluster in run.lab.clusters:
-        yield from guarded(_bound(_test_on, run, environment, prefix, cluster), cluster.name)
+        yield from guarded(_test_on(run, environment, prefix, cluster), cluster.name)
 
 
 def _tested_environment(run: JoinRun) -> tuple[LabEnvironment | None, Prefix | None]:

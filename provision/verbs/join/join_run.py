@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,11 +117,11 @@ def notes_of(problem: ProvisionError | OSError, subject: str = "") -> Note:
     return unsettled(message.rstrip("."), advice=error.advice)
 
 
-def guarded(work: Callable[[], Iterator[Note]], subject: str = "") -> list[Note]:
+def guarded(work: Iterator[Note], subject: str = "") -> list[Note]:
     """The notes of a piece of work, up to the error that ends it, which becomes one."""
     notes = []
     try:
-        for note in work():
+        for note in work:
             notes.append(note)
     except (ProvisionError, OSError) as error:
         notes.append(notes_of(error, subject))
