@@ -269,10 +269,11 @@ def _is_source(tree: Path, file: str) -> bool:
 
 def _compiled(tree: Path) -> list[str]:
     """The files of byte code below a tree's lib, by their paths from the tree, sorted."""
-    files = []
-    for file in _files(tree, "lib"):
-        if file.endswith(".pyc") and posixpath.dirname(file).endswith(f"/{FOLDER}"):
-            files.append(file)
+    files = [
+        file
+        for file in _files(tree, "lib")
+        if file.endswith(".pyc") and posixpath.dirname(file).endswith(f"/{FOLDER}")
+    ]
     return sorted(files)
 
 

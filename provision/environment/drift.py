@@ -84,12 +84,13 @@ def _digest_drift(
 
 def find_package_drift(prefix: Prefix, lock: Lock) -> list[Drift]:
     """Locked packages that are missing or have another version, and packages that no lock names."""
-    locked_conda = {}
-    for package in lock.by("conda"):
-        locked_conda[package.name] = f"{package.version} {package.build}"
-    installed_conda = {}
-    for record in conda_records(prefix.path).values():
-        installed_conda[record["name"]] = f"{record.get('version')} {record.get('build')}"
+    locked_conda = {
+        package.name: f"{package.version} {package.build}" for package in lock.by("conda")
+    }
+    installed_conda = {
+        record["name"]: f"{record.get('version')} {record.get('build')}"
+        for record in conda_records(prefix.path).values()
+    }
     locked_wheels: dict[str, str] = {}
     editables = set()
     for package in lock.by("pip"):

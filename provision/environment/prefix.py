@@ -183,9 +183,10 @@ def create(
                 "conda packages": folders.packages,
                 "uv's cache": uv.cache_folder(),
             }
-            texts = []
-            for content, written in folders_written.items():
-                texts.append(f"{free_space(nearest_existing(written))} for {content} in {written}")
+            texts = [
+                f"{free_space(nearest_existing(written))} for {content} in {written}"
+                for content, written in folders_written.items()
+            ]
             failure.advice += f" Free now: {'; '.join(texts)}."
         raise failure from error
     finally:

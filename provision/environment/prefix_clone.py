@@ -79,10 +79,11 @@ def install_changes(
             warn=progress.warn,
         )
     bytecode.link_unchanged(prefix.path, staging, folders)
-    staying = {}
-    for folder, fingerprint in prefix.wheels.items():
-        if canonicalize_name(folder.split("-")[0]) not in leaving:
-            staying[folder] = fingerprint
+    staying = {
+        folder: fingerprint
+        for folder, fingerprint in prefix.wheels.items()
+        if canonicalize_name(folder.split("-")[0]) not in leaving
+    }
     return staying
 
 

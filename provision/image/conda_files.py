@@ -78,10 +78,9 @@ def conda_entries(
             records.sha256.setdefault(file, set()).add(row["sha256"])
             if row.get("prefix_placeholder"):
                 records.rewritten.add(file)
-    listed = {}
-    for source, files in (byte_code or {}).items():
-        if records.hashes(source):
-            listed[source] = files
+    listed = {
+        source: files for source, files in (byte_code or {}).items() if records.hashes(source)
+    }
     for path in _walk(staging):
         relative = path.relative_to(staging).as_posix()
         if relative == _HISTORY or relative.startswith(_CLOBBERS):

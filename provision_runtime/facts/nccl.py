@@ -251,10 +251,7 @@ def names_in(library: str) -> frozenset[str]:
 def mistyped(names: Iterable[str], library: str) -> dict[str, str]:
     """The variables of NCCL that neither we nor this library know and that are nearly like one that
     the library knows; with that one. Others may belong to a plug-in."""
-    unknown = []
-    for name in names:
-        if name.startswith("NCCL_") and name not in MEANINGS:
-            unknown.append(name)
+    unknown = [name for name in names if name.startswith("NCCL_") and name not in MEANINGS]
     if not unknown:
         return {}
     valid = names_in(library)

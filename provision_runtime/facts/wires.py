@@ -81,10 +81,9 @@ def nvlink(links_text: str, topology_text: str) -> dict[str, LinkFacts]:
     peers = parse_topology(topology_text)
     result: dict[str, LinkFacts] = {}
     for index, gpu in gpus.items():
-        links_to = {}
-        for peer, count in peers.get(index, {}).items():
-            if peer in gpus:
-                links_to[gpus[peer].uuid] = count
+        links_to = {
+            gpus[peer].uuid: count for peer, count in peers.get(index, {}).items() if peer in gpus
+        }
         rates = [rate for rate in gpu.rates_gb_s.values() if rate is not None]
         result[gpu.uuid] = {"links_gb_s": rates, "links_to": links_to}
     return result

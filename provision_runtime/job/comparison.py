@@ -94,10 +94,11 @@ def _describe(values: Mapping[str, str]) -> str:
         nodes_by_value.setdefault(value, []).append(node)
     [(common, count)] = Counter(values.values()).most_common(1)
     has_majority = 2 * count > len(values)
-    parts = []
-    for value, nodes in nodes_by_value.items():
-        if not (has_majority and value == common):
-            parts.append(f"{value} on {name_nodes(nodes)}")
+    parts = [
+        f"{value} on {name_nodes(nodes)}"
+        for value, nodes in nodes_by_value.items()
+        if not (has_majority and value == common)
+    ]
     if has_majority:
         parts.append(f"{common} on the other {count}")
     return ", ".join(parts)

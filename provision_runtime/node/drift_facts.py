@@ -102,9 +102,10 @@ def distributions(path: str, name: str, prefix: str = "", deep: bool = False) ->
     environment's key."""
     folder = _environment_folder(path, name, prefix)
     digests = prefix_digests(str(folder), deep)
-    rows = {}
-    for distribution, entry in digests["distributions"].items():
-        rows[distribution] = [entry["version"], entry["digest"]]
+    rows = {
+        distribution: [entry["version"], entry["digest"]]
+        for distribution, entry in digests["distributions"].items()
+    }
     return {"files": digests["root"], "environment": _key(folder), "distributions": rows}
 
 
@@ -144,9 +145,10 @@ def _driver(root: Path) -> str | None:
 def _gpu_property(name: str, root: Path) -> str | None:
     """What the driver lists for each GPU under this name; it needs no nvidia-smi, which takes
     seconds a GPU where the driver is not loaded persistently."""
-    values = []
-    for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
-        values.append(_match(rf"^{name}:\s*(.+?)\s*$", file) or "unnamed")
+    values = [
+        _match(rf"^{name}:\s*(.+?)\s*$", file) or "unnamed"
+        for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
+    ]
     return _counted(values)
 
 
@@ -216,9 +218,9 @@ def _governor(root: Path) -> str | None:
 
 def limit_facts() -> dict[str, str | int | None]:
     """Those of this session. A job of Slurm has the submitter's limits, or PropagateResourceLimits."""
-    facts: dict[str, str | int | None] = {}
-    for name, kind in COUNT_LIMITS.items():
-        facts[name] = _limit(kind, 1)
+    facts: dict[str, str | int | None] = {
+        name: _limit(kind, 1) for name, kind in COUNT_LIMITS.items()
+    }
     for name, kind in MEMORY_LIMITS.items():
         facts[name] = _limit(kind, 1024)
     shared_memory = limits.shared_memory()
@@ -242,9 +244,10 @@ def nccl_settings(root: Path, environment: Mapping[str, str]) -> dict[str, str]:
             texts.append((str(path), (root / str(path).lstrip("/")).read_text(errors="replace")))
         except OSError:
             continue
-    settings = {}
-    for setting in nccl.effective(environment, texts):
-        settings[setting["name"]] = f"{setting['value']} ({setting['source']})"
+    settings = {
+        setting["name"]: f"{setting['value']} ({setting['source']})"
+        for setting in nccl.effective(environment, texts)
+    }
     for name, value in environment.items():
         if name.startswith(TRANSPORT_PREFIXES):
             settings[name] = f"{value} ({nccl.ENVIRONMENT})"

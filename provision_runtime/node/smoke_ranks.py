@@ -154,10 +154,11 @@ class _Ranks:
 def _environment(assignment: Assignment) -> dict[str, str]:
     """This program's variables, without those of its own step, and with those of the ranks."""
     removed = (*RANK_VARIABLES, *FOREIGN_VARIABLES)
-    environment = {}
-    for name, value in os.environ.items():
-        if name not in removed and not name.startswith(STEP_VARIABLES):
-            environment[name] = value
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in removed and not name.startswith(STEP_VARIABLES)
+    }
     environment.update(
         WORLD_SIZE=str(assignment["world_size"]),
         LOCAL_WORLD_SIZE=str(assignment["ranks"]),

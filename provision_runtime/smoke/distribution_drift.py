@@ -47,9 +47,10 @@ def collect(env: RankEnv, prefix: str = sys.prefix) -> Installed | None:
         digests = prefix_digests(prefix, deep=False, with_files=with_files)
     except OSError:
         return None
-    distributions: Distributions = {}
-    for name, entry in digests["distributions"].items():
-        distributions[name] = [entry["version"], entry["digest"][:DIGEST_DIGITS]]
+    distributions: Distributions = {
+        name: [entry["version"], entry["digest"][:DIGEST_DIGITS]]
+        for name, entry in digests["distributions"].items()
+    }
     return {"with_files": with_files, "distributions": distributions}
 
 
@@ -57,10 +58,11 @@ def differences(installed_by_rank: Mapping[int, Installed | None]) -> list[Findi
     """Findings from comparing what ranks hold."""
     findings = []
     for with_files in (True, False):
-        comparable: dict[int, Distributions] = {}
-        for rank, installed in installed_by_rank.items():
-            if installed and installed["with_files"] == with_files:
-                comparable[rank] = installed["distributions"]
+        comparable = {
+            rank: installed["distributions"]
+            for rank, installed in installed_by_rank.items()
+            if installed and installed["with_files"] == with_files
+        }
         findings += _compare(comparable)
     return findings
 

@@ -56,10 +56,11 @@ def inject(context: RankContext, phase: str) -> None:
     die: like a rank that ran out of memory; stop: like under a debugger; raise: like torch;
     hang: like on a dead disk.
     """
-    kinds = []
-    for kind in ("die", "stop", "raise", "hang"):
-        if context.options.fault(kind, context.env.rank, phase):
-            kinds.append(kind)
+    kinds = [
+        kind
+        for kind in ("die", "stop", "raise", "hang")
+        if context.options.fault(kind, context.env.rank, phase)
+    ]
     if not kinds:
         return
     # Rank 0's process hosts the store: ending it too early would keep the other ranks in the

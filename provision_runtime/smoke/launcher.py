@@ -110,10 +110,7 @@ def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
             phases=reporter.with_pending([], options.planned),
         )
     )
-    failures = {}
-    for rank, code in launched.codes.items():
-        if code != 0:
-            failures[rank] = describe_exit(code)
+    failures = {rank: describe_exit(code) for rank, code in launched.codes.items() if code != 0}
     pending = reporter.first_pending(report)
     succeeded = model.succeeded(report.verdict)
     if pending is None and not failures:

@@ -21,10 +21,11 @@ def drift_lines(record: DriftRecord, *, verbose: bool, width: int | None = None)
     for line in _lines(record):
         lines += wrap_line(line, width)
     if verbose:
-        rows = []
-        for fact in record["facts"]:
-            if fact["reference"] is not None and fact["count"]:
-                rows.append((fact["title"], str(fact["count"]), fact["reference"]))
+        rows = [
+            (fact["title"], str(fact["count"]), fact["reference"])
+            for fact in record["facts"]
+            if fact["reference"] is not None and fact["count"]
+        ]
         lines += ["", *table(rows, ("fact", "nodes", "value"), width=width).splitlines()]
     if record["notes"]:
         lines.append("")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.inventory import NodeSelection
 from provision.cluster.remote import NodeReply, merge_same_nodes, run_action
 from provision.verbs.drift.comparison import (
     CLOCK,
@@ -189,10 +189,11 @@ def _second_round(
     by_name = {node.name: node for node in selection.nodes}
     details: dict[str, Distributions] = {}
     for attempt in range(ATTEMPTS):
-        representatives: dict[str, Node] = {}
-        for digest, members in groups.items():
-            if digest not in details and attempt < len(members):
-                representatives[digest] = by_name[members[attempt]]
+        representatives = {
+            digest: by_name[members[attempt]]
+            for digest, members in groups.items()
+            if digest not in details and attempt < len(members)
+        }
         if not representatives:
             break
         replies = run_action(

@@ -78,10 +78,11 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         yield from _use_shipped(run, name, shipped)
         return
     # Packages that the lock takes from a disk, and that are not on this one.
-    missing = []
-    for package in lock.packages:
-        if package.url.startswith("file:") and not path_from_url(package.url).exists():
-            missing.append(package.filename)
+    missing = [
+        package.filename
+        for package in lock.packages
+        if package.url.startswith("file:") and not path_from_url(package.url).exists()
+    ]
     if missing:
         yield unsettled(
             f"{name}: its lock is not portable: it holds {missing[0]}"

@@ -201,9 +201,10 @@ def _kind(context: RankContext) -> str:
 def _measure(context: RankContext) -> Rates:
     """TFLOP/s and GB/s, the best of several windows; on CPUs per second of processor time."""
     kind, windows = _kind(context), WINDOWS[context.options.profile]
-    rates = {}
-    for dtype in _types(context):
-        rates[f"{MATMUL}_{dtype}"] = _matmul_tflop_s(context, SIDE[kind], dtype, windows)
+    rates = {
+        f"{MATMUL}_{dtype}": _matmul_tflop_s(context, SIDE[kind], dtype, windows)
+        for dtype in _types(context)
+    }
     rates[COPY] = _copy_gb_s(context, COPIED_BYTES[kind], windows)
     if context.on_gpu:
         # Between pinned memory of the host and the GPU, in each direction.

@@ -208,10 +208,11 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
 
 
 def _torn_reads(target: str, observations: Observations) -> Iterator[Finding]:
-    torn = {}
-    for rank, observation in enumerate(observations):
-        if observation.reads and observation.reads["torn"]:
-            torn[rank] = observation.reads["torn"]
+    torn = {
+        rank: observation.reads["torn"]
+        for rank, observation in enumerate(observations)
+        if observation.reads and observation.reads["torn"]
+    }
     if torn:
         problem = next(iter(torn.values()))
         message = f"a file in {target} was replaced by a rename, and a reader saw {problem}"

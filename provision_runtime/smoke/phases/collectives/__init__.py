@@ -220,10 +220,11 @@ def _supported(
         else:
             offered.append((collective, dtype))
     # The first, all_reduce of float32, must work; the others are tried.
-    unsupported_here = []
-    for collective, dtype in offered[1:]:
-        if sweep.is_unsupported(plan.smallest(scope, collective, dtype)):
-            unsupported_here.append(f"{collective} {dtype}")
+    unsupported_here = [
+        f"{collective} {dtype}"
+        for collective, dtype in offered[1:]
+        if sweep.is_unsupported(plan.smallest(scope, collective, dtype))
+    ]
     reason = f"not offered by {context.backend} of torch {torch.__version__}"
     for names in context.exchange("collectives offered", unsupported_here):
         unsupported.update(dict.fromkeys(names, reason))

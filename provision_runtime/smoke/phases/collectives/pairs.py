@@ -42,10 +42,11 @@ def rounds(ranks: int) -> list[list[tuple[int, int]]]:
     half = len(circle) // 2
     result = []
     for _ in circle[1:]:
-        pairs = []
-        for first, second in zip(circle[:half], reversed(circle[half:])):
-            if max(first, second) < ranks:
-                pairs.append((min(first, second), max(first, second)))
+        pairs = [
+            (min(first, second), max(first, second))
+            for first, second in zip(circle[:half], reversed(circle[half:]))
+            if max(first, second) < ranks
+        ]
         result.append(pairs)
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return result
