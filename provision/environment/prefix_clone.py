@@ -79,12 +79,11 @@ def install_changes(
             warn=progress.warn,
         )
     bytecode.link_unchanged(prefix.path, staging, folders)
-    staying = {
+    return {
         folder: fingerprint
         for folder, fingerprint in prefix.wheels.items()
         if canonicalize_name(folder.split("-")[0]) not in leaving
     }
-    return staying
 
 
 def _was_changed(prefix: Prefix) -> bool:

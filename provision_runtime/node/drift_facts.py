@@ -230,9 +230,10 @@ def limit_facts() -> dict[str, str | int | None]:
 
 def _limit(kind: int, unit: int) -> str:
     soft, hard = resource.getrlimit(kind)
-    texts = []
-    for value in (soft, hard):
-        texts.append("unlimited" if value == resource.RLIM_INFINITY else str(value // unit))
+    texts = [
+        "unlimited" if value == resource.RLIM_INFINITY else str(value // unit)
+        for value in (soft, hard)
+    ]
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} (hard {texts[1]})"
 
 

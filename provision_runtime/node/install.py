@@ -335,12 +335,11 @@ def processes_in(directory: str) -> list[int]:
     that this user may look into: all for root."""
     # The kernel names files by their real paths; a store may lie behind a link.
     prefix = os.path.realpath(directory) + "/"
-    users = [
+    return [
         int(entry)
         for entry in os.listdir("/proc")
         if entry.isdigit() and int(entry) != os.getpid() and _uses(f"/proc/{entry}", prefix)
     ]
-    return users
 
 
 def _uses(process: str, prefix: str) -> bool:

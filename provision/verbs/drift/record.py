@@ -127,11 +127,10 @@ def _describe_fact(fact: ComparedFact) -> DriftFact:
 
 
 def _describe_failures(failures: Mapping[str, NodeFailure]) -> list[dict[str, str]]:
-    described = [
+    return [
         {"nodes": nodes, **asdict(failure), **asdict(REASONS[failure.reason])}
         for nodes, failure in fold_failures(failures.items())
     ]
-    return described
 
 
 def _notes(survey: DriftSurvey) -> list[str]:
