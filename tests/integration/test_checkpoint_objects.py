@@ -26,7 +26,7 @@ from provision_runtime.checkpoint import (
 )
 from provision_runtime.checkpoint.backends import open_root
 from provision_runtime.checkpoint.commit import Committed, commit
-from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item, SavePlan
+from provision_runtime.checkpoint.items import MIN_FILE_BYTES
 from provision_runtime.comm.addresses import free_port
 from provision_runtime.comm.ranks import Ranks, single_process
 from tests.integration import s3
@@ -52,13 +52,6 @@ def root(store: s3.S3, request: pytest.FixtureRequest) -> Iterator[str]:
     store.request_lines.clear()
     yield f"s3://{s3.BUCKET}/{request.node.name}"
     store.fault = lambda _: None
-
-
-def plan(contents: dict[str, bytes]) -> SavePlan:
-    return SavePlan(
-        tuple(Item(name, OBJECT, content) for name, content in contents.items()),
-        {name: (name,) for name in contents},
-    )
 
 
 def save(
@@ -293,6 +286,7 @@ import json, os, sys, warnings
 import torch
 from provision_runtime import checkpoint
 from provision_runtime.comm import ranks
+from tests.checkpoints import plan
 rank, world_size, root, options = int(os.environ["RANK"]), 2, os.environ["ROOT"], json.loads(os.environ["OPTIONS"])
 from datetime import timedelta
 store = torch.distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world_size, rank == 0, timedelta(seconds=60))
