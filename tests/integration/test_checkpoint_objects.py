@@ -29,6 +29,7 @@ from provision_runtime.checkpoint.commit import Committed, commit
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES
 from provision_runtime.comm.addresses import free_port
 from provision_runtime.comm.ranks import Ranks, single_process
+from tests.checkpoints import plan
 from tests.integration import s3
 from tests.integration.scripts import run_ranks
 from tests.rank_threads import RankThreads
@@ -286,7 +287,6 @@ import json, os, sys, warnings
 import torch
 from provision_runtime import checkpoint
 from provision_runtime.comm import ranks
-from tests.checkpoints import plan
 rank, world_size, root, options = int(os.environ["RANK"]), 2, os.environ["ROOT"], json.loads(os.environ["OPTIONS"])
 from datetime import timedelta
 store = torch.distributed.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world_size, rank == 0, timedelta(seconds=60))
