@@ -113,7 +113,7 @@ def _text(path: Path) -> str | None:
 
 def _put_back(change: UnfinishedChange) -> None:
     if change.prefix is not None:
-        # Only here: the adapters behind it take half of the time of `provision env list` to load.
+        # Only here: behind it are the adapters of conda and uv, which `env list` does without.
         from provision.environment import prefix as prefixes
 
         prefixes.put_back(Path(change.prefix), change.prefix_lock_sha256)
