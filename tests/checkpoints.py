@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from provision_runtime.checkpoint import catalog, choice
+from provision_runtime.checkpoint import catalog, choice, layout
 from provision_runtime.checkpoint.backends import Backend, open_root
 from provision_runtime.checkpoint.commit import Committed, commit
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item, SavePlan
@@ -42,6 +42,15 @@ def manifest_of(root: Path | str | Backend, step: int) -> Manifest:
     """The manifest of a step."""
     backend = open_root(root)
     return catalog.read_manifest(backend, choice.folder_of(backend, step))
+
+
+def temporaries(root: Path) -> list[str]:
+    """What of an unfinished save lies in a root."""
+    return [
+        path.name
+        for path in root.iterdir()
+        if layout.parse(path.name) is None and path.name != "latest"
+    ]
 
 
 def flip(path: Path) -> None:

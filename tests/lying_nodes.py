@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from provision_runtime.node.program import MARK
+from tests.programs import write_program
 
 IDENTITY = '"identity": ["me", "simulated"]'
 FLOOD_BYTES = 1 << 30
@@ -74,8 +75,8 @@ MALFORMED = {
 def write_python(path: Path, lies: Iterable[tuple[str, str]]) -> None:
     """A command for `python:` in nodes.yml, as `PATH %h`. lies: nodes with what they run instead."""
     cases = "\n".join(f"{node}) {lie}; exit 0;;" for node, lie in lies)
-    path.write_text(
+    write_program(
+        path,
         f"#!/bin/bash\nNODE=$1; shift\nPYTHON={shlex.quote(sys.executable)}\ncase $NODE in\n{cases}\nesac\n"
-        'exec "$PYTHON" "$@"\n'
+        'exec "$PYTHON" "$@"\n',
     )
-    path.chmod(0o755)

@@ -24,6 +24,7 @@ from provision_runtime.node import activation, install, transfer
 from provision_runtime.node.errors import NodeError
 from provision_runtime.node.results import Activation
 from provision_runtime.node.store import Store, StoredPack, parse_pack
+from tests.programs import write_program
 
 # Folders of tests are closed to other users.
 RUN = {"id": "run-1", "source": "laptop:1000:/data", "by": "ann@laptop", "readers": "me"}
@@ -53,8 +54,7 @@ def pack_toy(folder: Path, version: str, python: str = PYTHON, filler: int = 0) 
     compress."""
     prefix = folder / f"prefix-{version}"
     (prefix / "bin").mkdir(parents=True)
-    (prefix / "bin" / "python").write_text(python)
-    (prefix / "bin" / "python").chmod(0o755)
+    write_program(prefix / "bin" / "python", python)
     (prefix / "version").write_text(version * 1000)
     (prefix / "filler").write_bytes(random.Random(version).randbytes(filler))
     text = io.BytesIO()

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import shlex
-import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from provision.workflow.ship.journal import ShipJournal
 from provision.workflow.ship.shipment import Shipment
 from provision.workflow.ship.stages import RunIdentity, ShipOptions
 from tests.node_stores import PackedToy
+from tests.programs import write_program
 
 # What fails on a node of that name (`SimulatedNodes.faults`).
 FAULTS = {
@@ -109,9 +109,9 @@ class SimulatedNodes:
         folder.mkdir(parents=True, exist_ok=True)
         cases = "".join(f"{name}) {line} ;;\n" for name, line in self.faults.items())
         shell = f"#!/bin/bash\ncase $PROVISION_NODE_NAME in\n{cases}esac\n"
-        _write_program(folder / "sh", shell + """eval "exec $WRAP" /bin/sh '"$@"'\n""")
+        write_program(folder / "sh", shell + """eval "exec $WRAP" /bin/sh '"$@"'\n""")
         python = f"""shift\neval "exec $WRAP" {shlex.quote(shlex.quote(sys.executable))} '"$@"'\n"""
-        _write_program(folder / "node-python", shell + python)
+        write_program(folder / "node-python", shell + python)
 
     @property
     def path(self) -> str:
@@ -139,11 +139,6 @@ def bad_disks(root: Path) -> Iterator[None]:
             subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
             stack.callback(subprocess.run, ["umount", str(folder)], check=True)
         yield
-
-
-def _write_program(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
 def write_image(folder: Path, toy: PackedToy, **changes: Any) -> Pack:

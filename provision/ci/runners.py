@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from provision import catalog
 from provision.catalog import Gpu
+from provision.core.checked_yaml import Mistake, read_checked_yaml
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
-from provision.core.schema import DocumentPath, location, schema_violations
-from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
+from provision.core.schema import DocumentPath
+from provision.core.yaml_text import YamlLines
 
 FILE = Path("runners.yml")
 TIMEOUT_MIN = 120  # minutes; a build from an empty cache downloads several GB
@@ -75,34 +76,17 @@ def read_runners(path: Path) -> RunnersFile:
 
     Raises InvalidSpec with all mistakes at once, each with its line.
     """
-    try:
-        text = read_source(path)
-        document, lines = parse_yaml(text), YamlLines(compose_yaml(text))
-    except FileNotFoundError as error:
-        raise InvalidSpec(f"There is no {path}.", advice=ADVICE) from error
-    except YamlError as error:
-        raise InvalidSpec(error.in_file(path)) from error
-    mistakes = set()
-    for violation in schema_violations(document, "runners"):
-        text_path = location(document, violation.path)
-        mistakes.add((lines.line(violation.path), f"{text_path}: {violation.message}."))
-    if not mistakes:
-        mistakes.update(_mistakes(document["runners"], lines))
-    for repeated in lines.repeated_keys():
-        mistakes.add(repeated)
-    if mistakes:
-        sentences = [f"{path}:{line}: {text}" for line, text in sorted(mistakes)]
-        raise InvalidSpec("\n".join(sentences), advice=ADVICE)
+    document = read_checked_yaml(path, "runners", further=_mistakes, advice=ADVICE)
     return RunnersFile(
         runners=tuple(_runner(entry) for entry in document["runners"]),
         workflow=WorkflowSettings(**document.get("workflow", {})),
     )
 
 
-def _mistakes(runners: list[Any], lines: YamlLines) -> Iterator[tuple[int, str]]:
+def _mistakes(document: dict[str, Any], lines: YamlLines) -> Iterator[Mistake]:
     """What the schema cannot express: repeated names, unknown GPUs, and keys that need each other."""
     line_of_name: dict[str, int] = {}
-    for index, entry in enumerate(runners):
+    for index, entry in enumerate(document["runners"]):
         path: DocumentPath = ("runners", index)
         name = entry["name"]
         if name in line_of_name:

@@ -26,7 +26,7 @@ SMOKE_PREPARE: Action[results.Prepared] = Action("smoke-prepare")
 SMOKE_RUN: Action[results.RanksResult] = Action("smoke-run")
 IMAGE_PULL: Action[results.Installation] = Action("image-pull")
 IMAGE_ACTIVATE: Action[object] = Action("image-activate")
-# Of the shell script of provision/workflow/ship/probe.py.
+# Sent by the shell script of provision/workflow/ship/probe.py.
 PROBE: Action[dict[str, bool]] = Action("probe")
 STORE_STATUS: Action[results.StoreStatus] = Action("store-status")
 STORE_HISTORY: Action[results.History] = Action("store-history")

@@ -22,7 +22,7 @@ from provision.core.platforms import Platform
 from provision_runtime.node.results import FitnessFacts, Gpus, StoreFacts, System
 from provision_runtime.report.text import format_bytes, format_count
 
-# Of `facts`, or another result with some of these facts.
+# The result of `facts`, or another one with some of these facts.
 ResultT = TypeVar("ResultT", bound=FitnessFacts)
 # fit; unfit: something is certainly wrong; unknown: it did not respond, or not wholly; same: another
 # name of a node that is judged already.

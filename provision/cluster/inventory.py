@@ -8,18 +8,18 @@ from __future__ import annotations
 import difflib
 import re
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from provision.adapters import clustershell
 from provision.adapters.kubernetes import nodes as kubernetes_nodes
 from provision.adapters.kubernetes.nodes import KubernetesNode
 from provision.adapters.slurm import nodes as slurm_nodes
+from provision.core.checked_yaml import Mistake, read_checked_yaml
 from provision.core.errors import InvalidSpec
-from provision.core.schema import location, schema_violations
-from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
+from provision.core.yaml_text import YamlLines
 
 Engine = Literal["ssh", "slurm", "kubernetes", "local", "exec"]
 FILE = "nodes.yml"
@@ -173,18 +173,17 @@ def assume_nodes(on: str, count: int, inventory: Path | None = None) -> NodeSele
         engine, text = "kubernetes", f"k8s:{group.get('selector', '')}"
     else:
         return None
-    nodes = []
-    for number in range(count):
-        nodes.append(
-            Node(
-                name=f"node{number}",
-                engine=engine,
-                address="",
-                partition=group.get("partition", ""),
-                context=group.get("context", ""),
-            )
+    nodes = tuple(
+        Node(
+            name=f"node{number}",
+            engine=engine,
+            address="",
+            partition=group.get("partition", ""),
+            context=group.get("context", ""),
         )
-    return NodeSelection(text=text, nodes=tuple(nodes), defaults=lab.defaults, is_assumed=True)
+        for number in range(count)
+    )
+    return NodeSelection(text=text, nodes=nodes, defaults=lab.defaults, is_assumed=True)
 
 
 def _refuse_mistyped_group(text: str, lab: Inventory) -> None:
@@ -204,30 +203,20 @@ def _refuse_mistyped_group(text: str, lab: Inventory) -> None:
 
 def read_inventory(path: Path) -> Inventory:
     """A nodes.yml. Raises InvalidSpec with all its mistakes, each with its line."""
-    try:
-        text = read_source(path)
-        document, lines = parse_yaml(text), YamlLines(compose_yaml(text))
-    except FileNotFoundError as error:
-        raise InvalidSpec(f"There is no {path}.", advice=_ADVICE) from error
-    except YamlError as error:
-        raise InvalidSpec(error.in_file(path)) from error
-    mistakes = []
-    for violation in schema_violations(document, "nodes"):
-        message = f"{location(document, violation.path)}: {violation.message}."
-        mistakes.append((lines.line(violation.path), message))
-    defaults = dict(document.get("defaults", {})) if not mistakes else {}
-    trusted, readers = defaults.get("trusted_group"), defaults.get("readers", "all")
-    if trusted and readers not in ("all", f"group:{trusted}"):
-        line = lines.line(("defaults", "readers"))
-        mistakes.append((line, f"`readers: {readers}` leaves out members of `trusted_group`."))
-    mistakes += lines.repeated_keys()
-    if mistakes:
-        sentences = [f"{path}:{line}: {mistake}" for line, mistake in sorted(mistakes)]
-        raise InvalidSpec(" ".join(sentences), advice=_ADVICE)
+    document = read_checked_yaml(path, "nodes", further=_readers_mistake, advice=_ADVICE)
+    defaults = dict(document.get("defaults", {}))
     if "path" in defaults:
         defaults["path"] = PurePosixPath(defaults["path"])
     defaults["ssh_options"] = tuple(defaults.get("ssh_options", ()))
     return Inventory(groups=document.get("groups", {}), defaults=NodeDefaults(**defaults))
+
+
+def _readers_mistake(document: Mapping[str, Any], lines: YamlLines) -> Iterator[Mistake]:
+    defaults = document.get("defaults", {})
+    trusted, readers = defaults.get("trusted_group"), defaults.get("readers", "all")
+    if trusted and readers not in ("all", f"group:{trusted}"):
+        line = lines.line(("defaults", "readers"))
+        yield line, f"`readers: {readers}` leaves out members of `trusted_group`."
 
 
 def _nodes_of_prefix(text: str) -> list[Node] | None:
@@ -316,45 +305,41 @@ def _nodes_of_group(group: Group) -> list[Node]:
 
 
 def _slurm_nodes(partition: str, features: Sequence[str] = ()) -> list[Node]:
-    nodes = []
-    for item in slurm_nodes.list_nodes(partition):
-        if set(features) <= set(item.features):
-            nodes.append(
-                Node(
-                    name=item.name,
-                    host=item.host,
-                    engine="slurm",
-                    address=item.host,
-                    state=item.state + item.flags,
-                    reason=item.reason,
-                    responds=item.responds,
-                    features=item.features,
-                    gpus=item.gpus,
-                    gpu_type=item.gpu_type,
-                    partition=partition,
-                )
-            )
-    return nodes
+    return [
+        Node(
+            name=item.name,
+            host=item.host,
+            engine="slurm",
+            address=item.host,
+            state=item.state + item.flags,
+            reason=item.reason,
+            responds=item.responds,
+            features=item.features,
+            gpus=item.gpus,
+            gpu_type=item.gpu_type,
+            partition=partition,
+        )
+        for item in slurm_nodes.list_nodes(partition)
+        if set(features) <= set(item.features)
+    ]
 
 
 def _kubernetes_nodes(selector: str, context: str = "") -> list[Node]:
-    nodes = []
-    for item in kubernetes_nodes.list_nodes(selector, context):
-        nodes.append(
-            Node(
-                name=item.name,
-                host=item.host,
-                engine="kubernetes",
-                address=item.name,
-                state=item.state,
-                responds=item.state.startswith("Ready"),
-                gpus=item.gpus,
-                gpu_type=item.gpu_type,
-                context=context,
-                kubernetes=item,
-            )
+    return [
+        Node(
+            name=item.name,
+            host=item.host,
+            engine="kubernetes",
+            address=item.name,
+            state=item.state,
+            responds=item.state.startswith("Ready"),
+            gpus=item.gpus,
+            gpu_type=item.gpu_type,
+            context=context,
+            kubernetes=item,
         )
-    return nodes
+        for item in kubernetes_nodes.list_nodes(selector, context)
+    ]
 
 
 def _ssh_nodes(text: str) -> list[Node]:

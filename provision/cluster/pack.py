@@ -251,20 +251,22 @@ def _damaged(path: Path, problem: str) -> IntegrityError:
 # Writing
 
 
-def tool_name(format: PackFormat) -> str:
+def tool_name(pack_format: PackFormat) -> str:
     """What decides the bytes of an image, besides its tree. Raises ToolMissing if it is not
     there."""
-    if format == "tar":
+    if pack_format == "tar":
         return f"libzstd {zstd.library_version()}"
     return f"{squashfs.COMMAND} {squashfs.version()}"
 
 
-def write_image(tree: Path, target: Path, format: PackFormat, compression: PackCompression) -> None:
+def write_image(
+    tree: Path, target: Path, pack_format: PackFormat, compression: PackCompression
+) -> None:
     """Write a tree as an image: times, owners and order are the same on every host.
 
     Raises NoSpace on a full disk.
     """
-    if format == "squashfs":
+    if pack_format == "squashfs":
         squashfs.make_image(tree, target, compression, time=tar.EPOCH)
     else:
         zstd.compress_to(_tar_chunks(tree), target)
@@ -408,18 +410,14 @@ def export(pack: Pack, directory: Path) -> Pack:
         directory.mkdir(parents=True, exist_ok=True)
         if not (target.image.exists() and target.image.samefile(pack.image)):
             target.sidecar_path.unlink(missing_ok=True)
-            _link_or_copy(pack.image, target.image)
+            try:
+                target.image.unlink(missing_ok=True)
+                os.link(pack.image, target.image)
+            except OSError:  # another file system, or one without hard links
+                with atomic_stream(target.image) as file, pack.image.open("rb") as content:
+                    shutil.copyfileobj(content, file, tar.CHUNK)
+                    os.fchmod(file.fileno(), 0o644)
+                    file.flush()
+                    os.fsync(file.fileno())
         _write_sidecar(target)
     return target
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        target.unlink(missing_ok=True)
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        with atomic_stream(target) as file, source.open("rb") as content:
-            shutil.copyfileobj(content, file, tar.CHUNK)
-            os.fchmod(file.fileno(), 0o644)
-            file.flush()
-            os.fsync(file.fileno())

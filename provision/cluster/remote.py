@@ -292,7 +292,18 @@ class _RemoteRun(Generic[ResultT]):
                 elif name not in messages:
                     # The status of the step is that of a task which is named.
                     status = 0 if messages else output.status
-                    self._fail(node, *classify(status, "", _step_error(output.stderr)), output)
+                    lines = [
+                        line for line in output.stderr.splitlines() if not _SRUN_EXIT.search(line)
+                    ]
+                    self._fail(
+                        node,
+                        *classify(
+                            status,
+                            "",
+                            "\n".join(line for line in lines if line.startswith("srun: error")),
+                        ),
+                        output,
+                    )
                 elif messages[name].status is None:
                     self._fail(node, "no-slurmd", messages[name].text, output)
                 else:
@@ -421,12 +432,6 @@ def step_causes(messages: Mapping[str, SrunMessage], stderr: str) -> set[str]:
     if _SRUN_ABORTED.search(stderr):
         return {name for name, message in messages.items() if not message.by_signal}
     return {name for name, message in messages.items() if message.status is None}
-
-
-def _step_error(stderr: str) -> str:
-    """What srun prints of the step as a whole, not about single nodes."""
-    lines = [line for line in stderr.splitlines() if not _SRUN_EXIT.search(line)]
-    return "\n".join(line for line in lines if line.startswith("srun: error"))
 
 
 def srun_documents(stdout: bytes, action: str) -> dict[str, Mapping[str, Any]]:

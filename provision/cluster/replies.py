@@ -17,7 +17,7 @@ from provision_runtime.report.text import escape_terminal
 
 # All that a node may print for one reply.
 REPLY_BYTES = 1 << 20
-# Of actions whose replies hold logs and reports as they are, which are no lines of ours.
+# For actions whose replies hold logs and reports as they are, which are no lines of ours.
 LOG_BYTES = 16 << 20
 _LOG_ACTIONS = ("job-log", "smoke-run")
 

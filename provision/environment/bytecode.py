@@ -90,7 +90,11 @@ def link_unchanged(old: Path, tree: Path, folders: Collection[str]) -> None:
             (tree / folder / FOLDER / name).unlink()
         for name in old_files:
             source, file = f"{folder}/{name.split('.')[0]}.py", f"{folder}/{FOLDER}/{name}"
-            if _is_same_file(old / source, tree / source):
+            try:
+                is_same = os.path.samestat(os.lstat(old / source), os.lstat(tree / source))
+            except OSError:
+                is_same = False
+            if is_same:
                 if name not in files:
                     (tree / file).parent.mkdir(exist_ok=True)
                     os.link(old / file, tree / file)
@@ -103,13 +107,6 @@ def _byte_code_of_folder(folder: Path) -> set[str]:
         return {path.name for path in (folder / FOLDER).iterdir() if path.suffix == ".pyc"}
     except OSError:
         return set()
-
-
-def _is_same_file(first: Path, second: Path) -> bool:
-    try:
-        return os.path.samestat(os.lstat(first), os.lstat(second))
-    except OSError:
-        return False
 
 
 def compile_folder(tree: Path, folder: Path, mode: Mode, cache: Path | None = None) -> None:
@@ -291,10 +288,11 @@ def _is_source(tree: Path, file: str) -> bool:
 
 def _compiled(tree: Path) -> list[str]:
     """The files of byte code below a tree's lib, by their paths from the tree, sorted."""
-    files = []
-    for file in _files(tree, "lib"):
-        if file.endswith(".pyc") and posixpath.dirname(file).endswith(f"/{FOLDER}"):
-            files.append(file)
+    files = [
+        file
+        for file in _files(tree, "lib")
+        if file.endswith(".pyc") and posixpath.dirname(file).endswith(f"/{FOLDER}")
+    ]
     return sorted(files)
 
 

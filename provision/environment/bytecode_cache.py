@@ -42,7 +42,11 @@ class ByteCodeCache:
         path that its entry will have."""
         missing = {}
         for batch in batches:
-            path = self._path(tree, batch, mode)
+            digest = hashlib.sha256(self._base + mode.encode())
+            for source in batch:
+                digest.update(f"\0{source}\0{sha256_of(tree / source)}".encode())
+            key = digest.hexdigest()
+            path = self._folder / key[:2] / key
             if not self._restore(path, tree, batch):
                 missing[path] = batch
         return missing
@@ -55,13 +59,6 @@ class ByteCodeCache:
                 make_private_directory(path.parent)
                 with atomic_stream(path) as file:
                     file.write(self._pack(tree, batch))
-
-    def _path(self, tree: Path, batch: Sequence[str], mode: str) -> Path:
-        digest = hashlib.sha256(self._base + mode.encode())
-        for source in batch:
-            digest.update(f"\0{source}\0{sha256_of(tree / source)}".encode())
-        key = digest.hexdigest()
-        return self._folder / key[:2] / key
 
     def _byte_code(self, source: str) -> str:
         folder, name = posixpath.split(source)

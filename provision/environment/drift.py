@@ -84,18 +84,13 @@ def _digest_drift(
 
 def find_package_drift(prefix: Prefix, lock: Lock) -> list[Drift]:
     """Locked packages that are missing or have another version, and packages that no lock names."""
-    return list(_package_drift(prefix, lock))
-
-
-def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:
-    locked_conda = {}
-    for package in lock.by("conda"):
-        locked_conda[package.name] = f"{package.version} {package.build}"
-    installed_conda = {}
-    for record in conda_records(prefix.path).values():
-        installed_conda[record["name"]] = f"{record.get('version')} {record.get('build')}"
-    yield from _compare(locked_conda, installed_conda)
-
+    locked_conda = {
+        package.name: f"{package.version} {package.build}" for package in lock.by("conda")
+    }
+    installed_conda = {
+        record["name"]: f"{record.get('version')} {record.get('build')}"
+        for record in conda_records(prefix.path).values()
+    }
     locked_wheels: dict[str, str] = {}
     editables = set()
     for package in lock.by("pip"):
@@ -111,7 +106,10 @@ def _package_drift(prefix: Prefix, lock: Lock) -> Iterator[Drift]:
         is_other = name in locked_conda or name == RUNTIME
         if name in locked_wheels or not is_other:
             installed_wheels[name] = version
-    yield from _compare(locked_wheels, installed_wheels)
+    return [
+        *_compare(locked_conda, installed_conda),
+        *_compare(locked_wheels, installed_wheels),
+    ]
 
 
 def _compare(locked: Mapping[str, str], installed: Mapping[str, str]) -> Iterator[Drift]:

@@ -79,11 +79,7 @@ def _install(staging: Path, path: Path, progress: Progress, mirrors: Mirrors) ->
     )
     # Notebooks run in environments, not in the server's own Python.
     shutil.rmtree(staging / "share" / "jupyter" / "kernels", ignore_errors=True)
-    _move_scripts(staging, path)
-
-
-def _move_scripts(staging: Path, path: Path) -> None:
-    """Let scripts name the interpreter where it will be."""
+    # Let scripts name the interpreter where it will be.
     old, new = os.fsencode(staging), os.fsencode(path)
     for script in (staging / "bin").iterdir():
         if script.is_symlink() or not script.is_file():

@@ -309,31 +309,29 @@ def smoke_attachments(passport: Passport, image: Image) -> list[SmokeAttachment]
     attachments = []
     for target, verdict in passport["smoke"].items():
         if target != "image" or verdict.get("image_id") == image.image_id:
-            attachments.append(_attachment(target, verdict, image))
+            document = {
+                "schema": SMOKE_SCHEMA,
+                "place": target,
+                "image_id": image.image_id,
+                "lock_sha256": image.lock_sha256,
+                "verdict": verdict["verdict"],
+                "measured_on": verdict["measured_on"],
+                "report": verdict["report"],
+            }
+            annotations = {
+                "org.provision.smoke.place": target,
+                "org.provision.smoke.verdict": verdict["verdict"],
+            }
+            if "started_at" in verdict["report"]:
+                annotations["org.opencontainers.image.created"] = verdict["report"]["started_at"]
+            attachments.append(
+                SmokeAttachment(
+                    label=f"smoke ({target}): {verdict['verdict']}",
+                    content=json.dumps(document, sort_keys=True, separators=(",", ":")).encode(),
+                    annotations=annotations,
+                )
+            )
     return attachments
-
-
-def _attachment(target: str, verdict: Verdict, image: Image) -> SmokeAttachment:
-    document = {
-        "schema": SMOKE_SCHEMA,
-        "place": target,
-        "image_id": image.image_id,
-        "lock_sha256": image.lock_sha256,
-        "verdict": verdict["verdict"],
-        "measured_on": verdict["measured_on"],
-        "report": verdict["report"],
-    }
-    annotations = {
-        "org.provision.smoke.place": target,
-        "org.provision.smoke.verdict": verdict["verdict"],
-    }
-    if "started_at" in verdict["report"]:
-        annotations["org.opencontainers.image.created"] = verdict["report"]["started_at"]
-    return SmokeAttachment(
-        label=f"smoke ({target}): {verdict['verdict']}",
-        content=json.dumps(document, sort_keys=True, separators=(",", ":")).encode(),
-        annotations=annotations,
-    )
 
 
 def read_smoke_attachment(content: bytes) -> dict[str, Any]:

@@ -45,7 +45,19 @@ def install_portable(
     _remove_host_files(staging)
     wheels = prefixes.complete(lock, name, final, staging, pack=key)
     progress.info("checking every file against the lock")
-    _check(Prefix(name=name, path=staging, lock_sha256=lock.sha256, wheels=wheels), lock)
+    # Raise IntegrityError if any file is not what the lock and its package say.
+    drifts = drift.find_drift(
+        Prefix(name=name, path=staging, lock_sha256=lock.sha256, wheels=wheels), lock, files=True
+    )
+    if drifts:
+        first = drifts[0]
+        more = f" ({len(drifts) - 1} more)" if len(drifts) > 1 else ""
+        raise IntegrityError(
+            f"What was installed is not what was locked: {first.kind} {first.name}: "
+            f"{first.detail}{more}.",
+            advice="The cache of conda packages or of uv may be damaged: `uv cache clean` empties "
+            "the latter. Nothing was packed.",
+        )
     progress.info("compiling every module")
     bytecode.compile_all(staging, "unchecked-hash", folders.byte_code, progress)
     _normalize_permissions(staging, final)
@@ -79,7 +91,15 @@ def _normalize_permissions(tree: Path, final: PurePosixPath) -> None:
     for path in _files(tree):
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
-            _check_link(path, tree, final)
+            # Raise IntegrityError for a link that leads out of the environment, where nodes
+            # differ.
+            location = final / path.parent.relative_to(tree)
+            target = os.path.normpath(location / path.readlink())
+            if not PurePosixPath(target).is_relative_to(final):
+                raise IntegrityError(
+                    f"{path.relative_to(tree)} of a package is a link to {path.readlink()}, outside of the "
+                    "environment, so it cannot be packed."
+                )
             continue
         if not stat.S_ISREG(status.st_mode):
             raise IntegrityError(
@@ -97,17 +117,6 @@ def _normalize_permissions(tree: Path, final: PurePosixPath) -> None:
         Path(folder).chmod(0o755)
 
 
-def _check_link(path: Path, tree: Path, final: PurePosixPath) -> None:
-    """Raise IntegrityError for a link that leads out of the environment, where nodes differ."""
-    location = final / path.parent.relative_to(tree)
-    target = os.path.normpath(location / path.readlink())
-    if not PurePosixPath(target).is_relative_to(final):
-        raise IntegrityError(
-            f"{path.relative_to(tree)} of a package is a link to {path.readlink()}, outside of the "
-            "environment, so it cannot be packed."
-        )
-
-
 def _files(tree: Path) -> Iterator[Path]:
     """Everything below a folder but folders; links are not followed."""
     with os.scandir(tree) as entries:
@@ -117,17 +126,3 @@ def _files(tree: Path) -> Iterator[Path]:
             yield from _files(Path(item.path))
         else:
             yield Path(item.path)
-
-
-def _check(prefix: Prefix, lock: Lock) -> None:
-    """Raise IntegrityError if any file is not what the lock and its package say."""
-    drifts = drift.find_drift(prefix, lock, files=True)
-    if drifts:
-        first = drifts[0]
-        more = f" ({len(drifts) - 1} more)" if len(drifts) > 1 else ""
-        raise IntegrityError(
-            f"What was installed is not what was locked: {first.kind} {first.name}: "
-            f"{first.detail}{more}.",
-            advice="The cache of conda packages or of uv may be damaged: `uv cache clean` empties "
-            "the latter. Nothing was packed.",
-        )

@@ -185,9 +185,10 @@ def create(
                 "conda packages": folders.packages,
                 "uv's cache": uv.cache_folder(),
             }
-            texts = []
-            for content, written in folders_written.items():
-                texts.append(f"{free_space(nearest_existing(written))} for {content} in {written}")
+            texts = [
+                f"{free_space(nearest_existing(written))} for {content} in {written}"
+                for content, written in folders_written.items()
+            ]
             failure.advice += f" Free now: {'; '.join(texts)}."
         raise failure from error
     finally:
@@ -249,7 +250,10 @@ def _add_provision_files(
             del fingerprints[folder_name]
     if runtime:
         runtime_package.install(staging, runtime_package.load())
-    _mark_as_managed(staging, name)
+    for library in staging.glob("lib/python3*"):
+        file = library / "EXTERNALLY-MANAGED"
+        file.unlink(missing_ok=True)  # it may be a hard link into the package cache
+        file.write_text(EXTERNALLY_MANAGED.format(name=name), encoding="utf-8")
     _write_conda_state(staging)
     activation.write_scripts(staging)
     return fingerprints
@@ -303,13 +307,6 @@ def _write_conda_state(staging: Path) -> None:
     atomic_write(staging / "conda-meta" / "state", json.dumps(state) + "\n")
     # uv marks what it installs into as a cache, and backup tools skip caches.
     (staging / "CACHEDIR.TAG").unlink(missing_ok=True)
-
-
-def _mark_as_managed(staging: Path, name: str) -> None:
-    for library in staging.glob("lib/python3*"):
-        file = library / "EXTERNALLY-MANAGED"
-        file.unlink(missing_ok=True)  # it may be a hard link into the package cache
-        file.write_text(EXTERNALLY_MANAGED.format(name=name), encoding="utf-8")
 
 
 def _rewrite_scripts(staging: Path, path: Path, unchanged: Collection[str] = ()) -> None:

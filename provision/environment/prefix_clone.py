@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import posixpath
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -49,7 +48,13 @@ def install_changes(
     leaving = [*removed, *(name for name in old if new.get(name) in changed)]
     if uv.shares_files(prefix.path, leaving):
         return None
-    folders = _folders(prefix.path, leaving)
+    # The folders with files of these wheels, from the prefix on.
+    folders: set[str] = set()
+    site = runtime_package.site_packages(prefix.path).relative_to(prefix.path)
+    for dist_info, paths in uv.recorded_wheels(prefix.path).items() if leaving else ():
+        if canonicalize_name(dist_info.split("-")[0]) in leaving:
+            listed = (posixpath.normpath(posixpath.join(site, path)) for path in paths)
+            folders.update(map(posixpath.dirname, listed))
     try:
         make_private_directory(staging.parent)
         _link_tree(os.fspath(prefix.path), os.fspath(staging))
@@ -74,22 +79,11 @@ def install_changes(
             warn=progress.warn,
         )
     bytecode.link_unchanged(prefix.path, staging, folders)
-    staying = {}
-    for folder, fingerprint in prefix.wheels.items():
-        if canonicalize_name(folder.split("-")[0]) not in leaving:
-            staying[folder] = fingerprint
-    return staying
-
-
-def _folders(prefix: Path, names: Collection[str]) -> set[str]:
-    """The folders with files of these wheels, from the prefix on."""
-    folders: set[str] = set()
-    site = runtime_package.site_packages(prefix).relative_to(prefix)
-    for dist_info, paths in uv.recorded_wheels(prefix).items() if names else ():
-        if canonicalize_name(dist_info.split("-")[0]) in names:
-            listed = (posixpath.normpath(posixpath.join(site, path)) for path in paths)
-            folders.update(map(posixpath.dirname, listed))
-    return folders
+    return {
+        folder: fingerprint
+        for folder, fingerprint in prefix.wheels.items()
+        if canonicalize_name(folder.split("-")[0]) not in leaving
+    }
 
 
 def _was_changed(prefix: Prefix) -> bool:

@@ -65,11 +65,22 @@ def conda_entries(
     byte_code: files of byte code by their source. conda's records list those of sources that are
     the same in every prefix.
     """
-    records = _read_records(staging)
-    listed = {}
-    for source, files in (byte_code or {}).items():
-        if records.hashes(source):
-            listed[source] = files
+    # Leaves out the hashes of files whose paths were rewritten: they differ from the package's.
+    # rattler has checked the originals.
+    records = _CondaRecords()
+    for path, record in conda_records(staging).items():
+        records.package[f"conda-meta/{path.name}"] = record["name"]
+        for row in path_rows(record):
+            file = row["_path"]
+            records.package[file] = record["name"]
+            if row["path_type"] != "hardlink" or not row.get("sha256"):
+                continue
+            records.sha256.setdefault(file, set()).add(row["sha256"])
+            if row.get("prefix_placeholder"):
+                records.rewritten.add(file)
+    listed = {
+        source: files for source, files in (byte_code or {}).items() if records.hashes(source)
+    }
     for path in _walk(staging):
         relative = path.relative_to(staging).as_posix()
         if relative == _HISTORY or relative.startswith(_CLOBBERS):
@@ -84,7 +95,18 @@ def _conda_entry(
     image_path = f"{PREFIX.lstrip('/')}/{relative}"
     if path.is_symlink():
         target = str(path.readlink())
-        _check_link_target(target, image_path)
+        if target.startswith("/") and not target.startswith(f"{PREFIX}/"):
+            raise IntegrityError(
+                f"/{image_path} in a conda package links to {target} on the host, so it cannot be put into an "
+                "image."
+            )
+        if posixpath.normpath(posixpath.join(posixpath.dirname(image_path), target)).startswith(
+            ".."
+        ):
+            raise IntegrityError(
+                f"/{image_path} in a conda package links to {target}, beyond the root, so it cannot be put "
+                "into an image."
+            )
         return LayerEntry(path=image_path, kind="link", mode=0o777, target=target)
     if not path.is_file():
         raise IntegrityError(
@@ -96,23 +118,6 @@ def _conda_entry(
         list_byte_code(record, byte_code)
         return LayerEntry.of(image_path, without_host_paths(json.dumps(record)))
     return replace(file_entry(image_path, path), hashes=hashes)
-
-
-def _read_records(staging: Path) -> _CondaRecords:
-    """Leaves out the hashes of files whose paths were rewritten: they differ from the package's.
-    rattler has checked the originals."""
-    records = _CondaRecords()
-    for path, record in conda_records(staging).items():
-        records.package[f"conda-meta/{path.name}"] = record["name"]
-        for row in path_rows(record):
-            file = row["_path"]
-            records.package[file] = record["name"]
-            if row["path_type"] != "hardlink" or not row.get("sha256"):
-                continue
-            records.sha256.setdefault(file, set()).add(row["sha256"])
-            if row.get("prefix_placeholder"):
-                records.rewritten.add(file)
-    return records
 
 
 def clobbered_files(prefix: Path) -> dict[str, list[str]]:
@@ -155,19 +160,6 @@ def check_prefix(prefix: Prefix, lock_sha256: str) -> None:
             f"The prefix {prefix.path} was made from another lock ({prefix.lock_sha256[:12]}, not "
             f"{lock_sha256[:12]}).",
             advice="Run `provision env create` first, then build the image.",
-        )
-
-
-def _check_link_target(target: str, path: str) -> None:
-    if target.startswith("/") and not target.startswith(f"{PREFIX}/"):
-        raise IntegrityError(
-            f"/{path} in a conda package links to {target} on the host, so it cannot be put into an "
-            "image."
-        )
-    if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).startswith(".."):
-        raise IntegrityError(
-            f"/{path} in a conda package links to {target}, beyond the root, so it cannot be put "
-            "into an image."
         )
 
 

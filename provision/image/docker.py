@@ -299,9 +299,10 @@ def removable_references(layout: Path, client: Client) -> tuple[str, ...]:
 def removable_images(layout: Path, client: Client) -> dict[str, int]:
     """What `remove_images` removes, with sizes in bytes, as the engine counts them: tags, and the
     ids of this user's images that have none."""
-    sizes = {}
-    for reference in removable_references(layout, client):
-        sizes[reference] = int(get_image(client, reference).attrs["Size"])
+    sizes = {
+        reference: int(get_image(client, reference).attrs["Size"])
+        for reference in removable_references(layout, client)
+    }
     for image_id in read_record(layout, engine_identity(client)).images:
         candidate = get_image(client, image_id)
         if candidate is not None and not candidate.tags:

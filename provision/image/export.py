@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -66,14 +66,36 @@ def export_image(
     with disk_full_raises(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if output.kind == "oci":
-            _copy_layout(image, path, names)
+            # Blobs never change, so hard links are enough where both are on one file system.
+            # Corrupt blobs are never passed on.
+            blobs = _blobs(image)
+            digests = [f"sha256:{blob.name}" for blob in blobs]
+            corrupt = layer_cache.quarantine_corrupt(image.layout, digests)
+            if corrupt:
+                raise oci_layout.corrupt_blob(oci_layout.blob(image.layout, corrupt[0]))
+            with oci_layout.staging(path) as new:
+                for blob in blobs:
+                    layer_cache.link_or_copy(blob, oci_layout.blobs(new) / blob.name)
+                (new / oci_layout.INDEX_FILE).write_bytes(
+                    oci_layout.renamed_index(image.layout, names)
+                )
+                version_file = oci_layout.VERSION_FILE
+                shutil.copyfile(image.layout / version_file, new / version_file)
             return
         if output.kind == "oci-archive":
             chunks = _oci_archive(image, names)
         else:
             tags = list(names) or [image.reference]
             chunks = docker_archive(image, tags=tags, read=layer_cache.verified_chunks)
-        _write_archive(chunks, path, sum(layer.size for layer in image.layers), progress)
+        with (
+            atomic_stream(path) as file,
+            progress.meter(
+                f"writing {path.name}", sum(layer.size for layer in image.layers)
+            ) as meter,
+        ):
+            for chunk in chunks:
+                file.write(chunk)
+                meter.advance(len(chunk))
 
 
 def check_output(output: Output) -> None:
@@ -128,22 +150,6 @@ def _why_not_replaceable(path: Path) -> str:
 # Layouts
 
 
-def _copy_layout(image: Image, target: Path, names: Sequence[str]) -> None:
-    """Blobs never change, so hard links are enough where both are on one file system. Corrupt blobs
-    are never passed on."""
-    blobs = _blobs(image)
-    digests = [f"sha256:{blob.name}" for blob in blobs]
-    corrupt = layer_cache.quarantine_corrupt(image.layout, digests)
-    if corrupt:
-        raise oci_layout.corrupt_blob(oci_layout.blob(image.layout, corrupt[0]))
-    with oci_layout.staging(target) as new:
-        for blob in blobs:
-            layer_cache.link_or_copy(blob, oci_layout.blobs(new) / blob.name)
-        (new / oci_layout.INDEX_FILE).write_bytes(oci_layout.renamed_index(image.layout, names))
-        version_file = oci_layout.VERSION_FILE
-        shutil.copyfile(image.layout / version_file, new / version_file)
-
-
 def _blobs(image: Image) -> list[Path]:
     """The files of the image alone: its folder may hold others. IntegrityError if one is
     missing."""
@@ -191,10 +197,3 @@ def docker_archive(
     for name, path in files:
         yield from tar.file_member(name, path.stat().st_size, read(path))
     yield tar.END
-
-
-def _write_archive(chunks: Iterable[bytes], path: Path, size: int, progress: Progress) -> None:
-    with atomic_stream(path) as file, progress.meter(f"writing {path.name}", size) as meter:
-        for chunk in chunks:
-            file.write(chunk)
-            meter.advance(len(chunk))

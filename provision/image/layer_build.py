@@ -52,7 +52,15 @@ class LayerBuild:
         for group, packages in self._packages.items():
             co_owners = wheel_files.co_owners(self._wheels_of(group), self._shared_files)
             keys[group] = self.recipe.layer_key(group, packages, co_owners, clobbered)
-            layer = self._reuse(group, keys[group], cached)
+            key = keys[group]
+            same = [layer for layer in cached if layer.key == key]
+            digest = layer_cache.link_first(same, self.new)
+            if digest is None:
+                layer = None
+            else:
+                self._record({digest: key})
+                size = oci_layout.blob(self.new, digest).stat().st_size
+                layer = Layer(group=group, digest=digest, size=size)
             if layer is not None:
                 finished[group] = layer
         entries = self._entries([group for group in keys if group not in finished])
@@ -105,15 +113,6 @@ class LayerBuild:
             for diff_id, path in zip(image.diff_ids, paths, strict=True)
         ]
 
-    def _reuse(self, group: str, key: str, cached: Sequence[CachedLayer]) -> Layer | None:
-        same = [layer for layer in cached if layer.key == key]
-        digest = layer_cache.link_first(same, self.new)
-        if digest is None:
-            return None
-        self._record({digest: key})
-        size = oci_layout.blob(self.new, digest).stat().st_size
-        return Layer(group=group, digest=digest, size=size)
-
     def _record(self, keys: Mapping[str, str]) -> None:
         """Called after each layer, so that the next build can reuse the finished layers of a killed
         one."""
@@ -132,7 +131,19 @@ class LayerBuild:
                 wheel_files.wheels_entries(self._wheels_of(group), self._shared_files, self.prefix)
             )
         for entries in by_path.values():
-            self._add_byte_code(entries)
+            # Add the byte code of a layer's sources: the prefix's, whose bytes depend on a
+            # source and its package alone. A source without a hash may differ from the
+            # prefix's, because its text names the path of the prefix. It gets no byte code.
+            root = f"{PREFIX.lstrip('/')}/"
+            for entry in list(entries.values()):
+                if not entry.hashes:
+                    continue
+                for file in self._byte_code.get(entry.path.removeprefix(root), ()):
+                    compiled = wheel_files.prefix_file(
+                        root + file, self.prefix.path / file, self.prefix
+                    )
+                    hashes = frozenset({self._recorded_byte_code[file]})
+                    entries[compiled.path] = replace(compiled, hashes=hashes, mode=0o644)
         by_path[PROVISION_GROUP] = {entry.path: entry for entry in self.recipe.provision_files}
         return {
             group: [entries[path] for path in sorted(entries)] for group, entries in by_path.items()
@@ -163,24 +174,6 @@ class LayerBuild:
         for file in sorted(self._recorded_byte_code):
             files.setdefault(byte_code_source(file), []).append(file)
         return files
-
-    def _add_byte_code(self, entries: dict[str, LayerEntry]) -> None:
-        """Add the byte code of a layer's sources: the prefix's, whose bytes depend on a source and
-        its package alone.
-
-        A source without a hash may differ from the prefix's, because its text names the path of the
-        prefix. It gets no byte code.
-        """
-        root = f"{PREFIX.lstrip('/')}/"
-        for entry in list(entries.values()):
-            if not entry.hashes:
-                continue
-            for file in self._byte_code.get(entry.path.removeprefix(root), ()):
-                compiled = wheel_files.prefix_file(
-                    root + file, self.prefix.path / file, self.prefix
-                )
-                hashes = frozenset({self._recorded_byte_code[file]})
-                entries[compiled.path] = replace(compiled, hashes=hashes, mode=0o644)
 
     def _write(
         self,

@@ -129,7 +129,12 @@ def base_packages(contents: ImageContents) -> tuple[SbomPackage, ...]:
     """The packages that dpkg recorded as installed, each package once."""
     from packageurl import PackageURL
 
-    system = _os_release(contents)
+    system = {}
+    for path in OS_RELEASE:
+        for line in contents.files.get(path, b"").decode(errors="replace").splitlines():
+            key, separator, value = line.partition("=")
+            if separator:
+                system[key.strip()] = value.strip().strip("\"'")
     namespace = system.get("ID") or "debian"
     version_id = system.get("VERSION_ID")
     distribution = f"{namespace}-{version_id}" if version_id else namespace
@@ -155,16 +160,6 @@ def unread_databases(contents: ImageContents) -> tuple[str, ...]:
     if contents.files.keys() - set(OS_RELEASE):
         return ()
     return ("the base has no package database of dpkg, so its packages are not listed",)
-
-
-def _os_release(contents: ImageContents) -> dict[str, str]:
-    values = {}
-    for path in OS_RELEASE:
-        for line in contents.files.get(path, b"").decode(errors="replace").splitlines():
-            key, separator, value = line.partition("=")
-            if separator:
-                values[key.strip()] = value.strip().strip("\"'")
-    return values
 
 
 def _stanzas(content: bytes) -> Iterator[dict[str, str]]:

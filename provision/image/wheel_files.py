@@ -97,25 +97,21 @@ def installed_wheels(
             )
         rows = read_record(folder / "RECORD", prefix)
         wheels.append(InstalledWheel(package=package, folder=folder, rows=rows))
-        _check_unchanged(prefix, folder)
+        # Raise IntegrityError for a wheel that was replaced by another of the same name and
+        # version.
+        if (folder / "RECORD").stat().st_mode & 0o100:
+            raise _drifted(
+                prefix,
+                "is on a disk where every file is executable, so it is unknown which files should be",
+            )
+        recorded = (prefix.wheels or {}).get(folder.name)
+        if recorded is not None and recorded != fingerprint(folder / "RECORD"):
+            raise _drifted(
+                prefix,
+                f"holds a changed {folder.name.removesuffix('.dist-info')}: its RECORD, or which of its "
+                "files are executable, is not as it was installed",
+            )
     return wheels
-
-
-def _check_unchanged(prefix: Prefix, folder: Path) -> None:
-    """Raise IntegrityError for a wheel that was replaced by another of the same name and
-    version."""
-    if (folder / "RECORD").stat().st_mode & 0o100:
-        raise _drifted(
-            prefix,
-            "is on a disk where every file is executable, so it is unknown which files should be",
-        )
-    recorded = (prefix.wheels or {}).get(folder.name)
-    if recorded is not None and recorded != fingerprint(folder / "RECORD"):
-        raise _drifted(
-            prefix,
-            f"holds a changed {folder.name.removesuffix('.dist-info')}: its RECORD, or which of its "
-            "files are executable, is not as it was installed",
-        )
 
 
 # Files of several wheels
@@ -154,21 +150,6 @@ def _disagree(owners: Sequence[FileOwner]) -> bool:
     return len({owner.row[1:] for owner in owners}) > 1
 
 
-def _check_last_owner(path: Path, owners: Sequence[FileOwner], prefix: Prefix) -> None:
-    """Raise IntegrityError unless a file that wheels disagree about is the last owner's."""
-    last = owners[-1]
-    expected = hex_digest(last.row[1])
-    is_other_file = path.is_file() and not path.is_symlink() and sha256_of(path) != expected
-    if expected is None or is_other_file:
-        names = " and ".join(owner.package.name for owner in owners)
-        raise IntegrityError(
-            f"{names} have different content for the same file, {last.row[0]}. Images get the file "
-            f"of {last.package.name}, the last by name, but the prefix {prefix.path} has another.",
-            advice="Run `provision env remove` and build it again, which installs that file; or "
-            "leave out one of the packages.",
-        )
-
-
 # Entries
 
 
@@ -202,7 +183,22 @@ def wheel_entries(
         if owners:
             owner_rows = [owner.row for owner in owners]
             if _disagree(owners):
-                _check_last_owner(site_packages / name, owners, prefix)
+                # Raise IntegrityError unless a file that wheels disagree about is the last
+                # owner's.
+                path = site_packages / name
+                last = owners[-1]
+                expected = hex_digest(last.row[1])
+                is_other_file = (
+                    path.is_file() and not path.is_symlink() and sha256_of(path) != expected
+                )
+                if expected is None or is_other_file:
+                    names = " and ".join(owner.package.name for owner in owners)
+                    raise IntegrityError(
+                        f"{names} have different content for the same file, {last.row[0]}. Images get the file "
+                        f"of {last.package.name}, the last by name, but the prefix {prefix.path} has another.",
+                        advice="Run `provision env remove` and build it again, which installs that file; or "
+                        "leave out one of the packages.",
+                    )
                 owner_rows = owner_rows[-1:]
         entry = _wheel_file(site_packages / name, owner_rows, prefix)
         entries.append(entry)

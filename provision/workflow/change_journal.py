@@ -17,7 +17,6 @@ from provision.core.atomic import atomic_write, remove_leftovers, remove_unfinis
 from provision.core.paths import Folders
 from provision.core.records import parse_record
 from provision.core.types import Prefix, Progress
-from provision.environment import prefix as prefixes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +113,9 @@ def _text(path: Path) -> str | None:
 
 def _put_back(change: UnfinishedChange) -> None:
     if change.prefix is not None:
+        # Only here: behind it are the adapters of conda and uv, which `env list` does without.
+        from provision.environment import prefix as prefixes
+
         prefixes.put_back(Path(change.prefix), change.prefix_lock_sha256)
     folder = Path(change.folder)
     for name, content in change.files.items():

@@ -19,7 +19,6 @@ from provision.core.types import Prefix
 from provision.environment import kernel as kernels
 from provision.environment import marker
 from provision.environment import passport as passports
-from provision.environment import prefix as prefixes
 from provision.environment.state import EnvironmentState, State, quick_state
 from provision.workflow.change_journal import is_unfinished
 from provision.workflow.context import Context
@@ -71,7 +70,7 @@ def environments(context: Context) -> list[Environment]:
     """Every environment of the envs folder, and every prefix of this user, by name."""
     installed: dict[str, Prefix] = {}
     for name, path in prefix_registry.list_prefixes(context.folders).items():
-        prefix = prefixes.find(name, path)
+        prefix = marker.find(name, path)
         if prefix is not None:
             installed[name] = prefix
     described = described_names(context.folders.envs)
@@ -99,7 +98,7 @@ def describe_environment(context: Context, name: str) -> tuple[Environment, str 
     """One environment; with the reference of its image, and its kernel's name in Jupyter's menu."""
     path = prefix_registry.prefix_path(context.folders, name)
     display_names = {kernel.prefix: kernel.display_name for kernel in kernels.list_kernels()}
-    row = _environment(context, name, prefixes.find(name, path), has_kernel=path in display_names)
+    row = _environment(context, name, marker.find(name, path), has_kernel=path in display_names)
     reference = None
     if row.image:
         try:

@@ -5,18 +5,19 @@ docs/onboarding.md describes it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from provision.adapters import clustershell
+from provision.core.checked_yaml import Mistake, read_checked_yaml
 from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import parse_mirror
-from provision.core.schema import DocumentPath, location, schema_violations
+from provision.core.schema import DocumentPath, location
 from provision.core.settings import FactsSettings, absolute_facts, folder_path
-from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml, read_source
+from provision.core.yaml_text import YamlLines
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.runner import SmokeRequest
 from provision.workflow.smoke.settings import with_settings
@@ -103,37 +104,22 @@ class Lab:
 def read_lab(folder: Path) -> Lab:
     """The lab of a repository. Raises InvalidSpec with all mistakes of lab.yml, each with its
     line."""
-    path = folder / FILE
-    try:
-        text = read_source(path)
-        document, lines = parse_yaml(text), YamlLines(compose_yaml(text))
-    except FileNotFoundError as error:
-        raise InvalidSpec(
-            f"There is no {path}.",
-            advice="Name a lab's repository, or a folder of one; `provision lab init` writes a "
-            "lab.yml.",
-        ) from error
-    except YamlError as error:
-        raise InvalidSpec(error.in_file(path)) from error
-    mistakes = _mistakes(document, lines, folder)
-    if mistakes:
-        sentences = [f"{path}:{line}: {mistake}" for line, mistake in sorted(mistakes)]
-        raise InvalidSpec("\n".join(sentences), advice=ADVICE)
+    document = read_checked_yaml(
+        folder / FILE,
+        "lab",
+        further=functools.partial(_mistakes, folder),
+        advice=ADVICE,
+        advice_without="Name a lab's repository, or a folder of one; `provision lab init` writes a "
+        "lab.yml.",
+    )
     return _lab(document, folder)
 
 
-def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, str]]:
-    """What is wrong, with lines: by the schema; if that is content, by what values mean."""
-    mistakes = []
-    for violation in schema_violations(document, "lab"):
-        place = location(document, violation.path)
-        mistakes.append((lines.line(violation.path), f"{place}: {violation.message}."))
-    mistakes += lines.repeated_keys()
-    if mistakes:
-        return mistakes
+def _mistakes(folder: Path, document: Mapping[str, Any], lines: YamlLines) -> Iterator[Mistake]:
+    """What is wrong by what values mean."""
     for key, value in document.items():
         for problem in credential_problems(value):
-            mistakes.append((lines.line((key,)), f"{key}: {problem}"))
+            yield lines.line((key,)), f"{key}: {problem}"
     checks: list[tuple[DocumentPath, Callable[[], object]]] = []
     for name, cluster in document.get("clusters", {}).items():
         if "login" in cluster:
@@ -151,19 +137,18 @@ def _mistakes(document: Any, lines: YamlLines, folder: Path) -> list[tuple[int, 
         except (InvalidSpec, ValueError) as error:
             problem = error.message if isinstance(error, InvalidSpec) else f"{error}."
             where = location(document, document_path)
-            mistakes.append((lines.line(document_path), f"{where}: {problem}"))
+            yield lines.line(document_path), f"{where}: {problem}"
     signers = document.get("facts", {}).get("signers")
     if signers and not (folder / signers).is_file():
-        mistakes.append((lines.line(("facts", "signers")), f"signers: there is no {signers}."))
+        yield lines.line(("facts", "signers")), f"signers: there is no {signers}."
     known_hosts = document.get("known_hosts")
     if known_hosts:
         line = lines.line(("known_hosts",))
         path = folder / known_hosts
         if not path.is_file():
-            mistakes.append((line, f"known_hosts: there is no {path}."))
+            yield line, f"known_hosts: there is no {path}."
         elif not path.resolve().is_relative_to(folder.resolve()):
-            mistakes.append((line, f"known_hosts: {path} is not in this repository."))
-    return mistakes
+            yield line, f"known_hosts: {path} is not in this repository."
 
 
 def _check_smoke_setting(text: str) -> None:

@@ -345,9 +345,7 @@ def contents(
         OSError: If the store fails.
     """
     content = _manifest(open_root(root, storage_options), step)
-    by_name: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, tensor in content.tensors.items():
-        by_name[name] = (tensor.dtype, tensor.shape)
+    by_name = {name: (tensor.dtype, tensor.shape) for name, tensor in content.tensors.items()}
     for name in content.objects:
         by_name[name] = (OBJECT, ())
     return dict(sorted(by_name.items()))

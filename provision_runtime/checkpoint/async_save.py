@@ -21,7 +21,7 @@ from .serialize import is_plain
 from .writer import hashing_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import torch
 
@@ -116,7 +116,13 @@ class HostSnapshot:
 
         tensors = {item.box_key: item for item in plan.items if not item.is_object}
         devices = streams.devices_of(item.data for item in tensors.values())
-        self._make_room(tensors)
+        # Frees memory that does not fit, and allocates what is missing.
+        for box_key, memory in tuple(self._memory.items()):
+            if box_key not in tensors or not _fits(memory, tensors[box_key]):
+                del self._memory[box_key]
+        for box_key, item in tensors.items():
+            if box_key not in self._memory:
+                self._memory[box_key] = _allocate(item)
         copies = {
             box_key: replace(item, data=self._memory[box_key]) for box_key, item in tensors.items()
         }
@@ -134,15 +140,6 @@ class HostSnapshot:
             list(pool.map(_copy_memory, sources, targets))
         streams.wait_for(devices)
         return replace(plan, items=tuple(copies.get(item.box_key, item) for item in plan.items))
-
-    def _make_room(self, tensors: Mapping[BoxKey, Item]) -> None:
-        """Frees memory that does not fit, and allocates what is missing."""
-        for box_key, memory in tuple(self._memory.items()):
-            if box_key not in tensors or not _fits(memory, tensors[box_key]):
-                del self._memory[box_key]
-        for box_key, item in tensors.items():
-            if box_key not in self._memory:
-                self._memory[box_key] = _allocate(item)
 
 
 def _fits(memory: torch.Tensor, item: Item) -> bool:

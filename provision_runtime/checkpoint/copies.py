@@ -113,15 +113,17 @@ def missing(
             contents[entry.sha256] = Content(
                 entry, [remaining[0]], {_key(backend, *location): location}
             )
-    needed = {}
-    for content in contents.values():
-        if len(content.folders) > 1 or (is_alone and remaining[0] in content.folders):
-            needed[name_of(content.entry)] = content
+    needed = {
+        name_of(content.entry): content
+        for content in contents.values()
+        if len(content.folders) > 1 or (is_alone and remaining[0] in content.folders)
+    }
     present = names(backend)
-    lacking = {}
-    for name, content in needed.items():
-        if name not in present and len(content.copies) < 2:
-            lacking[name] = content
+    lacking = {
+        name: content
+        for name, content in needed.items()
+        if name not in present and len(content.copies) < 2
+    }
     unneeded = [name for name in present if is_included(name[:64]) and name not in needed]
     return lacking, unneeded
 

@@ -7,10 +7,7 @@ checkpoints under it. During a save the ranks exchange the names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 _corrupt: set[tuple[str, str]] = set()
 

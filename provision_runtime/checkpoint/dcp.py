@@ -76,9 +76,10 @@ def _describe(tensor: Tensor) -> Any:
         TensorStorageMetadata,
     )
 
-    boxes = []
-    for record in tensor.records:
-        boxes.append(ChunkStorageMetadata(torch.Size(record.offsets), torch.Size(record.sizes)))
+    boxes = [
+        ChunkStorageMetadata(torch.Size(record.offsets), torch.Size(record.sizes))
+        for record in tensor.records
+    ]
     properties = TensorProperties(dtype=dtype_of(tensor.dtype))
     return TensorStorageMetadata(properties, torch.Size(tensor.shape), boxes)
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Tuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from typing import Any, Tuple
 
 # A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into pieces.
 # Together with writer.WORKERS this bounds the memory for staging from a GPU.
@@ -77,7 +74,13 @@ def pieces(item: Item, limit: int = MAX_PIECE_BYTES) -> Iterator[Item]:
     row_bytes = item.bytes // item.sizes[axis]
     step = max(1, limit // row_bytes)
     for begin in range(0, item.sizes[axis], step):
-        yield from pieces(_cut(item, axis, begin, min(step, item.sizes[axis] - begin)), limit)
+        length = min(step, item.sizes[axis] - begin)
+        offsets = (*item.offsets[:axis], item.offsets[axis] + begin, *item.offsets[axis + 1 :])
+        sizes = (*item.sizes[:axis], length, *item.sizes[axis + 1 :])
+        yield from pieces(
+            replace(item, data=item.data.narrow(axis, begin, length), offsets=offsets, sizes=sizes),
+            limit,
+        )
 
 
 def packs(all_pieces: Iterable[Item], limit: int = PACK_BYTES) -> Iterator[list[Item]]:
@@ -97,9 +100,3 @@ def packs(all_pieces: Iterable[Item], limit: int = PACK_BYTES) -> Iterator[list[
             pack, size = [], 0
     if pack:
         yield pack
-
-
-def _cut(item: Item, axis: int, begin: int, length: int) -> Item:
-    offsets = (*item.offsets[:axis], item.offsets[axis] + begin, *item.offsets[axis + 1 :])
-    sizes = (*item.sizes[:axis], length, *item.sizes[axis + 1 :])
-    return replace(item, data=item.data.narrow(axis, begin, length), offsets=offsets, sizes=sizes)

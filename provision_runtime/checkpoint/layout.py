@@ -17,12 +17,10 @@ import hashlib
 import re
 import secrets
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from ..comm import processes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LATEST = "latest"
 COMMITTED = re.compile(r"step-(\d{12,})(?:\.([1-9]\d*))?(?:-([0-9a-f]{12}))?")

@@ -284,10 +284,11 @@ def _verify_share(
     that cannot be healed.
     """
     needed = {record.file for record in records}
-    entries = {}
-    for number, entry in enumerate(content.files):
-        if entry.name in needed or number % ranks.world_size == ranks.rank:
-            entries[entry.name] = entry
+    entries = {
+        entry.name: entry
+        for number, entry in enumerate(content.files)
+        if entry.name in needed or number % ranks.world_size == ranks.rank
+    }
     damages = []
     if ranks.rank == 0:
         damages += verification.find_foreign_files(backend, folder, content)

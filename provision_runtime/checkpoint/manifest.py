@@ -11,13 +11,11 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .errors import CheckpointError, DamagedFile, OtherSchema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -31,14 +29,14 @@ DIGITS = 64
 BODY_AT = len(HEAD) + DIGITS + len(AFTER)
 SHA256, XXH128 = "[0-9a-f]{64}", "[0-9a-f]{32}"
 DTYPE = r"torch\.[a-z0-9_]+"
-# Of a manifest; 550 bytes for a piece of 32 MiB. A value takes 80 bytes of memory at most, and the
+# The size of a manifest; 550 bytes for a piece of 32 MiB. A value takes 80 bytes of memory at most, and the
 # bytes are held three times: so reading takes less than a gigabyte, whatever the content.
 MAX_BYTES = 128 << 20
 TOO_BIG = f"it has {{}} bytes, at most {MAX_BYTES} are read"
 MAX_VALUES = 8_000_000
 MAX_DIMENSIONS = 64
 MAX_NUMBER = 2**63 - 1
-# Of the caller's metadata.
+# How deep the caller's metadata may nest.
 MAX_DEPTH = 100
 
 
@@ -261,17 +259,14 @@ def _overlap(boxes: Sequence[Record]) -> tuple[Record, Record] | None:
             if other.offsets[axis] + other.sizes[axis] > box.offsets[axis]
         ]
         for other in open_boxes:
-            if _intersect(other, box):
+            sides = zip(other.offsets, other.sizes, box.offsets, box.sizes)
+            if all(
+                begin < start + length and start < begin + size
+                for begin, size, start, length in sides
+            ):
                 return other, box
         open_boxes.append(box)
     return None
-
-
-def _intersect(first: Record, second: Record) -> bool:
-    sides = zip(first.offsets, first.sizes, second.offsets, second.sizes)
-    return all(
-        begin < start + length and start < begin + size for begin, size, start, length in sides
-    )
 
 
 # Reading. All of these raise ValueError.
@@ -354,7 +349,14 @@ def _from_json(fields: _Fields, is_part: bool) -> Manifest:
         metadata=fields.get("metadata", dict),
     )
     check_metadata(content.metadata)
-    _check_ranges(content)
+    # Two records of a file are the same one, or apart.
+    ends: dict[str, int] = {}
+    ranges = {record[:4] for _, record in content.records()}
+    for file, at, size, _ in sorted(ranges):
+        if at < ends.get(file, 0):
+            names = ", ".join(map(repr, content.names_in(file)[:3]))
+            raise ValueError(f"records of {names} overlap in {file}")
+        ends[file] = at + size
     return content
 
 
@@ -415,17 +417,6 @@ def _record(what: str, values: object, files: dict[str, FileEntry]) -> Record:
     if record.size == entry.size and record.sha256 != entry.sha256:
         raise ValueError(f"a record of {what} is all of its file and has another SHA-256")
     return record
-
-
-def _check_ranges(content: Manifest) -> None:
-    """Two records of a file are the same one, or apart."""
-    ends: dict[str, int] = {}
-    ranges = {record[:4] for _, record in content.records()}
-    for file, at, size, _ in sorted(ranges):
-        if at < ends.get(file, 0):
-            names = ", ".join(map(repr, content.names_in(file)[:3]))
-            raise ValueError(f"records of {names} overlap in {file}")
-        ends[file] = at + size
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -107,7 +107,12 @@ def match(expansion: Expansion, content: Manifest, strict: bool = True) -> LoadP
     if any(is_distributed(tensor) for tensor in tensors.values()):
         reads = _plan_by_torch(tensors, content)
     if reads is None:
-        reads = _plan_plain(tensors, content)
+        reads = []
+        for name, tensor in tensors.items():
+            for record in content.tensors[name].records:
+                begin = (0,) * len(record.sizes)
+                target = partial(narrow, tensor, record.offsets, record.sizes)
+                reads.append(RecordRead(name, record, begin, record.sizes, target))
     wholes = frozenset(search.wholes)
     return LoadPlan(tuple(reads), objects, tuple(missing), tuple(unexpected), wholes)
 
@@ -140,7 +145,16 @@ class _LeafSearch:
         first step it has none, so nothing would be read.
         """
         if isinstance(container, MutableMapping):
-            self._check_optimizer(container, path)
+            is_new_optimizer = "param_groups" in container and container.get("state") == {}
+            if is_new_optimizer and name_of((*path, "state")) in self._inner_names:
+                name = f" {name_of(path)}" if path else ""
+                raise CheckpointError(
+                    f"the optimizer{name} has no state yet, "
+                    "so its state in the checkpoint would not be loaded: "
+                    "pass the optimizer itself, or what "
+                    "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict "
+                    "(or get_state_dict) returns, or take a step first"
+                )
         for key, value in entries(container):
             inner_path = (*path, key)
             name = name_of(inner_path)
@@ -159,18 +173,6 @@ class _LeafSearch:
             elif isinstance(value, list) or is_object or any(True for _ in values(value)):
                 # Dicts without values leave no trace in a checkpoint.
                 yield Leaf(name, container, key, value)
-
-    def _check_optimizer(self, container: Any, path: tuple[Any, ...]) -> None:
-        is_new_optimizer = "param_groups" in container and container.get("state") == {}
-        if is_new_optimizer and name_of((*path, "state")) in self._inner_names:
-            name = f" {name_of(path)}" if path else ""
-            raise CheckpointError(
-                f"the optimizer{name} has no state yet, "
-                "so its state in the checkpoint would not be loaded: "
-                "pass the optimizer itself, or what "
-                "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict "
-                "(or get_state_dict) returns, or take a step first"
-            )
 
 
 def compare(plan: LoadPlan, objects: Sequence[Any], strict: bool) -> LoadPlan:
@@ -331,16 +333,6 @@ def _plan_by_torch(tensors: dict[str, torch.Tensor], content: Manifest) -> list[
                 target=partial(planner.resolve_tensor, item),
             )
         )
-    return reads
-
-
-def _plan_plain(tensors: dict[str, torch.Tensor], content: Manifest) -> list[RecordRead]:
-    reads = []
-    for name, tensor in tensors.items():
-        for record in content.tensors[name].records:
-            begin = (0,) * len(record.sizes)
-            target = partial(narrow, tensor, record.offsets, record.sizes)
-            reads.append(RecordRead(name, record, begin, record.sizes, target))
     return reads
 
 

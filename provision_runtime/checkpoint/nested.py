@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
 
 from . import streams
 from .errors import CheckpointError
 
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
-
-# Of these there may be millions, and none is expanded.
+# There may be millions of these, and none is expanded.
 PLAIN = (int, float, str, bool, type(None))
 # In the place of what is being expanded.
 OPEN = object()

@@ -189,7 +189,17 @@ def local_items(
 ) -> tuple[list[Item], dict[str, tuple[object, ...]]]:
     """The items of this rank, and each name's path; objects are not pickled yet."""
     expansion = Expansion(state_dict)
-    leaves = list(values(expansion.tree, as_before_2_4=_is_before_2_4(), copies=expansion.copies))
+    # Only releases with distributed checkpoints: 1.13 has no planner to agree with.
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    leaves = list(
+        values(
+            expansion.tree,
+            as_before_2_4=major == "2" and minor.isdigit() and int(minor) < 4,
+            copies=expansion.copies,
+        )
+    )
     counts = Counter(name_of(path) for path, _ in leaves)
     duplicates = sorted(name for name, count in counts.items() if count > 1)
     if duplicates:
@@ -290,11 +300,3 @@ def _check_storable(item: Item) -> None:
             f"{item.name} is a {type(data).__name__}, which owns no memory: "
             "save the tensors it is made of"
         )
-
-
-def _is_before_2_4() -> bool:
-    """Of the releases with distributed checkpoints; 1.13 has no planner to agree with."""
-    import torch
-
-    major, minor = torch.__version__.split(".")[:2]
-    return major == "2" and minor.isdigit() and int(minor) < 4

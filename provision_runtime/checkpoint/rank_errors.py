@@ -58,13 +58,14 @@ def run_together(name: str, ranks: Ranks, action: Callable[[], T]) -> T:
         raise
     except Exception as failure:  # whatever it is, the other ranks wait for the exchange
         error = failure
-    failures = {}
-    for rank, fields in enumerate(ranks.exchange(name, error and _failure(error))):
-        if fields is not None:
-            failures[rank] = _Failure(*fields)
+    failures = {
+        rank: _Failure(*fields)
+        for rank, fields in enumerate(ranks.exchange(name, error and _failure(error)))
+        if fields is not None
+    }
     for kind in KINDS:
         failed = [rank for rank, failure in failures.items() if failure.kind == kind]
-        # Of several ranks with damage, all raise the first one's; of other failures, each its own.
+        # If several ranks have damage, all raise the first one's. Other failures are raised by their own rank.
         if error is not None and ranks.rank in (failed[:1] if kind == DAMAGE else failed):
             raise error
         if failed:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .items import Item
 
 CRC = struct.Struct("<I")
-# Of a record: what is before the elements, they, and what is after them.
+# A record has three parts: what is before the elements, the elements, and what is after them.
 PARTS = 3
 # Alignment that suits every type of tensor.
 ALIGNMENT = 64
@@ -100,21 +100,16 @@ class StagingMemory(threading.local):
         if is_plain(data):
             return data
         with torch.no_grad():
-            return self._copy(data)
-
-    def _copy(self, data: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        length = data.numel() * data.element_size()
-        if self._memory is None:
-            self._memory = torch.empty(MAX_PIECE_BYTES, dtype=torch.uint8, device="cpu")
-        begin = -(-self._used // ALIGNMENT) * ALIGNMENT
-        target = self._memory[begin : begin + length]
-        if len(target) < length:
-            target = torch.empty(length, dtype=torch.uint8, device="cpu")
-        else:
-            self._used = begin + length
-        return target.view(data.dtype).view(data.shape).copy_(data)
+            length = data.numel() * data.element_size()
+            if self._memory is None:
+                self._memory = torch.empty(MAX_PIECE_BYTES, dtype=torch.uint8, device="cpu")
+            begin = -(-self._used // ALIGNMENT) * ALIGNMENT
+            target = self._memory[begin : begin + length]
+            if len(target) < length:
+                target = torch.empty(length, dtype=torch.uint8, device="cpu")
+            else:
+                self._used = begin + length
+            return target.view(data.dtype).view(data.shape).copy_(data)
 
 
 def serialize(item: Item, staging: StagingMemory) -> Serialized:
@@ -186,18 +181,13 @@ def _archive(dtype: torch.dtype, shape: tuple[int, ...], length: int) -> Archive
     after = bytes(collector.after)
     if not collector.is_past:
         raise RuntimeError(f"torch {torch.__version__} saves a tensor in an unknown form")
-    return Archive(bytes(collector.before), after, _crc_offsets(after, zlib.crc32(zeros)))
-
-
-def _crc_offsets(after: bytes, crc32: int) -> tuple[int, ...]:
-    """Where the elements' CRC-32 is in what follows them: in the data descriptor right after them,
-    and in the central directory.
-
-    Empty if a release of torch has it elsewhere: the archive then keeps the CRC of the zeros, which
-    torch.load accepts.
-    """
-    offsets = tuple(match.start() for match in re.finditer(re.escape(CRC.pack(crc32)), after))
-    return offsets if len(offsets) == 2 else ()
+    # Where the elements' CRC-32 is in what follows them: in the data descriptor right after
+    # them, and in the central directory. Empty if a release of torch has it elsewhere: the
+    # archive then keeps the CRC of the zeros, which torch.load accepts.
+    offsets = tuple(
+        match.start() for match in re.finditer(re.escape(CRC.pack(zlib.crc32(zeros))), after)
+    )
+    return Archive(bytes(collector.before), after, offsets if len(offsets) == 2 else ())
 
 
 class _Collector:

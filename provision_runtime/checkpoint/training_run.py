@@ -125,7 +125,9 @@ class CheckpointManager:
             if error is None:
                 self.finish()
         finally:
-            self._stop_listening()
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            self._handlers = {}
             self._rehash.stop()
             self._warn_of_damage()
 
@@ -290,8 +292,3 @@ class CheckpointManager:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self._received.add(signal.Signals(number).name)
-
-    def _stop_listening(self) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers = {}

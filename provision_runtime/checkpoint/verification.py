@@ -68,11 +68,11 @@ def find_foreign_files(backend: Backend, folder: str, content: Manifest) -> list
     committed_names = {manifest.NAME} | {
         entry.name for entry in content.files if entry.home is None
     }
-    damages = []
-    for name in sorted(backend.files(folder)):
-        if name not in committed_names:
-            damages.append(Damage(folder, name, "it is not in the manifest"))
-    return damages
+    return [
+        Damage(folder, name, "it is not in the manifest")
+        for name in sorted(backend.files(folder))
+        if name not in committed_names
+    ]
 
 
 def check_files(

@@ -11,7 +11,7 @@ import hashlib
 import os
 import threading
 import zlib
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -175,7 +175,18 @@ class Writer:
             try:
                 futures = [pool.submit(self._write, pack) for pack in packs(tensors)]
                 futures += [pool.submit(self._write, pack) for pack in packs(objects)]
-                parts = _results(futures)
+                # The results in order. Raises the error of the first future that fails, without
+                # waiting for the others to start.
+                finished, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+                errors = [error for future in finished if (error := future.exception()) is not None]
+                if errors:
+                    for future in waiting:
+                        future.cancel()
+                    for error in errors:
+                        if not isinstance(error, SaveAborted):
+                            raise error
+                    raise errors[0]
+                parts = [future.result() for future in futures]
             except BaseException:
                 self._stop.set()
                 raise
@@ -308,20 +319,3 @@ def _unchanged(
     if before is None or xxh128 is None or xxh128 != before.entry.xxh128:
         return None
     return _FileContent(parts, before.entry.sha256, xxh128, before.records)
-
-
-def _results(futures: Sequence[Future[T]]) -> list[T]:
-    """The results in order.
-
-    Raises the error of the first future that fails, without waiting for the others to start.
-    """
-    finished, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-    errors = [error for future in finished if (error := future.exception()) is not None]
-    if errors:
-        for future in waiting:
-            future.cancel()
-        for error in errors:
-            if not isinstance(error, SaveAborted):
-                raise error
-        raise errors[0]
-    return [future.result() for future in futures]

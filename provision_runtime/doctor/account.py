@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from .machine import Machine
 
-# Of a quota that is used to this share: the next download may fill it.
+# The next download may fill a quota that is used to this share.
 NEARLY_FULL = 0.95
 # A larger file is no start file.
 START_FILE_BYTES = 1_000_000
-# Of the home, in the order in which shells read them.
+# In the home, in the order in which shells read them.
 START_FILES = (
     ".profile",
     ".bash_profile",
@@ -157,11 +157,11 @@ def quotas(machine: Machine) -> Iterator[Observation]:
         for count, most, text in rows:
             if not most or count < NEARLY_FULL * most:
                 continue
-            id, state = "quota-low", "nearly used up"
+            finding_id, state = "quota-low", "nearly used up"
             if count >= most:
-                id, state = "quota-full", "used up"
+                finding_id, state = "quota-full", "used up"
             message = f"the quota of {quota.file_system} is {state}: {text}"
-            yield observation(id, message, "quota -w -p", text)
+            yield observation(finding_id, message, "quota -w -p", text)
 
 
 def start_files(machine: Machine) -> Iterator[Observation]:

@@ -59,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the report. The caller must end the process with os._exit: a probe may hang in the
     kernel."""
-    for id in [*(options.only or []), *([options.explain] if options.explain else [])]:
-        if id not in CATALOG:
-            print(f"there is no finding {id}; docs/findings.md lists all", file=sys.stderr)
+    for finding_id in [*(options.only or []), *([options.explain] if options.explain else [])]:
+        if finding_id not in CATALOG:
+            print(f"there is no finding {finding_id}; docs/findings.md lists all", file=sys.stderr)
             return USAGE
     if options.prefix and options.root is None and not os.path.isdir(options.prefix):
         print(f"there is no folder {options.prefix}", file=sys.stderr)

@@ -63,9 +63,11 @@ def space(machine: Machine) -> Iterator[Observation]:
         inodes = status.f_favail if status.f_files else None
         problem = _shortage(free, inodes)
         if problem is not None:
-            id, text = problem
+            finding_id, text = problem
             message = f"{path} ({name}) has {text}"
-            yield observation(id, message, f"statvfs {existing}", f"{free} bytes, {inodes} inodes")
+            yield observation(
+                finding_id, message, f"statvfs {existing}", f"{free} bytes, {inodes} inodes"
+            )
 
 
 def _shortage(free: int, inodes: int | None) -> tuple[str, str] | None:

@@ -43,7 +43,13 @@ def gid(machine: Machine) -> Iterator[Observation]:
             adapter = port.parent.parent.name
             described = f"{kind or 'no'} address" + ("" if has_ipv4 else " without IPv4")
             message = f"NCCL_IB_GID_INDEX={value} is {described} on {adapter}"
-            good = _good_index(port)
+            # The first GID of a port that is RoCE v2 and holds an IPv4 address.
+            good = ""
+            for file in sorted((port / "gids").glob("*"), key=lambda path: int(path.name)):
+                is_v2 = _text(port / "gid_attrs/types" / file.name) == ROCE_V2
+                if is_v2 and _has_ipv4(_text(file)):
+                    good = file.name
+                    break
             command = f"export NCCL_IB_GID_INDEX={good}" if good else ""
             yield observation(
                 "roce-gid", message, machine.name(port / "gids" / value), kind, command
@@ -55,7 +61,12 @@ def rails(machine: Machine) -> Iterator[Observation]:
     """Adapters that are each in a separate network, without a gateway from one to another."""
     if machine.environment.get("NCCL_CROSS_NIC") != "1":
         return
-    networks = _networks(machine)
+    # By interface, the network that its route leads to, without routes through a gateway.
+    networks = {}
+    for line in machine.read("/proc/net/route").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) >= 8 and fields[2] == "00000000" and fields[7] != "00000000":
+            networks[fields[0]] = (fields[1], fields[7])
     devices = {_text(port / "gid_attrs/ndevs/0") for port in _roce_ports(machine)}
     distinct = {networks[device] for device in devices if device in networks}
     if len(devices) > 1 and len(distinct) == len(devices):
@@ -87,31 +98,12 @@ def _roce_ports(machine: Machine) -> list[Path]:
     return [port for port in _active_ports(machine) if _text(port / "link_layer") == "Ethernet"]
 
 
-def _good_index(port: Path) -> str:
-    """The first GID of a port that is RoCE v2 and holds an IPv4 address."""
-    for file in sorted((port / "gids").glob("*"), key=lambda path: int(path.name)):
-        is_v2 = _text(port / "gid_attrs/types" / file.name) == ROCE_V2
-        if is_v2 and _has_ipv4(_text(file)):
-            return file.name
-    return ""
-
-
 def _has_ipv4(gid: str) -> bool:
     """Whether a GID holds an IPv4 address: 0000:...:ffff:0a00:0001."""
     try:
         return ipaddress.IPv6Address(gid).ipv4_mapped is not None
     except ValueError:
         return False
-
-
-def _networks(machine: Machine) -> dict[str, tuple[str, str]]:
-    """By interface, the network that its route leads to, without routes through a gateway."""
-    networks = {}
-    for line in machine.read("/proc/net/route").splitlines()[1:]:
-        fields = line.split()
-        if len(fields) >= 8 and fields[2] == "00000000" and fields[7] != "00000000":
-            networks[fields[0]] = (fields[1], fields[7])
-    return networks
 
 
 def _text(path: Path) -> str:

@@ -10,14 +10,11 @@ import os
 import pwd
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..fs.files import read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 REAL_ROOT = Path("/")
 # A shell that ssh or a scheduler starts often has a shorter PATH than a login shell.
@@ -94,7 +91,14 @@ def this_machine(
     prefix: str | None = None, has_peers: bool = False, is_deep: bool = False
 ) -> Machine:
     environment = dict(os.environ)
-    return Machine(REAL_ROOT, environment, _home(environment), prefix, has_peers, is_deep)
+    if environment.get("HOME"):
+        home = environment["HOME"]
+    else:
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:  # no such number in the user database
+            home = "/"
+    return Machine(REAL_ROOT, environment, home, prefix, has_peers, is_deep)
 
 
 def captured_machine(
@@ -109,12 +113,3 @@ def captured_machine(
             environment[name] = value
     home = environment.get("HOME", "/root")
     return Machine(root, environment, home, prefix, has_peers, is_deep)
-
-
-def _home(environment: Mapping[str, str]) -> str:
-    if environment.get("HOME"):
-        return environment["HOME"]
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:  # no such number in the user database
-        return "/"

@@ -205,8 +205,30 @@ def contamination(machine: Machine) -> Iterator[Observation]:
         return
     modules = _module_names(torch.site_packages) if torch else set()
     yield from _user_site(machine, torch, modules)
-    yield from _pythonpath(machine, modules)
-    yield from _library_path(machine, torch)
+    value = machine.environment.get("PYTHONPATH", "")
+    source, command = "variable PYTHONPATH", "unset PYTHONPATH"
+    for entry in filter(os.path.isabs, value.split(os.pathsep)):
+        if machine.prefix is not None and libraries.is_below(entry, machine.prefix):
+            continue
+        names = _module_names(machine.path(entry))
+        if names & modules:
+            hidden = list_names(sorted(names & modules))
+            message = f"{hidden} in {entry} instead of the environment's"
+            yield observation("pythonpath", message, source, value, command)
+        elif names:
+            message = f"{entry} has packages and comes before the environment's own"
+            yield observation("pythonpath-on-path", message, source, value, command)
+    value = machine.environment.get("LD_LIBRARY_PATH", "")
+    folders = [str(machine.path(entry)) for entry in re.split("[:;]", value) if entry]
+    loadable = origins.on_library_path(":".join(folders))
+    if torch:
+        site_packages = str(torch.site_packages)
+        prefix = str(machine.path(str(machine.prefix)))
+        bundled = libraries.bundled(site_packages)
+        loadable = libraries.foreign(loadable, prefix, site_packages, bundled)
+    if loadable and (torch is None or torch.cuda is not None):
+        finding = surroundings.library_path_finding(loadable)
+        yield from judged(finding, "variable LD_LIBRARY_PATH", value, "unset LD_LIBRARY_PATH")
 
 
 def _user_site(machine: Machine, torch: Torch | None, modules: set[str]) -> Iterator[Observation]:
@@ -233,36 +255,6 @@ def _user_site(machine: Machine, torch: Torch | None, modules: set[str]) -> Iter
             packages = list_names(sorted(names))
             message = f"the user site {folder} has packages: {packages}"
             yield observation("user-site-on-path", message, folder, packages, command)
-
-
-def _pythonpath(machine: Machine, modules: set[str]) -> Iterator[Observation]:
-    value = machine.environment.get("PYTHONPATH", "")
-    source, command = "variable PYTHONPATH", "unset PYTHONPATH"
-    for entry in filter(os.path.isabs, value.split(os.pathsep)):
-        if machine.prefix is not None and libraries.is_below(entry, machine.prefix):
-            continue
-        names = _module_names(machine.path(entry))
-        if names & modules:
-            hidden = list_names(sorted(names & modules))
-            message = f"{hidden} in {entry} instead of the environment's"
-            yield observation("pythonpath", message, source, value, command)
-        elif names:
-            message = f"{entry} has packages and comes before the environment's own"
-            yield observation("pythonpath-on-path", message, source, value, command)
-
-
-def _library_path(machine: Machine, torch: Torch | None) -> Iterator[Observation]:
-    value = machine.environment.get("LD_LIBRARY_PATH", "")
-    folders = [str(machine.path(entry)) for entry in re.split("[:;]", value) if entry]
-    loadable = origins.on_library_path(":".join(folders))
-    if torch:
-        site_packages = str(torch.site_packages)
-        prefix = str(machine.path(str(machine.prefix)))
-        bundled = libraries.bundled(site_packages)
-        loadable = libraries.foreign(loadable, prefix, site_packages, bundled)
-    if loadable and (torch is None or torch.cuda is not None):
-        finding = surroundings.library_path_finding(loadable)
-        yield from judged(finding, "variable LD_LIBRARY_PATH", value, "unset LD_LIBRARY_PATH")
 
 
 def _module_names(folder: Path) -> set[str]:

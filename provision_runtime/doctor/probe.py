@@ -86,10 +86,12 @@ def observe(probe: Probe, machine: Machine) -> ProbeResult:
 
 
 def observation(
-    id: str, message: str, source: str, value: object, command: str = ""
+    finding_id: str, message: str, source: str, value: object, command: str = ""
 ) -> Observation:
     """An observation with one piece of evidence."""
-    return Observation(Finding(id, message), [Evidence(source=source, value=str(value))], command)
+    return Observation(
+        Finding(finding_id, message), [Evidence(source=source, value=str(value))], command
+    )
 
 
 def judged(

@@ -92,9 +92,7 @@ def iommu(machine: Machine) -> Iterator[Observation]:
 def nccl_settings(machine: Machine) -> Iterator[Observation]:
     # NCCL takes the home from the user database, not from $HOME.
     home = nccl.home() if machine.is_real else Path(machine.home)
-    texts = []
-    for path in nccl.files(machine.environment, home):
-        texts.append((str(path), machine.read(str(path))))
+    texts = [(str(path), machine.read(str(path))) for path in nccl.files(machine.environment, home)]
     for setting in nccl.effective(machine.environment, texts):
         command = f"unset {shlex.quote(setting['name'])}"
         if setting["source"] != nccl.ENVIRONMENT:

@@ -97,7 +97,12 @@ def _run_isolated(
                     selector.unregister(child.descriptor)
                     os.close(child.descriptor)
                     waits[child.probe.name] = _waits_in(child.pid)
-                    _end(child.pid)
+                    # Kill a probe and its children, without waiting: it may be stuck in the
+                    # kernel.
+                    try:
+                        os.killpg(child.pid, signal.SIGKILL)
+                    except (ProcessLookupError, PermissionError):
+                        os.kill(child.pid, signal.SIGKILL)
             if not selector.get_map():
                 break
             next_end = min(key.data.ends_at for key in selector.get_map().values())
@@ -179,11 +184,3 @@ def _waits_in(pid: int) -> str:
             return file.read() or "unknown"
     except OSError:
         return "unknown"
-
-
-def _end(pid: int) -> None:
-    """Kill a probe and its children, without waiting: it may be stuck in the kernel."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)

@@ -106,7 +106,7 @@ def require_same_parameters(
     digests = [digest for digest, _ in tokens]
     if len(set(digests)) == 1:
         return local[0]
-    # Of the ranks with the same digest, the first sends its parameters: a large model times a
+    # The first of the ranks with the same digest sends its parameters: a large model times a
     # thousand ranks is more than a store should carry.
     is_sender = tokens.index(local) == digests.index(local[0])
     models = exchange("parameters", entries if is_sender else None)

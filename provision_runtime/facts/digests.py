@@ -19,11 +19,9 @@ import os
 import posixpath
 import re
 import stat
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, Optional, TypedDict
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Dict, Optional, TypedDict
 
 # The name of what no distribution lists.
 OTHER = "(other files)"

@@ -110,6 +110,9 @@ def torch_facts() -> TorchFacts:
     import torch
 
     nccl_file = libraries.nccl_file(libraries.loaded())
+    # The architectures that the build has code for. torch.cuda.get_arch_list() is empty without
+    # a GPU; the flags are not.
+    flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
     return {
         "version": str(torch.__version__),
         "git": torch.version.git_version,
@@ -122,7 +125,7 @@ def torch_facts() -> TorchFacts:
             "file": nccl_file,
             "distribution": _nccl_distribution(torch.version.cuda),
         },
-        "arch_list": _arch_list(torch),
+        "arch_list": flags.split() if flags else [],
         "cuda_available": bool(torch.cuda.is_available()),
         "device_count": int(torch.cuda.device_count()),
         "devices": _devices(torch),
@@ -171,13 +174,6 @@ def _nccl_distribution(cuda: str | None) -> dict[str, str] | None:
         return {"name": name, "version": metadata.version(name)}
     except metadata.PackageNotFoundError:
         return None
-
-
-def _arch_list(torch: Any) -> list[str]:
-    """The architectures that the build has code for. torch.cuda.get_arch_list() is empty without a
-    GPU; the flags are not."""
-    flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
-    return flags.split() if flags else []
 
 
 def _devices(torch: Any) -> list[DeviceFacts]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import List, Optional
 from xml.etree import ElementTree
 
 QUERY = ("-q", "-x")
@@ -39,28 +40,28 @@ class GpuHealth:
 
     address: str
     lost: bool
-    persistence: bool | None
-    display: bool | None
-    mig: bool | None
+    persistence: Optional[bool]
+    display: Optional[bool]
+    mig: Optional[bool]
     mig_instances: int
-    ecc: bool | None
-    ecc_pending: bool | None
-    uncorrectable: int | None
-    sram_threshold_exceeded: bool | None
-    pages_pending: bool | None
-    rows_pending: bool | None
-    rows_failed: bool | None
-    throttled: list[str]
-    temperature_c: float | None
-    clock_mhz: float | None
-    default_clock_mhz: float | None
-    power_limit_w: float | None
-    default_power_limit_w: float | None
-    pcie_lanes: float | None
-    max_pcie_lanes: float | None
-    max_pcie_gen: float | None
-    device_pcie_gen: float | None
-    host_pcie_gen: float | None
+    ecc: Optional[bool]
+    ecc_pending: Optional[bool]
+    uncorrectable: Optional[int]
+    sram_threshold_exceeded: Optional[bool]
+    pages_pending: Optional[bool]
+    rows_pending: Optional[bool]
+    rows_failed: Optional[bool]
+    throttled: List[str]
+    temperature_c: Optional[float]
+    clock_mhz: Optional[float]
+    default_clock_mhz: Optional[float]
+    power_limit_w: Optional[float]
+    default_power_limit_w: Optional[float]
+    pcie_lanes: Optional[float]
+    max_pcie_lanes: Optional[float]
+    max_pcie_gen: Optional[float]
+    device_pcie_gen: Optional[float]
+    host_pcie_gen: Optional[float]
     fabric: str | None
     fabric_status: str | None
 
@@ -95,6 +96,13 @@ def parse(text: str) -> DriverLog:
 
 def _gpu(gpu: ElementTree.Element) -> GpuHealth:
     link = "pci/pci_gpu_link_info"
+    # The active reasons, as in `hw_thermal_slowdown`.
+    reasons = []
+    # nvidia-smi renamed throttle reasons to event reasons in 2023.
+    for element in gpu.iter():
+        name = re.fullmatch(r"clocks_(?:event|throttle)_reason_(.+)", element.tag)
+        if name and (element.text or "").strip() == "Active":
+            reasons.append(name[1])
     return GpuHealth(
         address=gpu.get("id", ""),
         lost=_text(gpu, "product_name", "uuid") is None,
@@ -111,7 +119,7 @@ def _gpu(gpu: ElementTree.Element) -> GpuHealth:
         ),
         rows_pending=_flag(gpu, "remapped_rows/remapped_row_pending"),
         rows_failed=_flag(gpu, "remapped_rows/remapped_row_failure"),
-        throttled=_throttle_reasons(gpu),
+        throttled=reasons,
         temperature_c=_number(gpu, "temperature/gpu_temp"),
         clock_mhz=_number(gpu, "applications_clocks/graphics_clock"),
         default_clock_mhz=_number(gpu, "default_applications_clocks/graphics_clock"),
@@ -140,17 +148,6 @@ def _uncorrectable(gpu: ElementTree.Element) -> int | None:
     counts = [_number(volatile, name) for name in [*names, "double_bit/total"]]
     present = [int(count) for count in counts if count is not None]
     return sum(present) if present else None
-
-
-def _throttle_reasons(gpu: ElementTree.Element) -> list[str]:
-    """The active reasons, as in `hw_thermal_slowdown`."""
-    reasons = []
-    # nvidia-smi renamed throttle reasons to event reasons in 2023.
-    for element in gpu.iter():
-        name = re.fullmatch(r"clocks_(?:event|throttle)_reason_(.+)", element.tag)
-        if name and (element.text or "").strip() == "Active":
-            reasons.append(name[1])
-    return reasons
 
 
 def _text(element: ElementTree.Element, *paths: str) -> str | None:

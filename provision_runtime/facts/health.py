@@ -11,10 +11,7 @@ import ctypes
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 # The driver's library, which the engine adds with the GPUs: a container without it has no GPUs.
 NVML = "libnvidia-ml.so.1"

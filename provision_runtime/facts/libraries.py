@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Callable
 from ..fs.files import read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .model import PciGpu
 
 MAPS = Path("/proc/self/maps")
@@ -188,6 +190,26 @@ def parse_driver(text: str) -> str | None:
 def device_nodes(root: Path = Path("/")) -> list[str]:
     """The GPUs that the kernel exposes, whether torch sees them or not."""
     return sorted(str(path) for path in (root / "dev").glob("nvidia[0-9]*"))
+
+
+def usable_gpus() -> int:
+    """The GPUs whose device files this process may open."""
+    return sum(os.access(node, os.R_OK | os.W_OK) for node in device_nodes())
+
+
+def visible_gpus(variables: Mapping[str, str]) -> int:
+    """How many GPUs programs may use: those in CUDA_VISIBLE_DEVICES, which schedulers set, else
+    those whose device files may be opened."""
+    listed = variables.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return usable_gpus()
+    count = 0
+    for entry in listed.split(","):
+        # CUDA stops at the first invalid entry; Slurm sets NoDevFiles where it gives none.
+        if not entry.strip() or entry.strip() in ("-1", "NoDevFiles"):
+            break
+        count += 1
+    return count
 
 
 def pci_gpus(root: Path = Path("/")) -> list[PciGpu]:

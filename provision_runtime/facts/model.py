@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, TypedDict, Union
+from typing import Dict, List, Optional, TypedDict
 
 
 class PythonFacts(TypedDict):
@@ -153,10 +153,27 @@ class LinkFacts(TypedDict):
     links_to: Dict[str, int]
 
 
+class PcieFacts(TypedDict):
+    """A GPU's link. generation: the lower of the card's and its slot's best."""
+
+    address: str
+    generation: int
+    lanes: int
+    gb_s: float
+
+
+class PortFacts(TypedDict):
+    """A port of an RDMA card that is up."""
+
+    gb_s: float
+    driver: str
+    link_layer: str
+
+
 class WireFacts(TypedDict):
     """nvlink: by the GPU's UUID. interfaces: GB/s of each whose driver reports it."""
 
     nvlink: Dict[str, LinkFacts]
-    pcie: List[Dict[str, Union[str, int, float]]]
-    ports: List[Dict[str, Union[str, int, float]]]
+    pcie: List[PcieFacts]
+    ports: List[PortFacts]
     interfaces: Dict[str, float]

@@ -220,24 +220,20 @@ def effective(environment: Mapping[str, str], texts: list[tuple[str, str]]) -> l
         for name, value in values.items():
             is_ours = name in MEANINGS or name.startswith(PREFIXES)
             if is_ours and name not in result:
-                result[name] = _setting(name, value, source)
+                meaning = MEANINGS.get(name, UNKNOWN)
+                effect, is_costly = meaning.effect, meaning.is_costly(value)
+                is_switch = meaning.is_costly in (_is_on, _is_off)
+                if is_switch and _is_set(value) and NUMBER.match(value) is None:
+                    effect += f"; NCCL reads numbers only, so {value!r} means 0"
+                    is_costly = True
+                result[name] = {
+                    "name": name,
+                    "value": value,
+                    "source": source,
+                    "effect": effect,
+                    "is_costly": is_costly,
+                }
     return [result[name] for name in sorted(result)]
-
-
-def _setting(name: str, value: str, source: str) -> NcclSetting:
-    meaning = MEANINGS.get(name, UNKNOWN)
-    effect, is_costly = meaning.effect, meaning.is_costly(value)
-    is_switch = meaning.is_costly in (_is_on, _is_off)
-    if is_switch and _is_set(value) and NUMBER.match(value) is None:
-        effect += f"; NCCL reads numbers only, so {value!r} means 0"
-        is_costly = True
-    return {
-        "name": name,
-        "value": value,
-        "source": source,
-        "effect": effect,
-        "is_costly": is_costly,
-    }
 
 
 def names_in(library: str) -> frozenset[str]:
@@ -255,10 +251,7 @@ def names_in(library: str) -> frozenset[str]:
 def mistyped(names: Iterable[str], library: str) -> dict[str, str]:
     """The variables of NCCL that neither we nor this library know and that are nearly like one that
     the library knows; with that one. Others may belong to a plug-in."""
-    unknown = []
-    for name in names:
-        if name.startswith("NCCL_") and name not in MEANINGS:
-            unknown.append(name)
+    unknown = [name for name in names if name.startswith("NCCL_") and name not in MEANINGS]
     if not unknown:
         return {}
     valid = names_in(library)

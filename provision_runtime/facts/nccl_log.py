@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Dict, List, Optional
 
 P2P, SHM, NET = "P2P", "SHM", "NET"
 SOCKET = "Socket"
@@ -40,15 +40,15 @@ class Transports:
     """The log of one rank. `peers`: the transport to each rank that it sends to, and `gdrdma`
     whether the network moves data to and from the GPU directly."""
 
-    version: str | None = None
-    network: str | None = None
-    channels: int | None = None
-    nvls_supported: bool | None = None
-    nvls_channels: int | None = None
-    gdrdma: bool | None = None
-    peers: dict[int, str] = field(default_factory=dict)
-    plugins: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    version: Optional[str] = None
+    network: Optional[str] = None
+    channels: Optional[int] = None
+    nvls_supported: Optional[bool] = None
+    nvls_channels: Optional[int] = None
+    gdrdma: Optional[bool] = None
+    peers: Dict[int, str] = field(default_factory=dict)
+    plugins: List[str] = field(default_factory=list)
+    warnings: List[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         # JSON has no numbers as keys.
@@ -76,7 +76,12 @@ def _read_line(line: str, rank: int, result: Transports) -> None:
     network = NETWORK.search(line)
     if network:
         result.network = network[1]
-    _read_channel_counts(line, result)
+    channels = COLL_CHANNELS.search(line)
+    if channels:
+        result.channels = int(channels[1])
+    nvls = NVLS_CHANNELS.search(line)
+    if nvls:
+        result.nvls_channels = int(nvls[2])
     support = NVLS_SUPPORT.search(line)
     if support:
         result.nvls_supported = support[1] is None
@@ -100,12 +105,3 @@ def _read_channel(match: re.Match[str], rank: int, result: Transports) -> None:
     if source != rank or direction == "receive":
         return
     result.peers[target] = f"{transport}{rest}".split("/GDRDMA")[0].strip()
-
-
-def _read_channel_counts(line: str, result: Transports) -> None:
-    channels = COLL_CHANNELS.search(line)
-    if channels:
-        result.channels = int(channels[1])
-    nvls = NVLS_CHANNELS.search(line)
-    if nvls:
-        result.nvls_channels = int(nvls[2])

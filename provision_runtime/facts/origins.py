@@ -90,10 +90,11 @@ def modules_of(folders: Iterable[str], modules: Mapping[str, ModuleType]) -> lis
     """The loaded modules that are directly in one of these folders, except our own."""
     normalized = {os.path.normpath(folder) for folder in folders}
     ignored = {"__main__", (__package__ or "").split(".")[0]}
-    names = []
-    for name, module in list(modules.items()):
-        if "." not in name and name not in ignored and folder_of(module) in normalized:
-            names.append(name)
+    names = [
+        name
+        for name, module in list(modules.items())
+        if "." not in name and name not in ignored and folder_of(module) in normalized
+    ]
     return sorted(names)
 
 

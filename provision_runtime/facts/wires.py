@@ -12,13 +12,13 @@ import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..fs.files import read_text
 from . import gpu_health, libraries
 
 if TYPE_CHECKING:
-    from .model import LinkFacts, WireFacts
+    from .model import LinkFacts, PcieFacts, PortFacts, WireFacts
 
 SMI_TIMEOUT_S = 10.0
 # A cell of `nvidia-smi topo -m` (NVIDIA/nccl#1617): a bonded set of NVLinks.
@@ -63,10 +63,11 @@ class NetworkPort:
 
 def collect(root: Path = Path("/")) -> WireFacts:
     """All wires of this host, as JSON. Takes up to SMI_TIMEOUT_S twice if nvidia-smi hangs."""
+    pcie = [{**asdict(link), "gb_s": round(link.gb_s, 3)} for link in pcie_links(root)]
     return {
         "nvlink": nvlink(smi(*gpu_health.NVLINK_STATUS), smi("topo", "-m")),
-        "pcie": [{**asdict(link), "gb_s": round(link.gb_s, 3)} for link in pcie_links(root)],
-        "ports": [asdict(port) for port in network_ports(root)],
+        "pcie": cast("list[PcieFacts]", pcie),
+        "ports": cast("list[PortFacts]", [asdict(port) for port in network_ports(root)]),
         "interfaces": interface_rates(root),
     }
 
@@ -80,10 +81,9 @@ def nvlink(links_text: str, topology_text: str) -> dict[str, LinkFacts]:
     peers = parse_topology(topology_text)
     result: dict[str, LinkFacts] = {}
     for index, gpu in gpus.items():
-        links_to = {}
-        for peer, count in peers.get(index, {}).items():
-            if peer in gpus:
-                links_to[gpus[peer].uuid] = count
+        links_to = {
+            gpus[peer].uuid: count for peer, count in peers.get(index, {}).items() if peer in gpus
+        }
         rates = [rate for rate in gpu.rates_gb_s.values() if rate is not None]
         result[gpu.uuid] = {"links_gb_s": rates, "links_to": links_to}
     return result
@@ -123,22 +123,16 @@ def pcie_links(root: Path = Path("/")) -> list[PcieLink]:
     links = []
     for gpu in libraries.pci_gpus(root):
         folder = root / "sys/bus/pci/devices" / gpu["address"]
-        link = _pcie_link(folder)
-        if link is not None:
-            links.append(link)
+        card = _generation(folder / "max_link_speed")
+        card_lanes = _number(folder / "max_link_width")
+        lanes = _number(folder / "current_link_width")
+        if card is None or card_lanes is None or not lanes:
+            continue
+        # The folder is a link into the tree of devices: the slot's port is the folder above.
+        slot = _generation(folder.resolve().parent / "max_link_speed")
+        generation = card if slot is None else min(card, slot)
+        links.append(PcieLink(folder.name, generation, lanes, card, card_lanes))
     return links
-
-
-def _pcie_link(folder: Path) -> PcieLink | None:
-    card = _generation(folder / "max_link_speed")
-    card_lanes = _number(folder / "max_link_width")
-    lanes = _number(folder / "current_link_width")
-    if card is None or card_lanes is None or not lanes:
-        return None
-    # The folder is a link into the tree of devices: the slot's port is the folder above.
-    slot = _generation(folder.resolve().parent / "max_link_speed")
-    generation = card if slot is None else min(card, slot)
-    return PcieLink(folder.name, generation, lanes, card, card_lanes)
 
 
 def _generation(path: Path) -> int | None:

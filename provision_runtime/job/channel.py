@@ -132,7 +132,18 @@ class Head(Channel):
             if now >= remind:
                 log(f"waiting for {name_nodes(missing)} ({topic})")
                 remind = now + REMIND_S
-            self._receive(min(end, remind) - now)
+            timeout_s = min(end, remind) - now
+            if self._strangers:
+                timeout_s = min(timeout_s, GREETING_S)
+            for key, _ in self._selector.select(max(0.0, timeout_s)):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.data.socket.fileno() >= 0:  # else it was dropped just now
+                    self._read(key.data)
+            latest = time.monotonic() - GREETING_S
+            for stranger in list(self._strangers):
+                if stranger.opened <= latest:
+                    self._drop(stranger)
         self._stop_listening()
         try:
             decision = decide([payloads[number] for number in range(len(self._names))])
@@ -145,19 +156,6 @@ class Head(Channel):
             except OSError:
                 self._fail(f"{self._names[number]} is gone ({topic})")
         return decision
-
-    def _receive(self, timeout_s: float) -> None:
-        if self._strangers:
-            timeout_s = min(timeout_s, GREETING_S)
-        for key, _ in self._selector.select(max(0.0, timeout_s)):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.data.socket.fileno() >= 0:  # else it was dropped just now
-                self._read(key.data)
-        latest = time.monotonic() - GREETING_S
-        for stranger in list(self._strangers):
-            if stranger.opened <= latest:
-                self._drop(stranger)
 
     def _accept(self) -> None:
         try:
@@ -328,7 +326,8 @@ def _connect(
         problems: list[str] = []
         for head in heads:
             try:
-                resolved = _resolve(head)
+                entries = socket.getaddrinfo(head, None, type=socket.SOCK_STREAM)
+                resolved = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
                 addresses += resolved
                 problems.append(f"{head} ({', '.join(resolved)}) does not answer")
             except socket.gaierror as error:
@@ -356,8 +355,3 @@ def _connect(
             log(f"{problem} yet")
             remind = time.monotonic() + REMIND_S
         time.sleep(RETRY_S)
-
-
-def _resolve(name: str) -> list[str]:
-    entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))

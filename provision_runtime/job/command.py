@@ -6,18 +6,15 @@ import argparse
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from .comparison import visible_gpus
+from ..facts import libraries
 from .node import KEY_VARIABLE, JobOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Where engines say which node of the job this is: Slurm, an Indexed Job of Kubernetes.
 NODE_VARIABLES = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "NODE_RANK")
 NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
-# Of the job's key, in characters: 128 bits in hexadecimal; and of the line that is read.
+# Characters of the job's key, 128 bits in hexadecimal, and of the line that is read.
 SHORTEST_KEY, LONGEST_KEY = 32, 4096
 
 
@@ -141,7 +138,7 @@ def _positive(text: str) -> int:
 
 def _ranks(text: str) -> int:
     if text == "gpus":
-        return max(1, visible_gpus(os.environ))
+        return max(1, libraries.visible_gpus(os.environ))
     return _positive(text)
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Dict, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Dict, TypedDict
 
 from .. import __version__
 from ..facts import environment, libraries
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 NOT_SET, UNKNOWN = "not set", "unknown"
 # More names than this in one line are hard to read.
@@ -40,7 +38,7 @@ def collect() -> NodeFacts:
         "Python": facts["python"]["version"],
         "architecture": facts["platform"]["machine"],
         "driver": facts["driver"] or UNKNOWN,
-        "visible GPUs": str(visible_gpus(os.environ)),
+        "visible GPUs": str(libraries.visible_gpus(os.environ)),
         "GPU models": ", ".join(libraries.gpu_models()) or UNKNOWN,
     }
     for setting in facts["nccl_settings"]:
@@ -56,22 +54,6 @@ def collect() -> NodeFacts:
     return {"required": required, "reported": reported}
 
 
-def visible_gpus(variables: Mapping[str, str]) -> int:
-    """How many GPUs programs may use: those in CUDA_VISIBLE_DEVICES, which schedulers set, else
-    those whose device files may be opened."""
-    listed = variables.get("CUDA_VISIBLE_DEVICES")
-    if listed is None:
-        nodes = libraries.device_nodes()
-        return sum(os.access(node, os.R_OK | os.W_OK) for node in nodes)
-    count = 0
-    for entry in listed.split(","):
-        # CUDA stops at the first invalid entry; Slurm sets NoDevFiles where it gives none.
-        if not entry.strip() or entry.strip() in ("-1", "NoDevFiles"):
-            break
-        count += 1
-    return count
-
-
 def node_problems(*, gpus: int, lock: str | None, script: str | None) -> list[str]:
     """What is wrong on this node alone.
 
@@ -84,7 +66,7 @@ def node_problems(*, gpus: int, lock: str | None, script: str | None) -> list[st
         problems.append(
             f"its environment is {_short(actual or UNKNOWN)}, not {_short(lock)}, which was launched"
         )
-    visible = visible_gpus(os.environ)
+    visible = libraries.visible_gpus(os.environ)
     if visible < gpus:
         problems.append(f"{visible} of {gpus} GPUs are visible")
     if script is not None and not os.path.exists(script):
@@ -112,10 +94,11 @@ def _describe(values: Mapping[str, str]) -> str:
         nodes_by_value.setdefault(value, []).append(node)
     [(common, count)] = Counter(values.values()).most_common(1)
     has_majority = 2 * count > len(values)
-    parts = []
-    for value, nodes in nodes_by_value.items():
-        if not (has_majority and value == common):
-            parts.append(f"{value} on {name_nodes(nodes)}")
+    parts = [
+        f"{value} on {name_nodes(nodes)}"
+        for value, nodes in nodes_by_value.items()
+        if not (has_majority and value == common)
+    ]
     if has_majority:
         parts.append(f"{common} on the other {count}")
     return ", ".join(parts)

@@ -15,14 +15,12 @@ import json
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 from ..report.codec import decode
 from .errors import JobError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Below the ports that Linux gives to outgoing connections (32768), above those of most services.
 FIRST_PORT, PORTS = 20000, 10000

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from ..comm import processes
 from ..node import jobs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def run_detached(job: str, node: int, run: Callable[[], int]) -> int:

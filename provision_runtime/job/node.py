@@ -13,10 +13,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, List, TypedDict
+from typing import List, TypedDict
 
 from ..comm import addresses, processes
 from ..comm.addresses import interface_with
@@ -26,9 +27,6 @@ from . import comparison
 from .channel import Channel, Head, Member, log
 from .connection import Connection, Message, candidate_ports
 from .errors import JobError, Stopped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 # Holds the job's key, by which its nodes recognize each other.
 KEY_VARIABLE = "PROVISION_JOB_KEY"
@@ -171,7 +169,25 @@ def _judge(nodes: Sequence[NodeReport]) -> None:
 
 
 def _run_command(options: JobOptions, channel: Channel) -> int:
-    variables = _variables(options, channel)
+    # The environment of the command: what activation would set, and how to reach the others.
+    variables = dict(os.environ)
+    # The command needs no key, and may print its environment into a log that others read.
+    variables.pop(KEY_VARIABLE, None)
+    variables["CONDA_PREFIX"] = sys.prefix
+    programs = str(Path(sys.executable).parent)
+    if variables.get("PATH", "").split(":")[0] != programs:
+        variables["PATH"] = f"{programs}:{variables.get('PATH', os.defpath)}"
+    local = channel.local_address
+    interface = interface_with(local) if local else None
+    if interface and "GLOO_SOCKET_IFNAME" not in variables:
+        # Else Gloo takes the address of the host's own name, which is often a loopback address.
+        variables["GLOO_SOCKET_IFNAME"] = interface
+        if options.node == 0 or not options.shares_log:
+            log(f"GLOO_SOCKET_IFNAME={interface}, which leads to the other nodes")
+    if options.ranks > 0 and "OMP_NUM_THREADS" not in variables:
+        # torchrun would set 1.
+        threads = int(limits.cpus()["allowed"] // options.ranks)
+        variables["OMP_NUM_THREADS"] = str(max(1, threads))
     if options.ranks == 0:
         variables.update(
             NNODES=str(options.nodes), NODE_RANK=str(options.node), MASTER_ADDR=channel.address
@@ -240,29 +256,6 @@ def _torchrun_arguments(options: JobOptions, rendezvous: Rendezvous) -> list[str
         "--max_restarts=0",
         *options.command,
     ]
-
-
-def _variables(options: JobOptions, channel: Channel) -> dict[str, str]:
-    """The environment of the command: what activation would set, and how to reach the others."""
-    variables = dict(os.environ)
-    # The command needs no key, and may print its environment into a log that others read.
-    variables.pop(KEY_VARIABLE, None)
-    variables["CONDA_PREFIX"] = sys.prefix
-    programs = str(Path(sys.executable).parent)
-    if variables.get("PATH", "").split(":")[0] != programs:
-        variables["PATH"] = f"{programs}:{variables.get('PATH', os.defpath)}"
-    local = channel.local_address
-    interface = interface_with(local) if local else None
-    if interface and "GLOO_SOCKET_IFNAME" not in variables:
-        # Else Gloo takes the address of the host's own name, which is often a loopback address.
-        variables["GLOO_SOCKET_IFNAME"] = interface
-        if options.node == 0 or not options.shares_log:
-            log(f"GLOO_SOCKET_IFNAME={interface}, which leads to the other nodes")
-    if options.ranks > 0 and "OMP_NUM_THREADS" not in variables:
-        # torchrun would set 1.
-        threads = int(limits.cpus()["allowed"] // options.ranks)
-        variables["OMP_NUM_THREADS"] = str(max(1, threads))
-    return variables
 
 
 class _Agent:
@@ -421,18 +414,17 @@ class _Supervisor:
         self._stopped_by = number
         self._channel.announce_stop(number)
         if number == signal.SIGUSR1 or self._options.saves:
-            self._signal_ranks()
+            # USR1 to the ranks, which are torchrun's children, or to the command itself.
+            targets = (
+                processes.children(self._child.pid) if self._options.ranks else [self._child.pid]
+            )
+            for target in targets:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(target, signal.SIGUSR1)
+            noun = format_count(len(targets), "rank") if self._options.ranks else "the command"
+            log(f"{self._options.name}: USR1 to {noun}")
         else:
             self._terminate()
-
-    def _signal_ranks(self) -> None:
-        """USR1 to the ranks, which are torchrun's children, or to the command itself."""
-        targets = processes.children(self._child.pid) if self._options.ranks else [self._child.pid]
-        for target in targets:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(target, signal.SIGUSR1)
-        noun = format_count(len(targets), "rank") if self._options.ranks else "the command"
-        log(f"{self._options.name}: USR1 to {noun}")
 
     def _terminate(self) -> None:
         if self._kill_at is None:

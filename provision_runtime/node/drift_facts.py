@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     FactReader = Callable[[Path], object]
 
-# Of libfabric, aws-ofi-nccl, SHARP and UCX: they change what NCCL's plug-ins do.
+# Settings of libfabric, aws-ofi-nccl, SHARP and UCX change what NCCL's plug-ins do.
 TRANSPORT_PREFIXES = ("FI_", "OFI_NCCL_", "SHARP_COLL_", "UCX_")
 KERNEL_MODULES = ("mlx5_core", "efa", "irdma", "nvidia_peermem", "gdrdrv")
 # As `ulimit` counts them: files and processes as they are, memory in KiB.
@@ -102,9 +102,10 @@ def distributions(path: str, name: str, prefix: str = "", deep: bool = False) ->
     environment's key."""
     folder = _environment_folder(path, name, prefix)
     digests = prefix_digests(str(folder), deep)
-    rows = {}
-    for distribution, entry in digests["distributions"].items():
-        rows[distribution] = [entry["version"], entry["digest"]]
+    rows = {
+        distribution: [entry["version"], entry["digest"]]
+        for distribution, entry in digests["distributions"].items()
+    }
     return {"files": digests["root"], "environment": _key(folder), "distributions": rows}
 
 
@@ -141,20 +142,13 @@ def _driver(root: Path) -> str | None:
     return libraries.parse_driver((root / "proc/driver/nvidia/version").read_text(errors="replace"))
 
 
-def _gpus(root: Path) -> str | None:
-    return _gpu_property(root, "Model")
-
-
-def _vbios(root: Path) -> str | None:
-    return _gpu_property(root, "Video BIOS")
-
-
-def _gpu_property(root: Path, name: str) -> str | None:
+def _gpu_property(name: str, root: Path) -> str | None:
     """What the driver lists for each GPU under this name; it needs no nvidia-smi, which takes
     seconds a GPU where the driver is not loaded persistently."""
-    values = []
-    for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
-        values.append(_match(rf"^{name}:\s*(.+?)\s*$", file) or "unnamed")
+    values = [
+        _match(rf"^{name}:\s*(.+?)\s*$", file) or "unnamed"
+        for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
+    ]
     return _counted(values)
 
 
@@ -224,9 +218,9 @@ def _governor(root: Path) -> str | None:
 
 def limit_facts() -> dict[str, str | int | None]:
     """Those of this session. A job of Slurm has the submitter's limits, or PropagateResourceLimits."""
-    facts: dict[str, str | int | None] = {}
-    for name, kind in COUNT_LIMITS.items():
-        facts[name] = _limit(kind, 1)
+    facts: dict[str, str | int | None] = {
+        name: _limit(kind, 1) for name, kind in COUNT_LIMITS.items()
+    }
     for name, kind in MEMORY_LIMITS.items():
         facts[name] = _limit(kind, 1024)
     shared_memory = limits.shared_memory()
@@ -236,9 +230,10 @@ def limit_facts() -> dict[str, str | int | None]:
 
 def _limit(kind: int, unit: int) -> str:
     soft, hard = resource.getrlimit(kind)
-    texts = []
-    for value in (soft, hard):
-        texts.append("unlimited" if value == resource.RLIM_INFINITY else str(value // unit))
+    texts = [
+        "unlimited" if value == resource.RLIM_INFINITY else str(value // unit)
+        for value in (soft, hard)
+    ]
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} (hard {texts[1]})"
 
 
@@ -250,9 +245,10 @@ def nccl_settings(root: Path, environment: Mapping[str, str]) -> dict[str, str]:
             texts.append((str(path), (root / str(path).lstrip("/")).read_text(errors="replace")))
         except OSError:
             continue
-    settings = {}
-    for setting in nccl.effective(environment, texts):
-        settings[setting["name"]] = f"{setting['value']} ({setting['source']})"
+    settings = {
+        setting["name"]: f"{setting['value']} ({setting['source']})"
+        for setting in nccl.effective(environment, texts)
+    }
     for name, value in environment.items():
         if name.startswith(TRANSPORT_PREFIXES):
             settings[name] = f"{value} ({nccl.ENVIRONMENT})"
@@ -273,8 +269,8 @@ def _match(pattern: str, path: Path) -> str | None:
 # By fact: what reads it below the folder above /proc and /sys, or in the environment's folder.
 HOST_FACTS: Mapping[str, FactReader] = {
     "driver": _driver,
-    "gpus": _gpus,
-    "vbios": _vbios,
+    "gpus": partial(_gpu_property, "Model"),
+    "vbios": partial(_gpu_property, "Video BIOS"),
     "iommu": _iommu,
     "adapters": _adapters,
     "ports": _ports,

@@ -196,6 +196,6 @@ def parse_devices(text: str) -> tuple[list[Device], str | None]:
             memory = int(cells[2]) if cells[2].isdigit() else None
             devices.append({"name": cells[0], "uuid": cells[1], "memory_mib": memory})
             drivers.append(cells[3])
-    # Of a GPU that does not respond nvidia-smi prints words instead.
+    # For a GPU that does not respond, nvidia-smi prints words instead.
     has_driver = bool(drivers) and re.fullmatch(r"[\d.]+", drivers[0])
     return devices, drivers[0] if has_driver else None

@@ -105,7 +105,7 @@ def _check(store: Store, key: str, method: str, is_new: bool) -> Installation:
     directory = store.environment(key)
     if method != TREE and os.statvfs(directory).f_flag & HARMLESS_MOUNT != HARMLESS_MOUNT:
         raise NodeError("unsafe-store", f"{directory} is not mounted with ro,nosuid,nodev")
-    # Of a mount the image was verified, and of a new tree every file.
+    # A mount's image was verified, and so was every file of a new tree.
     require_safe_environment(store, key, is_deep=method == TREE and not is_new)
     installation: Installation = {"method": method, "is_new": is_new}
     note = reader_note(store, store.python(key))
@@ -224,7 +224,13 @@ def _unpack(store: Store, pack: StoredPack) -> None:
         if prefix_digests(staging, deep=True)["root"] != pack.root:
             message = f"the files that were unpacked to {staging} are not those packed"
             raise NodeError("wrong-bytes", message)
-        _sync_file_system(staging)
+        # All bytes of the file system are on the disk when this returns.
+        descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if ctypes.CDLL(None).syncfs(descriptor) != 0:
+                os.sync()
+        finally:
+            os.close(descriptor)
         os.rename(staging, directory)
         files.sync_directory(os.path.dirname(directory))
     except BaseException:
@@ -252,16 +258,6 @@ def _untar(image: str, directory: str) -> tuple[int, str]:
             status = tar.wait()
         errors.seek(0)
         return status, last_line(errors.read())
-
-
-def _sync_file_system(path: str) -> None:
-    """All bytes of the file system are on the disk when this returns."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if ctypes.CDLL(None).syncfs(descriptor) != 0:
-            os.sync()
-    finally:
-        os.close(descriptor)
 
 
 def start_python(directory: str, as_reader: str | None = None) -> None:
@@ -339,11 +335,11 @@ def processes_in(directory: str) -> list[int]:
     that this user may look into: all for root."""
     # The kernel names files by their real paths; a store may lie behind a link.
     prefix = os.path.realpath(directory) + "/"
-    users = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid() and _uses(f"/proc/{entry}", prefix):
-            users.append(int(entry))
-    return users
+    return [
+        int(entry)
+        for entry in os.listdir("/proc")
+        if entry.isdigit() and int(entry) != os.getpid() and _uses(f"/proc/{entry}", prefix)
+    ]
 
 
 def _uses(process: str, prefix: str) -> bool:

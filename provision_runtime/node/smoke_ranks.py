@@ -45,7 +45,7 @@ FOREIGN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
 POLL_S = 0.2
 # After the deadline: how long the ranks may take to write their last states.
 ENDING_S = 10.0
-# Of each rank's log: its end is what explains a failure.
+# The end of each rank's log explains a failure.
 LOG_BYTES = 20_000
 
 
@@ -72,7 +72,7 @@ def prepare(environments: list[str], rules: Mapping[str, str]) -> Prepared:
         "host": socket.gethostname(),
         "address": _address(),
         "port": addresses.free_port(),
-        "gpus": _visible_gpus(),
+        "gpus": min(libraries.visible_gpus(os.environ), libraries.usable_gpus()),
     }
 
 
@@ -132,16 +132,6 @@ class _Ranks:
                 reason = f"the ranks were still running after {timeout_s:g} s"
             elif is_caller_gone():
                 reason = "the connection to the caller is gone"
-        self._end()
-        return reason
-
-    def statuses(self) -> dict[str, int]:
-        return {str(rank): child.wait() for rank, child in self._children.items()}
-
-    def _living(self) -> list[subprocess.Popen[bytes]]:
-        return [child for child in self._children.values() if child.poll() is None]
-
-    def _end(self) -> None:
         for child in self._living():
             child.terminate()
         ends_at = time.monotonic() + ENDING_S
@@ -152,15 +142,23 @@ class _Ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+        return reason
+
+    def statuses(self) -> dict[str, int]:
+        return {str(rank): child.wait() for rank, child in self._children.items()}
+
+    def _living(self) -> list[subprocess.Popen[bytes]]:
+        return [child for child in self._children.values() if child.poll() is None]
 
 
 def _environment(assignment: Assignment) -> dict[str, str]:
     """This program's variables, without those of its own step, and with those of the ranks."""
     removed = (*RANK_VARIABLES, *FOREIGN_VARIABLES)
-    environment = {}
-    for name, value in os.environ.items():
-        if name not in removed and not name.startswith(STEP_VARIABLES):
-            environment[name] = value
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in removed and not name.startswith(STEP_VARIABLES)
+    }
     environment.update(
         WORLD_SIZE=str(assignment["world_size"]),
         LOCAL_WORLD_SIZE=str(assignment["ranks"]),
@@ -228,13 +226,3 @@ def _interface_to(address: str) -> str | None:
         except OSError:
             return None
         return addresses.interface_with(str(probe.getsockname()[0]))
-
-
-def _visible_gpus() -> int:
-    """The GPUs that programs may use here: all, or those that the scheduler gave to the step."""
-    nodes = [node for node in libraries.device_nodes() if os.access(node, os.R_OK | os.W_OK)]
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is None:
-        return len(nodes)
-    entries = [entry for entry in listed.split(",") if entry not in ("", "-1", "NoDevFiles")]
-    return min(len(entries), len(nodes))

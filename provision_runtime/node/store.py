@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
+from ..report.codec import decode
 from . import trust
 from .errors import NodeError
 from .store_files import read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SUFFIXES = {"squashfs": ".sqsh", "tar": ".tar.zst"}
 FOLDERS = ("images", "staging", "envs")
@@ -48,11 +46,9 @@ class StoredPack:
 
 def parse_pack(document: Mapping[str, object]) -> StoredPack:
     """Raises ValueError if it describes no pack."""
-    values = {field.name: document.get(field.name) for field in fields(StoredPack)}
-    for name, value in values.items():
-        if not isinstance(value, int if name == "size" else str):
-            raise ValueError(f"{name} of the pack is {value!r}")
-    return StoredPack(**values)  # type: ignore[arg-type]
+    known = {field.name: document.get(field.name) for field in fields(StoredPack)}
+    pack: StoredPack = decode(StoredPack, known, "the pack")
+    return pack
 
 
 class Store:

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from .commands import is_caller_gone
 from .errors import NodeError
@@ -14,9 +14,6 @@ from .store import Store
 from .store_access import ensure_folders, open_file, require_safe
 from .store_files import read_json, remove_file, write_json
 from .store_journal import append_journal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 # Another action of the same run may still be at work: its caller died, and it is about to see that.
 LOCK_WAIT_S = 30.0
@@ -41,7 +38,16 @@ def locked(store: Store, name: str, run: Mapping[str, str]) -> Iterator[None]:
         require_safe(store)
         descriptor = open_file(store, store.lock, os.O_RDWR | os.O_CREAT)
         _wait_for_lock(descriptor, store)
-        _take_lease(store, name, run)
+        lease = read_json(store.lease(name))
+        if lease is not None and lease["id"] != run["id"] and lease["source"] != run["source"]:
+            age_s = time.time() - lease["at"]
+            if 0 <= age_s < LEASE_S:
+                raise NodeError(
+                    "in-use",
+                    f"{lease['by']} is shipping {name} here (last seen {age_s / 60:.0f} min ago; "
+                    f"taken for dead after {LEASE_S / 60:.0f} min)",
+                )
+        write_json(store.lease(name), {**run, "at": time.time()})
         yield
     finally:
         os.umask(before)
@@ -74,19 +80,6 @@ def _lock_holder(store: Store) -> str:
             lease = read_json(store.join("staging", file)) or newest
             newest = max(newest, lease, key=lambda lease: float(lease["at"]))
     return str(newest["by"])
-
-
-def _take_lease(store: Store, name: str, run: Mapping[str, str]) -> None:
-    lease = read_json(store.lease(name))
-    if lease is not None and lease["id"] != run["id"] and lease["source"] != run["source"]:
-        age_s = time.time() - lease["at"]
-        if 0 <= age_s < LEASE_S:
-            raise NodeError(
-                "in-use",
-                f"{lease['by']} is shipping {name} here (last seen {age_s / 60:.0f} min ago; "
-                f"taken for dead after {LEASE_S / 60:.0f} min)",
-            )
-    write_json(store.lease(name), {**run, "at": time.time()})
 
 
 def prepare(path: str, name: str, run: Mapping[str, str]) -> dict[str, object]:

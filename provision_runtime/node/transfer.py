@@ -19,8 +19,9 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, List
 
+from ..report.codec import decode
 from . import store as stores
 from . import store_files as files
 from .errors import NodeError, of_system_error
@@ -50,7 +51,7 @@ class _Peer:
     """A node that serves an image. node: as messages name it. addresses: to be tried in turn."""
 
     node: str
-    addresses: Sequence[str]
+    addresses: List[str]
     port: int
 
 
@@ -83,13 +84,23 @@ def fetch(
     (peer-unreachable, peer-failed, wrong-bytes, disk-full).
     """
     store, packed = Store(path, run), parse_pack(pack)
-    peer = _Peer(**server)  # type: ignore[arg-type]
+    peer: _Peer = decode(_Peer, server, "the server")
     with locked(store, packed.name, run):
         start = offset = min(stores.received_bytes(store, packed), packed.size)
         problem = "no more bytes"
         for _ in range(TRIES):
             try:
-                _fetch_rest(store, offset, packed, peer, token)
+                # Fetch until all is there or the connection ends.
+                connection = _connect(peer, offset, packed, token)
+                try:
+                    # An HTTP/1.0 response takes the socket over from its connection.
+                    with connection.getresponse() as response:
+                        if response.status != 206:
+                            message = f"{peer.node} responded {response.status} {response.reason}"
+                            raise NodeError("peer-failed", message)
+                        _append(store, packed, offset, response)
+                finally:
+                    connection.close()
             except (http.client.HTTPException, socket.timeout, ConnectionError) as error:
                 problem = str(error)
             offset = stores.received_bytes(store, packed)
@@ -102,20 +113,6 @@ def fetch(
             )
         _commit(store, packed, run)
     return {"received": packed.size - start, "source": peer.node}
-
-
-def _fetch_rest(store: Store, offset: int, pack: StoredPack, server: _Peer, token: str) -> None:
-    """Fetch until all is there or the connection ends."""
-    connection = _connect(server, offset, pack, token)
-    try:
-        # An HTTP/1.0 response takes the socket over from its connection.
-        with connection.getresponse() as response:
-            if response.status != 206:
-                message = f"{server.node} responded {response.status} {response.reason}"
-                raise NodeError("peer-failed", message)
-            _append(store, pack, offset, response)
-    finally:
-        connection.close()
 
 
 def _connect(
@@ -265,10 +262,10 @@ def serve(
     return {"sent": server.sent, "not_served": len(server.open_tokens)}
 
 
-def exchange(role: str, **arguments: object) -> Transfer:
+def exchange(role: str, **arguments: Any) -> Transfer:
     """Serve or fetch: in one round of a shipment some nodes do this and others that."""
     action = serve if role == "serve" else fetch
-    return action(**arguments)  # type: ignore[arg-type]
+    return action(**arguments)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

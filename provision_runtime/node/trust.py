@@ -181,7 +181,16 @@ class Trust:
                     f"the group {group} may write to {path} (mode {mode:o}); if you trust all its "
                     f"members: `trusted_group: {group}` in nodes.yml"
                 )
-        return self._nfs4_writer(path)
+        # Who else by a list of NFS version 4: what it gives to owner, group and everyone shows
+        # in the permissions too.
+        try:
+            for kind, flags, rights, name in _nfs4_entries(_attribute(path, NFS4_LIST)):
+                is_named = kind == NFS4_ALLOW and not name.endswith("@")
+                if is_named and rights & NFS4_WRITE and not self._trusts_name(name, flags):
+                    return f"an access list (nfs4_getfacl) lets {name} write to {path}"
+        except (struct.error, UnicodeDecodeError):
+            return f"{path} has an access list of NFS that cannot be read"
+        return None
 
     def _heir(self, folder: str) -> str | None:
         """Who else may write to what is made in a folder."""
@@ -211,18 +220,6 @@ class Trust:
             else:
                 continue
             return f"an access list (getfacl) lets {who} write to {what}{path}"
-        return None
-
-    def _nfs4_writer(self, path: str) -> str | None:
-        """Who else by a list of NFS version 4: what it gives to owner, group and everyone shows in
-        the permissions too."""
-        try:
-            for kind, flags, rights, name in _nfs4_entries(_attribute(path, NFS4_LIST)):
-                is_named = kind == NFS4_ALLOW and not name.endswith("@")
-                if is_named and rights & NFS4_WRITE and not self._trusts_name(name, flags):
-                    return f"an access list (nfs4_getfacl) lets {name} write to {path}"
-        except (struct.error, UnicodeDecodeError):
-            return f"{path} has an access list of NFS that cannot be read"
         return None
 
     def _trusts_name(self, name: str, flags: int) -> bool:

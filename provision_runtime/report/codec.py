@@ -12,8 +12,8 @@ _type_hints = lru_cache(maxsize=None)(get_type_hints)
 
 
 def decode(kind: Any, value: Any, entry: str) -> Any:
-    """A JSON value as a dataclass, a List or Tuple of them, a Dict, a text, a number or an Optional of
-    these.
+    """A JSON value as a dataclass, a List or Tuple of them, a Dict (of texts or whole numbers, which
+    JSON has as texts), a text, a number or an Optional of these.
 
     Raises ValueError, which names the entry, for another type, an unknown field, or a missing one
     that has no default. Annotations must be those that Python 3.8 can evaluate: List, not list.
@@ -28,7 +28,10 @@ def decode(kind: Any, value: Any, entry: str) -> Any:
     if origin in (list, tuple) and isinstance(value, list):
         return origin(decode(arguments[0], item, f"{entry}[{at}]") for at, item in enumerate(value))
     if origin is dict and isinstance(value, dict):
-        return {name: decode(arguments[1], item, f"{entry}.{name}") for name, item in value.items()}
+        return {
+            arguments[0](name): decode(arguments[1], item, f"{entry}.{name}")
+            for name, item in value.items()
+        }
     accepted = (int, float) if kind is float else origin
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(

@@ -19,6 +19,7 @@ from .outcome import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import FrameType
 
 # How many of the latest calls a rank remembers, with their call sites.
 REMEMBERED = 256
@@ -60,12 +61,12 @@ class CallLog:
 
 def _site(depth: int) -> str:
     """The calling line and its caller: `file.py:12 in run < other.py:34 in main`."""
-    frame = sys._getframe(depth)
+    frame: FrameType | None = sys._getframe(depth)
     sites: list[str] = []
     while frame is not None and len(sites) < 2:
         name = "/".join(frame.f_code.co_filename.rsplit("/", 2)[-2:])
         sites.append(f"{name}:{frame.f_lineno} in {frame.f_code.co_name}")
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return " < ".join(sites)
 
 
@@ -86,7 +87,7 @@ def compare(latest_by_rank: Mapping[int, Sequence[Call]]) -> Finding | None:
         ranks_by_operation: dict[str, list[int]] = {}
         for rank, by_number in calls.items():
             ranks_by_operation.setdefault(by_number[number].operation, []).append(rank)
-        # Of several that are equally common, the first.
+        # If several are equally common, the first.
         most = max(ranks_by_operation.values(), key=len)
         differing = [rank for rank in calls if rank not in most]
         if differing:

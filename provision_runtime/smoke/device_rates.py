@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..facts.wires import PcieLink
 
 SHIPPED = Path(__file__).with_name("device_rates.json")
-# Of the data sheet's rates. Matrix multiplication reaches 0.5 to 0.9 of them (github.com/fanghostt/
+# A healthy GPU's share of the data sheet's rates. Matrix multiplication reaches 0.5 to 0.9 of them (github.com/fanghostt/
 # transformers-benchmarks: 0.51 on an RTX 3090 Ti, 0.63 on an A6000, 0.76 on a V100).
 LEAST_SHARE = 0.4
 # What a GPU copies from and to the host, of its PCIe link; through pageable memory it is less.

@@ -47,9 +47,10 @@ def collect(env: RankEnv, prefix: str = sys.prefix) -> Installed | None:
         digests = prefix_digests(prefix, deep=False, with_files=with_files)
     except OSError:
         return None
-    distributions: Distributions = {}
-    for name, entry in digests["distributions"].items():
-        distributions[name] = [entry["version"], entry["digest"][:DIGEST_DIGITS]]
+    distributions: Distributions = {
+        name: [entry["version"], entry["digest"][:DIGEST_DIGITS]]
+        for name, entry in digests["distributions"].items()
+    }
     return {"with_files": with_files, "distributions": distributions}
 
 
@@ -57,10 +58,11 @@ def differences(installed_by_rank: Mapping[int, Installed | None]) -> list[Findi
     """Findings from comparing what ranks hold."""
     findings = []
     for with_files in (True, False):
-        comparable: dict[int, Distributions] = {}
-        for rank, installed in installed_by_rank.items():
-            if installed and installed["with_files"] == with_files:
-                comparable[rank] = installed["distributions"]
+        comparable = {
+            rank: installed["distributions"]
+            for rank, installed in installed_by_rank.items()
+            if installed and installed["with_files"] == with_files
+        }
         findings += _compare(comparable)
     return findings
 
@@ -73,24 +75,25 @@ def _compare(by_rank: Mapping[int, Distributions]) -> list[Finding]:
         for rank, distributions in by_rank.items():
             ranks_by_entry.setdefault(tuple(distributions.get(name, ())), []).append(rank)
         if len(ranks_by_entry) > 1:
-            differing.append(_finding(name, ranks_by_entry))
+            # Names the ranks that do not have what most have; all ranks if there is no
+            # majority.
+            entries = [entry for entry in ranks_by_entry if entry]
+            only_files = len(entries) > 1 and len({version for version, _ in entries}) == 1
+            most = majority(ranks_by_entry.values())
+            texts, deviating = [], []
+            for entry, ranks in ranks_by_entry.items():
+                text = entry[0] if entry else "absent"
+                if entry and only_files:
+                    text = f"{text} with files {entry[1]}".strip()
+                texts.append(f"{text} on {name_ranks(ranks)}")
+                if ranks is not most:
+                    deviating += ranks
+            differing.append(
+                Finding(
+                    "environment-drift", f"{name}: {'; '.join(texts)}", tuple(sorted(deviating))
+                )
+            )
     if len(differing) <= MAX_FINDINGS:
         return differing
     message = f"{len(differing) - MAX_FINDINGS} more distributions differ between ranks"
     return [*differing[:MAX_FINDINGS], Finding("environment-drift", message, tuple(by_rank))]
-
-
-def _finding(name: str, ranks_by_entry: Mapping[tuple[str, ...], list[int]]) -> Finding:
-    """Names the ranks that do not have what most have; all ranks if there is no majority."""
-    entries = [entry for entry in ranks_by_entry if entry]
-    only_files = len(entries) > 1 and len({version for version, _ in entries}) == 1
-    most = majority(ranks_by_entry.values())
-    texts, deviating = [], []
-    for entry, ranks in ranks_by_entry.items():
-        text = entry[0] if entry else "absent"
-        if entry and only_files:
-            text = f"{text} with files {entry[1]}".strip()
-        texts.append(f"{text} on {name_ranks(ranks)}")
-        if ranks is not most:
-            deviating += ranks
-    return Finding("environment-drift", f"{name}: {'; '.join(texts)}", tuple(sorted(deviating)))

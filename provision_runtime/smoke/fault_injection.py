@@ -56,13 +56,22 @@ def inject(context: RankContext, phase: str) -> None:
     die: like a rank that ran out of memory; stop: like under a debugger; raise: like torch;
     hang: like on a dead disk.
     """
-    kinds = []
-    for kind in ("die", "stop", "raise", "hang"):
-        if context.options.fault(kind, context.env.rank, phase):
-            kinds.append(kind)
+    kinds = [
+        kind
+        for kind in ("die", "stop", "raise", "hang")
+        if context.options.fault(kind, context.env.rank, phase)
+    ]
     if not kinds:
         return
-    _await_ranks(context, phase)
+    # Rank 0's process hosts the store: ending it too early would keep the other ranks in the
+    # phase before.
+    deadline = time.monotonic() + ENTRY_LIMIT_S
+    for rank in range(context.env.world_size):
+        while context.client is not None and time.monotonic() < deadline:
+            location = context.client.peek(f"at/{rank}")
+            if location is not None and location["phase"] == phase:
+                break
+            time.sleep(PAUSE_S)
     if "die" in kinds:
         os.kill(os.getpid(), signal.SIGKILL)
     if "stop" in kinds:
@@ -83,18 +92,6 @@ def raise_folder_error(context: RankContext, *kinds: str) -> None:
 def delay_folder(context: RankContext) -> None:
     if context.options.fault("slow-folder", context.env.rank):
         time.sleep(FOLDER_DELAY_S)
-
-
-def _await_ranks(context: RankContext, phase: str) -> None:
-    """Rank 0's process hosts the store: ending it too early would keep the other ranks in the
-    phase before."""
-    deadline = time.monotonic() + ENTRY_LIMIT_S
-    for rank in range(context.env.world_size):
-        while context.client is not None and time.monotonic() < deadline:
-            location = context.client.peek(f"at/{rank}")
-            if location is not None and location["phase"] == phase:
-                break
-            time.sleep(PAUSE_S)
 
 
 def check_environment_faults(options: Options) -> None:

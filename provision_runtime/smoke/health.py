@@ -13,13 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..report import model
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 DEADLINE_S = 25.0

@@ -48,7 +48,7 @@ class LaunchedRanks:
         self.children: dict[int, subprocess.Popen[bytes]] = {}
         # How the ranks ended that ended by themselves.
         self.failures: dict[int, str] = {}
-        # Of this process's cgroup, which the ranks inherit.
+        # The ranks inherit this process's cgroup.
         self._oom_counter = oom.this_counter()
         self._previous_handlers = {
             number: signal.signal(number, self._receive)
@@ -57,7 +57,17 @@ class LaunchedRanks:
         master = NO_SUCH_HOST if options.fault("unresolvable-master") else LOOPBACK
         for rank in range(ranks):
             if not options.fault("absent", rank):
-                environment = _rank_environment(rank, ranks, master, port, self._ends_at)
+                environment = {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(ranks),
+                    "LOCAL_RANK": str(rank),
+                    "LOCAL_WORLD_SIZE": str(ranks),
+                    "MASTER_ADDR": master,
+                    "MASTER_PORT": str(port),
+                    rank_env.ENDS_AT: repr(self._ends_at),
+                    # As torchrun does: ranks that each use all cores slow one another down.
+                    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                }
                 self.children[rank] = self._start(arguments, environment, rank)
 
     @property
@@ -84,7 +94,17 @@ class LaunchedRanks:
         self, arguments: Sequence[str], environment: dict[str, str], rank: int
     ) -> subprocess.Popen[bytes]:
         package = str(Path(__file__).resolve().parent.parent)
-        command = [sys.executable, *_interpreter_flags(), package, *arguments]
+        # The ranks must see the same modules as this process.
+        flags = []
+        if sys.flags.dont_write_bytecode:
+            flags.append("-B")
+        if sys.flags.no_user_site:
+            flags.append("-s")
+        if sys.flags.ignore_environment:
+            flags.append("-E")
+        if sys.flags.isolated:
+            flags.append("-I")
+        command = [sys.executable, *flags, package, *arguments]
         with log_path(self._out, rank).open("wb") as log:
             child = subprocess.Popen(
                 command,
@@ -93,19 +113,14 @@ class LaunchedRanks:
                 stderr=log,
                 preexec_fn=_bind_to_parent(os.getpid()),
             )
-        self._write_location(child, environment, rank)
-        return child
-
-    def _write_location(
-        self, child: subprocess.Popen[bytes], environment: dict[str, str], rank: int
-    ) -> None:
-        """Instead of the rank, which may be stopped or killed before it can."""
+        # Instead of the rank, which may be stopped or killed before it can.
         env = rank_env.from_environment({**os.environ, **environment})
         assert env is not None
         process = processes.identity(child.pid)
         location = Location(PHASES[0], env.host, process, env.run, self._oom_counter)
         with suppress(OSError):  # the rank reports what is wrong with its folder
             last_states.write_location(self._out, rank, location)
+        return child
 
     def _watch(self) -> str:
         """Returns when all ranks have ended, or with the reason not to wait any longer."""
@@ -169,36 +184,6 @@ class LaunchedRanks:
 
 def _is_stopped(child: subprocess.Popen[bytes]) -> bool:
     return processes.state(processes.identity(child.pid)) == processes.STOPPED
-
-
-def _interpreter_flags() -> list[str]:
-    """The ranks must see the same modules as this process."""
-    flags = []
-    if sys.flags.dont_write_bytecode:
-        flags.append("-B")
-    if sys.flags.no_user_site:
-        flags.append("-s")
-    if sys.flags.ignore_environment:
-        flags.append("-E")
-    if sys.flags.isolated:
-        flags.append("-I")
-    return flags
-
-
-def _rank_environment(
-    rank: int, ranks: int, master: str, port: int, ends_at: float
-) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": master,
-        "MASTER_PORT": str(port),
-        rank_env.ENDS_AT: repr(ends_at),
-        # As torchrun does: ranks that each use all cores slow one another down.
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-    }
 
 
 def _bind_to_parent(parent: int) -> Callable[[], None]:

@@ -95,11 +95,22 @@ def _prepare(out: Path) -> None:
 def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
     for path in options.out.glob("rank*.location.json"):
         path.unlink()
-    report = _read(options.out / REPORT_NAME) or _empty_report(options, launched)
-    failures = {}
-    for rank, code in launched.codes.items():
-        if code != 0:
-            failures[rank] = describe_exit(code)
+    # The report of a run in which no rank got as far as writing one.
+    report = _read(options.out / REPORT_NAME) or (
+        model.Report(
+            started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(launched.started)),
+            duration_s=round(time.time() - launched.started, 3),
+            backend="unknown",
+            device="unknown",
+            world_size=launched.ranks,
+            hosts=[socket.gethostname()],
+            profile=options.profile,
+            facts=dict(facts.host_facts()),
+            skipped=list(options.skipped),
+            phases=reporter.with_pending([], options.planned),
+        )
+    )
+    failures = {rank: describe_exit(code) for rank, code in launched.codes.items() if code != 0}
     pending = reporter.first_pending(report)
     succeeded = model.succeeded(report.verdict)
     if pending is None and not failures:
@@ -110,28 +121,19 @@ def _conclude(options: Options, launched: LaunchedRanks, reason: str) -> int:
         if rank in launched.failures or not is_reported:
             print(f"rank {rank} {failure}; see {log_path(options.out, rank)}", file=sys.stderr)
     if not is_reported:
-        _report_failure(options, launched, report, pending or "teardown", reason)
+        # Reports instead of rank 0, which could not.
+        phase_name = pending or "teardown"
+        findings = _failure_findings(options.out, launched, phase_name, reason)
+        logs = {str(rank): _tail(log_path(options.out, rank)) for rank in launched.children}
+        outcome = Outcome(findings=findings, data={"logs": logs})
+        duration_s = time.time() - launched.started
+        # Rank 0 wrote the report when the last finished phase ended.
+        phase_s = max(duration_s - report.duration_s, 0.0)
+        report = replace(report, duration_s=round(duration_s, 3))
+        failed, phase = reporter.with_failure(report, phase_name, outcome, phase_s)
+        reporter.write_report(failed, options.out)
+        print("\n".join(table.phase_lines(phase, table.terminal_width())), flush=True)
     return 1
-
-
-def _report_failure(
-    options: Options,
-    launched: LaunchedRanks,
-    report: model.Report,
-    phase_name: str,
-    reason: str,
-) -> None:
-    """Reports instead of rank 0, which could not."""
-    findings = _failure_findings(options.out, launched, phase_name, reason)
-    logs = {str(rank): _tail(log_path(options.out, rank)) for rank in launched.children}
-    outcome = Outcome(findings=findings, data={"logs": logs})
-    duration_s = time.time() - launched.started
-    # Rank 0 wrote the report when the last finished phase ended.
-    phase_s = max(duration_s - report.duration_s, 0.0)
-    report = replace(report, duration_s=round(duration_s, 3))
-    failed, phase = reporter.with_failure(report, phase_name, outcome, phase_s)
-    reporter.write_report(failed, options.out)
-    print("\n".join(table.phase_lines(phase, table.terminal_width())), flush=True)
 
 
 def _failure_findings(
@@ -172,22 +174,6 @@ def _read(path: Path) -> model.Report | None:
         return model.loads(path.read_text())
     except (OSError, model.ReportUnreadable):
         return None
-
-
-def _empty_report(options: Options, launched: LaunchedRanks) -> model.Report:
-    """The report of a run in which no rank got as far as writing one."""
-    return model.Report(
-        started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(launched.started)),
-        duration_s=round(time.time() - launched.started, 3),
-        backend="unknown",
-        device="unknown",
-        world_size=launched.ranks,
-        hosts=[socket.gethostname()],
-        profile=options.profile,
-        facts=dict(facts.host_facts()),
-        skipped=list(options.skipped),
-        phases=reporter.with_pending([], options.planned),
-    )
 
 
 CRASHES = tuple(

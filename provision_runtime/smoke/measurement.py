@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Sequence
+from typing import TypedDict
 
 from ..facts import limits
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class RankCores(TypedDict):

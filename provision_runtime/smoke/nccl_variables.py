@@ -26,7 +26,19 @@ def for_run(torch_version: str, environment: Mapping[str, str], log: Path) -> di
     log: the file for NCCL's own log. A user who already has such a file keeps it, and then the
     transports are unknown.
     """
-    variables = _error_handling(torch_version)
+    # Our watchdog ends a rank, after it has reported which one the others waited for. torch
+    # must not end it before that. Without error handling (0), torch notices that a peer has
+    # ended and leaves the process alone. Its monitor, since 2.2, would abort a process whose
+    # collectives hang for minutes.
+    release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
+    if release < PREFIX_SINCE:
+        variables = {"NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_BLOCKING_WAIT": "0"}
+    else:
+        variables = {
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+            "TORCH_NCCL_BLOCKING_WAIT": "0",
+            "TORCH_NCCL_ENABLE_MONITORING": "0",
+        }
     if "NCCL_DEBUG_FILE" in environment:
         return variables
     variables["NCCL_DEBUG_FILE"] = str(log)
@@ -34,20 +46,3 @@ def for_run(torch_version: str, environment: Mapping[str, str], log: Path) -> di
         variables["NCCL_DEBUG"] = "INFO"
     variables["NCCL_DEBUG_SUBSYS"] = environment.get("NCCL_DEBUG_SUBSYS", LOG_SUBSYSTEMS)
     return variables
-
-
-def _error_handling(torch_version: str) -> dict[str, str]:
-    """Our watchdog ends a rank, after it has reported which one the others waited for. torch must
-    not end it before that.
-
-    Without error handling (0), torch notices that a peer has ended and leaves the process alone. Its
-    monitor, since 2.2, would abort a process whose collectives hang for minutes.
-    """
-    release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
-    if release < PREFIX_SINCE:
-        return {"NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_BLOCKING_WAIT": "0"}
-    return {
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-        "TORCH_NCCL_BLOCKING_WAIT": "0",
-        "TORCH_NCCL_ENABLE_MONITORING": "0",
-    }

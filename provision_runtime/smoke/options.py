@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from . import bandwidth, baseline
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PHASES = (
     "facts",
@@ -178,14 +176,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="quick",
         help="the same as --profile quick",
     )
-    for flag, help in (("--only", "run only this phase"), ("--skip", "skip this phase")):
+    for flag, meaning in (("--only", "run only this phase"), ("--skip", "skip this phase")):
         add(
             flag,
             action="append",
             default=[],
             choices=PHASES,
             metavar="PHASE",
-            help=f"{help} (repeatable)",
+            help=f"{meaning} (repeatable)",
         )
     add(
         "--backend",

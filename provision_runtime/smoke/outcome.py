@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Dict, Tuple
+from typing import Any, Dict, Tuple
 
 from ..report import model
 from ..report.codec import decode
 from ..report.findings import Finding as Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 # `[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] `
 SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
@@ -48,14 +46,14 @@ def from_json(document: object) -> Outcome:
 
 
 def with_finding(
-    id: str,
+    finding_id: str,
     message: str,
     ranks: Sequence[int] = (),
     data: dict[str, Any] | None = None,
     broken: bool = False,
 ) -> Outcome:
     """An outcome with one finding."""
-    return Outcome("", (Finding(id, message, tuple(ranks)),), data or {}, broken)
+    return Outcome("", (Finding(finding_id, message, tuple(ranks)),), data or {}, broken)
 
 
 def describe_error(error: BaseException) -> str:

@@ -5,8 +5,9 @@ Pure: `last_states` gathers the evidence.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, List, Optional
+from typing import List, Optional
 
 from ..comm import processes
 from ..comm.rank_names import name_ranks
@@ -15,9 +16,6 @@ from . import collective_log
 from .collective_log import Call
 from .options import PHASES
 from .outcome import Finding, Outcome, merge_equal, with_rank
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 STATE_FINDINGS = {
     processes.GONE: ("rank-died", "its process is gone"),
@@ -91,7 +89,7 @@ class PostmortemEvidence:
 
     # What each rank wrote before it ended.
     last_states: dict[int, LastState] = field(default_factory=dict)
-    # Of each rank when it last published its location.
+    # By rank, as it last published it.
     locations: dict[int, Location] = field(default_factory=dict)
     process_states: dict[int, str] = field(default_factory=dict)
     # How many processes the kernel killed in the cgroup of a rank that has ended, as memory ran out.

@@ -6,13 +6,10 @@ import math
 import os
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .options import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Below the range from which Linux assigns ports (32768), and different for each job and step.
 SLURM_PORTS = (20000, 10000)
@@ -105,12 +102,14 @@ def slurm_task(variables: Mapping[str, str]) -> dict[str, str]:
         return {}
     per_node = tasks_per_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""))
     node = _number(variables, "SLURM_NODEID")
+    first, count = SLURM_PORTS
+    job, step = _number(variables, "SLURM_JOB_ID"), _number(variables, "SLURM_STEP_ID")
     derived = {
         "RANK": variables["SLURM_PROCID"],
         "WORLD_SIZE": tasks,
         "LOCAL_RANK": variables["SLURM_LOCALID"],
         "MASTER_ADDR": first_host(variables["SLURM_STEP_NODELIST"]),
-        "MASTER_PORT": str(_slurm_port(variables)),
+        "MASTER_PORT": str(first + (job * 16 + step) % count),
     }
     if node < len(per_node):
         derived["LOCAL_WORLD_SIZE"] = str(per_node[node])
@@ -133,12 +132,6 @@ def first_host(nodes: str) -> str:
         return str(prefix)
     number = re.split(r"[-,]", ranges)[0]
     return f"{prefix}{number}{suffix}"
-
-
-def _slurm_port(variables: Mapping[str, str]) -> int:
-    first, count = SLURM_PORTS
-    job, step = _number(variables, "SLURM_JOB_ID"), _number(variables, "SLURM_STEP_ID")
-    return first + (job * 16 + step) % count
 
 
 def _number(variables: Mapping[str, str], name: str) -> int:

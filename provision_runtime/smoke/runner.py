@@ -58,7 +58,7 @@ TEARDOWN_S = 20.0
 SENT_S = 1.0
 FACTS = "facts"
 NOTHING: Dict[int, Outcome] = {}
-# Of a rank whose facts are unknown.
+# For a rank whose facts are unknown.
 NO_FACTS = Outcome(data={"ranks": [], "collect_s": 0.0})
 LEAVE_S = 15.0
 # How long the watchdog waits for the main thread to finish writing the report.
@@ -129,11 +129,24 @@ class RankRunner:
 
     def _run_phase(self, phase: phases.Phase) -> Outcome:
         self._phase_started = time.monotonic()
-        default_s = self._default_deadline_s(phase)
+        # On several hosts, a rank that imported torch at once waits in rendezvous for those
+        # that read it from a slow disk.
+        spare_s = 0.0
+        if phase.name == "rendezvous" and not self._context.env.all_local:
+            used_s = sum(completed.duration_s for completed in self._completed)
+            spare_s = max(phases.ALL[0].deadline_s - used_s, 0.0)
+        default_s = (phase.deadline_s + spare_s) * self._context.deadline_factor
         self._watchdog.expect(phase.name, self._context.options.deadline_s(phase.name, default_s))
         outcome = self._outcome(phase)
         if outcome.broken:
-            self._abandon_phase(phase.name, outcome)
+            # Informs the other ranks at once: they may be waiting for this rank.
+            self._abort_outcome = outcome
+            rank = self._context.env.rank
+            for finding in outcome.findings:
+                text = f"rank {rank}: {phase.name}: {finding.message} ({finding.id})"
+                print(text, file=sys.stderr, flush=True)
+            with contextlib.suppress(StoreLost):
+                self._context.abandon_phase()
             self._early_facts.wait_until_sent(SENT_S)
         self._completed.append(CompletedPhase(phase, outcome, self._phase_s))
         if phase.name == FACTS:
@@ -146,15 +159,6 @@ class RankRunner:
     @property
     def _phase_s(self) -> float:
         return time.monotonic() - self._phase_started
-
-    def _default_deadline_s(self, phase: phases.Phase) -> float:
-        """On several hosts, a rank that imported torch at once waits in rendezvous for those that
-        read it from a slow disk."""
-        spare_s = 0.0
-        if phase.name == "rendezvous" and not self._context.env.all_local:
-            used_s = sum(completed.duration_s for completed in self._completed)
-            spare_s = max(phases.ALL[0].deadline_s - used_s, 0.0)
-        return (phase.deadline_s + spare_s) * self._context.deadline_factor
 
     def _outcome(self, phase: phases.Phase) -> Outcome:
         context = self._context
@@ -177,16 +181,6 @@ class RankRunner:
         except Exception as error:  # whatever torch raises is the finding
             traceback.print_exc()
             return with_finding("backend-error", describe_error(error), broken=True)
-
-    def _abandon_phase(self, name: str, outcome: Outcome) -> None:
-        """Informs the other ranks at once: they may be waiting for this rank."""
-        self._abort_outcome = outcome
-        rank = self._context.env.rank
-        for finding in outcome.findings:
-            text = f"rank {rank}: {name}: {finding.message} ({finding.id})"
-            print(text, file=sys.stderr, flush=True)
-        with contextlib.suppress(StoreLost):
-            self._context.abandon_phase()
 
     def _agree_on_completed(self) -> Outcome:
         """Agrees on each completed phase. The last outcome decides whether to continue."""

@@ -15,9 +15,9 @@ from .outcome import Finding
 from .wire_limit import WITHOUT_PEER_ACCESS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from .wire_limit import Wires
+    from ..facts.model import WireFacts
 
 INFINIBAND = "InfiniBand"
 EFA = "efa"
@@ -38,15 +38,8 @@ class RankTransports:
     device: str
     major: int
     log: Transports
-    wires: Wires
+    wires: WireFacts
     may_use_nvls: bool = False
-
-
-def read_log(document: Mapping[str, object]) -> Transports:
-    """What another rank read from its log."""
-    log = Transports(**document)  # type: ignore[arg-type]
-    log.peers = {int(rank): transport for rank, transport in log.peers.items()}
-    return log
 
 
 def findings(ranks: Sequence[RankTransports]) -> list[Finding]:
@@ -122,7 +115,8 @@ def _peer_access(ranks: Sequence[RankTransports]) -> list[Finding]:
         pair = (sender.rank, receiver.rank, transport)
         if sender.host != receiver.host:
             continue
-        if _joined_by_nvlink(sender, receiver):
+        gpu = sender.wires["nvlink"].get(sender.uuid)
+        if gpu is not None and gpu["links_to"].get(receiver.uuid, 0) > 0:
             if not transport.startswith(P2P):
                 off_nvlink.append(pair)
         elif transport.startswith((SHM, NET)) and not any(
@@ -137,19 +131,16 @@ def _peer_access(ranks: Sequence[RankTransports]) -> list[Finding]:
     ]
 
 
-def _joined_by_nvlink(sender: RankTransports, receiver: RankTransports) -> bool:
-    gpu = sender.wires["nvlink"].get(sender.uuid)
-    return gpu is not None and gpu["links_to"].get(receiver.uuid, 0) > 0
-
-
-def _pairs_finding(id: str, problem: str, pairs: Sequence[tuple[int, int, str]]) -> list[Finding]:
+def _pairs_finding(
+    finding_id: str, problem: str, pairs: Sequence[tuple[int, int, str]]
+) -> list[Finding]:
     """pairs: two ranks, and the transport between them; the message names the first."""
     if not pairs:
         return []
     first, second, transport = pairs[0]
     ranks = {rank for sender, receiver, _ in pairs for rank in (sender, receiver)}
     message = f"{problem}, as ranks {first} and {second}: {transport}"
-    return [Finding(id, message, tuple(sorted(ranks)))]
+    return [Finding(finding_id, message, tuple(sorted(ranks)))]
 
 
 def _without_gpudirect(rank: RankTransports) -> bool:

@@ -22,12 +22,10 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from ..comm import processes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 # From our launcher: a rank failed, so write where you are and end. The others come from a scheduler
 # or a person.

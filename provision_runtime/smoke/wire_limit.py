@@ -7,11 +7,10 @@ more of PCIe; so less than half means that the traffic takes another path. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypedDict
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from ..facts.model import LinkFacts, WireFacts
 
 MIB = 1 << 20
 # The least share of the wire's rate that passes. Protocol takes 20 % of NVLink (NVIDIA/nccl#1054);
@@ -28,39 +27,6 @@ UNKNOWN_RATE_DRIVERS = ("efa",)
 # GPUs whose driver allows no access to each other's memory: what they send goes through the host's
 # memory, whose rate we do not know. NVIDIA/nccl-tests#117.
 WITHOUT_PEER_ACCESS = ("GeForce",)
-
-
-class NvLinks(TypedDict):
-    """The rates of a GPU's links, and how many of them lead to each other GPU, by UUID."""
-
-    links_gb_s: list[float]
-    links_to: dict[str, int]
-
-
-class PcieLimit(TypedDict):
-    """A GPU's link, by its PCI address."""
-
-    address: str
-    generation: int
-    lanes: int
-    gb_s: float
-
-
-class Port(TypedDict):
-    """A port of an RDMA card."""
-
-    gb_s: float
-    driver: str
-    link_layer: str
-
-
-class Wires(TypedDict):
-    """What `facts.wires.collect` returns: NVLinks by UUID, rates of network interfaces by name."""
-
-    nvlink: dict[str, NvLinks]
-    pcie: list[PcieLimit]
-    ports: list[Port]
-    interfaces: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -84,7 +50,7 @@ class HostWires:
 
     host: str
     gpus: tuple[tuple[str, str], ...]
-    wires: Wires
+    wires: WireFacts
     interface: str = ""
     device: str = ""
 
@@ -134,7 +100,7 @@ def _nvlink_gb_s(host: HostWires) -> float | None:
     return min(rates)
 
 
-def _all_joined(uuids: Sequence[str], nvlink: Mapping[str, NvLinks]) -> bool:
+def _all_joined(uuids: Sequence[str], nvlink: Mapping[str, LinkFacts]) -> bool:
     """Whether NVLinks join all these GPUs: bridges join pairs only."""
     reached, pending = {uuids[0]}, [uuids[0]]
     while pending:

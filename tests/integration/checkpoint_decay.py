@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from provision_runtime import checkpoint
+from tests.checkpoints import flip
 
 BIG = 300_000
 
@@ -30,14 +31,6 @@ def state(step: int) -> dict[str, Any]:
         "trained": torch.full((BIG,), float(step)),
         "step": step,
     }
-
-
-def flip(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 1]))
 
 
 def restored(root: Path, keep: int) -> int:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from provision_runtime import checkpoint
-from provision_runtime.checkpoint import layout
 from provision_runtime.comm.ranks import Ranks, single_process
+from tests.checkpoints import temporaries
 from tests.integration.checkpoint_faults import loaded, state
 
 OLD, NEW, NEXT = 1, 2, 3
@@ -35,14 +35,6 @@ def refused(root: Path, tag: int, ranks: Ranks) -> int:
         assert checkpoint.list_steps(root) == [OLD] and loaded(root, "latest") == OLD
         return error.errno
     raise AssertionError("the save was committed")
-
-
-def temporaries(root: Path) -> list[str]:
-    return [
-        path.name
-        for path in root.iterdir()
-        if layout.parse(path.name) is None and path.name != "latest"
-    ]
 
 
 def after_the_check(act: Callable[[], None]) -> Ranks:

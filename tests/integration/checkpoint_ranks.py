@@ -22,9 +22,9 @@ import torch
 from torch.distributed import TCPStore
 
 from provision_runtime import checkpoint
-from provision_runtime.checkpoint import layout
 from provision_runtime.comm.addresses import free_port
 from provision_runtime.comm.ranks import Ranks, single_process, through_store
+from tests.checkpoints import temporaries
 
 DEADLINE_S = 4.0
 OLD, NEW, NEXT = 1, 2, 3
@@ -157,14 +157,6 @@ def struck(root: Path, accident: Accident) -> Callable[[Ranks], object]:
         checkpoint.save(state(ranks.rank, NEW), root, step=NEW, ranks=ranks, progress=progress)
 
     return work
-
-
-def temporaries(root: Path) -> list[str]:
-    return [
-        path.name
-        for path in root.iterdir()
-        if layout.parse(path.name) is None and path.name != "latest"
-    ]
 
 
 def accidents(place: Path) -> dict[str, Any]:

@@ -83,6 +83,10 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
+# Whatever this machine's pip is told, a test knows no index but its own.
+NO_INDEXES = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Home:
     """A user of one test session: folders, and the command run in them."""

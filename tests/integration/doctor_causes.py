@@ -23,6 +23,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 
 from tests.integration.short_folders import short_folder
 from tests.integration.waiting import eventually
+from tests.programs import write_program
 
 FILES = Path(__file__).parent.parent / "captures" / "healthy-8gpu"
 
@@ -192,8 +193,7 @@ def other_compiler(run: Run, stack: contextlib.ExitStack) -> None:
 def tool(run: Run, name: str, text: str) -> None:
     folder = run.folder / "tools"
     folder.mkdir(exist_ok=True)
-    (folder / name).write_text(text)
-    (folder / name).chmod(0o755)
+    write_program(folder / name, text)
     run.variables["PATH"] = f"{folder}:{run.variables.get('PATH', os.defpath)}"
 
 

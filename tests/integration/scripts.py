@@ -20,6 +20,7 @@ from tests.integration.smoke_process import PYTHON, environment
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 180
+PROGRAM_TIMEOUT_S = 1800
 DUMP_S = 2
 PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 SETTINGS = {
@@ -42,6 +43,21 @@ def run(script: str, *arguments: str, python: str = PYTHON) -> dict[str, Any]:
         text=True,
     )
     return found_by([child])[0]
+
+
+def run_program(program: str, *arguments: str, before: Sequence[str] = ()) -> Any:
+    """What a module of this folder printed last. before: a command that starts it, like strace."""
+    result = subprocess.run(
+        [*before, PYTHON, "-W", "ignore", "-m", f"tests.integration.{program}", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_TIMEOUT_S,
+        cwd=ROOT,
+        env=environment() | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 def run_ranks(

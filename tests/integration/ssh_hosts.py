@@ -18,6 +18,7 @@ import pytest
 from tests.integration.short_folders import short_folder
 from tests.integration.virtual_hosts import VirtualHost, VirtualNetwork, output, virtual_network
 from tests.integration.waiting import eventually
+from tests.programs import write_program
 
 HOSTS = tuple(f"h{number}" for number in range(1, 9))
 
@@ -115,8 +116,7 @@ def _write_client_settings(hosts: SshHosts) -> None:
     for tool in ("ssh", "scp", "sftp"):
         wrapper = folder / "bin" / tool
         options = f"-F {shlex.quote(str(hosts.config))}"
-        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which(tool)} {options} "$@"\n')
-        wrapper.chmod(0o755)
+        write_program(wrapper, f'#!/bin/sh\nexec {shutil.which(tool)} {options} "$@"\n')
 
 
 def _write_server_settings(hosts: SshHosts, host: VirtualHost) -> None:

@@ -28,7 +28,7 @@ from provision.render import file_state
 from tests import evidence
 from tests.conftest import ROOT
 from tests.faulty import Server, served
-from tests.integration.conftest import Home, make_home, on_terminal
+from tests.integration.conftest import NO_INDEXES, Home, make_home, on_terminal
 from tests.results import parse_result
 from tests.small import write_index, write_wheel
 from tests.unit.cli.test_quickstart import quick_start
@@ -72,9 +72,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, world
     root = tmp_path_factory.mktemp("lab") / "home"
     home = make_home(root, shares_packages=True)
     index = {
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_FIND_LINKS": "",
-        "PIP_EXTRA_INDEX_URL": "",
+        **NO_INDEXES,
         "PIP_INDEX_URL": f"{world.url}/simple",
         "UV_CACHE_DIR": str(root / "uv"),
     }

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_checkpoint_faults import place, run
+from tests.integration.scripts import run_program
+from tests.integration.test_checkpoint_faults import place
 
 pytestmark = pytest.mark.torch
 __all__ = ["place"]
@@ -25,6 +26,6 @@ __all__ = ["place"]
 def test_a_flipped_bit_anywhere_costs_the_newest_checkpoint_at_most(
     place: Path, keep: int, saves: int
 ) -> None:
-    outcomes = run("checkpoint_decay", str(place), str(saves), str(keep))
+    outcomes = run_program("checkpoint_decay", str(place), str(saves), str(keep))
     assert outcomes["newest"] > outcomes.get("previous", 0) > (0 if keep > 1 else -1)
     assert outcomes[".distcp healed"] >= saves

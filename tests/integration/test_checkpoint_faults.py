@@ -6,10 +6,8 @@ PROVISION_EXHAUSTIVE=1 injects every error at every call in every scene.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests import tracing
-from tests.integration.smoke_process import PYTHON, environment
+from tests.integration.scripts import run_program
 
-PROJECT = Path(__file__).parents[2]
 MEMORY = Path("/dev/shm")
-TIMEOUT_S = 1800
 IS_EXHAUSTIVE = bool(os.environ.get("PROVISION_EXHAUSTIVE"))
 
 pytestmark = [
@@ -39,34 +35,19 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> dict[str, int]:
-    """A program of this folder, with torch; what it printed."""
-    command = [*before, PYTHON, "-W", "ignore", "-m", f"tests.integration.{program}", *arguments]
-    result = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        cwd=PROJECT,
-        env=environment() | {"PYTHONPATH": str(PROJECT)},
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-4000:]
-    lines: dict[str, int] = json.loads(result.stdout.splitlines()[-1])
-    return lines
-
-
 @pytest.mark.parametrize("mode", ["kills", pytest.param("all-kills", marks=pytest.mark.exhaustive)])
 def test_kill_at_any_call_leaves_old_or_new_state(place: Path, mode: str) -> None:
     """At every third call in CI."""
-    cases = run("checkpoint_faults", str(place), mode)
+    cases = run_program("checkpoint_faults", str(place), mode)
     assert sorted(cases) == ["back", "first", "incremental", "overwrite", "prune"]
     assert min(cases.values()) > 10, cases
 
 
 @pytest.mark.exhaustive
 def test_error_at_any_call_is_raised_and_leaves_old_state(place: Path) -> None:
-    cases = run("checkpoint_faults", str(place), "all-failures" if IS_EXHAUSTIVE else "failures")
+    cases = run_program(
+        "checkpoint_faults", str(place), "all-failures" if IS_EXHAUSTIVE else "failures"
+    )
     assert {"first", "overwrite", "incremental", "lasting overwrite", "short overwrite"} <= set(
         cases
     )
@@ -77,7 +58,7 @@ def test_error_at_any_call_is_raised_and_leaves_old_state(place: Path) -> None:
 
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.exhaustive)])
 def test_flipped_bits_are_refused_naming_the_file(place: Path, count: int) -> None:
-    flips = run("checkpoint_bit_flips", str(place), str(count))
+    flips = run_program("checkpoint_bit_flips", str(place), str(count))
     assert {"latest", "manifest.json"} < set(flips) and len(flips) >= 5, flips
     assert set(flips.values()) == {count}
 
@@ -91,7 +72,7 @@ def traced(place: Path, root: Path) -> list[tuple[str, ...]]:
     """The calls of a save by torch that strace saw succeed, as (name, path or paths below the root)."""
     out = place / "trace"
     calls = "write,writev,pwrite64,fsync,fdatasync,rename,renameat,renameat2,link,linkat,mkdir,mkdirat,unlink,unlinkat,rmdir"
-    run(
+    run_program(
         "checkpoint_once",
         str(root),
         before=(

@@ -26,9 +26,10 @@ from provision_runtime.checkpoint import (
 )
 from provision_runtime.checkpoint.backends import open_root
 from provision_runtime.checkpoint.commit import Committed, commit
-from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item, SavePlan
+from provision_runtime.checkpoint.items import MIN_FILE_BYTES
 from provision_runtime.comm.addresses import free_port
 from provision_runtime.comm.ranks import Ranks, single_process
+from tests.checkpoints import plan
 from tests.integration import s3
 from tests.integration.scripts import run_ranks
 from tests.rank_threads import RankThreads
@@ -52,13 +53,6 @@ def root(store: s3.S3, request: pytest.FixtureRequest) -> Iterator[str]:
     store.request_lines.clear()
     yield f"s3://{s3.BUCKET}/{request.node.name}"
     store.fault = lambda _: None
-
-
-def plan(contents: dict[str, bytes]) -> SavePlan:
-    return SavePlan(
-        tuple(Item(name, OBJECT, content) for name, content in contents.items()),
-        {name: (name,) for name in contents},
-    )
 
 
 def save(

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from provision_runtime import checkpoint
-from tests.integration.scripts import run_ranks
-from tests.integration.smoke_process import PYTHON, environment
-
-PROJECT = Path(__file__).parents[2]
-TIMEOUT_S = 300
+from tests.integration.scripts import run_program, run_ranks
 
 pytestmark = pytest.mark.torch
 
 
-def test_dead_or_stopped_rank_is_named_and_nothing_committed(
-    tmp_path: Path,
-) -> None:
-    command = [PYTHON, "-W", "ignore", "-m", "tests.integration.checkpoint_ranks", str(tmp_path)]
-    variables = environment() | {"PYTHONPATH": str(PROJECT)}
-    result = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        cwd=PROJECT,
-        env=variables,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-4000:]
-    assert json.loads(result.stdout.splitlines()[-1]) == {
+def test_dead_or_stopped_rank_is_named_and_nothing_committed(tmp_path: Path) -> None:
+    assert run_program("checkpoint_ranks", str(tmp_path)) == {
         "SIGKILL 1": [1],
         "SIGKILL 0": [0],
         "SIGSTOP 1": [1],

@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.smoke_process import PYTHON
 from tests.integration.test_doctor_causes import DOCTOR
+from tests.programs import write_program
 
 pytestmark = pytest.mark.torch
 PREFIX = Path(PYTHON).parent.parent
@@ -72,8 +73,7 @@ def test_a_libstdcxx_that_lacks_symbols(tmp_path: Path) -> None:
 def test_a_gpu_that_this_torch_has_no_code_for(tmp_path: Path) -> None:
     """The capability is made up; the architectures are those of the real build."""
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 99.0\n")
-    tool.chmod(0o755)
+    write_program(tool, "#!/bin/sh\necho 99.0\n")
     [version] = PREFIX.glob("lib/python3*/site-packages/torch/version.py")
     if not re.search(r"^cuda\b.* = '", version.read_text(), re.MULTILINE):
         pytest.skip(f"the torch of {PYTHON} has no code for GPUs")

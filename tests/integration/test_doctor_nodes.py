@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.conftest import Home, make_home
 from tests.integration.short_folders import short_folder
+from tests.programs import write_program
 from tests.results import parse_result
 
 
@@ -22,15 +23,15 @@ def user() -> Iterator[Home]:
 def describe_nodes(user: Home) -> Home:
     script = user.envs.parent / "node-python"
     # Node n2 has a setting, n3 cannot be reached.
-    script.write_text(
+    write_program(
+        script,
         "#!/bin/sh\n"
         'case "$PROVISION_NODE_NAME" in\n'
         "    n2) export NCCL_P2P_DISABLE=1 ;;\n"
         "    n3) echo 'ssh: connect to host n3 port 22: Connection refused' >&2; exit 255 ;;\n"
         "esac\n"
-        f'exec {shlex.quote(sys.executable)} "$@"\n'
+        f'exec {shlex.quote(sys.executable)} "$@"\n',
     )
-    script.chmod(0o755)
     (user.envs.parent / "nodes.yml").write_text(
         f"schema: 1\ngroups: {{}}\ndefaults: {{python: {script}}}\n"
     )

@@ -18,7 +18,7 @@ import pytest
 
 from provision.core.atomic import staging_path
 from tests.faulty import served
-from tests.integration.conftest import Home, first_in_ci, make_home, on_terminal
+from tests.integration.conftest import NO_INDEXES, Home, first_in_ci, make_home, on_terminal
 from tests.integration.waiting import eventually
 from tests.small import write_index
 
@@ -67,9 +67,7 @@ def source(
             request=SMALL_REQUEST,
             variables={
                 "PROVISION_MIRRORS": f"pypi={server.url}/simple {WHEELS}={server.url}/files",
-                "PIP_CONFIG_FILE": os.devnull,
-                "PIP_FIND_LINKS": "",
-                "PIP_EXTRA_INDEX_URL": "",
+                **NO_INDEXES,
                 "UV_CACHE_DIR": str(folder / "uv"),
             },
             empty=lambda url: (

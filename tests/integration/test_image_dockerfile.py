@@ -32,6 +32,7 @@ from provision.image import config, oci_layout
 from tests.conftest import ROOT
 from tests.integration.short_folders import short_folder
 from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
+from tests.programs import write_program
 
 pytestmark = pytest.mark.docker
 
@@ -239,8 +240,7 @@ def test_docker_build_in_the_repository(context: Path, docker_base: str, builder
     """`docker build .` of the root's own Dockerfile, with images and channels replaced by arguments."""
     docker, env = docker_with(builder)
     machine, name = f"{NAME}-micromamba:{builder}", f"{NAME}-root:{builder}"
-    (context / "micromamba").write_text(MICROMAMBA)
-    (context / "micromamba").chmod(0o755)
+    write_program(context / "micromamba", MICROMAMBA)
     lines = [
         f"FROM {docker_base}",
         f"ENV MIRROR={MIRROR}",

@@ -24,6 +24,7 @@ from tests.integration.ssh_hosts import SshHosts
 from tests.integration.test_git import run_git
 from tests.integration.test_join import PROVISION, Member, make_member, notes
 from tests.node_stores import pack_record
+from tests.programs import write_program
 from tests.results import parse_result
 
 pytestmark = [pytest.mark.torch, pytest.mark.slurm, pytest.mark.sshd, pytest.mark.needs("git")]
@@ -157,8 +158,7 @@ def test_one_command_from_an_empty_home_to_passed_jobs(
 def other_ssh(folder: Path, command: str) -> str:
     """PATH with an ssh that knows the hosts by other settings."""
     folder.mkdir()
-    (folder / "ssh").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-    (folder / "ssh").chmod(0o755)
+    write_program(folder / "ssh", f'#!/bin/sh\nexec {command} "$@"\n')
     return f"{folder}:{os.environ['PATH']}"
 
 

@@ -5,31 +5,20 @@ from __future__ import annotations
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from provision.environment import runtime_package
-from tests.integration.conftest import Home, make_home
+from tests.integration.conftest import Home
+from tests.integration.launches import plain_prefix, toy_lab
 from tests.integration.ssh_hosts import SshHosts
 from tests.integration.waiting import eventually
 from tests.results import parse_result
 
+__all__ = ["plain_prefix"]
+
 pytestmark = pytest.mark.sshd
-
-SPEC = "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n"
-
-
-@pytest.fixture(scope="module")
-def plain_prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with our runtime package and nothing else."""
-    prefix = tmp_path_factory.mktemp("plain")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
-    runtime_package.install(prefix, runtime_package.load())
-    return prefix
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,10 +33,7 @@ def own_jobs_only() -> Iterator[None]:
 
 @pytest.fixture
 def lab(tmp_path: Path, ssh_hosts: SshHosts) -> Home:
-    home = make_home(tmp_path / "home")
-    (home.envs / "toy").mkdir(parents=True)
-    (home.envs / "toy" / "spec.yml").write_text(SPEC)
-    return Home(root=home.root, env={**home.env, **ssh_hosts.environment})
+    return toy_lab(tmp_path, ssh_hosts.environment)
 
 
 def launched(lab: Home, on: str, *words: str) -> str:

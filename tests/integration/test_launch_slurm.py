@@ -8,33 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from provision.environment import runtime_package
 from tests.conftest import ROOT
-from tests.integration.conftest import Home, first_in_ci, make_home
+from tests.integration.conftest import Home, first_in_ci
+from tests.integration.launches import plain_prefix, toy_lab
 from tests.integration.slurm_cluster import IDLE, SlurmCluster
 from tests.integration.waiting import eventually
+from tests.programs import write_program
+
+__all__ = ["plain_prefix"]
 
 pytestmark = pytest.mark.slurm
-
-SPEC = "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n"
-
-
-@pytest.fixture(scope="module")
-def plain_prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with our runtime package and nothing else: for jobs without torch."""
-    prefix = tmp_path_factory.mktemp("plain")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
-    runtime_package.install(prefix, runtime_package.load())
-    return prefix
 
 
 @pytest.fixture
 def lab(tmp_path: Path, slurm_cluster: SlurmCluster) -> Home:
     """A user of the cluster, with an environment `toy` in the envs folder."""
-    home = make_home(tmp_path / "home")
-    (home.envs / "toy").mkdir(parents=True)
-    (home.envs / "toy" / "spec.yml").write_text(SPEC)
-    return Home(root=home.root, env={**home.env, **slurm_cluster.environment})
+    return toy_lab(tmp_path, slurm_cluster.environment)
 
 
 def launched(lab: Home, *words: str) -> str:
@@ -72,8 +61,7 @@ def test_a_node_that_differs_ends_the_job_by_name(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path, tmp_path: Path
 ) -> None:
     prolog = slurm_cluster.folder / "prolog"
-    prolog.write_text('#!/bin/sh\n[ "$SLURMD_NODENAME" != n3 ] || echo export NCCL_ALGO=Ring\n')
-    prolog.chmod(0o755)
+    write_program(prolog, '#!/bin/sh\n[ "$SLURMD_NODENAME" != n3 ] || echo export NCCL_ALGO=Ring\n')
     slurm_cluster.set_options(f"TaskProlog={prolog}")
     try:
         words = ("--on", "slurm:gpu", "--nodes", "4", "--prefix", str(plain_prefix))
@@ -305,8 +293,7 @@ def test_a_job_that_slurm_holds_is_explained(
 ) -> None:
     """After a failing prolog Slurm requeues a job, holds it and drains the node."""
     prolog = slurm_cluster.folder / "prolog"
-    prolog.write_text("#!/bin/sh\nexit 1\n")
-    prolog.chmod(0o755)
+    write_program(prolog, "#!/bin/sh\nexit 1\n")
     slurm_cluster.set_options(f"Prolog={prolog}")
     try:
         words = ("--on", "slurm:gpu", "--prefix", str(plain_prefix), "--set", "job_name=held")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from provision.resolver import spec
 from provision.workflow.context import mirrors_of
 from tests.conftest import SHARED_RECORDS
 from tests.faulty import Fault, Server, served
-from tests.integration.conftest import Home, make_home
+from tests.integration.conftest import NO_INDEXES, Home, make_home
 from tests.integration.waiting import eventually
 from tests.small import write_index
 
@@ -101,9 +100,7 @@ def user(
     home = make_home(root, shares_packages=shares_packages)
     patience = {"PROVISION_HTTP_TIMEOUT": "30", "UV_HTTP_RETRIES": "1"}
     no_index = {
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_FIND_LINKS": "",
-        "PIP_EXTRA_INDEX_URL": "",
+        **NO_INDEXES,
         "UV_CACHE_DIR": str(root / "uv"),
     }
     home_of_user = Home(root=root, env={**home.env, **no_index, **patience, **(variables or {})})

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tests.conftest import SHARED_RECORDS
-from tests.integration.conftest import Home, make_home
+from tests.integration.conftest import NO_INDEXES, Home, make_home
 from tests.small import write_wheel
 
 # Name -> version -> (requirements, day of its upload). As on the package index: each release of a
@@ -135,9 +135,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         settings = {
             "PIP_INDEX_URL": f"http://127.0.0.1:{server.server_port}",
-            "PIP_CONFIG_FILE": "/dev/null",
-            "PIP_EXTRA_INDEX_URL": "",
-            "PIP_FIND_LINKS": "",
+            **NO_INDEXES,
             "UV_CACHE_DIR": str(home.root / "uv"),
             "PROVISION_MIRRORS": f"*={SHARED_RECORDS.as_uri()}",
         }

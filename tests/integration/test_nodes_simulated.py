@@ -21,6 +21,7 @@ from provision.cluster.inventory import select_nodes
 from provision.verbs.nodes import nodes as command
 from tests.integration.conftest import Home, first_in_ci, make_home
 from tests.integration.short_folders import short_folder
+from tests.programs import write_program
 from tests.results import parse_result
 
 NODES = 24
@@ -58,11 +59,11 @@ def write_inventory(user: Home, faults: Mapping[str, str]) -> None:
     """A nodes.yml whose Python is a script with these faults, by node."""
     cases = "\n".join(f"{node}) {FAULTS[fault]};;" for node, fault in faults.items())
     script = user.root / "node-python"
-    script.write_text(
+    write_program(
+        script,
         f"#!/bin/bash\nNODE=$1; shift\nPYTHON={shlex.quote(sys.executable)}\ncase $NODE in\n{cases}\nesac\n"
-        'exec "$PYTHON" "$@"\n'
+        'exec "$PYTHON" "$@"\n',
     )
-    script.chmod(0o755)
     (user.envs.parent / "nodes.yml").write_text(
         f"schema: 1\ndefaults: {{path: {user.root}/stores/%h, python: '{script} %h', "
         f"fanout: {FANOUT}}}\n"

@@ -18,6 +18,7 @@ from provision_runtime.node.program import MARK
 from tests.integration.conftest import Home, make_home
 from tests.integration.slurm_cluster import GPUS, SlurmCluster
 from tests.integration.test_nodes_ssh import reasons
+from tests.programs import write_program
 from tests.results import parse_result
 from tests.unit.cli.test_quickstart import quick_start
 
@@ -121,13 +122,13 @@ def test_task_that_is_killed_does_not_end_the_others(
 ) -> None:
     """For a signal srun ends the whole step, and nodes that were slower lose their answer."""
     python = user.root / "killed-on-n2"
-    python.write_text(
+    write_program(
+        python,
         "#!/bin/sh\n"
         "if [ $SLURMD_NODENAME = n2 ]; then sleep 2; kill -KILL $$; fi\n"
         "sleep 4\n"
-        'exec /usr/bin/python3 "$@"\n'
+        'exec /usr/bin/python3 "$@"\n',
     )
-    python.chmod(0o755)
     use_srun(user, shlex.quote(str(python)))
     report = check_in_allocation(user, slurm_cluster, "--nodes=4")
     assert reasons(report) == {"n2": ["killed"]}

@@ -14,6 +14,7 @@ import pytest
 from tests.integration.conftest import Home, make_home
 from tests.integration.slurm_cluster import SlurmCluster
 from tests.integration.ssh_hosts import HOSTS, SshHosts
+from tests.programs import write_program
 from tests.results import parse_result
 
 pytestmark = pytest.mark.sshd
@@ -144,8 +145,7 @@ def test_host_without_python(user: Home, ssh_hosts: SshHosts) -> None:
 
 @pytest.mark.skipif(not OLD_PYTHONS, reason="there is no Python older than 3.8 to try")
 def test_host_with_an_old_python(user: Home, ssh_hosts: SshHosts, tmp_path: Path) -> None:
-    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {OLD_PYTHONS[0]} "$@"\n')
-    (tmp_path / "python3").chmod(0o755)
+    write_program(tmp_path / "python3", f'#!/bin/sh\nexec {OLD_PYTHONS[0]} "$@"\n')
     with mounted(ssh_hosts, "h1", "/usr/local/bin", "--bind", str(tmp_path)):
         report = check(user, ssh_hosts, "h[1-2]")
     assert reasons(report) == {"h1": ["python-too-old"]}

@@ -6,7 +6,6 @@ What a pack of torch does is in benchmarks/bench_pack.py.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -21,7 +20,7 @@ import pytest
 from provision.cluster import pack as packs
 from provision.cluster.pack import Pack
 from tests.faulty import Server, served
-from tests.integration.conftest import Home, make_home
+from tests.integration.conftest import NO_INDEXES, Home, make_home
 from tests.results import parse_result
 from tests.small import write_index
 
@@ -61,9 +60,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, packaged_python: Path, world: 
     root = tmp_path_factory.mktemp("lab") / "home"
     home = make_home(root, shares_packages=True)
     no_index = {
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_FIND_LINKS": "",
-        "PIP_EXTRA_INDEX_URL": "",
+        **NO_INDEXES,
         "UV_CACHE_DIR": str(root / "uv"),
     }
     user = Home(root=root, env={**home.env, **no_index})

@@ -22,7 +22,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.faulty import served
-from tests.integration.conftest import Home, environment_folder, make_home
+from tests.integration.conftest import NO_INDEXES, Home, environment_folder, make_home
 from tests.integration.short_folders import short_folder
 from tests.integration.slurm_cluster import SlurmCluster, start_slurm_cluster
 from tests.integration.smoke_process import PYTHON
@@ -65,9 +65,7 @@ def small_lab(
     shutil.copytree(packaged_python, root / "data" / "channels", symlinks=True)
     with served(tmp_path / "world") as index:
         own_variables = {
-            "PIP_CONFIG_FILE": os.devnull,
-            "PIP_FIND_LINKS": "",
-            "PIP_EXTRA_INDEX_URL": "",
+            **NO_INDEXES,
             "PIP_INDEX_URL": f"{index.url}/simple",
             "UV_CACHE_DIR": str(root / "uv"),
             "HOME": str(root),

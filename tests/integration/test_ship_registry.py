@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.conftest import make_home
 from tests.integration.registries import host as host
+from tests.programs import write_program
 from tests.results import parse_result
 
 pytestmark = [pytest.mark.docker, pytest.mark.needs("docker", "docker-registry")]
@@ -31,8 +32,7 @@ def test_nodes_pull_by_digest_and_name_the_image(
     # podman would refuse a registry without TLS; the engine of this test is Docker.
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "podman").write_text("#!/bin/sh\necho 'not configured' >&2\nexit 1\n")
-    (folder / "podman").chmod(0o755)
+    write_program(folder / "podman", "#!/bin/sh\necho 'not configured' >&2\nexit 1\n")
     path = f"{folder}:{home.env['PATH']}"
     command = ["ship", "toy", "--on", "exec:n[1-2]", "--inventory", str(inventory)]
     try:

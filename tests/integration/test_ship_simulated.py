@@ -18,6 +18,7 @@ from provision_runtime.node import store_lock
 from provision_runtime.node.store import Store
 from tests.integration.conftest import first_in_ci
 from tests.node_stores import NAME, PackedToy, pack_toy
+from tests.programs import write_program
 from tests.ship_runs import (
     FAULTS,
     REACHED,
@@ -166,8 +167,7 @@ def interrupting(tmp_path: Path, call: int, moment: str) -> str:
     number."""
     interrupt = f"kill -INT {os.getpid()}"
     after = tmp_path / "after"
-    after.write_text(f'#!/bin/sh\n"$@"\nstatus=$?\n{interrupt}\nexit $status\n')
-    after.chmod(0o755)
+    write_program(after, f'#!/bin/sh\n"$@"\nstatus=$?\n{interrupt}\nexit $status\n')
     action = interrupt if moment == "begin" else f"WRAP={shlex.quote(shlex.quote(str(after)))}"
     calls = shlex.quote(str(tmp_path / "calls"))
     return f'echo >>{calls}; if [ "$(wc -l <{calls})" = {call} ]; then {action}; fi'

@@ -24,6 +24,7 @@ from tests.integration.smoke_process import (
     smoke,
     variables_of,
 )
+from tests.programs import write_program
 
 pytestmark = pytest.mark.torch
 
@@ -130,8 +131,7 @@ def test_docker_default_shared_memory_is_too_small(
 ) -> None:
     inside = tmp_path / "python"
     mount = f'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec {shlex.quote(PYTHON)} "$@"'
-    inside.write_text(f'#!/bin/sh\nexec unshare -m sh -c {shlex.quote(mount)} sh "$@"\n')
-    inside.chmod(0o755)
+    write_program(inside, f'#!/bin/sh\nexec unshare -m sh -c {shlex.quote(mount)} sh "$@"\n')
     monkeypatch.setattr(smoke_process, "PYTHON", str(inside))
     run = smoke(tmp_path / "out", *FACTS_ALONE)
     assert run.findings == {("facts", "shm-small", (0,))}

@@ -17,6 +17,7 @@ from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import SshHosts
 from tests.integration.virtual_hosts import VirtualHost, VirtualNetwork
 from tests.integration.waiting import eventually
+from tests.programs import write_program
 from tests.results import parse_result
 
 pytestmark = pytest.mark.torch
@@ -75,8 +76,7 @@ def lost_gpu(host: VirtualHost, folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def other_python(host: VirtualHost, script: Path, text: str) -> Iterator[None]:
     """On this host alone, a script takes the place of the environment's interpreter."""
-    script.write_text(text)
-    script.chmod(0o755)
+    write_program(script, text)
     python = str(Path(PYTHON).resolve())
     host.run("mount", "--bind", str(script), python)
     try:
@@ -106,8 +106,7 @@ def health_check(home: Home, slurm_cluster: SlurmCluster) -> Iterator[Path]:
     printed = home.run("smoke", folder.name, "--health-check", "--prefix", str(PREFIX))
     assert printed.returncode == 0, printed.stderr
     script = slurm_cluster.folder / "health-check"
-    script.write_text(printed.stdout)
-    script.chmod(0o755)
+    write_program(script, printed.stdout)
     (site,) = PREFIX.glob("lib/python3*/site-packages/provision_runtime")
     for host in slurm_cluster.nodes:
         host.run("mount", "--bind", str(RUNTIME), str(site))

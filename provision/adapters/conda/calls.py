@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from provision.adapters import uv
 from provision.adapters.conda.logins import client_environment
 from provision.adapters.http import (
     SLOWEST_BYTES_PER_S,
@@ -72,6 +71,8 @@ def new_client(*, has_deadline: bool) -> rattler.networking.Client:
     names than pip and requests: they get these names.
     """
     from rattler.networking import Client
+
+    from provision.adapters import uv
 
     require_address_space()
     timeout_s = max(1, round(read_timeout_s() * REQUEST_TIMEOUTS)) if has_deadline else None

@@ -127,7 +127,8 @@ class RegistryClient:
                 yield response
         except (requests.RequestException, HTTPError, ConnectionError) as error:
             failed_url = getattr(getattr(error, "request", None), "url", None) or url
-            message = _without_queries(str(error))
+            # Signed URLs of buckets give access to anyone who reads them.
+            message = re.sub(r"\?\S+", "?...", str(error))
             if isinstance(error, requests.exceptions.SSLError):
                 raise untrusted_error(self.reference, message) from error
             raise ConnectionFailed(message, urlsplit(failed_url).netloc) from error
@@ -176,11 +177,6 @@ def _retries() -> Retry:
 def registry_backoff() -> Backoff:
     """Between the tries of a transfer."""
     return Backoff(TRIES, PAUSE_S, MAX_PAUSE_S)
-
-
-def _without_queries(message: str) -> str:
-    """Signed URLs of buckets give access to anyone who reads them."""
-    return re.sub(r"\?\S+", "?...", message)
 
 
 # Responses

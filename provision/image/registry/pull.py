@@ -175,7 +175,16 @@ def _pull(
             partial = _partial_path(layout, layer)
             _download(client, layer, partial, meter.advance)
             partial.replace(oci_layout.blob(layout, layer.digest))
-    _write_documents(remote, layout)
+    # The index comes last: it makes the layout complete.
+    oci_layout.blob(layout, remote.config_digest).write_bytes(remote.config)
+    oci_layout.blob(layout, remote.digest).write_bytes(remote.manifest)
+    (layout / oci_layout.VERSION_FILE).write_bytes(oci_layout.canonical(oci_layout.LAYOUT_VERSION))
+    layer_cache.record(layout, {layer.digest: "" for layer in remote.layers})
+    index = oci_layout.index_content(
+        remote.digest, len(remote.manifest), remote.media_type, remote.source
+    )
+    atomic_write(layout / oci_layout.INDEX_FILE, index)
+    shutil.rmtree(layout / PARTIAL, ignore_errors=True)
 
 
 def _take_nearby(layer: Descriptor, nearby: Sequence[Path], layout: Path) -> bool:
@@ -207,19 +216,6 @@ def _partial_path(layout: Path, layer: Descriptor) -> Path:
     """The path of a layer until it is complete: not among the blobs, whose content always matches
     their names."""
     return layout / PARTIAL / layer.digest.removeprefix("sha256:")
-
-
-def _write_documents(remote: ImageDocuments, layout: Path) -> None:
-    """The index comes last: it makes the layout complete."""
-    oci_layout.blob(layout, remote.config_digest).write_bytes(remote.config)
-    oci_layout.blob(layout, remote.digest).write_bytes(remote.manifest)
-    (layout / oci_layout.VERSION_FILE).write_bytes(oci_layout.canonical(oci_layout.LAYOUT_VERSION))
-    layer_cache.record(layout, {layer.digest: "" for layer in remote.layers})
-    index = oci_layout.index_content(
-        remote.digest, len(remote.manifest), remote.media_type, remote.source
-    )
-    atomic_write(layout / oci_layout.INDEX_FILE, index)
-    shutil.rmtree(layout / PARTIAL, ignore_errors=True)
 
 
 # Downloading one layer

@@ -26,7 +26,7 @@ CLOCK, FILES = "clock", "files"
 # The fact that names the environment itself.
 INSTALLED = "environment"
 NOT_INSTALLED = "not installed"
-# Of two clocks that agree by NTP. Logs and tokens of jobs are confused from about a second on.
+# Two clocks that agree by NTP differ by less. Logs and tokens of jobs are confused from about a second on.
 CLOCK_TOLERANCE_S = 1.0
 # Two nodes of one model differ by some megabytes that firmware and kernel reserve.
 MEMORY_TOLERANCE = 0.01

@@ -21,7 +21,12 @@ def drift_lines(record: DriftRecord, *, verbose: bool, width: int | None = None)
     for line in _lines(record):
         lines += wrap_line(line, width)
     if verbose:
-        lines += ["", *_reference_lines(record, width)]
+        rows = [
+            (fact["title"], str(fact["count"]), fact["reference"])
+            for fact in record["facts"]
+            if fact["reference"] is not None and fact["count"]
+        ]
+        lines += ["", *table(rows, ("fact", "nodes", "value"), width=width).splitlines()]
     if record["notes"]:
         lines.append("")
     for note in record["notes"]:
@@ -94,11 +99,3 @@ def _deviation(fact: DriftFact, deviation: DriftDeviation) -> list[str]:
         expected = "no value has a majority"
     line = f"{value}; {expected}"
     return [line] if len(line) <= LINE_WIDTH else [value, f"    {expected}"]
-
-
-def _reference_lines(record: DriftRecord, width: int | None) -> list[str]:
-    rows = []
-    for fact in record["facts"]:
-        if fact["reference"] is not None and fact["count"]:
-            rows.append((fact["title"], str(fact["count"]), fact["reference"]))
-    return table(rows, ("fact", "nodes", "value"), width=width).splitlines()

@@ -127,10 +127,10 @@ def _describe_fact(fact: ComparedFact) -> DriftFact:
 
 
 def _describe_failures(failures: Mapping[str, NodeFailure]) -> list[dict[str, str]]:
-    described = []
-    for nodes, failure in fold_failures(failures.items()):
-        described.append({"nodes": nodes, **asdict(failure), **asdict(REASONS[failure.reason])})
-    return described
+    return [
+        {"nodes": nodes, **asdict(failure), **asdict(REASONS[failure.reason])}
+        for nodes, failure in fold_failures(failures.items())
+    ]
 
 
 def _notes(survey: DriftSurvey) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.inventory import NodeSelection
 from provision.cluster.remote import NodeReply, merge_same_nodes, run_action
 from provision.verbs.drift.comparison import (
     CLOCK,
@@ -91,7 +91,12 @@ def survey(
     """Both rounds, and the comparison. on_reply: called with each reply of the first round."""
     nodes, failures = _first_round(selection, request, on_reply)
     is_shared = _is_shared(selection, request)
-    groups = _nodes_by(INSTALLED if is_shared else FILES, nodes)
+    # Nodes with the same environment: by its digest, or by its key if they share one store.
+    groups: dict[str, list[str]] = {}
+    for name, facts in nodes.items():
+        identity = facts.values.get(INSTALLED if is_shared else FILES)
+        if isinstance(identity, str):
+            groups.setdefault(identity, []).append(name)
     has_files = any(FILES in facts.values for facts in nodes.values())
     details: dict[str, Distributions] = {}
     if len(groups) > 1 or (expectation and expectation.names_distributions):
@@ -156,19 +161,15 @@ def _first_round(
         for setting, text in result["settings"].items():
             values[SETTING + setting] = text
         unread = dict(result["unread"])
-        for fact in _facts_of_node(values, digests=digests):
+        # What a node must send, or list as unread.
+        left_out = [] if digests else [FILES]
+        if INSTALLED in values and values[INSTALLED] is None:
+            left_out += OF_INSTALLED
+        for fact in [fact.name for fact in DEFINITIONS if fact.name not in left_out]:
             if fact not in values:
                 unread.setdefault(fact, "the node does not say it")
         nodes[name] = ObservedNode(values=values, unread=unread)
     return nodes, failures
-
-
-def _facts_of_node(values: Mapping[str, Value], *, digests: bool) -> list[str]:
-    """What a node must send, or list as unread."""
-    left_out = [] if digests else [FILES]
-    if INSTALLED in values and values[INSTALLED] is None:
-        left_out += OF_INSTALLED
-    return [fact.name for fact in DEFINITIONS if fact.name not in left_out]
 
 
 def _location(selection: NodeSelection, request: DriftRequest) -> dict[str, object]:
@@ -180,16 +181,6 @@ def _location(selection: NodeSelection, request: DriftRequest) -> dict[str, obje
     }
 
 
-def _nodes_by(fact: str, nodes: Mapping[str, ObservedNode]) -> dict[str, list[str]]:
-    """Nodes with the same environment: by its digest, or by its key if they share one store."""
-    groups: dict[str, list[str]] = {}
-    for name, facts in nodes.items():
-        identity = facts.values.get(fact)
-        if isinstance(identity, str):
-            groups.setdefault(identity, []).append(name)
-    return groups
-
-
 def _second_round(
     selection: NodeSelection, request: DriftRequest, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, Distributions]:
@@ -198,10 +189,11 @@ def _second_round(
     by_name = {node.name: node for node in selection.nodes}
     details: dict[str, Distributions] = {}
     for attempt in range(ATTEMPTS):
-        representatives: dict[str, Node] = {}
-        for digest, members in groups.items():
-            if digest not in details and attempt < len(members):
-                representatives[digest] = by_name[members[attempt]]
+        representatives = {
+            digest: by_name[members[attempt]]
+            for digest, members in groups.items()
+            if digest not in details and attempt < len(members)
+        }
         if not representatives:
             break
         replies = run_action(

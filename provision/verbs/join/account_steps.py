@@ -20,7 +20,7 @@ from provision.verbs.join.steps import Note, StepStatus, pending, settled, unset
 from provision.workflow.lab_definition import Cluster
 from provision_runtime.report.findings.smoke import TMPDIR_LENGTH
 
-# Of a login host. A second run over hosts that are up takes a fraction of a second; one that is
+# How long a login host may take. A second run over hosts that are up takes a fraction of a second; one that is
 # down costs this.
 CONNECT_S = 4.0
 PROBE_S = 15.0
@@ -69,13 +69,6 @@ def _account_facts() -> AccountFacts:
     )
 
 
-def _writing_problem(folder: Path) -> str:
-    """Why no file can be made in a folder; empty if one can."""
-    if os.statvfs(folder).f_flag & os.ST_RDONLY:
-        return "it is mounted read-only"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else "you may not write there"
-
-
 # ssh
 
 
@@ -88,7 +81,20 @@ def ssh(run: JoinRun) -> Iterator[Note]:
     if not hosts:
         yield settled("the lab has no login hosts to reach")
         return
-    yield from _probe(run, hosts, keys)
+    # Log in to every host, without a password and without a question.
+    outputs = clustershell.run(hosts, f"echo {MARK}", connect_s=CONNECT_S, timeout_s=PROBE_S)
+    reached = [output.node for output in outputs if MARK in output.stdout.decode(errors="replace")]
+    if reached:
+        yield settled(f"{clustershell.fold(reached)}: ssh lets you in")
+    for output in outputs:
+        if output.node in reached:
+            continue
+        stdout = output.stdout.decode(errors="replace")
+        reason, message = classify(output.status, stdout, output.stderr)
+        yield unsettled(
+            f"{output.node}: {REASONS[reason].meaning} ({message.rstrip('.')})",
+            advice=_ssh_advice(run, output.node, reason, keys),
+        )
 
 
 def _keys_text(keys: Sequence[Path]) -> str:
@@ -110,23 +116,6 @@ def _login_hosts(clusters: Sequence[Cluster]) -> list[str]:
     """The hosts to reach: none of a cluster where this machine is one of them."""
     hosts = [host for cluster in clusters if not is_login_host(cluster) for host in cluster.login]
     return list(dict.fromkeys(hosts))
-
-
-def _probe(run: JoinRun, hosts: Sequence[str], keys: Sequence[Path]) -> Iterator[Note]:
-    """Log in to every host, without a password and without a question."""
-    outputs = clustershell.run(hosts, f"echo {MARK}", connect_s=CONNECT_S, timeout_s=PROBE_S)
-    reached = [output.node for output in outputs if MARK in output.stdout.decode(errors="replace")]
-    if reached:
-        yield settled(f"{clustershell.fold(reached)}: ssh lets you in")
-    for output in outputs:
-        if output.node in reached:
-            continue
-        stdout = output.stdout.decode(errors="replace")
-        reason, message = classify(output.status, stdout, output.stderr)
-        yield unsettled(
-            f"{output.node}: {REASONS[reason].meaning} ({message.rstrip('.')})",
-            advice=_ssh_advice(run, output.node, reason, keys),
-        )
 
 
 def _ssh_advice(run: JoinRun, host: str, reason: str, keys: Sequence[Path]) -> str:
@@ -191,7 +180,11 @@ def _folder(run: JoinRun, key: str, folder: Path, origin: str) -> Iterator[Note]
             return
         run.changed = True
     flags = os.statvfs(folder).f_flag
-    problem = _writing_problem(folder)
+    # Why no file can be made in a folder; empty if one can.
+    if flags & os.ST_RDONLY:
+        problem = "it is mounted read-only"
+    else:
+        problem = "" if os.access(folder, os.W_OK | os.X_OK) else "you may not write there"
     if not problem and key == "data" and flags & os.ST_NOEXEC:
         problem = "programs cannot be started from there (noexec)"
     if not problem and key == "tmp" and len(os.fsencode(folder)) > TMPDIR_LENGTH:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from provision import image as images
@@ -15,7 +15,7 @@ from provision import lockfile as locks
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster import pack as packs
 from provision.cluster.failures import REASONS
-from provision.cluster.inventory import DEFAULT_PATH, NodeSelection, read_inventory, select_nodes
+from provision.cluster.inventory import DEFAULT_PATH, read_inventory, select_nodes
 from provision.core import host, prefix_registry, process
 from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, ToolMissing
 from provision.core.json_text import parse_json
@@ -43,7 +43,7 @@ from provision_runtime.report import model
 from provision_runtime.report.text import format_count
 
 START_S = 60.0
-# Of Slurm's limit, what starting srun and importing torch may take.
+# The share of Slurm's limit that starting srun and importing torch may take.
 STARTING_SHARE = 0.4
 
 
@@ -52,11 +52,7 @@ def environments(run: JoinRun) -> Iterator[Note]:
         yield settled("lab.yml names no environments")
     for environment in run.lab.environments:
         install = _image if environment.source == "image" else _prefix
-        yield from guarded(_bound(install, run, environment), environment.name)
-
-
-def _bound(step: Callable[..., Iterator[Note]], *arguments: object) -> Callable[[], Iterator[Note]]:
-    return lambda: step(*arguments)
+        yield from guarded(install(run, environment), environment.name)
 
 
 def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
@@ -81,7 +77,12 @@ def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
     if shipped is not None:
         yield from _use_shipped(run, name, shipped)
         return
-    missing = _missing_files(lock)
+    # Packages that the lock takes from a disk, and that are not on this one.
+    missing = [
+        package.filename
+        for package in lock.packages
+        if package.url.startswith("file:") and not path_from_url(package.url).exists()
+    ]
     if missing:
         yield unsettled(
             f"{name}: its lock is not portable: it holds {missing[0]}"
@@ -168,15 +169,6 @@ def _use_shipped(run: JoinRun, name: str, prefix: Prefix) -> Iterator[Note]:
     yield _installed(name, prefix, "was shipped to this machine")
 
 
-def _missing_files(lock: Lock) -> list[str]:
-    """Packages that the lock takes from a disk, and that are not on this one."""
-    missing = []
-    for package in lock.packages:
-        if package.url.startswith("file:") and not path_from_url(package.url).exists():
-            missing.append(package.filename)
-    return missing
-
-
 def _image(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
     """The image by its digest: in the engine here, or at least in its registry."""
     assert environment.image is not None
@@ -223,7 +215,7 @@ def installed_prefix(run: JoinRun, environment: LabEnvironment) -> Prefix | None
 
 def register_kernels(run: JoinRun) -> Iterator[Note]:
     for environment in run.lab.environments:
-        yield from guarded(_bound(_kernel, run, environment), environment.name)
+        yield from guarded(_kernel(run, environment), environment.name)
 
 
 def _kernel(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
@@ -264,9 +256,9 @@ def first_job(run: JoinRun) -> Iterator[Note]:
         yield pending(f"waits for the environment {environment.name}")
         return
     if run.lab.policy.test_here:
-        yield from guarded(_bound(_test_here, run, environment, prefix), "here")
+        yield from guarded(_test_here(run, environment, prefix), "here")
     for cluster in run.lab.clusters:
-        yield from guarded(_bound(_test_on, run, environment, prefix, cluster), cluster.name)
+        yield from guarded(_test_on(run, environment, prefix, cluster), cluster.name)
 
 
 def _tested_environment(run: JoinRun) -> tuple[LabEnvironment | None, Prefix | None]:
@@ -307,11 +299,6 @@ def _is_tested_here(run: JoinRun, prefix: Prefix) -> bool:
             is_warning = verdict["verdict"] == model.WARN
             return verdict["verdict"] == model.PASS or (is_warning and not _is_strict(run))
     return False
-
-
-def _passed(run: JoinRun, test: str, prefix: Prefix, report: Path) -> None:
-    run.tests[test] = {"lock": prefix.lock_sha256, "report": str(report)}
-    run.changed = True
 
 
 def _test_here(run: JoinRun, environment: LabEnvironment, prefix: Prefix) -> Iterator[Note]:
@@ -356,7 +343,13 @@ def _test_on(
         )
         return
     selection = select_nodes(cluster.nodes, run.lab.inventory)
-    closed = _closed_partition(selection)
+    # Which partition takes no jobs; empty if all do.
+    closed = ""
+    for partition in sorted({node.partition for node in selection.nodes if node.partition}):
+        state = slurm_nodes.partition_state(partition)
+        if state and state != "up":
+            closed = f"the partition {partition} is {state}"
+            break
     if closed:
         yield unsettled(
             f"{cluster.name}: {closed}, so no job starts there",
@@ -366,7 +359,18 @@ def _test_on(
     if not run.act:
         yield pending(f"would run {command}")
         return
-    result = _run_job(run, environment, cluster, selection)
+    policy = run.lab.policy
+    smoke_request = SmokeRequest(
+        profile="quick",
+        timeout_s=policy.job_s * (1 - STARTING_SHARE),
+        out=_out(run) / cluster.name,
+        strict=_is_strict(run),
+    )
+    request = BuildRequest(name=environment.name, smoke_request=smoke_request)
+    nodes = NodesRequest(selection=selection, count=1, queue_s=policy.queue_s, job_s=policy.job_s)
+    if cluster.account:
+        os.environ.setdefault("SBATCH_ACCOUNT", cluster.account)
+    result = smoke_nodes(run.context, request, nodes)
     yield from _judge_job(run, environment, prefix, cluster, result)
 
 
@@ -381,34 +385,8 @@ def kubernetes_note(environment: LabEnvironment, cluster: Cluster) -> Note:
     )
 
 
-def _closed_partition(selection: NodeSelection) -> str:
-    """Which partition takes no jobs; empty if all do."""
-    for partition in sorted({node.partition for node in selection.nodes if node.partition}):
-        state = slurm_nodes.partition_state(partition)
-        if state and state != "up":
-            return f"the partition {partition} is {state}"
-    return ""
-
-
 def _is_strict(run: JoinRun) -> bool:
     return run.lab.policy.fail_on == "warn"
-
-
-def _run_job(
-    run: JoinRun, environment: LabEnvironment, cluster: Cluster, selection: NodeSelection
-) -> NodesResult:
-    policy = run.lab.policy
-    smoke_request = SmokeRequest(
-        profile="quick",
-        timeout_s=policy.job_s * (1 - STARTING_SHARE),
-        out=_out(run) / cluster.name,
-        strict=_is_strict(run),
-    )
-    request = BuildRequest(name=environment.name, smoke_request=smoke_request)
-    nodes = NodesRequest(selection=selection, count=1, queue_s=policy.queue_s, job_s=policy.job_s)
-    if cluster.account:
-        os.environ.setdefault("SBATCH_ACCOUNT", cluster.account)
-    return smoke_nodes(run.context, request, nodes)
 
 
 def _judge_job(
@@ -422,28 +400,27 @@ def _judge_job(
     report = result.evidence / "nodes.json"
     tested = ", ".join(node.node.name for node in result.tested)
     if model.succeeded(result.verdict):
-        _passed(run, f"{name} on {cluster.name}", prefix, report)
+        run.tests[f"{name} on {cluster.name}"] = {"lock": prefix.lock_sha256, "report": str(report)}
+        run.changed = True
         job = f", job {result.job}" if result.job else ""
         text = f"{name}: the smoke test on {cluster.name} ({tested}{job}): {result.verdict}"
         yield settled(text)
         return
     for node, failure in result.failures.items():
+        if failure.reason == "no-environment":
+            advice = (
+                f"Ask {run.lab.contact} to ship it: provision ship {name} --on {cluster.nodes}. Or "
+                "let lab.yml name a `data:` folder that the nodes share."
+            )
+        else:
+            advice = REASONS[failure.reason].advice
         yield unsettled(
             f"{cluster.name}: {node}: {REASONS[failure.reason].meaning} "
             f"({failure.message.rstrip('.')})",
-            advice=_job_advice(run, name, cluster, failure.reason),
+            advice=advice,
         )
     if not result.failures:
         yield unsettled(
             f"{cluster.name}: the smoke test on {tested}: {result.verdict}",
             advice=f"The report: {report}",
         )
-
-
-def _job_advice(run: JoinRun, name: str, cluster: Cluster, reason: str) -> str:
-    if reason == "no-environment":
-        return (
-            f"Ask {run.lab.contact} to ship it: provision ship {name} --on {cluster.nodes}. Or "
-            "let lab.yml name a `data:` folder that the nodes share."
-        )
-    return REASONS[reason].advice

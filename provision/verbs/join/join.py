@@ -133,7 +133,7 @@ def _run_step(run: JoinRun, name: StepName, work: Step) -> StepResult:
     if run.act:
         run.progress.info(_title(name))
     run.changed = False
-    notes = guarded(lambda: work(run))
+    notes = guarded(work(run))
     return StepResult(step=name, notes=tuple(notes), changed=run.changed)
 
 

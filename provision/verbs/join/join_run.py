@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from provision.adapters import conda
 from provision.core import settings
 from provision.core.errors import ProvisionError
 from provision.core.mirrors import merge_settings, parse_mirror
-from provision.core.paths import Folders, default_folders
+from provision.core.paths import default_folders
 from provision.core.project import project_folder
 from provision.core.system_errors import from_system
 from provision.core.types import Progress
@@ -55,25 +55,22 @@ class JoinRun:
                 settings.mirror_settings([], os.environ),
                 [parse_mirror(text, self.lab.folder) for text in self.lab.mirrors],
             )
+            folders = default_folders(self.lab.envs)
+            data, cache = self.named_folder("data"), self.named_folder("cache")
+            data_path = data[0] if data else folders.data
             self._context = Context(
-                folders=self._folders(),
+                folders=dataclasses.replace(
+                    folders,
+                    data=data_path,
+                    cache=cache[0] if cache else folders.cache,
+                    templates=self.lab.folder / "templates",
+                    project=project_folder(data_path, folders.envs),
+                ),
                 progress=self.progress,
                 solver=conda.Solver(mirrors_of(options)),
                 wait=self.wait,
             )
         return self._context
-
-    def _folders(self) -> Folders:
-        folders = default_folders(self.lab.envs)
-        data, cache = self.named_folder("data"), self.named_folder("cache")
-        data_path = data[0] if data else folders.data
-        return dataclasses.replace(
-            folders,
-            data=data_path,
-            cache=cache[0] if cache else folders.cache,
-            templates=self.lab.folder / "templates",
-            project=project_folder(data_path, folders.envs),
-        )
 
     def named_folder(self, key: str) -> tuple[Path, str] | None:
         """A folder that the lab or the member names, and who: the member's own settings and
@@ -122,11 +119,11 @@ def notes_of(problem: ProvisionError | OSError, subject: str = "") -> Note:
     return unsettled(message.rstrip("."), advice=error.advice)
 
 
-def guarded(work: Callable[[], Iterator[Note]], subject: str = "") -> list[Note]:
+def guarded(work: Iterator[Note], subject: str = "") -> list[Note]:
     """The notes of a piece of work, up to the error that ends it, which becomes one."""
     notes = []
     try:
-        for note in work():
+        for note in work:
             notes.append(note)
     except (ProvisionError, OSError) as error:
         notes.append(notes_of(error, subject))

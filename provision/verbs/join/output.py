@@ -37,16 +37,15 @@ def join_lines(report: JoinReport) -> list[str]:
 
 
 def join_json(report: JoinReport) -> dict[str, object]:
-    steps = []
-    for result in report.steps:
-        steps.append(
-            {
-                "step": result.step,
-                "status": result.status,
-                "changed": result.changed,
-                "notes": result.notes,
-            }
-        )
+    steps = [
+        {
+            "step": result.step,
+            "status": result.status,
+            "changed": result.changed,
+            "notes": result.notes,
+        }
+        for result in report.steps
+    ]
     return {
         "lab": report.lab,
         "source": report.source,

@@ -144,31 +144,32 @@ class PackDistribution:
         allocated = set(clustershell.expand(slurm_nodes.allocation() or ""))
         is_whole = {node.name for node in waiting} == allocated
         if is_whole and len(waiting) > 1 and self._options.tree > 0:
-            self._broadcast(waiting)
+            self._check_source()
+            path = self._defaults.path
+            lease = {"path": str(path), "name": self._pack.name, "run": self._arguments["run"]}
+            self._run_on(waiting, actions.STORE_PREPARE, lease)
+            self._progress.info(
+                f"sbcast of {format_bytes(self._pack.size)} to {len(waiting)} nodes"
+            )
+            part = part_path(str(path), self._pack)
+            problem = ""
+            try:
+                slurm_nodes.broadcast(self._pack.image, part, self._time_limit_s(len(waiting)))
+            except (ToolFailed, ToolMissing, TimedOut) as error:
+                problem = error.message
+            self.sent_bytes += self._pack.size
+            for reply in self._run_on(waiting, actions.STORE_VERIFY, self._arguments):
+                if reply.failure is not None and reply.failure.reason == "not-here":
+                    failure = NodeFailure(
+                        stage=STAGE, reason="cut-off", message=f"sbcast: {problem}"
+                    )
+                    reply = replace(reply, failure=failure)
+                self._on_reply(reply)
         elif len(waiting) <= MOST_IMAGES_SENT or self._options.tree == 0:
             self._send_to_all(waiting, statuses)
         else:
             names = slurm_host_list([node.name for node in waiting])
             self._fail_all(waiting, f"sbcast reaches whole allocations only: salloc -w {names}")
-
-    def _broadcast(self, nodes: Sequence[Node]) -> None:
-        self._check_source()
-        path = self._defaults.path
-        lease = {"path": str(path), "name": self._pack.name, "run": self._arguments["run"]}
-        self._run_on(nodes, actions.STORE_PREPARE, lease)
-        self._progress.info(f"sbcast of {format_bytes(self._pack.size)} to {len(nodes)} nodes")
-        part = part_path(str(path), self._pack)
-        problem = ""
-        try:
-            slurm_nodes.broadcast(self._pack.image, part, self._time_limit_s(len(nodes)))
-        except (ToolFailed, ToolMissing, TimedOut) as error:
-            problem = error.message
-        self.sent_bytes += self._pack.size
-        for reply in self._run_on(nodes, actions.STORE_VERIFY, self._arguments):
-            if reply.failure is not None and reply.failure.reason == "not-here":
-                failure = NodeFailure(stage=STAGE, reason="cut-off", message=f"sbcast: {problem}")
-                reply = replace(reply, failure=failure)
-            self._on_reply(reply)
 
     def _run_on(
         self, nodes: Sequence[Node], action: Action[ResultT], arguments: Arguments
@@ -264,7 +265,13 @@ class PackDistribution:
                 reply = replies[client]
                 failure = reply.failure
                 is_reachable |= failure is None or failure.reason != "peer-unreachable"
-                if self._should_retry(reply, server_failed):
+                if reply.failure is None or reply.failure.reason not in TRANSIENT_REASONS:
+                    retries = False
+                else:
+                    if not server_failed:
+                        self._tries[reply.node.name] += 1
+                    retries = self._tries[reply.node.name] <= self._options.retries
+                if retries:
                     remaining.append(nodes[client])
                     continue
                 self._on_reply(reply)
@@ -277,13 +284,6 @@ class PackDistribution:
         served = {service.server for service in services}
         pool.sort(key=lambda node: node.name in served)
         return remaining
-
-    def _should_retry(self, reply: NodeReply[Any], server_failed: bool) -> bool:
-        if reply.failure is None or reply.failure.reason not in TRANSIENT_REASONS:
-            return False
-        if not server_failed:
-            self._tries[reply.node.name] += 1
-        return self._tries[reply.node.name] <= self._options.retries
 
     def _run_round(
         self,

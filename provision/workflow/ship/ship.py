@@ -96,7 +96,15 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
     selection, options = request.selection, request.options
     refuse_mistyped_name(context.folders, specs.check_name(request.name))
     pack = packs.read_pack(packs.pack_path(context.folders, request.name))
-    _warn_if_outdated(context, pack)
+    # The lock may have been updated since it was packed.
+    path = context.folders.envs / pack.name / LOCK_FILE
+    if path.exists():
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if digest != pack.sidecar["lock_sha256"]:
+            context.progress.warn(
+                f"{path} has changed since {pack.key} was packed: `provision pack {pack.name}` "
+                "packs the new lock."
+            )
     _check_path(pack, selection)
     required = required_nodes(options.minimum, len(selection.nodes))
     with _recorded_run(context, "ship", request, pack.key) as run:
@@ -250,18 +258,6 @@ def _recorded_run(context: Context, verb: Verb, request: ShipRequest, key: str) 
 
 def _journals(context: Context, name: str) -> Path:
     return context.folders.project_data / "ships" / name
-
-
-def _warn_if_outdated(context: Context, pack: Pack) -> None:
-    """The lock may have been updated since it was packed."""
-    path = context.folders.envs / pack.name / LOCK_FILE
-    if path.exists():
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest != pack.sidecar["lock_sha256"]:
-            context.progress.warn(
-                f"{path} has changed since {pack.key} was packed: `provision pack {pack.name}` "
-                "packs the new lock."
-            )
 
 
 def recorded_nodes(context: Context, name: str) -> tuple[str, Path | None]:

@@ -28,7 +28,7 @@ from provision_runtime.report.text import format_bytes
 
 # As many of the nodes that have the image already are asked to serve it.
 ASKED_SERVERS = 8
-# Of the deadline, how long a node has in the stage check before the others go on without it. It has
+# The share of the deadline that a node has in the stage check before the others go on without it. It has
 # the rest at the end, so a node that hangs costs one deadline in all.
 FIRST_CHECK_SHARE = 0.25
 
@@ -132,7 +132,20 @@ class Shipment(StageRun):
             failure = None if status["installed"] and status["verified"] else self._unfit(reply)
             self.record(name, state_of_failure(failure) if failure else state)
         if not self._options.shared:
-            self._refuse_shared_path()
+            # Raise InvalidSpec if several nodes have the same network file system at the path:
+            # each would write into the store of the others.
+            users: dict[tuple[str | None, str | None], str] = {}
+            for name, status in self._statuses.items():
+                store = status.get("store")
+                if store is None or not store["is_network"]:
+                    continue
+                first = users.setdefault((store["type"], store["source"]), name)
+                if first != name:
+                    raise InvalidSpec(
+                        f"{self._path} is one {store['type']} file system ({store['source']}) on "
+                        f"{first} and {name}: they share one store.",
+                        advice="Ship with --to shared, or set `store: shared` in nodes.yml.",
+                    )
 
     def _unfit(self, reply: NodeReply[StoreStatus]) -> NodeFailure | None:
         """Why a node cannot take the image."""
@@ -163,22 +176,6 @@ class Shipment(StageRun):
             return NodeFailure(stage="check", reason="no-inodes", message=message)
         return None
 
-    def _refuse_shared_path(self) -> None:
-        """Raise InvalidSpec if several nodes have the same network file system at the path: each
-        would write into the store of the others."""
-        users: dict[tuple[str | None, str | None], str] = {}
-        for name, status in self._statuses.items():
-            store = status.get("store")
-            if store is None or not store["is_network"]:
-                continue
-            first = users.setdefault((store["type"], store["source"]), name)
-            if first != name:
-                raise InvalidSpec(
-                    f"{self._path} is one {store['type']} file system ({store['source']}) on "
-                    f"{first} and {name}: they share one store.",
-                    advice="Ship with --to shared, or set `store: shared` in nodes.yml.",
-                )
-
     def _bring_image(self, nodes: Sequence[Node]) -> None:
         """Verify what has arrived already, and bring the image to all others."""
         self._verify_present(nodes)
@@ -190,20 +187,17 @@ class Shipment(StageRun):
         size = format_bytes(self._pack.size)
         self._progress.info(f"shipping {size} to {len(waiting)} of {len(self._nodes)} nodes")
         if self._options.shared:
-            self._bring_to_one(waiting)
+            # One copy for all nodes: the others see what one of them verified.
+            for node in waiting:
+                if self.in_state("verified", "passed", "active") or self.is_stopped():
+                    break
+                self.distribution.distribute([node], [], self._statuses)
+            if self.in_state("verified", "passed", "active"):
+                for node in self.in_state("fit", among=waiting):
+                    self.record(node.name, NodeState(state="verified"))
         else:
             self.distribution.distribute(waiting, servers, self._statuses)
         self.sync()
-
-    def _bring_to_one(self, nodes: Sequence[Node]) -> None:
-        """One copy for all nodes: the others see what one of them verified."""
-        for node in nodes:
-            if self.in_state("verified", "passed", "active") or self.is_stopped():
-                break
-            self.distribution.distribute([node], [], self._statuses)
-        if self.in_state("verified", "passed", "active"):
-            for node in self.in_state("fit", among=nodes):
-                self.record(node.name, NodeState(state="verified"))
 
     def _servers(self) -> list[Node]:
         """Nodes that have the image and whose addresses are here. Those where it was active before

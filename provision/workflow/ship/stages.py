@@ -239,10 +239,11 @@ class StageRun:
                     on_reply=on_reply,
                 )
                 replies.update((reply.node.name, reply) for reply in latest)
-                remaining = []
-                for reply in latest:
-                    if reply.failure is not None and reply.failure.reason in TRANSIENT_REASONS:
-                        remaining.append(reply.node)
+                remaining = [
+                    reply.node
+                    for reply in latest
+                    if reply.failure is not None and reply.failure.reason in TRANSIENT_REASONS
+                ]
         return [replies[node.name] for node in nodes]
 
     def record(self, name: str, state: NodeState) -> None:

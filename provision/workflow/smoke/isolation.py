@@ -106,7 +106,17 @@ class _Search:
         """Tests what is left together: it proves that all causes were found, or shows that there
         is another one."""
         for _ in range(MAX_SEARCHES):
-            rest = self._rest()
+            # The nodes without the bad ones, and without one node of each bad link and set: the
+            # one that most of these have in common.
+            broken = [set(group) for group in (*self._bad_links, *self._bad_sets)]
+            left_out = {node for node in self.nodes if node not in self._candidates()}
+            broken = [group for group in broken if not group & left_out]
+            while broken:
+                nodes = [node for node in self.nodes if any(node in group for group in broken)]
+                worst = max(nodes, key=lambda node: sum(node in group for group in broken))
+                left_out.add(worst)
+                broken = [group for group in broken if worst not in group]
+            rest = tuple(node for node in self.nodes if node not in left_out)
             if len(rest) < 2 or not self._good():
                 return
             if self.passes(REST, rest):
@@ -217,19 +227,6 @@ class _Search:
                     paired |= {node, partner}
                     yield (node, partner)
                     break
-
-    def _rest(self) -> Group:
-        """The nodes without the bad ones, and without one node of each bad link and set: the one
-        that most of these have in common."""
-        broken = [set(group) for group in (*self._bad_links, *self._bad_sets)]
-        left_out = {node for node in self.nodes if node not in self._candidates()}
-        broken = [group for group in broken if not group & left_out]
-        while broken:
-            nodes = [node for node in self.nodes if any(node in group for group in broken)]
-            worst = max(nodes, key=lambda node: sum(node in group for group in broken))
-            left_out.add(worst)
-            broken = [group for group in broken if worst not in group]
-        return tuple(node for node in self.nodes if node not in left_out)
 
     def _smallest_failing(self, group: Group) -> Group:
         """Part of a failing group that still fails, found by halving: about two tests for each

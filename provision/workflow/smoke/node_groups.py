@@ -270,11 +270,11 @@ def _findings(
     reports; then the crashes that no rank reported."""
 
     def finding_of(
-        id: str, verdict: str, phase: str, ranks: Iterable[int], message: str, advice: str
+        finding_id: str, verdict: str, phase: str, ranks: Iterable[int], message: str, advice: str
     ) -> GroupFinding:
         nodes = dict.fromkeys(node_of_rank[rank] for rank in ranks if rank in node_of_rank)
         return GroupFinding(
-            id=id,
+            id=finding_id,
             verdict=verdict,
             phase=phase,
             nodes=tuple(nodes),

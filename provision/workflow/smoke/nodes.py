@@ -32,7 +32,7 @@ from provision.workflow.smoke import nodes_report as smoke_nodes_report
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.drain_policy import DrainDecision
 from provision.workflow.smoke.isolation import Group, GroupVerdict, Isolation
-from provision.workflow.smoke.node_groups import GroupResult, PreparedNode
+from provision.workflow.smoke.node_groups import PreparedNode
 from provision.workflow.smoke.nodes_report import NodesResult, Round
 from provision.workflow.smoke.runner import SmokeRequest
 from provision_runtime.report import model
@@ -44,7 +44,7 @@ REPORT = "nodes.json"
 OUT_OF_SERVICE = ("drain", "maint", "fail", "inval")
 # The allocation must last for the rounds of a search. Most need four; it is given back at its end.
 ROUNDS = 6
-# Of a search's later tests. The deadline of a first test allows for a cold file system.
+# For a search's later tests. The deadline of a first test allows for a cold file system.
 SEARCH_RENDEZVOUS_S = 60.0
 # Phases that write files which all ranks must see.
 PHASES_WITH_SHARED_FOLDER = ("filesystem", "checkpoint")
@@ -85,7 +85,12 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
     with _reach(nodes, usable, plan.name, test) as (defaults, job):
         context.progress.info(f"looking for the environment on {format_count(len(usable), 'node')}")
         prepared, failures = {}, {}
-        folders = _environments(plan, defaults)
+        # Where the environment may be on a node: what was shipped, else this machine's own
+        # prefix, which a shared file system has everywhere.
+        if plan.request.prefix is not None:
+            folders = [PurePosixPath(plan.request.prefix.absolute())]
+        else:
+            folders = [defaults.path / plan.name, PurePosixPath(plan.prefix_path)]
         for reply in groups_smoke.prepare(usable, defaults, folders, actions.SMOKE_PREPARE):
             name = reply.node.name
             if reply.failure is not None:
@@ -129,14 +134,6 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
         facts = whole.report.facts if whole and whole.report else {}
         record_smoke_over_nodes(context, plan, document, facts.get("lock_hash"))
     return result
-
-
-def _environments(plan: Plan, defaults: NodeDefaults) -> list[PurePosixPath]:
-    """Where the environment may be on a node: what was shipped, else this machine's own prefix,
-    which a shared file system has everywhere."""
-    if plan.request.prefix is not None:
-        return [PurePosixPath(plan.request.prefix.absolute())]
-    return [defaults.path / plan.name, PurePosixPath(plan.prefix_path)]
 
 
 def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
@@ -218,9 +215,17 @@ def _reach(
     else:
         rounds = ROUNDS if request.pairs else 1
         test_s = smoke_request.timeout_s + 2 * groups_smoke.STARTING_S
+        partitions = sorted({node.partition for node in nodes if node.engine == "slurm"})
+        outside = [node.name for node in nodes if node.engine != "slurm"]
+        if len(partitions) > 1 or outside:
+            names = [f"partition {name}" for name in partitions] + outside[:3]
+            raise InvalidSpec(
+                f"One job of Slurm cannot have nodes of {', '.join(names)}.",
+                advice="Select the nodes of one partition.",
+            )
         allocation_request = allocations.AllocationRequest(
             nodes=[node.name for node in nodes],
-            partition=_partition(nodes),
+            partition=partitions[0],
             gpus=min(node.gpus or 0 for node in nodes),
             name=f"provision-smoke-{name}",
             time_s=request.job_s or rounds * test_s + groups_smoke.PREPARE_S,
@@ -236,18 +241,6 @@ def _reach(
                 ),
                 allocation.job,
             )
-
-
-def _partition(nodes: Sequence[Node]) -> str:
-    partitions = sorted({node.partition for node in nodes if node.engine == "slurm"})
-    outside = [node.name for node in nodes if node.engine != "slurm"]
-    if len(partitions) > 1 or outside:
-        names = [f"partition {name}" for name in partitions] + outside[:3]
-        raise InvalidSpec(
-            f"One job of Slurm cannot have nodes of {', '.join(names)}.",
-            advice="Select the nodes of one partition.",
-        )
-    return partitions[0]
 
 
 @dataclass
@@ -276,17 +269,14 @@ class _NodesRun:
         )
         self.rounds.append(Round(purpose=purpose, results=results))
         for index, result in enumerate(results.values(), start=1):
-            _write_evidence(result, self.out / f"{len(self.rounds):02}-{index:03}")
+            folder = self.out / f"{len(self.rounds):02}-{index:03}"
+            folder.mkdir()
+            (folder / "nodes.txt").write_text("\n".join(result.group) + "\n")
+            if result.report is not None:
+                (folder / smoke_runner.REPORT).write_text(model.dumps(result.report))
+            for name, text in result.logs.items():
+                (folder / name).write_text(text)
         return {group: result.isolation_verdict for group, result in results.items()}
-
-
-def _write_evidence(result: GroupResult, folder: Path) -> None:
-    folder.mkdir()
-    (folder / "nodes.txt").write_text("\n".join(result.group) + "\n")
-    if result.report is not None:
-        (folder / smoke_runner.REPORT).write_text(model.dumps(result.report))
-    for name, text in result.logs.items():
-        (folder / name).write_text(text)
 
 
 def _drain(

@@ -14,7 +14,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal, cast
 
-from provision.core.documents import SmokeReport
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.process import clean_environment, run
@@ -198,7 +197,19 @@ def read_report(folder: Path, where: Place, status: int, output: str) -> SmokeRe
     except report_model.ReportUnreadable as error:
         # The file itself stays in the evidence.
         verdict = report_model.UNKNOWN
-        document = {**_untrusted_document(str(error)), "schema": document.get("schema")}
+        report = report_model.Report(
+            started_at="",
+            duration_s=0.0,
+            backend="unknown",
+            device="unknown",
+            world_size=0,
+            hosts=[],
+            profile="unknown",
+            skipped=[],
+            facts={},
+            phases=[_untrusted_phase(str(error))],
+        )
+        document = {**report_model.document(report), "schema": document.get("schema")}
     if report_model.succeeded(verdict) and status != 0:
         verdict = report_model.UNKNOWN
     return SmokeResult(
@@ -218,22 +229,6 @@ def parse_report(document: object) -> report_model.Report:
 
 def _untrusted_phase(reason: str) -> report_model.ReportedPhase:
     return report_model.ReportedPhase(REPORT_PHASE, report_model.UNKNOWN, 0.0, reason, {}, [])
-
-
-def _untrusted_document(reason: str) -> SmokeReport:
-    report = report_model.Report(
-        started_at="",
-        duration_s=0.0,
-        backend="unknown",
-        device="unknown",
-        world_size=0,
-        hosts=[],
-        profile="unknown",
-        skipped=[],
-        facts={},
-        phases=[_untrusted_phase(reason)],
-    )
-    return report_model.document(report)
 
 
 def failures(results: Sequence[SmokeResult]) -> list[str]:

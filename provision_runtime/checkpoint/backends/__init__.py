@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .base import Backend, Stat, Traits
 from .fsspec_store import open_store
 from .local import FileBackend
 from .object_store import ObjectBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["Backend", "FileBackend", "ObjectBackend", "Stat", "Traits", "open_root"]
 

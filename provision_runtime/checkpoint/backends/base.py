@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Hashable, NamedTuple, Protocol
+from typing import Hashable, NamedTuple, Protocol
 
 from .. import layout
 from ..errors import DamagedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LATEST_PROBLEM = (
     "its content is not what a save wrote (load a step by its number, "

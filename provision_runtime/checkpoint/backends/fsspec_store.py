@@ -9,14 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, TypeVar
+from typing import Any, Callable, ContextManager, TypeVar
 
 from ..errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 

@@ -121,7 +121,18 @@ class FileBackend:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(self._path(folder, name), flags, 0o666)
         try:
-            _write_all(descriptor, parts)
+            # Writes all parts. Makes the disk start at once: otherwise it would idle until the
+            # sync.
+            if len(parts) > MAX_PARTS:
+                parts = [memoryview(b"".join(parts))]
+            offset = 0
+            for part in parts:
+                content = part.cast("B")
+                while content:
+                    written = os.write(descriptor, content[:WRITE_BYTES])
+                    fs.files.start_writeback(descriptor, offset, written)
+                    offset += written
+                    content = content[written:]
         except BaseException:
             os.close(descriptor)
             raise
@@ -131,17 +142,14 @@ class FileBackend:
             are_many = len(unsynced) > MAX_UNSYNCED
         if are_many:
             with self._syncing:
-                self._sync_oldest(folder)
-
-    def _sync_oldest(self, folder: str) -> None:
-        oldest: list[int] = []
-        with self._lock:
-            unsynced = self._unsynced.get(folder, [])
-            # Another thread may have synced some of them meanwhile.
-            if len(unsynced) > MAX_UNSYNCED:
-                oldest = unsynced[:SYNCED_TOGETHER]
-                del unsynced[:SYNCED_TOGETHER]
-        _sync_and_close(oldest)
+                oldest: list[int] = []
+                with self._lock:
+                    unsynced = self._unsynced.get(folder, [])
+                    # Another thread may have synced some of them meanwhile.
+                    if len(unsynced) > MAX_UNSYNCED:
+                        oldest = unsynced[:SYNCED_TOGETHER]
+                        del unsynced[:SYNCED_TOGETHER]
+                _sync_and_close(oldest)
 
     def reuse(self, source: str, name: str, folder: str) -> None:
         try:
@@ -318,20 +326,6 @@ def _close(descriptors: Sequence[int]) -> None:
             first_error = first_error or error
     if first_error:
         raise first_error
-
-
-def _write_all(descriptor: int, parts: Sequence[memoryview]) -> None:
-    """Writes all parts. Makes the disk start at once: otherwise it would idle until the sync."""
-    if len(parts) > MAX_PARTS:
-        parts = [memoryview(b"".join(parts))]
-    offset = 0
-    for part in parts:
-        content = part.cast("B")
-        while content:
-            written = os.write(descriptor, content[:WRITE_BYTES])
-            fs.files.start_writeback(descriptor, offset, written)
-            offset += written
-            content = content[written:]
 
 
 def _ignore_missing(

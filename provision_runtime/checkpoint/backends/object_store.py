@@ -266,7 +266,16 @@ def marker_content(parent: str | None, parent_manifest: bytes) -> bytes:
 def _find_unneeded_files(store: FsspecStore, uncommitted: set[str]) -> list[str]:
     # The order matters: see the module's docstring.
     needed_before, _ = _needed_by_checkpoints(store, uncommitted)
-    needed_by_saves, being_written = _needed_by_saves(store, uncommitted)
+    # What running saves may refer to, and the folders that they write.
+    needed: FilePlaces = set()
+    markers = find_markers(store.list()[0])
+    contents = request_all(lambda name: _get(store, name), list(markers))
+    for name, content in zip(markers, contents):
+        parent, _, parent_manifest = (content or b"\n").partition(b"\n")
+        if parent and parent_manifest:
+            address = f"{store.url}/{name}"
+            needed.update(_references(parent.decode(), parent_manifest, address, uncommitted))
+    needed_by_saves, being_written = needed, set(markers.values())
     needed_after, committed = _needed_by_checkpoints(store, uncommitted)
     needed = needed_before | needed_by_saves | needed_after
     folders = sorted(uncommitted - being_written - committed)
@@ -294,19 +303,6 @@ def _needed_by_checkpoints(
             address = f"{store.url}/{folder}/{manifest.NAME}"
             needed.update(_references(folder, content, address, uncommitted))
     return needed, committed
-
-
-def _needed_by_saves(store: FsspecStore, uncommitted: set[str]) -> tuple[FilePlaces, set[str]]:
-    """What running saves may refer to, and the folders that they write."""
-    needed: FilePlaces = set()
-    markers = find_markers(store.list()[0])
-    contents = request_all(lambda name: _get(store, name), list(markers))
-    for name, content in zip(markers, contents):
-        parent, _, parent_manifest = (content or b"\n").partition(b"\n")
-        if parent and parent_manifest:
-            address = f"{store.url}/{name}"
-            needed.update(_references(parent.decode(), parent_manifest, address, uncommitted))
-    return needed, set(markers.values())
 
 
 def _references(

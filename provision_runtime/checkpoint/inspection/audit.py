@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ALL = "all"
 WHOLE, DAMAGED, UNKNOWN = "whole", "damaged", "unknown"
-# Of a checkpoint, or why it cannot be read.
+# A checkpoint's manifest, or why it cannot be read.
 ManifestOrError = Union[Manifest, CheckpointError, OSError]
 # Starts to show progress: is passed a number of bytes, and gives a function that is called with the
 # size of each part, in any thread.

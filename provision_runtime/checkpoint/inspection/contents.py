@@ -95,9 +95,9 @@ def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:
                 files=tuple(dict.fromkeys(record.file for record in tensor.records)),
             )
         )
-    objects = []
-    for name, record in content.objects.items():
-        objects.append(ObjectContent(name, record.size, record.file))
+    objects = [
+        ObjectContent(name, record.size, record.file) for name, record in content.objects.items()
+    ]
     return Contents(
         root=backend.root,
         folder=folder,

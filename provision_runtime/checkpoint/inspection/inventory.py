@@ -167,10 +167,11 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
     # What vanished meanwhile is not damaged.
     present = set(backend.folders())
     checkpoints = tuple(row for row in rows if row.folder in present)
-    unfinished = []
-    for unfinished_name in sorted(unfinished_names):
-        if unfinished_name in present:
-            unfinished.append(describe_unfinished(backend, unfinished_name))
+    unfinished = [
+        describe_unfinished(backend, unfinished_name)
+        for unfinished_name in sorted(unfinished_names)
+        if unfinished_name in present
+    ]
     all_usages = list(usages.values())
     all_usages += [disk_usage.usage(backend, row.name) for row in unfinished]
     second_copies = disk_usage.usage(backend, copies.FOLDER)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .. import dcp, layout, manifest
 from ..backends import Backend, open_root
 from ..errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 NAME_THE_ROOT = "Name the folder that the job passes to checkpoint.save."
 MAX_FOLDERS_IN_TEXT = 3

@@ -12,10 +12,11 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING, Any, Dict, List
 
 from ...checks import gpus as gpu_checks
 from ...facts import gpu_health, libraries, wires
+from ...report.codec import decode
 from ...report.text import format_count
 from .. import device_rates, measurement
 from ..outcome import Finding, Outcome
@@ -70,7 +71,7 @@ def run(context: RankContext) -> Outcome:
             message = f"{format_count(count, 'element')} wrong in matrix products"
             findings.append(Finding("wrong-product", message, (rank,)))
     for gpus in busy_gpus:
-        findings += gpu_checks.gpu_findings([gpu_health.GpuHealth(**gpu) for gpu in gpus or []])
+        findings += gpu_checks.gpu_findings(decode(List[gpu_health.GpuHealth], gpus or [], "GPUs"))
     data = {
         "units": {operation: _unit(operation) for operation in medians},
         "ranks": [{"rank": rank, **_rounded(rate)} for rank, rate in enumerate(rates)],
@@ -200,29 +201,30 @@ def _kind(context: RankContext) -> str:
 def _measure(context: RankContext) -> Rates:
     """TFLOP/s and GB/s, the best of several windows; on CPUs per second of processor time."""
     kind, windows = _kind(context), WINDOWS[context.options.profile]
-    rates = {}
-    for dtype in _types(context):
-        rates[f"{MATMUL}_{dtype}"] = _matmul_tflop_s(context, SIDE[kind], dtype, windows)
+    rates = {
+        f"{MATMUL}_{dtype}": _matmul_tflop_s(context, SIDE[kind], dtype, windows)
+        for dtype in _types(context)
+    }
     rates[COPY] = _copy_gb_s(context, COPIED_BYTES[kind], windows)
     if context.on_gpu:
-        rates.update(_host_copies_gb_s(context, windows))
+        # Between pinned memory of the host and the GPU, in each direction.
+        import torch
+
+        on_host = torch.zeros(HOST_COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
+        on_gpu = torch.empty_like(on_host, device=context.device)
+        size_gb = HOST_COPIED_BYTES / 1e9
+        to_gpu = _calls_per_second(
+            context, lambda: on_gpu.copy_(on_host, non_blocking=True), windows
+        )
+        to_host = _calls_per_second(
+            context, lambda: on_host.copy_(on_gpu, non_blocking=True), windows
+        )
+        rates.update({"host_to_device": to_gpu * size_gb, "device_to_host": to_host * size_gb})
     return rates
 
 
 def _types(context: RankContext) -> tuple[str, ...]:
     return ("float32", "bfloat16") if context.on_gpu else ("float32",)
-
-
-def _host_copies_gb_s(context: RankContext, windows: int) -> Rates:
-    """Between pinned memory of the host and the GPU, in each direction."""
-    import torch
-
-    on_host = torch.zeros(HOST_COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
-    on_gpu = torch.empty_like(on_host, device=context.device)
-    size_gb = HOST_COPIED_BYTES / 1e9
-    to_gpu = _calls_per_second(context, lambda: on_gpu.copy_(on_host, non_blocking=True), windows)
-    to_host = _calls_per_second(context, lambda: on_host.copy_(on_gpu, non_blocking=True), windows)
-    return {"host_to_device": to_gpu * size_gb, "device_to_host": to_host * size_gb}
 
 
 def _matmul_tflop_s(context: RankContext, side: int, dtype: str, windows: int) -> float:

@@ -108,8 +108,8 @@ def loader_findings(
     findings = []
     for rank, failure in enumerate(failures):
         if failure is not None:
-            id, problem = failure
-            findings.append(Finding(id, f"{loader}: {problem}", (rank,)))
+            finding_id, problem = failure
+            findings.append(Finding(finding_id, f"{loader}: {problem}", (rank,)))
     return merge_equal(findings, by_id=True)
 
 

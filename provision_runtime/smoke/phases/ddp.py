@@ -115,15 +115,6 @@ def _backward(model: Any, inputs: torch.Tensor, targets: torch.Tensor) -> torch.
     return loss.detach()
 
 
-def _descend(model: torch.nn.Module) -> None:
-    import torch
-
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
-            parameter.grad = None
-
-
 # Gradients: equal to those of one process over the whole batch, and the same on every rank.
 
 
@@ -221,7 +212,10 @@ def _train(context: RankContext) -> list[str]:
         # Noise from torch's own generator, which must obey the seed too.
         noisy = inputs + torch.rand(inputs.shape).to(inputs.device)
         losses.append(float(_backward(wrapped, noisy, targets)).hex())
-        _descend(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
+                parameter.grad = None
     return [*losses, data_digest(model.parameters())]
 
 

@@ -87,7 +87,7 @@ class FolderObservation:
 def judge(target: str, observations: Observations) -> Outcome:
     errors = []
     for rank, observation in enumerate(observations):
-        errors += [Finding(id, message, (rank,)) for id, message in observation.problems]
+        errors += [Finding(name, message, (rank,)) for name, message in observation.problems]
     findings = [
         *merge_equal(errors, by_id=True),
         *_not_shared(target, observations),
@@ -190,7 +190,7 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
     first_isolated, first_sharing = observations[isolated[0]], observations[sharing[0]]
     is_sharing_deeper = first_sharing.mount_depth >= first_isolated.mount_depth
     if len(isolated) == len(sharing) and not is_sharing_deeper:
-        # Of two groups of equal size, the one whose mount point is further up lacks the mount.
+        # If two groups are equally large, the one whose mount point is further up lacks the mount.
         sharing, isolated = isolated, sharing
         first_sharing, first_isolated = first_isolated, first_sharing
     # Within a host, two devices behind one name are two mounts. Between hosts, the mount is missing
@@ -208,10 +208,11 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
 
 
 def _torn_reads(target: str, observations: Observations) -> Iterator[Finding]:
-    torn = {}
-    for rank, observation in enumerate(observations):
-        if observation.reads and observation.reads["torn"]:
-            torn[rank] = observation.reads["torn"]
+    torn = {
+        rank: observation.reads["torn"]
+        for rank, observation in enumerate(observations)
+        if observation.reads and observation.reads["torn"]
+    }
     if torn:
         problem = next(iter(torn.values()))
         message = f"a file in {target} was replaced by a rename, and a reader saw {problem}"

@@ -235,7 +235,7 @@ def skew_findings(skews: Sequence[float | None], bound_s: float) -> list[Finding
     values = sorted(skew for skew in skews if skew is not None)
     if not values:
         return []
-    # Of two middle values, the one closer to rank 0's clock.
+    # If there are two middle values, the one closer to rank 0's clock.
     middle = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
     median = min(middle, key=abs)
     findings = []

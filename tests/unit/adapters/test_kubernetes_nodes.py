@@ -11,6 +11,7 @@ import pytest
 from provision.adapters.kubernetes import nodes as kubernetes_nodes
 from provision.core.errors import InvalidSpec, ToolMissing, Unreachable
 from tests.paths import DATA
+from tests.programs import write_program
 
 NODES = DATA / "kubectl" / "nodes.json"
 
@@ -27,8 +28,7 @@ def test_nodes() -> None:
 
 def put_kubectl(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = folder / "kubectl"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
+    write_program(program, f"#!/bin/sh\n{script}\n")
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 

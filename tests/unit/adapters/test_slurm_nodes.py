@@ -14,6 +14,7 @@ from provision.adapters.slurm import nodes as slurm_nodes
 from provision.adapters.slurm.command import environment_outside_jobs
 from provision.core.errors import InvalidSpec, ProvisionError, ToolMissing, Unreachable
 from tests.paths import DATA
+from tests.programs import write_program
 
 NODES = DATA / "sinfo"
 
@@ -75,8 +76,7 @@ def put_command(
     folder: Path, script: str, monkeypatch: pytest.MonkeyPatch, name: str = "sinfo"
 ) -> None:
     program = folder / name
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
+    write_program(program, f"#!/bin/sh\n{script}\n")
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 

@@ -35,6 +35,7 @@ from provision.core.mirrors import Mirrors, parse_mirror
 from provision.core.process import run
 from provision.core.types import LockedPackage
 from tests.paths import DATA
+from tests.programs import write_program
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -332,8 +333,7 @@ def test_only_for_uv_git_has_the_users_variables(tmp_path: Path, starter: str, s
     real, wrappers = tmp_path / "real", tmp_path / "wrappers"
     for folder in (real, wrappers):
         folder.mkdir()
-    (real / "git").write_text('#!/bin/sh\necho "$SECRET,$GIT_DIR,$SHARED,$*"\n')
-    (real / "git").chmod(0o755)
+    write_program(real / "git", '#!/bin/sh\necho "$SECRET,$GIT_DIR,$SHARED,$*"\n')
     shell = tmp_path / starter
     shell.symlink_to("/bin/bash")
     environ = {"PATH": str(real), "SECRET": "s3cr3t", "GIT_DIR": "/x", "SHARED": "ours"}

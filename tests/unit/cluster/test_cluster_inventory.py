@@ -15,6 +15,7 @@ from provision.cluster.inventory import (
 )
 from provision.core.errors import InvalidSpec
 from tests.paths import DATA
+from tests.programs import write_program
 
 GROUPS = """\
 schema: 1
@@ -47,8 +48,7 @@ def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "sinfo": f'case "$*" in *%N*) cat {data}/sinfo/24.11.txt;; *) echo gpu; echo cpu;; esac',
         "kubectl": f"cat {data}/kubectl/nodes.json",
     }.items():
-        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tools / name).chmod(0o755)
+        write_program(tools / name, f"#!/bin/sh\n{script}\n")
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     return path
 

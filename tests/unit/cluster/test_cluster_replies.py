@@ -16,6 +16,7 @@ from provision.cluster.inventory import Node, NodeDefaults, select_nodes
 from provision.cluster.remote import reply_of, run_action
 from provision.core.schema import schema_document
 from provision_runtime.node.program import ACTIONS, MARK
+from tests.programs import write_program
 
 IDENTITY = ["n1", "boot"]
 HISTORY = {"active": "a-1", "previous": None, "installed": ["a-1"]}
@@ -208,8 +209,7 @@ def test_nothing_is_read_beyond_the_limit(tmp_path: Path) -> None:
     """Of a node that prints 64 MiB; the others go on."""
     script = tmp_path / "python"
     flood = "if [ $1 = n1 ]; then yes | head -c 67108864; exit; fi"
-    script.write_text(f'#!/bin/sh\n{flood}\nshift\nexec python3 "$@"\n')
-    script.chmod(0o755)
+    write_program(script, f'#!/bin/sh\n{flood}\nshift\nexec python3 "$@"\n')
     (tmp_path / "nodes.yml").write_text(f"schema: 1\ndefaults: {{python: \"'{script}' %h\"}}\n")
     selection = select_nodes("exec:n[1-2]", tmp_path / "nodes.yml")
     flooding, other = run_action(

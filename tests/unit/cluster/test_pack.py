@@ -20,6 +20,7 @@ from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.verbs.pack.pack import PackOptions
 from provision_runtime.node import store as stores
 from provision_runtime.node.store import Store
+from tests.programs import write_program
 
 KEY = "lab-0123456789ab"
 SHA = "a" * 64
@@ -289,8 +290,7 @@ def test_useless_mksquashfs_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, message: str
 ) -> None:
     command = tmp_path / "mksquashfs"
-    command.write_text(f"#!/bin/sh\necho '{printed}'\n")
-    command.chmod(0o755)
+    write_program(command, f"#!/bin/sh\necho '{printed}'\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(ToolMissing, match=message) as caught:
         squashfs.version()
@@ -303,7 +303,6 @@ def test_versions_of_distributions_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     command = tmp_path / "mksquashfs"
-    command.write_text(f"#!/bin/sh\necho 'mksquashfs version {version} (2019/08/29)'\n")
-    command.chmod(0o755)
+    write_program(command, f"#!/bin/sh\necho 'mksquashfs version {version} (2019/08/29)'\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert squashfs.version() == version

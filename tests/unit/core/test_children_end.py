@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import write_program
+
 # Far beyond what a busy machine needs: only a test that fails waits so long.
 PATIENCE_S = 60
 
@@ -49,8 +51,7 @@ STARTS = {
 def test_it_ends_with_its_parent(start: str, tmp_path: Path) -> None:
     fifo, child = tmp_path / "fifo", tmp_path / "child"
     os.mkfifo(fifo)
-    child.write_text(f"#!/bin/sh\necho $$ > '{fifo}'\nexec sleep 1000\n")
-    child.chmod(0o755)
+    write_program(child, f"#!/bin/sh\necho $$ > '{fifo}'\nexec sleep 1000\n")
     names = f"CHILD, FIFO, OUT = {str(child)!r}, {str(fifo)!r}, {str(tmp_path)!r}\n"
     code = f"{names}{STARTS[start]}\nimport signal; signal.pause()"
     parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)

@@ -14,6 +14,7 @@ import pytest
 from provision.core import host
 from provision.core.types import HostGpus
 from tests.paths import DATA
+from tests.programs import write_program
 
 
 def lay_out(root: Path, cgroup: str, files: dict[str, str]) -> Path:
@@ -153,8 +154,7 @@ def test_missing_values_have_a_reason(answer: str) -> None:
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """A program named nvidia-smi, the only one that can be found."""
     program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
+    write_program(program, f"#!/bin/sh\n{script}\n")
     monkeypatch.setenv("PATH", str(folder))
 
 
@@ -233,8 +233,7 @@ def gpu_facts(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str | None)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     (folder / "nvidia-smi").unlink(missing_ok=True)
     if script is not None:
-        (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
-        (folder / "nvidia-smi").chmod(0o755)
+        write_program(folder / "nvidia-smi", f"#!/bin/sh\n{script}\n")
     host._gpu_identity.cache_clear()
     identity = host.identity()
     host._gpu_identity.cache_clear()

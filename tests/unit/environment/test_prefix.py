@@ -19,6 +19,7 @@ from provision.core.types import Lock, LockedPackage, Prefix
 from provision.environment import drift, marker, prefix, runtime_package
 from provision.environment.marker import Marker
 from provision_runtime.facts import freshness
+from tests.programs import write_program
 from tests.progress import Recorder
 
 
@@ -184,8 +185,7 @@ def test_scripts_name_the_final_path_and_record_agrees(tmp_path: Path) -> None:
     staging = staging_path(final)
     environment = make(staging)
     script = staging / "bin" / "tool"
-    script.write_text(f"#!{staging}/bin/python\nprint(1)\n")
-    script.chmod(0o755)
+    write_program(script, f"#!{staging}/bin/python\nprint(1)\n")
     binary = staging / "bin" / "binary"
     binary.write_bytes(b"\x7fELF" + bytes(str(staging), "utf-8"))
     record = next(environment.path.rglob("RECORD"))

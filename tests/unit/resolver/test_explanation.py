@@ -18,6 +18,7 @@ from provision.cli.main import cli
 from provision.core import host
 from provision.core.types import HostGpus
 from provision.resolver import spec
+from tests.programs import write_program
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +45,7 @@ def gpu_machine(folder: Path, says: str) -> None:
     """This machine, as nvidia-smi describes it."""
     program = folder / "bin" / "nvidia-smi"
     program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\necho "{says}"\n')
-    program.chmod(0o755)
+    write_program(program, f'#!/bin/sh\necho "{says}"\n')
 
 
 def test_every_choice_has_a_reason_and_source() -> None:

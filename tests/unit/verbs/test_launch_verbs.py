@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from provision.cli.main import cli
+from tests.programs import write_program
 
 SPEC = "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\npython_from: channel\n"
 NODES = {
@@ -69,8 +70,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "kubectl"
     folder.mkdir()
     script = folder / "kubectl"
-    script.write_text(KUBECTL.format(folder=shlex.quote(str(folder))))
-    script.chmod(0o755)
+    write_program(script, KUBECTL.format(folder=shlex.quote(str(folder))))
     (folder / "nodes.json").write_text(json.dumps(NODES))
     (folder / "jobs.json").write_text(json.dumps(JOBS))
     (folder / "created.json").write_text(
@@ -335,8 +335,7 @@ def test_what_no_slurm_can_run_is_named(
 def test_a_slurm_that_does_not_answer_is_said_to_be_unreachable(
     kubectl: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (kubectl / "squeue").write_text("#!/bin/sh\nexec sleep 30\n")
-    (kubectl / "squeue").chmod(0o755)
+    write_program(kubectl / "squeue", "#!/bin/sh\nexec sleep 30\n")
     monkeypatch.setattr("provision.adapters.slurm.command.COMMAND_TIMEOUT_S", 0.1)
     result = run("jobs", "list")
     assert result.exit_code == 8, result.output
@@ -346,8 +345,7 @@ def test_a_slurm_that_does_not_answer_is_said_to_be_unreachable(
 def test_a_slurm_without_its_settings_is_said_to_be_unreachable(kubectl: Path) -> None:
     """squeue's words (22.05) after a minute without slurm.conf."""
     words = "squeue: fatal: Unable to process configuration file"
-    (kubectl / "squeue").write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
-    (kubectl / "squeue").chmod(0o755)
+    write_program(kubectl / "squeue", f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
     result = run("jobs", "list")
     assert result.exit_code == 8, result.output
     assert "Unable to process configuration file" in " ".join(result.stderr.split())

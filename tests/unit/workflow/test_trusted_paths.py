@@ -27,6 +27,7 @@ from provision.verbs.run import run
 from provision.workflow.lab_definition import Lab, LabEnvironment
 from provision.workflow.trust import require_trusted_path
 from tests.node_stores import pack_record
+from tests.programs import write_program
 from tests.progress import Recorder
 
 GROUP = "games"  # every Linux has it, and root is not in it
@@ -73,8 +74,7 @@ def make_prefix(path: Path, ran: Path, **marker: str) -> Path:
     (path / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
     runtime_package.install(path, runtime_package.load())
     (path / "bin").mkdir()
-    (path / "bin" / "python3.11").write_text(f"#!/bin/sh\ntouch {ran}\n")
-    (path / "bin" / "python3.11").chmod(0o755)
+    write_program(path / "bin" / "python3.11", f"#!/bin/sh\ntouch {ran}\n")
     (path / "bin" / "python").symlink_to("python3.11")
     (path / "conda-meta").mkdir()
     content = {"name": "lab", "folder": str(path), "lock_sha256": LOCK_SHA256, **marker}

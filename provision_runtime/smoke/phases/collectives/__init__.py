@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, cast
 from ....checks import expectation
 from ....comm.addresses import interface_with
 from ....facts import libraries, nccl_log, wires
+from ....report.codec import decode
 from ... import bandwidth, baseline, measurement, network, transport
 from ...outcome import Finding, Outcome
-from ...wire_limit import HostWires, WireLimit, Wires, wire_limit
+from ...wire_limit import HostWires, WireLimit, wire_limit
 from . import pairs, plan, results
 from .measure import Sweep
 from .operations import Participants
@@ -27,6 +28,7 @@ from .operations import Participants
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ....facts.model import WireFacts
     from ...context import RankContext
     from .measure import Measured
 
@@ -44,7 +46,7 @@ class RankInfo(measurement.RankCores, total=False):
     address: str
     major: int
     may_use_nvls: bool
-    wires: Wires
+    wires: WireFacts
     interface: str
 
 
@@ -56,7 +58,13 @@ def run(context: RankContext) -> Outcome:
     supported, unsupported = _supported(context, sweep, scope)
     rows, measured_here = sweep.measure(plan.rows(scope, supported))
     measured: list[list[Measured]] = context.exchange("collectives measured", measured_here)
-    pair_rates = _pair_rates(context)
+    # GB/s of every pair of ranks; empty with too few or too many ranks. On processors it only
+    # rehearses, which the quick profile leaves out.
+    is_worthwhile = pairs.FEWEST_RANKS <= context.env.world_size <= pairs.MOST_RANKS
+    if not is_worthwhile or (context.options.quick and not context.on_gpu):
+        pair_rates = {}
+    else:
+        pair_rates = pairs.table(context.exchange("pairs", pairs.measure(context)))
     logs = context.exchange("transports", _transports(context))
     if context.env.rank != 0:
         return Outcome()
@@ -115,7 +123,7 @@ def _rank_info(context: RankContext) -> RankInfo:
     info["major"] = properties.major
     info["may_use_nvls"] = bandwidth.may_use_nvls(os.environ, _nccl_version(context))
     if context.env.local_rank == 0 and context.backend == bandwidth.NCCL:
-        info["wires"] = cast("Wires", wires.collect())
+        info["wires"] = wires.collect()
         info["interface"] = _interface(context)
     return info
 
@@ -125,15 +133,6 @@ def _nccl_version(context: RankContext) -> str | None:
     if context.backend != bandwidth.NCCL:
         return None
     return expectation.nccl_version(context.facts["torch"])
-
-
-def _pair_rates(context: RankContext) -> dict[tuple[int, int], float]:
-    """GB/s of every pair of ranks; empty with too few or too many ranks. On processors it only
-    rehearses, which the quick profile leaves out."""
-    is_worthwhile = pairs.FEWEST_RANKS <= context.env.world_size <= pairs.MOST_RANKS
-    if not is_worthwhile or (context.options.quick and not context.on_gpu):
-        return {}
-    return pairs.table(context.exchange("pairs", pairs.measure(context)))
 
 
 def _transports(context: RankContext) -> dict[str, object] | None:
@@ -161,7 +160,7 @@ def _rank_transports(
                 uuid=info["uuid"] or "",
                 device=info["device"],
                 major=info["major"],
-                log=transport.read_log(log),
+                log=decode(nccl_log.Transports, log, "the log of NCCL"),
                 wires=wires_by_host[info["host"]],
                 may_use_nvls=info["may_use_nvls"],
             )
@@ -221,10 +220,11 @@ def _supported(
         else:
             offered.append((collective, dtype))
     # The first, all_reduce of float32, must work; the others are tried.
-    unsupported_here = []
-    for collective, dtype in offered[1:]:
-        if sweep.is_unsupported(plan.smallest(scope, collective, dtype)):
-            unsupported_here.append(f"{collective} {dtype}")
+    unsupported_here = [
+        f"{collective} {dtype}"
+        for collective, dtype in offered[1:]
+        if sweep.is_unsupported(plan.smallest(scope, collective, dtype))
+    ]
     reason = f"not offered by {context.backend} of torch {torch.__version__}"
     for names in context.exchange("collectives offered", unsupported_here):
         unsupported.update(dict.fromkeys(names, reason))

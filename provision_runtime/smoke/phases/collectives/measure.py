@@ -61,7 +61,15 @@ class Sweep:
             buffers = operations.Buffers(planned, dtype, self.context.device)
             entries = [self._check(row, buffers) for row in planned]
             dtype_bytes = sum(row.bytes for row in planned)
-            rows_of_dtype = self._fitted(planned, entries, dtype_bytes / pending_bytes)
+            # The repetitions for which there is time. All ranks work it out from the same
+            # figures. share: these rows' share of all bytes that are still to be measured.
+            estimate = [[entry.pop("call_s") for entry in entries], self.context.remaining_s()]
+            estimates = self.context.exchange(f"time of one call, {planned[0].dtype}", estimate)
+            slowest = [max(times) for times in zip(*(times for times, _ in estimates))]
+            remaining_s = min(remaining for _, remaining in estimates)
+            rows_of_dtype = plan.fitted(
+                planned, slowest, remaining_s * TIMED_SHARE * (dtype_bytes / pending_bytes)
+            )
             pending_bytes -= dtype_bytes
             for row in rows_of_dtype:
                 self._times_usec(row, buffers, row.warm_up)
@@ -70,17 +78,6 @@ class Sweep:
                 results[plan_row] = (row, entry)
         in_order = [results[row] for row in rows]
         return [row for row, _ in in_order], [entry for _, entry in in_order]
-
-    def _fitted(self, rows: Sequence[Row], entries: Sequence[Measured], share: float) -> list[Row]:
-        """The repetitions for which there is time. All ranks work it out from the same figures.
-
-        share: these rows' share of all bytes that are still to be measured.
-        """
-        estimate = [[entry.pop("call_s") for entry in entries], self.context.remaining_s()]
-        estimates = self.context.exchange(f"time of one call, {rows[0].dtype}", estimate)
-        slowest = [max(times) for times in zip(*(times for times, _ in estimates))]
-        remaining_s = min(remaining for _, remaining in estimates)
-        return plan.fitted(rows, slowest, remaining_s * TIMED_SHARE * share)
 
     def is_unsupported(self, row: Row) -> bool:
         """Tries the call: whether the backend lacks the collective, or lacks it for this type.

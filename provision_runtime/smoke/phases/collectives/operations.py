@@ -146,9 +146,9 @@ def _all_to_all(row: plan.Row, buffers: Buffers, participants: Participants) -> 
     elements = row.count * participants.size
     inputs, work = buffers.inputs[:elements], buffers.work[:elements]
     start = participants.rank * row.count
-    expected = []
-    for rank in range(participants.size):
-        expected.append(ExpectedPart(_share(work, row, rank), [rank], start))
+    expected = [
+        ExpectedPart(_share(work, row, rank), [rank], start) for rank in range(participants.size)
+    ]
     call = partial(distributed.all_to_all_single, work, inputs)
     return Operation(inputs, partial(work.fill_, -1), call, expected)
 

@@ -28,7 +28,7 @@ WARM_UP, REPEATS = 1, 5
 # More rounds take too long for what they add: nodes can be paired by `provision smoke --pairs`.
 MOST_RANKS = 64
 FEWEST_RANKS = 3
-# Of the median of the pairs of its kind.
+# A weak pair is below this share of the median of its kind.
 LEAST_SHARE = 0.5
 # With fewer pairs of a kind the median means little.
 FEWEST_PAIRS = 3
@@ -42,10 +42,11 @@ def rounds(ranks: int) -> list[list[tuple[int, int]]]:
     half = len(circle) // 2
     result = []
     for _ in circle[1:]:
-        pairs = []
-        for first, second in zip(circle[:half], reversed(circle[half:])):
-            if max(first, second) < ranks:
-                pairs.append((min(first, second), max(first, second)))
+        pairs = [
+            (min(first, second), max(first, second))
+            for first, second in zip(circle[:half], reversed(circle[half:]))
+            if max(first, second) < ranks
+        ]
         result.append(pairs)
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return result

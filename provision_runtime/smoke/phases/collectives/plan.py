@@ -5,13 +5,10 @@ Pure, and the same on every rank, or the ranks would hang.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ... import test_values
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from provision_runtime.comm import store as comm_store
+from tests.clocks import Clock
 
 
 class Store:
@@ -29,17 +30,6 @@ class Gone:
         raise RuntimeError("Broken pipe")
 
     compare_set = set
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def read(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def gatherer(store: Any, rank: int, clock: Clock, world_size: int = 2) -> comm_store.StoreAllGather:

@@ -17,6 +17,7 @@ from provision_runtime.doctor.account import (
 )
 from provision_runtime.doctor.machine import Machine
 from provision_runtime.doctor.packages import contamination
+from tests.programs import write_program
 
 GIB = 2**30
 # As quota(1) of quota-tools 4 writes it with -w -p; the numbers are made up.
@@ -50,8 +51,7 @@ def test_quotas_are_parsed() -> None:
 
 def test_a_full_quota_and_one_that_is_nearly_full(machine: Machine) -> None:
     tool = machine.path("/bin/quota")
-    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{QUOTA}END\nexit 1\n")
-    tool.chmod(0o755)
+    write_program(tool, f"#!/bin/sh\ncat <<'END'\n{QUOTA}END\nexit 1\n")
     assert observed(quotas, machine) == [
         ("quota-full", "the quota of nas:/home is used up: 10 GiB of 10 GiB"),
         ("quota-low", "the quota of nas:/home is nearly used up: 99000 of 100000 files"),

@@ -11,20 +11,8 @@ import pytest
 from provision_runtime import fs
 from provision_runtime.comm import collective
 from provision_runtime.comm.ranks import Ranks, single_process
+from tests.clocks import Clock
 from tests.rank_threads import RankThreads
-
-
-class Clock:
-    """Time that passes only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def read(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def test_atomic_write_creates_and_replaces(tmp_path: Path) -> None:

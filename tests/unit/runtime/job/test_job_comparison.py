@@ -45,7 +45,7 @@ def test_many_nodes_are_counted() -> None:
     ("listed", "count"), [("0,1", 2), ("", 0), ("NoDevFiles", 0), ("-1", 0), ("0,-1,1", 1)]
 )
 def test_visible_gpus_are_those_of_the_scheduler(listed: str, count: int) -> None:
-    assert comparison.visible_gpus({"CUDA_VISIBLE_DEVICES": listed}) == count
+    assert libraries.visible_gpus({"CUDA_VISIBLE_DEVICES": listed}) == count
 
 
 def test_problems_of_a_single_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from provision_runtime.node import errors, facts, install_methods
 from provision_runtime.node.errors import of_system_error
 from tests.node_stores import refused
 from tests.paths import DATA
+from tests.programs import write_program
 
 
 def test_devices_of_nvidia_smi() -> None:
@@ -35,8 +36,7 @@ def test_other_outputs_of_nvidia_smi_are_no_devices(name: str) -> None:
 
 def fake_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
+    write_program(program, f"#!/bin/sh\n{script}\n")
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 

@@ -19,6 +19,7 @@ from provision.cluster.program import node_program
 from provision_runtime.node import trust
 from provision_runtime.node.program import MARK
 from provision_runtime.node.trust import Trust
+from tests.programs import write_program
 
 STRANGER = 65533
 # A group and its one user that every Linux has; root is in neither.
@@ -41,8 +42,7 @@ def python(folder: Path) -> Path:
     """The Python of an environment in a store, where nobody else has a hand in it."""
     path = folder / "opt" / "store" / "envs" / "toy" / "bin" / "python"
     path.parent.mkdir(parents=True, mode=0o755)
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
+    write_program(path, "#!/bin/sh\n")
     for parent in list(path.parents)[:6]:
         parent.chmod(0o755)
     return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from provision_runtime.smoke import options
+from provision_runtime.smoke import collective_log, options
 from provision_runtime.smoke.rank_env import RankEnv
 
 GIB = 1 << 30
@@ -28,6 +28,13 @@ def rank_env(rank: int = 0, **fields: Any) -> RankEnv:
         "ends_at": None,
     }
     return RankEnv(rank=rank, **{**usual, **fields})
+
+
+def log_of(*names: str) -> collective_log.CallLog:
+    log = collective_log.CallLog()
+    for name in names:
+        log.log(name)
+    return log
 
 
 def line(

@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision_runtime.smoke import collective_log, outcome
-
-
-def log_of(*names: str) -> collective_log.CallLog:
-    log = collective_log.CallLog()
-    for name in names:
-        log.log(name)
-    return log
+from tests.unit.runtime.smoke.builders import log_of
 
 
 def differing(*logs: collective_log.CallLog) -> outcome.Finding | None:

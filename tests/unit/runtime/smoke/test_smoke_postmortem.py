@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from provision_runtime.comm import processes
-from provision_runtime.smoke import collective_log, last_states, outcome, postmortem
-from tests.unit.runtime.smoke.builders import rank_env
-
-
-def log_of(*names: str) -> collective_log.CallLog:
-    log = collective_log.CallLog()
-    for name in names:
-        log.log(name)
-    return log
+from provision_runtime.smoke import last_states, outcome, postmortem
+from tests.unit.runtime.smoke.builders import log_of, rank_env
 
 
 def at(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from provision_runtime.facts import nccl_log
+from provision_runtime.report.codec import decode
 from provision_runtime.smoke import nccl_variables, transport
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -36,7 +37,7 @@ def rank(
     **log: Any,
 ) -> transport.RankTransports:
     sent = nccl_log.Transports(peers=peers, **log).as_json()
-    log_of_rank = transport.read_log(json.loads(json.dumps(sent)))
+    log_of_rank = decode(nccl_log.Transports, json.loads(json.dumps(sent)), "log")
     uuid = f"GPU-{number if gpu is None else gpu}"
     return transport.RankTransports(number, host, uuid, device, 9, log_of_rank, host_wires, True)
 
