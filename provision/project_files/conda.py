@@ -86,7 +86,7 @@ def environment_statements(file: str, text: str) -> list[Statement]:
                 line = lines.line(["platforms", index])
                 statements.append(_statement(file, line, str(platform), "platform", str(platform)))
         elif key == "variables" and isinstance(value, Mapping):
-            for index, (name, content) in enumerate(value.items()):
+            for name, content in value.items():
                 statements.append(
                     Statement(
                         file=file,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
@@ -24,7 +25,6 @@ from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.package_names import url_filename
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.requirement_lines import PipRequirement, parse_lines
-from provision.core.requirement_urls import GIT
 from provision.project_files.account import Entry, Outcome, entry_of
 from provision.project_files.statements import Statement
 from provision.project_files.versions import allowed_minors, named_minor
@@ -208,12 +208,21 @@ class _Decision:
     def request(self) -> Request:
         return Request(
             content={key: value for key, value in self.content.items() if value not in ([], None)},
-            entries=tuple(self.account.entries[statement] for statement in self.statements),
+            entries=tuple(self._entries()),
             name=self.name,
             cudas=self.cudas,
             index_cuda=self.index_cuda,
             contradictions=tuple(self.account.contradictions),
         )
+
+    def _entries(self) -> Iterator[Entry]:
+        """The entries in the order of the files. An option that requests nothing, like a hash,
+        belongs to the requirement of its line."""
+        lines = Counter((statement.file, statement.line) for statement in self.statements)
+        for statement in self.statements:
+            is_alone = statement.line is None or lines[statement.file, statement.line] == 1
+            if statement.kind != "ignored" or is_alone:
+                yield self.account.entries[statement]
 
     def run(self) -> None:
         self.packages = self._read_packages()
@@ -257,7 +266,7 @@ class _Decision:
         if requirement.source:
             filename = unquote(url_filename(requirement.source))
             try:
-                _, version, _, tags = parse_wheel_filename(filename)
+                version = parse_wheel_filename(filename)[1]
             except InvalidWheelFilename:
                 pass
             else:
@@ -454,9 +463,7 @@ class _Decision:
                     stated.append((2, statement, ""))
             elif name == "cpuonly":
                 stated.append((0, statement, CPU))
-            elif name in _CUDA_CHOICES:
-                stated.append((1, statement, package.specifier))
-            elif package.requirement and _RUNTIME.fullmatch(name) and package.specifier:
+            elif name in _CUDA_CHOICES or (_RUNTIME.fullmatch(name) and package.specifier):
                 stated.append((1, statement, package.specifier))
             elif package.requirement and _PARTS_OF_TORCH.fullmatch(name):
                 family = _NVIDIA_FAMILY.fullmatch(name)
@@ -524,7 +531,7 @@ class _Decision:
             became = f'cuda: "{self.content["cuda"]}"'
         elif self.cudas:
             became = f'cuda: "{self.cudas[0]}"'
-        for statement, specifier in used.items():
+        for statement in used:
             is_torch = any(package.statement == statement for package in torch)
             if statement not in self.account.entries and not is_torch:
                 self.account.end(statement, "translated", became=became)
@@ -589,10 +596,6 @@ class _Decision:
                 self._take_platform(statement)
             elif statement.kind in ("include", "constraints"):
                 self.account.end(statement, "taken", became="read")
-            elif statement.kind == "note":
-                self.account.end(statement, "left out")
-            elif statement.kind == "ignored":
-                self.account.end(statement, "left out")
             else:
                 self.account.end(statement, "left out")
         channels = self.content.get("channels")
@@ -812,7 +815,7 @@ def _torch_expression(package: _Package) -> str:
     prefix = re.fullmatch(r"(?:={1,2})?(\d+(?:\.\d+){0,2})(?:\.\*)?", text)
     if prefix:
         return prefix[1]
-    return text.removeprefix("===").removeprefix("==") if "==" == text[:2] else text
+    return text.removeprefix("===").removeprefix("==") if text[:2] == "==" else text
 
 
 @functools.cache

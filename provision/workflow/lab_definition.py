@@ -74,11 +74,13 @@ class Policy:
 @dataclass(frozen=True, kw_only=True)
 class Lab:
     """A lab's repository. folders: those for the member who reads this, by their settings key.
-    mirrors: as `--mirror` takes them, paths absolute. smoke: as `--set` takes them."""
+    mirrors: as `--mirror` takes them, paths absolute. smoke: as `--set` takes them. cuda: of builds
+    for which nothing else states it; `cpu` for none."""
 
     name: str
     folder: Path
     contact: str
+    cuda: str | None = None
     clusters: tuple[Cluster, ...] = ()
     known_hosts: Path | None = None
     folders: Mapping[str, Path] = field(default_factory=dict)
@@ -175,6 +177,7 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
         name=document["name"],
         folder=folder,
         contact=document["contact"],
+        cuda=document.get("cuda"),
         clusters=tuple(
             _cluster(name, content) for name, content in document.get("clusters", {}).items()
         ),
