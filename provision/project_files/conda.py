@@ -68,7 +68,7 @@ def environment_statements(file: str, text: str) -> list[Statement]:
                 statements.append(_statement(file, line, str(channel), "channel", str(channel)))
         elif key == "dependencies":
             for index, item in enumerate(value):
-                path = ["dependencies", index]
+                path: tuple[str | int, ...] = ("dependencies", index)
                 line = lines.line(path)
                 if isinstance(item, Mapping):
                     statements += _section(file, item, path, lines, mistakes)

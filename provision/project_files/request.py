@@ -122,7 +122,7 @@ class _Account:
     def end(self, statement: Statement, outcome: Outcome, **facts: str) -> None:
         entry = entry_of(statement, outcome, **facts)
         if statement.credential:
-            reason = " ".join(filter(None, (entry.reason, statement.credential)))
+            reason = ". ".join(filter(None, (entry.reason, statement.credential.rstrip("."))))
             outcome = "left out" if outcome == "left out" else "translated"
             entry = replace(entry, outcome=outcome, reason=reason)
         self.entries[statement] = entry
@@ -853,14 +853,14 @@ def _joined(clauses: Sequence[str], allowed: Sequence[str], table: Sequence[str]
     return allowed[0] if len(allowed) == 1 else f">={allowed[0]},<={allowed[-1]}"
 
 
-def _paired(package: _Package) -> set[str]:
+def _paired(package: _Package) -> list[str]:
     """The releases of torch that some source pairs with such a version of a companion."""
-    versions = set()
+    versions = []
     for release in catalog.releases().values():
         for source in sources.REGISTRY:
             for companion in source.companions(release):
                 if companion.name == package.name and _contains(package, companion.version):
-                    versions.add(release.version)
+                    versions.append(release.version)
     return versions
 
 

@@ -30,6 +30,7 @@ from provision.workflow.resolution import check_requirements, resolve
 
 # In the order in which they are preferred: the first says most.
 NAMES = ("environment.yml", "environment.yaml", "requirements.txt", "pyproject.toml")
+PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
 CONDA_COMMANDS = ("conda", "mamba", "micromamba")
 EXPORT_TIMEOUT_S = 60.0
 # The newest release that fits the machine; `latest` would be the newest, whether it fits or not.
@@ -51,8 +52,7 @@ class Reading:
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
     """A spec.yml that would be written. source: what it was read from. account: what became of
-    each line that was read. unread_files: that were there too. notes: decisions to check.
-    next_steps: commands for what a spec.yml alone does not do."""
+    each line that was read. unread_files: that were there too. notes: decisions to check."""
 
     name: str
     path: Path
@@ -61,7 +61,6 @@ class Proposal:
     resolution: Resolution
     account: tuple[Entry, ...] = ()
     notes: tuple[str, ...] = ()
-    next_steps: tuple[str, ...] = ()
     unread_files: tuple[str, ...] = ()
 
 
@@ -230,6 +229,7 @@ def propose(
         options["pip"] = [_relative(text, folder) for text in options["pip"]]
     spec = check_requirements(specs.combine({}, options, name=name))
     resolution = resolve(spec)
+    notes += _repository_note(name, reading)
     notes += _problems_here(resolution, machine)
     for warning in resolution.warnings:
         if warning.what not in ("gpu", "driver"):
@@ -249,7 +249,6 @@ def propose(
         resolution=resolution,
         account=entries,
         notes=tuple(notes),
-        next_steps=tuple(_next_steps(name, reading)),
         unread_files=reading.unread_files,
     )
 
@@ -269,19 +268,21 @@ def _relative(text: str, folder: Path) -> str:
     return f"{match['name']}file:{os.path.relpath(match['path'], folder)}"
 
 
-def _next_steps(name: str, reading: Reading) -> list[str]:
+def _repository_note(name: str, reading: Reading) -> list[str]:
     """How the repository itself gets in, if it is a project and no line says so."""
-    is_project = any((reading.folder / file).is_file() for file in ("setup.py", "setup.cfg"))
-    pyproject = reading.folder / "pyproject.toml"
-    if pyproject.is_file():
-        text = pyproject.read_text(encoding="utf-8", errors="replace")
-        is_project = is_project or "[project]" in text or "[tool.poetry]" in text
-    repository = reading.folder.absolute()
+    files = [file for file in PROJECTS if (reading.folder / file).is_file()]
+    if "pyproject.toml" in files:
+        text = (reading.folder / "pyproject.toml").read_text(encoding="utf-8", errors="replace")
+        if not re.search(r"^\[(project|tool\.poetry)\]", text, re.MULTILINE):
+            files.remove("pyproject.toml")
     for requirement in reading.request.content.get("pip", ()):
         match = _EDITABLE.fullmatch(requirement)
-        if match and Path(match["path"]) == repository:
-            is_project = False
-    return [f"provision add {name} -e ."] if is_project else []
+        if match and Path(match["path"]) == reading.folder.absolute():
+            return []
+    if not files:
+        return []
+    step = f"`provision add {name} -e .`, after the build, adds it as an editable"
+    return [f"{files[0]}: this repository is a project that no line requests; {step}"]
 
 
 def write(proposal: Proposal) -> None:

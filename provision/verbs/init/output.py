@@ -32,11 +32,10 @@ def proposal_lines(proposal: Proposal) -> list[str]:
 
 
 def written_lines(proposal: Proposal) -> list[str]:
-    """The file that was written, and the next commands."""
+    """The file that was written, and the next command."""
     return [
         f"wrote {proposal.path}; commit it in your repository",
         f"next: provision build {proposal.name}",
-        *(f"then: {step}" for step in proposal.next_steps),
     ]
 
 
