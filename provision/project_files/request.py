@@ -160,14 +160,15 @@ def decide(
     decision = functools.partial(
         _Decision, public, choices or Choices(), platform=platform, editable=editable
     )
-    first = decision(python=default_python)
-    for python in first.possible_pythons(default_python):
-        decided = first if python == default_python else decision(python=python)
-        decided.run()
-        if python in decided.torch_pythons():
-            return decided.request()
-    first.run()
-    return first.request()
+    pythons = decision(python=default_python).possible_pythons(default_python)
+    decided = []
+    for python in pythons:
+        decided.append(decision(python=python))
+        decided[-1].run()
+        if python in decided[-1].torch_pythons():
+            return decided[-1].request()
+    # None of them is known: the resolver says so, and which are.
+    return decided[0].request()
 
 
 def _without_credentials(statement: Statement) -> Statement:
@@ -371,18 +372,14 @@ class _Decision:
             self.account.end(statement, outcome, became=f'python: "{self.python}"', reason=reason)
 
     def torch_pythons(self) -> set[str]:
-        """The Pythons of the newest release that is allowed, by any source."""
-        pythons: set[str] = {self.python} if self.choices.python else set()
-        for version in self.releases[-1:]:
-            for candidate in (
-                sources.candidates_of(version) if version in catalog.releases() else ()
-            ):
-                if candidate.build is None:
-                    pythons.update(candidate.source.cpu_pythons(candidate.release, self.platform))
-                elif self.platform in candidate.platforms:
-                    build = candidate.build_on(self.platform)
-                    pythons.update(build.python or build.python_seen)
-        return pythons or {self.python}
+        """The Pythons for which the allowed releases have wheels, which are taken where they exist."""
+        pythons: set[str] = set()
+        for version in self.releases:
+            release = catalog.releases().get(version)
+            if release is None or self.choices.python:
+                return {self.python}
+            pythons.update(release.python)
+        return pythons
 
     # torch and its companions.
 
@@ -419,9 +416,11 @@ class _Decision:
         for package in companions:
             releases = _paired(package)
             fitting = [version for version in allowed if version in releases]
-            if not package.specifier or fitting:
-                decisive = package.statement if package.specifier and not decisive else decisive
-                allowed = fitting or allowed
+            if not package.specifier:
+                continue
+            if fitting:
+                decisive = decisive or package.statement
+                allowed = fitting
             elif not releases or not _pins_torch(package, allowed):
                 self.unpaired.add(package.statement)
             else:
@@ -865,9 +864,9 @@ def _paired(package: _Package) -> list[str]:
 
 
 def _contains(package: _Package, version: str | None) -> bool:
-    if version is None:
-        return False
     text = package.specifier
+    if version is None or not text:
+        return False
     if package.requirement is None:
         clauses = [clause if clause[0] in "<>!=~" else f"=={clause}" for clause in text.split(",")]
         text = ",".join(clauses) if text else ""
