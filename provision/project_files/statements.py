@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal[
-    "pip",  # a requirement of PEP 508, with its marker; `-e PATH` is an editable
-    "conda",  # a MatchSpec: name, version and build, separated by spaces
-    "python",  # a version specifier of PEP 440: >=3.9,<3.12
-    "cuda",  # a CUDA version or a specifier of it: 12.1, 12, >=11.3
+    "pip",  # a requirement as `core.requirement_lines` reads it, with its marker
+    "constraint",  # the same, which binds a package if another statement requests it
+    "conda",  # a MatchSpec: name, version and build
+    "python",  # a version specifier of PEP 440: >=3.9,<3.12; alternatives are separated by |
+    "cuda",  # the same of CUDA: 12.1, ==12.*, >=11.3; `cpu` is a build without CUDA
     "channel",  # a conda channel by name or address
     "index",  # the address of a package index
     "find-links",  # an address or a folder that lists wheels
-    "constraint",  # a requirement that binds a package if another requests it
     "platform",  # a platform of conda: linux-64
+    "include",  # another file of requirements, relative to this one
+    "constraints",  # another file of constraints
     "name",  # the project's or environment's
     "note",  # says something to the reader, and requests nothing; `next_step` may
     "ignored",  # requests nothing of an environment; `reason` says why
@@ -32,7 +34,8 @@ class Statement:
 
     text: as written, without logins. reason: why a value was translated, ignored or not understood.
     next_step: a command or an edit that works as printed. packages: the only ones that an index or
-    find-links serves.
+    find-links serves. credential: what was taken out, and where it belongs. exported: from a list
+    of everything that is installed, which does not say what was requested.
     """
 
     file: str
@@ -43,3 +46,5 @@ class Statement:
     reason: str = ""
     next_step: str = ""
     packages: tuple[str, ...] = ()
+    credential: str = ""
+    exported: bool = False

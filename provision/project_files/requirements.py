@@ -1,0 +1,62 @@
+"""pip's lines -> statements: requirements.txt, `pip freeze`, `pip list`, and the `pip:` sections of
+other files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from provision.core.requirement_lines import LineKind, RequirementLine, parse_lines
+from provision.project_files.statements import Kind, Statement
+
+_KINDS: dict[LineKind, Kind] = {
+    "requirement": "pip",
+    "include": "include",
+    "constraints": "constraints",
+    "constraint": "constraint",
+    "index": "index",
+    "extra-index": "index",
+    "find-links": "find-links",
+    "ignored": "ignored",
+    "unknown": "unknown",
+}
+# The first lines of what `pip list` and `uv pip list` print.
+_TABLE = re.compile(r"\s*Package\s+Version\b.*\n[-\s]+\n")
+
+
+def statements_of(
+    lines: Iterable[RequirementLine], *, file: str = "", line: int | None = None
+) -> list[Statement]:
+    """Statements of parsed lines. file, line: where they are, if the lines do not say it."""
+    statements = []
+    for entry in lines:
+        statements.append(
+            Statement(
+                file=file or entry.file,
+                line=line or entry.line,
+                text=entry.text,
+                kind=_KINDS[entry.kind],
+                value=entry.value,
+                reason=entry.reason,
+                next_step=entry.next_step,
+                packages=entry.packages,
+                credential=entry.credential,
+            )
+        )
+    return statements
+
+
+def requirement_statements(file: str, text: str) -> list[Statement]:
+    """A requirements.txt, or what `pip freeze` or `pip list` printed."""
+    if not _TABLE.match(text):
+        return statements_of(parse_lines(text, file))
+    statements = []
+    for number, line in enumerate(text.splitlines(), 1):
+        columns = line.split()
+        if number <= 2 or len(columns) < 2:
+            continue
+        requirement = f"{columns[0]}=={columns[1]}"
+        if len(columns) > 2 and columns[2].startswith("/"):
+            requirement = f"-e {columns[2]}"
+        statements += statements_of(parse_lines(requirement), file=file, line=number)
+    return statements
