@@ -51,4 +51,8 @@ def entry_of(
 def counts(entries: Sequence[Entry]) -> dict[Outcome, int]:
     """How many statements had each outcome."""
     counter = Counter(entry.outcome for entry in entries)
-    return {"taken": counter["taken"], "translated": counter["translated"], "left out": counter["left out"]}
+    return {
+        "taken": counter["taken"],
+        "translated": counter["translated"],
+        "left out": counter["left out"],
+    }

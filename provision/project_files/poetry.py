@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from provision.project_files.statements import Statement
-from provision.project_files.toml_file import Keys, Selection, TomlFile, git_address
+from provision.project_files.toml_file import Keys, Selection, TomlFile, git_address, relative_path
 
 if TYPE_CHECKING:
     from poetry.core.constraints.version import VersionConstraint
@@ -142,9 +142,12 @@ def _requirement(name: str, options: Mapping[str, Any]) -> tuple[str, str]:
     path = options.get("path") or options.get("file")
     if path and options.get("develop"):
         extras = ",".join(sorted(requirement.extras))
-        return f"-e {path}[{extras}]" if extras else f"-e {path}", reason
+        return (
+            f"-e {relative_path(path)}[{extras}]" if extras else f"-e {relative_path(path)}",
+            reason,
+        )
     if path:
-        requirement.url = f"file:{path}"
+        requirement.url = relative_path(path)
     elif options.get("git"):
         requirement.url = git_address(options)
     elif options.get("url"):

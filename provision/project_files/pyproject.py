@@ -4,6 +4,7 @@ setuptools. Poetry's and pixi's have modules of their own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,8 @@ from provision.project_files.toml_file import (
     Selection,
     TomlFile,
     check_shape,
-    holds_on_linux,
     parse_toml,
+    pythons_of,
     table_requirement,
 )
 
@@ -106,17 +107,12 @@ class _PyProject:
             yield from self._requirement(keys, text, chosen)
 
     def _requirement(self, keys: Keys, text: str, chosen: str) -> Iterator[Statement]:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement as error:
-            if text.startswith("-e "):  # PDM's development groups
-                yield self.toml.state("pip", keys, item=text)
-                return
-            problem = str(error).splitlines()[0]
-            reason = f"it is not a requirement: {problem}"
-            yield self.toml.state("unknown", keys, item=text, reason=reason)
-            return
         statement = self.toml.state("pip", keys, item=text)
+        try:
+            requirement = Requirement(statement.value)
+        except InvalidRequirement:  # it is unknown, or an editable among PDM's groups
+            yield statement
+            return
         for name, sources in self.sources.items():
             if canonicalize_name(name) == canonicalize_name(requirement.name):
                 yield from self._sourced(statement, name, sources, requirement, chosen)
@@ -140,7 +136,7 @@ class _PyProject:
             if condition not in (None, chosen):
                 continue
             marker = source.get("marker", "")
-            if not holds_on_linux(marker):
+            if not pythons_of(marker):
                 reason = f"`{marker}` does not hold on Linux"
                 yield toml.state("ignored", keys, reason=reason, text=_shown(name, source))
                 continue
@@ -262,12 +258,14 @@ class _PyProject:
                         names = [name for _, name in _named_files(keys, value)]
                         yield self.selection.offer(toml, "extra", extra, keys, names)
             for keys, file in files:
-                yield toml.state("file", keys, file, text=f"{key}: {file}")
+                yield toml.state("include", keys, file, text=f"{key}: {file}")
             if files or toml.table(*setuptools, key) or toml.table("tool", "poetry"):
                 continue
             if backend.startswith("setuptools"):
                 reason = f"{key} is dynamic: setup.py or setup.cfg states it"
-                yield toml.state("note", ("project", "dynamic"), item=key, reason=reason)
+                next_step = "provision import setup.py"
+                keys = ("project", "dynamic")
+                yield toml.state("note", keys, item=key, reason=reason, next_step=next_step)
                 continue
             yield toml.state(
                 "unknown",
@@ -302,9 +300,12 @@ class _PyProject:
                 yield toml.state("find-links", (*table, "find-links"), item=address)
         torch_backend = toml.value(*uv, "pip", "torch-backend")
         if torch_backend:
-            yield toml.state(
-                "index", (*uv, "pip", "torch-backend"), f"https://download/whl/{torch_backend}"
-            )
+            keys = (*uv, "pip", "torch-backend")
+            cuda = re.fullmatch(r"cu(\d+)(\d)|cpu", torch_backend)
+            if cuda:
+                yield toml.state("cuda", keys, f"{cuda[1]}.{cuda[2]}" if cuda[1] else "cpu")
+            else:
+                yield toml.state("ignored", keys, reason="it names no CUDA version")
         for text in toml.value(*uv, "constraint-dependencies") or ():
             yield toml.state("constraint", (*uv, "constraint-dependencies"), item=text)
         for text in toml.value(*uv, "override-dependencies") or ():

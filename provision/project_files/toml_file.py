@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.markers import InvalidMarker, Marker
+from packaging.markers import InvalidMarker
 
-from provision.core.credentials import public_request
+from provision.core.credentials import credential_problem, public_request, without_credentials
 from provision.core.errors import InvalidSpec
+from provision.core.requirement_lines import marker_holds, parse_lines
 from provision.core.schema import schema_error
+from provision.project_files.requirements import statements_of
 from provision.project_files.statements import Kind, Statement
 
 Keys = Sequence[str]
-# Every platform of provision is Linux; where a file must be decided before one is chosen, it is
-# the usual one.
-LINUX = {
-    "os_name": "posix",
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "platform_machine": "x86_64",
-    "implementation_name": "cpython",
-    "platform_python_implementation": "CPython",
-}
 # The Pythons for which a build of PyTorch exists.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+# Variables of markers that Pipenv writes as keys.
+_MARKER_VARIABLES = (
+    "os_name",
+    "sys_platform",
+    "platform_machine",
+    "platform_python_implementation",
+    "platform_system",
+    "python_version",
+    "python_full_version",
+    "implementation_name",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,43 +62,63 @@ class TomlFile:
         *,
         item: str = "",
         text: str = "",
+        index: int = 0,
         reason: str = "",
         next_step: str = "",
         packages: tuple[str, ...] = (),
     ) -> Statement:
-        """The statement of a key. item: the part of the key's value that it is about, as written
-        there. text: what is shown instead of the item or of the key's line."""
-        line = self._line(keys, item)
+        """The statement of a key.
+
+        item: the part of the key's value that it is about, as written there. text: what is shown
+        instead of the item or of the key's line. index: which of the tables with the same header.
+        """
+        line = self._line(keys, item, index)
         source = self.text.splitlines()[line - 1].strip() if line else ".".join(keys)
-        return Statement(
+        value = value or item
+        statement = Statement(
             file=self.file,
             line=line,
             text=public_request(text or item or source),
             kind=kind,
-            value=value or item,
+            value=without_credentials(value),
             reason=reason,
             next_step=next_step,
             packages=packages,
+            credential=credential_problem(value) or "",
+        )
+        if kind not in ("pip", "constraint"):
+            return statement
+        (parsed,) = statements_of(parse_lines(value)[:1])
+        return dataclasses.replace(
+            statement,
+            kind=kind if parsed.kind == "pip" else parsed.kind,
+            value=parsed.value,
+            reason=parsed.reason or reason,
+            next_step=parsed.next_step or next_step,
+            credential=parsed.credential,
         )
 
-    def _line(self, keys: Keys, item: str) -> int | None:
+    def _line(self, keys: Keys, item: str, index: int) -> int | None:
         """The line of a key, or of an item of its value. A dotted key may be written as a header, a
         key, or both."""
         position, rest = 0, list(keys)
         for depth in range(len(keys), 0, -1):
             dotted = r"\s*\.\s*".join(_key(key) for key in keys[:depth])
-            header = re.compile(rf"^\s*(?=\[+\s*{dotted}\s*\])", re.MULTILINE).search(self.text)
-            if header:
+            pattern = rf"^[ \t]*(?=\[+\s*{dotted}\s*\])"
+            headers = list(re.finditer(pattern, self.text, re.MULTILINE))
+            if headers:
+                header = headers[min(index, len(headers) - 1)]
                 position, rest = header.end(), list(keys[depth:])
                 break
-        patterns = [rf"(?<![\w.-]){_key(key)}\s*[.=]" for key in rest]
-        if item:
-            patterns.append(rf"[\"']{re.escape(item)}[\"']|{re.escape(item)}")
-        for pattern in patterns:
-            match = re.compile(pattern).search(self.text, position)
+        for key in rest:
+            match = re.compile(rf"(?<![\w.-]){_key(key)}\s*[.=]").search(self.text, position)
             if match is None:
                 return None
             position = match.start()
+        for written in (f'"{item}"', f"'{item}'", item):
+            if written in self.text[position:]:
+                position = self.text.index(written, position)
+                break
         return self.text.count("\n", 0, position) + 1
 
 
@@ -159,26 +183,23 @@ def check_shape(file: str, document: Mapping[str, Any], schema: str) -> None:
         raise InvalidSpec(f"{file}: {problem}.", advice="Correct the file.")
 
 
-def table_requirement(name: str, options: Mapping[str, Any], specifier: str = "") -> str:
-    """A requirement that uv, pixi, PDM or Pipenv writes as a table, as PEP 508 or `-e PATH`.
-
-    specifier: where the table has no version.
-    """
+def table_requirement(package: str, options: Mapping[str, Any]) -> str:
+    """A requirement that uv, pixi, PDM or Pipenv writes as a table, as PEP 508 or `-e PATH`."""
     extras = ",".join(options.get("extras") or ())
-    name = f"{name}[{extras}]" if extras else name
+    name = f"{package}[{extras}]" if extras else package
     marker = table_marker(options)
     suffix = f" ; {marker}" if marker else ""
-    path = options.get("path") or options.get("file")
+    path = str(options.get("path") or options.get("file") or "")
+    address = options.get("url") or ("://" in path and path)
     if options.get("git"):
         return f"{name} @ {git_address(options)}{suffix}"
-    if path and options.get("editable"):
-        return f"-e {path}[{extras}]" if extras else f"-e {path}"
-    if path and "://" not in path:
-        return f"{name} @ file:{path}{suffix}"
-    address = options.get("url") or path
     if address:
         return f"{name} @ {address}{suffix}"
-    version = str(options.get("version", specifier)).strip()
+    if path and options.get("editable"):
+        return f"-e {relative_path(path)}{name[len(package) :]}"
+    if path:
+        return f"{name} @ {relative_path(path)}{suffix}"
+    version = str(options.get("version") or "*").strip()
     if version in ("", "*"):
         return f"{name}{suffix}"
     operator = "" if version[0] in "<>=!~" else "=="
@@ -202,25 +223,22 @@ def table_marker(options: Mapping[str, Any]) -> str:
     """The marker of a table: as a whole, or a key for each of its variables."""
     keys = ("marker", "markers", "env-markers")
     parts = [f"({options[key]})" for key in keys if options.get(key)]
-    variables = (*LINUX, "python_version", "python_full_version")
-    parts += [f"{key} {options[key]}" for key in variables if options.get(key)]
+    parts += [f"{key} {options[key]}" for key in _MARKER_VARIABLES if options.get(key)]
     return parts[0][1:-1] if len(parts) == 1 and parts[0][0] == "(" else " and ".join(parts)
 
 
-def holds_on_linux(marker: str) -> bool:
-    """Does a marker hold on Linux for a Python that PyTorch has builds for? True for a text that
-    is no marker: it is refused where it is used."""
-    if not marker:
-        return True
+def pythons_of(marker: str) -> tuple[str, ...]:
+    """The Pythons for which a marker holds on Linux. All of them for what is no marker: it is refused
+    where it is used."""
     try:
-        return any(Marker(marker).evaluate(environment) for environment in _environments())
+        return tuple(python for python in PYTHONS if marker_holds(marker, python))
     except InvalidMarker:
-        return True
+        return PYTHONS
 
 
-def _environments() -> Iterator[dict[str, str]]:
-    for python in PYTHONS:
-        yield {**LINUX, "python_version": python, "python_full_version": f"{python}.9"}
+def relative_path(path: str) -> str:
+    """A path as a requirement writes it: it begins with a dot unless it is absolute."""
+    return path if path.startswith((".", "/", "~")) else f"./{path}"
 
 
 def _key(key: str) -> str:
