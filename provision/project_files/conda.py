@@ -43,7 +43,7 @@ _NOT_PACKAGES = {
 }
 
 
-def environment_statements(file: str, text: str) -> list[Statement]:
+def environment_statements(file: str, text: str, selection: object = None) -> list[Statement]:
     """An environment.yml, or what `conda env export` printed.
 
     Raises InvalidSpec with all that is of another form, each with its line.
@@ -161,7 +161,7 @@ def _is_export(document: Mapping[str, Any]) -> bool:
     )
 
 
-def list_statements(file: str, text: str) -> list[Statement]:
+def list_statements(file: str, text: str, selection: object = None) -> list[Statement]:
     """What `conda list --export` or `conda list` printed."""
     statements = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -180,7 +180,7 @@ def list_statements(file: str, text: str) -> list[Statement]:
     return statements
 
 
-def explicit_statements(file: str, text: str) -> list[Statement]:
+def explicit_statements(file: str, text: str, selection: object = None) -> list[Statement]:
     """A list of addresses, as `conda list --explicit` and conda-lock write it."""
     statements = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -211,7 +211,7 @@ def _package_of_archive(address: str) -> str:
     return "=".join(parts) if stem != filename and len(parts) == 3 else ""
 
 
-def lock_statements(file: str, text: str) -> list[Statement]:
+def lock_statements(file: str, text: str, selection: object = None) -> list[Statement]:
     """A conda-lock.yml: the packages of one platform."""
     document, lines = read_yaml(file, text)
     packages = document.get("package") if isinstance(document, Mapping) else None

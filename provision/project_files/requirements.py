@@ -21,7 +21,7 @@ _KINDS: dict[LineKind, Kind] = {
     "unknown": "unknown",
 }
 # The first lines of what `pip list` and `uv pip list` print.
-_TABLE = re.compile(r"\s*Package\s+Version\b.*\n[-\s]+\n")
+PIP_TABLE = re.compile(r"\s*Package\s+Version\b.*\n[-\s]+\n")
 
 
 def statements_of(
@@ -46,10 +46,8 @@ def statements_of(
     return statements
 
 
-def requirement_statements(file: str, text: str) -> list[Statement]:
-    """A requirements.txt, or what `pip freeze` or `pip list` printed."""
-    if not _TABLE.match(text):
-        return statements_of(parse_lines(text, file))
+def table_statements(file: str, text: str, selection: object = None) -> list[Statement]:
+    """What `pip list` printed."""
     statements = []
     for number, line in enumerate(text.splitlines(), 1):
         columns = line.split()

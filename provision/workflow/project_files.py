@@ -11,23 +11,53 @@ from pathlib import Path
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import PipRequirement, decode, parse_lines, read_lines
 from provision.core.yaml_text import YamlError, parse_yaml, read_source
-from provision.project_files import conda
-from provision.project_files.requirements import requirement_statements, statements_of
+from provision.project_files import (
+    conda,
+    dockerfile,
+    pipfile,
+    pixi,
+    pylock,
+    pyproject,
+    python_version,
+    setup_files,
+    uv_lock,
+)
+from provision.project_files.requirements import PIP_TABLE, statements_of, table_statements
 from provision.project_files.statements import Statement
+from provision.project_files.toml_file import Selection
 
-Reader = Callable[[str, str], list[Statement]]
+Reader = Callable[[str, str, Selection], list[Statement]]
 _LISTED = re.compile(r"[\w.-]+=[^=\s]+=[^=\s]+")
+# The readers of files that always have the same name, or whose names end so.
+_READERS: dict[str, Reader] = {
+    "pyproject.toml": pyproject.statements,
+    "pixi.toml": pixi.statements,
+    "Pipfile": pipfile.statements,
+    "setup.cfg": setup_files.cfg_statements,
+    "setup.py": setup_files.setup_py_statements,
+    "uv.lock": uv_lock.statements,
+    ".python-version": python_version.statements,
+}
+_LOCKS_BESIDE = {
+    "poetry.lock": "pyproject.toml",
+    "pdm.lock": "pyproject.toml",
+    "pixi.lock": "pixi.toml",
+    "Pipfile.lock": "Pipfile",
+}
 
 
-def read_file(path: Path) -> list[Statement]:
-    """What a file states, and the files that it includes.
+def read_file(path: Path, selection: Selection | None = None) -> list[Statement]:
+    """What a file states, and the files that it includes. selection: the groups and extras that are
+    taken of it.
 
     Raises InvalidSpec if it cannot be read, or is of no known kind.
     """
-    return list(_statements(path, ()))
+    return list(_statements(path, (), selection or Selection()))
 
 
-def _statements(path: Path, including: tuple[Path, ...]) -> Iterator[Statement]:
+def _statements(
+    path: Path, including: tuple[Path, ...], selection: Selection
+) -> Iterator[Statement]:
     resolved = path.resolve()
     if resolved in including:
         raise InvalidSpec(f"{path} includes itself.", advice="Remove one of the inclusions.")
@@ -39,29 +69,42 @@ def _statements(path: Path, including: tuple[Path, ...]) -> Iterator[Statement]:
             f"{path} cannot be read: {reason}.", advice="Correct the file."
         ) from error
     reader = _reader(path, text)
-    if reader is requirement_statements and not _is_table(text):
-        statements = statements_of(read_lines(path))
-        for statement in statements:
+    if reader is None:
+        for statement in statements_of(read_lines(path)):
             yield dataclasses.replace(statement, file=_shown(Path(statement.file)))
         return
-    for statement in reader(_shown(path), text):
+    for statement in reader(_shown(path), text, selection):
         yield _located(statement, path.parent)
-        if statement.kind in ("include", "constraints"):
-            for included in _statements(path.parent / statement.value, (*including, resolved)):
-                is_limit = statement.kind == "constraints" and included.kind == "pip"
-                yield dataclasses.replace(included, kind="constraint") if is_limit else included
+        if statement.kind not in ("include", "constraints"):
+            continue
+        files = (*including, resolved)
+        for included in _statements(path.parent / statement.value, files, selection):
+            is_limit = statement.kind == "constraints" and included.kind == "pip"
+            yield dataclasses.replace(included, kind="constraint") if is_limit else included
 
 
-def _reader(path: Path, text: str) -> Reader:
+def _reader(path: Path, text: str) -> Reader | None:
+    """The reader of a file; None for lines of pip, which include files by themselves."""
+    if path.name in _READERS:
+        return _READERS[path.name]
+    if path.name in _LOCKS_BESIDE:
+        raise InvalidSpec(
+            f"{path} has everything that was installed, and not what was requested.",
+            advice=f"provision import {_shown(path.with_name(_LOCKS_BESIDE[path.name]))}",
+        )
     if path.suffix in (".yml", ".yaml", ".json"):
         return _yaml_reader(path, text)
+    if path.suffix == ".toml":
+        return pylock.statements if path.name.startswith("pylock") else pyproject.statements
+    if "dockerfile" in path.name.lower() or path.name == "Containerfile":
+        return dockerfile.statements
     if conda.EXPLICIT.search(text):
         return conda.explicit_statements
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     is_listed = bool(lines) and all(_LISTED.fullmatch(line.strip()) for line in lines)
     if conda.LIST_HEADER.search(text) or is_listed:
         return conda.list_statements
-    return requirement_statements
+    return table_statements if PIP_TABLE.match(text) else None
 
 
 def _yaml_reader(path: Path, text: str) -> Reader:
@@ -77,11 +120,6 @@ def _yaml_reader(path: Path, text: str) -> Reader:
             advice=f"provision import {_shown(path.with_name('pixi.toml'))}",
         )
     return conda.environment_statements
-
-
-def _is_table(text: str) -> bool:
-    """Whether it is what `pip list` printed, which has no line that pip reads."""
-    return bool(re.match(r"\s*Package\s+Version\b", text))
 
 
 def _located(statement: Statement, folder: Path) -> Statement:
