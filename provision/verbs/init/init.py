@@ -36,7 +36,7 @@ CONDA_COMMANDS = ("conda", "mamba", "micromamba")
 EXPORT_TIMEOUT_S = 60.0
 # The newest release that fits the machine; `latest` would be the newest, whether it fits or not.
 ANY_TORCH = ">=2.0"
-_EDITABLE = re.compile(r"(?P<name>.+ @ )file:(?P<path>/.*)")
+_EDITABLE = re.compile(r"(?P<name>(?:.+ @ )?)file:(?P<path>/.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def _decide(statements: Sequence[Statement], choices: Choices) -> Request:
         statements,
         choices,
         default_python=resolver.DEFAULT_PYTHON,
-        editable=editable_requirement,
+        located=editable_requirement,
     )
 
 
@@ -226,8 +226,9 @@ def propose(
     if choice is not None:
         options.update({"cpu": True} if choice.cuda == CPU else {"cuda": choice.cuda})
         notes += [choice.note] if choice.note else []
-    if "pip" in options:
-        options["pip"] = [_relative(text, folder) for text in options["pip"]]
+    for key in ("pip", "find_links"):
+        if key in options:
+            options[key] = [_relative(text, folder) for text in options[key]]
     spec = check_requirements(specs.combine({}, options, name=name))
     resolution = resolve(spec)
     moved, note = _with_own_torch(context, resolution)
