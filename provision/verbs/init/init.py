@@ -17,7 +17,7 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import InUse, InvalidSpec, NoSuchBuild, ToolFailed
 from provision.core.paths import SPEC
 from provision.core.process import run
-from provision.core.requirements_file import read_requirements
+from provision.core.requirement_lines import read_lines
 from provision.core.schema import schema_error
 from provision.core.types import HostGpus, Resolution
 from provision.core.yaml_text import YamlError, parse_yaml, read_source
@@ -101,9 +101,7 @@ def read_file(path: Path) -> ForeignSpec:
     """What a file requests. Raises InvalidSpec if it cannot be read or is of no known kind."""
     try:
         if path.suffix in (".txt", ".in"):
-            options: list[str] = []
-            requirements = read_requirements(path, options)
-            return from_requirements([*options, *requirements])
+            return from_requirements([entry.value or entry.text for entry in read_lines(path)])
         is_pyproject = path.suffix == ".toml"
         document = _read_toml(path) if is_pyproject else parse_yaml(read_source(path))
     except (OSError, YamlError, ValueError) as error:
