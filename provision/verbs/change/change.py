@@ -22,8 +22,7 @@ from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.render.spec_text import with_list
 from provision.resolver import spec as specs
-from provision.verbs.change import requirements
-from provision.workflow import source_builds
+from provision.workflow import requirements, source_builds
 from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import (
     check_prefix_path,
@@ -48,10 +47,12 @@ PackageKey = Literal["conda", "pip"]
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What to change in spec.yml: requirements to add to its lists, and packages to take out."""
+    """What to change in spec.yml: items to add to its lists, and packages to take out."""
 
     conda: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
     @property
@@ -81,11 +82,10 @@ def add(
     smoke: bool = False,
     dry_run: bool = False,
 ) -> ChangeResult:
-    """`provision add`: arguments are requirements, wheels, projects' folders, git addresses, and
-    editables (`-e FOLDER`)."""
-    if problems := list(credential_problems(arguments)):
-        raise InvalidSpec("\n".join(problems))
+    """`provision add`: arguments are what pip's lines hold, options like `-e FOLDER` among them."""
     if conda:
+        if problems := list(credential_problems(arguments)):
+            raise InvalidSpec("\n".join(problems))
         changes = Change(conda=tuple(arguments))
         return change(context, name, changes, smoke=smoke, dry_run=dry_run)
     folder = context.folders.envs / specs.check_name(name)
@@ -93,19 +93,13 @@ def add(
         raise missing_file(folder / SPEC, advice=f"`provision build {name}` makes it.")
     prepared = requirements.prepare(
         context,
-        arguments,
+        requirements.read(arguments),
         folder,
         python_of=lambda: make_plan(context, BuildRequest(name=name)).resolution.python,
     )
-    try:
-        changes = Change(pip=prepared.pip)
-        result = change(context, name, changes, smoke=smoke, dry_run=dry_run)
-    except BaseException:
-        requirements.undo_wheels(prepared.added)
-        raise
-    if dry_run:
-        requirements.undo_wheels(prepared.added)
-    return result
+    changes = Change(pip=prepared.pip, indexes=prepared.indexes, find_links=prepared.find_links)
+    with requirements.placed(folder, prepared.wheels, keep=not dry_run):
+        return change(context, name, changes, smoke=smoke, dry_run=dry_run)
 
 
 def change(
@@ -185,11 +179,20 @@ def _changed_spec(text: str, plan: Plan, changes: Change) -> str:
     lists: dict[PackageKey, tuple[str, ...]] = {"conda": changes.conda, "pip": changes.pip}
     for key, added in lists.items():
         items = list(content.get(key, ()))
-        requested.update(package_name(item) for item in items)
-        remaining = [item for item in items if package_name(item) not in removed]
-        changed_items = specs.replace_packages(remaining, added)
+        names = items if key == "conda" else requirements.named(items, plan.folder)
+        requested.update(map(package_name, names))
+        added_names = set(map(package_name, added))
+        remaining = []
+        for item, name in zip(items, map(package_name, names), strict=True):
+            if name not in removed | added_names:
+                remaining.append(item)
+        if [*remaining, *added] != items:
+            text = with_list(text, key, [*remaining, *added])
+    for source_key in ("indexes", "find_links"):
+        items = list(content.get(source_key, ()))
+        changed_items = specs.with_sources(items, getattr(changes, source_key), removed)
         if changed_items != items:
-            text = with_list(text, key, changed_items)
+            text = with_list(text, source_key, changed_items)
     missing = [package for package in changes.removed if package_name(package) not in requested]
     if missing:
         raise _not_requested(plan, missing, requested)
