@@ -87,6 +87,7 @@ class _PyProject:
         if toml.table("tool", "poetry"):
             yield from poetry.statements(toml, self.selection)
         if toml.table("tool", "pixi"):
+            check_shape(toml.file, toml.table("tool", "pixi"), "pixi")
             yield from pixi.table_statements(toml, ("tool", "pixi"), self.selection)
         requires = toml.value("build-system", "requires") or ()
         for requirement in requires:
@@ -293,7 +294,7 @@ class _PyProject:
                 reason = "it is explicit, and no package names it"
                 yield toml.state("ignored", keys, item=index["url"], reason=reason)
         for table in (uv, (*uv, "pip")):
-            for key, kind in (("index-url", "index"), ("extra-index-url", "index")):
+            for key in ("index-url", "extra-index-url"):
                 for address in _texts(toml.value(*table, key)):
                     yield toml.state("index", (*table, key), item=address)
             for address in _texts(toml.value(*table, "find-links")):
