@@ -23,7 +23,7 @@ from provision.core.errors import InvalidSpec, Unreachable, Unsolvable
 from provision.core.platforms import Platform, host_platform
 from provision.core.requirement_urls import GIT, absolute_requirement
 from provision.core.types import Lock, LockedPackage, Resolution
-from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
+from provision.lockfile.cuda_guard import explain_build, guard, refuse_second_torch, torch_problem
 from provision.lockfile.diagnose.unsat_core import PinReasons
 from provision.lockfile.input_files import LockInputs
 from provision.sources.base import REQUESTED
@@ -169,7 +169,9 @@ class JointSolve:
         return tuple(dict.fromkeys((*self.conda.bounds, *_wheel_bounds(requirements))))
 
     def guarded(self, packages: Packages, resolution: Resolution) -> Packages:
-        """The packages; raises CheckFailed with the cause if torch is not the requested build."""
+        """The packages; raises CheckFailed with the cause if torch is not the requested build, and
+        Unsolvable if it comes twice."""
+        refuse_second_torch(packages, resolution)
         if torch_problem(packages, resolution):
             guard(packages, resolution, self._explain_build(resolution))
         return packages

@@ -9,6 +9,7 @@ flight.
 from provision.adapters.conda.install import index_channel, install_packages
 from provision.adapters.conda.matchspec import (
     PackageBuild,
+    as_wheel,
     channel_url,
     is_newer,
     is_version,
@@ -21,6 +22,7 @@ from provision.adapters.conda.matchspec import (
     without_version,
 )
 from provision.adapters.conda.repodata import (
+    TORCH_PACKAGES,
     ChannelRecord,
     ChannelRecords,
     RepodataRow,
@@ -30,12 +32,14 @@ from provision.adapters.conda.repodata import (
 from provision.adapters.conda.solver import Solver, SolveRequest
 
 __all__ = [
+    "TORCH_PACKAGES",
     "ChannelRecord",
     "ChannelRecords",
     "PackageBuild",
     "RepodataRow",
     "SolveRequest",
     "Solver",
+    "as_wheel",
     "channel_url",
     "index_channel",
     "install_packages",

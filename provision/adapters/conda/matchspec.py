@@ -61,6 +61,15 @@ def parse_requirement(spec: str) -> CondaRequirement:
     )
 
 
+def as_wheel(spec: str) -> str:
+    """A requirement of conda in the words of pip; its build is left out."""
+    parts = parse_requirement(spec)
+    version = parts.version
+    if version.endswith(".*") and version[0].isdigit():
+        version = f"=={version}"
+    return f"{parts.name.replace('_', '-')}{version}"
+
+
 def spec_name(spec: str) -> str:
     """The name of the package that a requirement is for."""
     return requirement_name(spec).lower()

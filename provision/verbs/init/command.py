@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import dry_run_option, option_group
+from provision.cli.options import dry_run_option, mirror_option, option_group
 from provision.cli.verb import verb
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ proposal_options = option_group(
     click.option("--python", metavar="X.Y", help="Python version, whatever the files state."),
     click.option("--yes", is_flag=True, help="Write spec.yml without asking."),
     dry_run_option,
+    mirror_option,
 )
 
 
@@ -41,7 +42,7 @@ def init(console: Console, envs: Path | None, **options: Any) -> None:
     from provision.cli.verb import context_of
     from provision.verbs.init import init as command
 
-    context = context_of(console, envs)
+    context = context_of(console, envs, options)
     _offer(console, context, command.read_repository(Path.cwd(), _choices(options)), options)
 
 
@@ -58,7 +59,7 @@ def import_(console: Console, file: Path, envs: Path | None, **options: Any) -> 
     from provision.cli.verb import context_of
     from provision.verbs.init import init as command
 
-    context = context_of(console, envs)
+    context = context_of(console, envs, options)
     _offer(console, context, command.read_one(file, _choices(options)), options)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision import catalog, render, resolver
+from provision import catalog, render, resolver, sources
+from provision.adapters import conda
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse, InvalidSpec, NoSuchBuild, ToolFailed
 from provision.core.paths import SPEC
@@ -229,6 +230,13 @@ def propose(
         options["pip"] = [_relative(text, folder) for text in options["pip"]]
     spec = check_requirements(specs.combine({}, options, name=name))
     resolution = resolve(spec)
+    moved, note = _with_own_torch(context, resolution)
+    notes += [note] if note else []
+    if moved:
+        remaining = [text for text in spec.conda if text not in moved]
+        pip = (*spec.pip, *map(conda.as_wheel, moved))
+        spec = dataclasses.replace(spec, conda=tuple(remaining), pip=pip)
+        resolution = resolve(spec)
     notes += _repository_note(name, reading)
     notes += _problems_here(resolution, machine)
     for warning in resolution.warnings:
@@ -237,20 +245,49 @@ def propose(
     content = specs.content(resolution.spec)
     if "torch" not in request.content:
         content["torch"] = resolution.torch
-    entries = tuple(
-        dataclasses.replace(entry, next_step=_printed(entry.next_step, name))
-        for entry in request.entries
-    )
+    entries = []
+    for entry in request.entries:
+        step = _printed(entry.next_step, name)
+        entry = dataclasses.replace(entry, next_step=step)
+        if entry.became.removeprefix("conda: ") in moved:
+            entry = dataclasses.replace(
+                entry,
+                outcome="translated",
+                became=f"pip: {conda.as_wheel(entry.became.removeprefix('conda: '))}",
+                reason="conda's package brings conda's own pytorch, and torch is a wheel",
+            )
+        entries.append(entry)
     return Proposal(
         name=name,
         path=folder / SPEC,
         text=render.render_spec(name, content),
         source=reading.source,
         resolution=resolution,
-        account=entries,
+        account=tuple(entries),
         notes=tuple(notes),
         unread_files=reading.unread_files,
     )
+
+
+def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str], str]:
+    """The requested conda packages that bring conda's own torch beside a wheel of torch, by the
+    channels' records; or a note that no channel says so."""
+    requested = resolution.spec.conda
+    if not requested or sources.by_name(resolution.source).manager == "conda":
+        return [], ""
+    platform = resolution.platforms[0]
+    context.progress.info("reading which conda packages bring their own pytorch")
+    silent = context.solver.unreachable_channels(resolution.channels, platform)
+    if silent:
+        note = (
+            f"no answer from {', '.join(silent)}: whether conda packages bring their own pytorch is "
+            f"not known; `provision lock {resolution.spec.name}` refuses those that do"
+        )
+        return [], note
+    request = conda.SolveRequest(
+        specs=requested, channels=resolution.channels, virtual_packages=(), platform=platform
+    )
+    return conda.ChannelRecords(context.solver, request).with_torch(requested), ""
 
 
 def _printed(step: str, name: str) -> str:
