@@ -4,6 +4,7 @@ setuptools. Poetry's and pixi's have modules of their own.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -144,6 +145,7 @@ class _PyProject:
             if source.get("index"):
                 yield self._from_index(keys, name, source)
                 continue
+            text = _shown(name, source)
             if source.get("workspace"):
                 source = {"path": self._member_folder(name), "editable": True}
             markers = [str(text) for text in (requirement.marker, marker) if text]
@@ -152,7 +154,7 @@ class _PyProject:
                 options["marker"] = " and ".join(f"({text})" for text in markers)
             replaced = True
             value = table_requirement(requirement.name, options)
-            yield toml.state("pip", keys, value, text=_shown(name, source))
+            yield toml.state("pip", keys, value, text=text)
         if not replaced:
             yield statement
 
@@ -391,5 +393,5 @@ def _texts(value: str | Sequence[str] | None) -> Sequence[str]:
 
 def _shown(name: str, source: Mapping[str, Any]) -> str:
     """One of a package's sources, as uv writes it."""
-    pairs = ", ".join(f'{key} = "{value}"' for key, value in source.items())
+    pairs = ", ".join(f"{key} = {json.dumps(value)}" for key, value in source.items())
     return f"{name} = {{ {pairs} }}"
