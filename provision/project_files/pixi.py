@@ -117,7 +117,7 @@ def _conda(toml: TomlFile, keys: Keys, name: str, value: str | Mapping[str, Any]
                 "unknown",
                 keys,
                 reason=f"pixi builds a conda package of this {key}; provision takes wheels of it",
-                next_step=f"provision add {options[key]}" if key == "path" else "",
+                next_step=f"provision add NAME ./{options[key]}" if key == "path" else "",
             )
     version = str(options.get("version", "*")).strip()
     build = options.get("build", "")

@@ -5,6 +5,7 @@ poetry-core translates the requirements, so that they mean what they mean in Poe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 # `poetry install` takes every group that is not optional. These hold tools for the project's own
 # developers, which an environment for training does without.
-DEVELOPMENT = frozenset(
-    "dev develop development test tests testing doc docs lint linting format formatting typing "
-    "types quality ci release build pre-commit notebook notebooks".split()
+DEVELOPMENT = re.compile(
+    r"dev\w*|tests?|testing|docs?|lint\w*|format\w*|typing|types|quality|ci|release|build|"
+    r"pre-commit|notebooks?"
 )
 POETRY = ("tool", "poetry")
 
@@ -59,7 +60,7 @@ def statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
         for group in toml.value(*POETRY, "group", name, "include-groups") or ()
     }
     for name, keys in groups.items():
-        by_option = toml.value(*POETRY, "group", name, "optional") or name in DEVELOPMENT
+        by_option = toml.value(*POETRY, "group", name, "optional") or DEVELOPMENT.fullmatch(name)
         if not by_option or name in included or selection.takes("group", name):
             yield from reader.table(keys)
         elif toml.table(*keys):
@@ -72,8 +73,6 @@ class _Poetry:
     def __init__(self, toml: TomlFile, chosen: set[str]) -> None:
         self.toml = toml
         self.chosen = chosen
-        project = toml.value("project", "dependencies") or ()
-        self.in_project = {canonicalize_name(text.partition(" ")[0]) for text in project}
 
     def table(self, keys: Keys) -> Iterator[Statement]:
         """A table of dependencies."""
@@ -139,20 +138,18 @@ def _requirement(name: str, options: Mapping[str, Any]) -> tuple[str, str]:
     constraint, reason = _newest_range(dependency.constraint)
     dependency.constraint = constraint  # type: ignore[assignment]
     requirement = Requirement(dependency.to_pep_508())
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     path = options.get("path") or options.get("file")
     if path and options.get("develop"):
-        extras = ",".join(sorted(requirement.extras))
-        return (
-            f"-e {relative_path(path)}[{extras}]" if extras else f"-e {relative_path(path)}",
-            reason,
-        )
-    if path:
-        requirement.url = relative_path(path)
-    elif options.get("git"):
-        requirement.url = git_address(options)
-    elif options.get("url"):
-        requirement.url = options["url"]
-    return str(requirement), reason
+        return f"-e {relative_path(path)}{extras}", reason
+    address = options.get("url") or (path and relative_path(path))
+    if options.get("git"):
+        address = git_address(options)
+    specifier = "" if constraint.is_any() else str(constraint)
+    if specifier[:1].isdigit():
+        specifier = f"=={specifier}"
+    text = f"{name}{extras} @ {address}" if address else f"{name}{extras}{specifier}"
+    return f"{text} ; {requirement.marker}" if requirement.marker else text, reason
 
 
 def _newest_range(constraint: VersionConstraint) -> tuple[VersionConstraint, str]:

@@ -4,6 +4,7 @@ setuptools. Poetry's and pixi's have modules of their own.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -87,6 +88,7 @@ class _PyProject:
         if toml.table("tool", "poetry"):
             yield from poetry.statements(toml, self.selection)
         if toml.table("tool", "pixi"):
+            check_shape(toml.file, toml.table("tool", "pixi"), "pixi")
             yield from pixi.table_statements(toml, ("tool", "pixi"), self.selection)
         requires = toml.value("build-system", "requires") or ()
         for requirement in requires:
@@ -143,6 +145,7 @@ class _PyProject:
             if source.get("index"):
                 yield self._from_index(keys, name, source)
                 continue
+            text = _shown(name, source)
             if source.get("workspace"):
                 source = {"path": self._member_folder(name), "editable": True}
             markers = [str(text) for text in (requirement.marker, marker) if text]
@@ -151,7 +154,7 @@ class _PyProject:
                 options["marker"] = " and ".join(f"({text})" for text in markers)
             replaced = True
             value = table_requirement(requirement.name, options)
-            yield toml.state("pip", keys, value, text=_shown(name, source))
+            yield toml.state("pip", keys, value, text=text)
         if not replaced:
             yield statement
 
@@ -293,7 +296,7 @@ class _PyProject:
                 reason = "it is explicit, and no package names it"
                 yield toml.state("ignored", keys, item=index["url"], reason=reason)
         for table in (uv, (*uv, "pip")):
-            for key, kind in (("index-url", "index"), ("extra-index-url", "index")):
+            for key in ("index-url", "extra-index-url"):
                 for address in _texts(toml.value(*table, key)):
                     yield toml.state("index", (*table, key), item=address)
             for address in _texts(toml.value(*table, "find-links")):
@@ -390,5 +393,5 @@ def _texts(value: str | Sequence[str] | None) -> Sequence[str]:
 
 def _shown(name: str, source: Mapping[str, Any]) -> str:
     """One of a package's sources, as uv writes it."""
-    pairs = ", ".join(f'{key} = "{value}"' for key, value in source.items())
+    pairs = ", ".join(f"{key} = {json.dumps(value)}" for key, value in source.items())
     return f"{name} = {{ {pairs} }}"

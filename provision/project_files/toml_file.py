@@ -104,14 +104,16 @@ class TomlFile:
         position, rest = 0, list(keys)
         for depth in range(len(keys), 0, -1):
             dotted = r"\s*\.\s*".join(_key(key) for key in keys[:depth])
-            pattern = rf"^[ \t]*(?=\[+\s*{dotted}\s*\])"
-            headers = list(re.finditer(pattern, self.text, re.MULTILINE))
+            headers: list[re.Match[str]] = []
+            for end in (r"\]", r"\."):  # the table itself, else the first one in it
+                pattern = rf"^[ \t]*(?=\[+\s*{dotted}\s*{end})"
+                headers = headers or list(re.finditer(pattern, self.text, re.MULTILINE))
             if headers:
                 header = headers[min(index, len(headers) - 1)]
                 position, rest = header.end(), list(keys[depth:])
                 break
         for key in rest:
-            match = re.compile(rf"(?<![\w.-]){_key(key)}\s*[.=]").search(self.text, position)
+            match = re.compile(rf"(?<![\w-]){_key(key)}\s*[.=]").search(self.text, position)
             if match is None:
                 return None
             position = match.start()

@@ -4,6 +4,7 @@ A case of a file in corpus/ has `file` (its name) and `input` (its text), or `fi
 the first is read). `right` is what spec.yml gets, `companions` only where it matters. `cudas`: the
 CUDA versions that the input allows where it does not name one. `left`: the lines that are left out,
 as `line` or `file:line`. `refused`: a text of the error instead. `name`: of the environment.
+`groups`, `extras`: those that are taken.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pytest
 from provision.core.errors import InvalidSpec
 from provision.core.yaml_text import parse_yaml
 from provision.project_files.request import Choices, Request, decide
+from provision.project_files.toml_file import Selection
 from provision.workflow.project_files import editable_requirement, read_file
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -32,7 +34,11 @@ def read(case: dict[str, Any], folder: Path) -> Request:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode(case.get("encoding", "utf-8")))
-    statements = read_file(folder / next(iter(files)))
+    selection = Selection(
+        groups=frozenset(case.get("groups", ())), extras=frozenset(case.get("extras", ()))
+    )
+    statements = read_file(folder / next(iter(files)), selection)
+    selection.check()
     choices = Choices(**case.get("choices", {}))
     return decide(statements, choices, default_python="3.11", located=editable_requirement)
 
