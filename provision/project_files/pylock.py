@@ -43,7 +43,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
         }.union(lock.default_groups or ()),
     }
     for index, package in enumerate(lock.packages):
-        result += _package(toml, index, package, chosen)
+        result += _package(toml, index, package, chosen, selection.command)
     for conda in toml.value("tool", "provision", "conda") or ():
         statement = toml.state("conda", ("tool", "provision", "conda"), item=str(conda))
         result.append(dataclasses.replace(statement, exported=True))
@@ -51,7 +51,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
 
 
 def _package(
-    toml: TomlFile, index: int, package: Package, chosen: Mapping[str, set[str]]
+    toml: TomlFile, index: int, package: Package, chosen: Mapping[str, set[str]], command: str
 ) -> Iterator[Statement]:
     """index: among the lock's packages. chosen: values of the variables that only a lock's markers
     have."""
@@ -62,9 +62,15 @@ def _package(
             marker.evaluate({"python_version": python, **chosen}, context="lock_file")
             for python in PYTHONS
         ):
-            reason = f"its marker does not hold: {marker}"
+            names = re.findall(r"\"(\S+)\" in (extra|dependency_group)s", str(marker))
+            option = f"--{names[0][1].rpartition('_')[2]} {names[0][0]}" if names else ""
             yield toml.state(
-                "ignored", ("packages",), item=package.name, index=index, reason=reason
+                "ignored",
+                ("packages",),
+                item=package.name,
+                index=index,
+                reason=f"its marker does not hold: {marker}",
+                next_step=f"{command} {option}" if option else "",
             )
             return
         options = {}

@@ -65,9 +65,13 @@ class _UvLock:
                         members = [dependency["name"] for dependency in dependencies]
                         keys = ("package", key, name)
                         yield self.selection.offer(toml, option, name, keys, members)
-        for index in sorted(self.needed):
-            if not any(self.packages[index] is root for root in roots):
+        for index, package in enumerate(self.packages):
+            if index in self.needed and package not in roots:
                 yield from self._package(index)
+            elif package not in roots:
+                text = f"{package['name']} {package.get('version', '')}".strip()
+                reason = "nothing that is taken needs it on Linux"
+                yield toml.state("ignored", ("package",), text=text, index=index, reason=reason)
 
     def _follow(self, dependencies: Sequence[Mapping[str, Any]]) -> None:
         """Note the packages of some dependencies, and of theirs."""

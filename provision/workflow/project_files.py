@@ -44,6 +44,8 @@ _READERS: dict[str, Reader] = {
     "setup.py": setup_files.setup_py_statements,
     "uv.lock": uv_lock.statements,
     ".python-version": python_version.statements,
+    ".tool-versions": python_version.statements,
+    "runtime.txt": python_version.statements,
 }
 _LOCKS_BESIDE = {
     "poetry.lock": "pyproject.toml",
@@ -82,9 +84,13 @@ def _statements(
             yield dataclasses.replace(statement, file=_shown(Path(statement.file)))
         return
     for statement in reader(_shown(path), text, selection):
-        yield _located(statement, path.parent)
         if statement.kind not in ("include", "constraints"):
+            yield _located(statement, path.parent)
             continue
+        if not (path.parent / statement.value).is_file():
+            yield dataclasses.replace(statement, kind="unknown", reason="there is no such file")
+            continue
+        yield statement
         files = (*including, resolved)
         for included in _statements(path.parent / statement.value, files, selection):
             is_limit = statement.kind == "constraints" and included.kind == "pip"

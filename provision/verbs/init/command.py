@@ -13,6 +13,7 @@ from provision.cli.verb import verb
 if TYPE_CHECKING:
     from provision.cli.console import Console
     from provision.project_files.request import Choices
+    from provision.project_files.toml_file import Selection
     from provision.verbs.init.init import CudaChoice, Reading
     from provision.workflow.context import Context
 
@@ -24,6 +25,20 @@ proposal_options = option_group(
     click.option("--cuda", metavar="X.Y", help="CUDA version, whatever the files state."),
     click.option("--cpu", is_flag=True, help="A build without CUDA, whatever the files state."),
     click.option("--python", metavar="X.Y", help="Python version, whatever the files state."),
+    click.option(
+        "--group",
+        "groups",
+        metavar="NAME",
+        multiple=True,
+        help="Take a dependency group too (of pyproject.toml, pixi, Pipfile; may be repeated).",
+    ),
+    click.option(
+        "--extra",
+        "extras",
+        metavar="NAME",
+        multiple=True,
+        help="Take an extra of the project too (may be repeated).",
+    ),
     click.option("--yes", is_flag=True, help="Write spec.yml without asking."),
     dry_run_option,
     mirror_option,
@@ -36,14 +51,17 @@ proposal_options = option_group(
 def init(console: Console, envs: Path | None, **options: Any) -> None:
     """Propose a spec.yml for this repository.
 
-    Reads environment.yml, requirements.txt or pyproject.toml (the first that exists), else the
-    active conda environment, and asks nvidia-smi about this machine.
+    Reads its files (environment.yml, pixi.toml, requirements.txt, pyproject.toml, Pipfile,
+    setup.cfg, setup.py; the first leads, and the others add to it), else the active conda
+    environment, and asks nvidia-smi about this machine.
     """
     from provision.cli.verb import context_of
     from provision.verbs.init import init as command
 
     context = context_of(console, envs, options)
-    _offer(console, context, command.read_repository(Path.cwd(), _choices(options)), options)
+    selection = _selection(options, "provision init")
+    reading = command.read_repository(Path.cwd(), _choices(options), selection)
+    _offer(console, context, reading, options)
 
 
 @click.command("import")
@@ -53,14 +71,23 @@ def init(console: Console, envs: Path | None, **options: Any) -> None:
 def import_(console: Console, file: Path, envs: Path | None, **options: Any) -> None:
     """Make a spec.yml from another tool's file.
 
-    FILE is an environment.yml, a requirements.txt, a pyproject.toml, or what `conda env export`
-    printed (with --from-history, it lists only what you requested).
+    FILE is an environment.yml, a requirements.txt, a pyproject.toml, a pixi.toml, a Pipfile, a
+    setup.cfg or setup.py (which is not run), a pylock.toml, uv.lock or conda-lock.yml, a Dockerfile,
+    or what `conda env export`, `conda list` or `pip freeze` printed.
     """
     from provision.cli.verb import context_of
     from provision.verbs.init import init as command
 
     context = context_of(console, envs, options)
-    _offer(console, context, command.read_one(file, _choices(options)), options)
+    selection = _selection(options, f"provision import {file}")
+    _offer(console, context, command.read_one(file, _choices(options), selection), options)
+
+
+def _selection(options: dict[str, Any], command: str) -> Selection:
+    from provision.project_files.toml_file import Selection
+
+    groups, extras = frozenset(options["groups"]), frozenset(options["extras"])
+    return Selection(command=command, groups=groups, extras=extras)
 
 
 def _choices(options: dict[str, Any]) -> Choices:

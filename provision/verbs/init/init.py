@@ -19,18 +19,18 @@ from provision.core.paths import SPEC
 from provision.core.process import run
 from provision.core.settings import folder_settings
 from provision.core.types import HostGpus, Resolution
+from provision.project_files import repository
 from provision.project_files.account import Entry
 from provision.project_files.conda import environment_statements
 from provision.project_files.request import CPU, Choices, Request, decide
 from provision.project_files.statements import Statement
+from provision.project_files.toml_file import Selection
 from provision.resolver import spec as specs
 from provision.workflow import lab_definition
 from provision.workflow.context import Context
 from provision.workflow.project_files import editable_requirement, read_file
 from provision.workflow.resolution import check_requirements, resolve
 
-# In the order in which they are preferred: the first says most.
-NAMES = ("environment.yml", "environment.yaml", "requirements.txt", "pyproject.toml")
 PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
 CONDA_COMMANDS = ("conda", "mamba", "micromamba")
 EXPORT_TIMEOUT_S = 60.0
@@ -75,28 +75,40 @@ class CudaChoice:
     suggestion: str = ""
 
 
-def read_repository(folder: Path, choices: Choices) -> Reading:
-    """`provision init`: the first of a repository's files that says something; without files, the
-    active conda environment."""
-    present = [folder / file for file in NAMES if (folder / file).is_file()]
-    if present:
-        statements, source = read_file(present[0]), present[0].name
-    else:
+def read_repository(folder: Path, choices: Choices, selection: Selection | None = None) -> Reading:
+    """`provision init`: what a repository's files request together; without files, the active conda
+    environment. selection: the groups and extras that are taken."""
+    selection = selection or Selection()
+    names = [path.name for path in folder.iterdir() if path.is_file()]
+    files = repository.files_to_read(names)
+    if not files:
         statements, source = _active_conda()
+        selection.check()
+        return Reading(request=_decide(statements, choices), source=source, folder=folder)
+    statements = repository.combined([read_file(folder / name, selection) for name in files])
+    selection.check()
+    stated = {
+        Path(statement.file).name
+        for statement in statements
+        if statement.kind not in ("note", "ignored", "unknown")
+    }
     return Reading(
         request=_decide(statements, choices),
-        source=source,
+        source=", ".join([name for name in files if name in stated] or files),
         folder=folder,
-        unread_files=tuple(path.name for path in present[1:]),
+        unread_files=repository.unread_files(names, {*stated, *files}),
     )
 
 
-def read_one(file: Path, choices: Choices) -> Reading:
+def read_one(file: Path, choices: Choices, selection: Selection | None = None) -> Reading:
     """`provision import FILE`: the same of one file. Raises InvalidSpec if nothing in it was
     understood."""
-    request = _decide(read_file(file), choices)
-    folder = file.absolute().parent if file.name in NAMES else Path(file.stem)
-    return Reading(request=request, source=file.name, folder=folder)
+    selection = selection or Selection()
+    statements = read_file(file, selection)
+    selection.check()
+    is_usual = file.name in (*repository.LEADING, *repository.PYTHON_VERSIONS)
+    folder = file.absolute().parent if is_usual else Path(file.stem)
+    return Reading(request=_decide(statements, choices), source=file.name, folder=folder)
 
 
 def _decide(statements: Sequence[Statement], choices: Choices) -> Request:
