@@ -26,6 +26,7 @@ from provision.core.package_names import url_filename
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.requirement_lines import PipRequirement, parse_lines
 from provision.project_files.account import Entry, Outcome, entry_of
+from provision.project_files.requirements import shell_words
 from provision.project_files.statements import Statement
 from provision.project_files.versions import allowed_minors, named_minor
 
@@ -66,14 +67,15 @@ _ANACONDA = ("defaults", "anaconda", "main", "r", "msys2")
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What the user states, which counts before every file. environment: it is what an environment
-    has that stays."""
+    """What the user states, which counts before every file. environment: the name of the one that
+    has it already, and stays as it is; companions: whether that has torchvision and torchaudio."""
 
     torch: str | None = None
     cuda: str | None = None
     cpu: bool = False
     python: str | None = None
     environment: str = ""
+    companions: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,6 +426,9 @@ class _Decision:
         for package in companions:
             releases = _paired(package)
             fitting = [version for version in allowed if version in releases]
+            if not self.choices.companions:
+                self.unpaired.add(package.statement)
+                continue
             if not package.specifier:
                 continue
             if fitting:
@@ -716,7 +721,7 @@ class _Decision:
             statement,
             "left out",
             reason="a wheel of it goes next to spec.yml; building one runs its code",
-            next_step=f"provision add NAME {_quoted(requirement)}",
+            next_step=f"provision add NAME {shell_words(requirement)}",
         )
 
     def _torch_of_wheel(self, requirement: PipRequirement) -> str:
@@ -747,7 +752,8 @@ class _Decision:
 
     def _take_constraint(self, package: _Package, requested: set[str]) -> None:
         statement = package.statement
-        if package.name in requested and package.requirement:
+        assert package.requirement is not None
+        if package.name in requested:
             text = str(replace(package.requirement, marker="", extras=()))
             self.content.setdefault("pip", []).append(text)
             self.account.end(statement, "taken", became=f"pip: {text}")
@@ -756,7 +762,7 @@ class _Decision:
             statement,
             "left out",
             reason="a constraint of a package that no line requests",
-            next_step=f"provision add NAME {_quoted(package.requirement)}",
+            next_step=f"provision add NAME {shell_words(package.requirement)}",
         )
 
     def _take_channel(self, statement: Statement) -> None:
@@ -951,16 +957,6 @@ def _wheel_python(requirement: PipRequirement | None) -> str:
     }
     is_stable = any(tag.abi in ("abi3", "none") for tag in tags)
     return minors.pop() if len(minors) == 1 and not is_stable else ""
-
-
-def _quoted(requirement: PipRequirement | None) -> str:
-    """A requirement as words of a shell."""
-    import shlex
-
-    text = str(requirement)
-    if text.startswith("-e "):
-        return f"-e {shlex.quote(text[3:])}"
-    return shlex.quote(text)
 
 
 def _minor(python: str) -> int:

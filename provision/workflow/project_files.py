@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,7 +28,12 @@ from provision.project_files import (
     setup_files,
     uv_lock,
 )
-from provision.project_files.requirements import PIP_TABLE, statements_of, table_statements
+from provision.project_files.requirements import (
+    PIP_TABLE,
+    shell_words,
+    statements_of,
+    table_statements,
+)
 from provision.project_files.statements import Statement
 from provision.project_files.toml_file import Selection
 
@@ -147,16 +151,15 @@ def _located(statement: Statement, folder: Path) -> Statement:
         return statement
     source = requirement.source.removeprefix("file://")
     path = _absolute(source, folder)
+    requirement = dataclasses.replace(requirement, source=path)
     if not is_installable(Path(path.partition("#")[0])):
-        option = "-e " if requirement.editable else ""
         return dataclasses.replace(
             statement,
             kind="unknown",
             reason="there is no file and no project of that path here",
-            next_step=f"provision add NAME {option}{shlex.quote(path)}",
+            next_step=f"provision add NAME {shell_words(requirement)}",
         )
-    value = str(dataclasses.replace(requirement, source=path))
-    return dataclasses.replace(statement, value=value)
+    return dataclasses.replace(statement, value=str(requirement))
 
 
 def _absolute(path: str, folder: Path) -> str:
@@ -195,3 +198,10 @@ def project_name(folder: Path) -> str:
                 if statement.kind == "name":
                     return statement.value
     return ""
+
+
+def printed_step(step: str, name: str) -> str:
+    """A next step with the environment's name, and paths as seen from here."""
+    here = str(Path.cwd())
+    step = step.replace(f"{here}/", "./").replace(here, ".")
+    return re.sub(r"(?<=^provision )(\S+ )NAME\b", rf"\g<1>{name}", step)

@@ -44,9 +44,10 @@ change_options = option_group(
     "--requirements",
     "files",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Add the requirements of a requirements.txt. Repeatable.",
+    help="Add what a requirements.txt, or another file that `provision import` reads, requests. "
+    "Repeatable.",
 )
 @click.option(
     "-e",
@@ -100,14 +101,15 @@ def add(
     sources = [f" -f {shlex.quote(page)}" for page in pages]
     sources += [f" --extra-index-url {shlex.quote(index)}" for index in indexes]
     listed = [text + "".join(sources) for text in requirements]
-    listed += [f"-r {shlex.quote(str(file))}" for file in files]
     listed += [f"-e {shlex.quote(folder)}" for folder in editables]
-    if not listed:
+    if not listed and not files:
         raise InvalidSpec(
             "No package was named.", advice=f"For example: provision add {name} einops"
         )
     context = context_of(console, envs, options)
-    result = command.add(context, name, listed, conda=conda, smoke=is_tested, dry_run=dry_run)
+    result = command.add(
+        context, name, listed, files=files, conda=conda, smoke=is_tested, dry_run=dry_run
+    )
     _print(console, result, dry_run)
 
 

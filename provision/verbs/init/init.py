@@ -28,7 +28,7 @@ from provision.project_files.toml_file import Selection
 from provision.resolver import spec as specs
 from provision.workflow import lab_definition
 from provision.workflow.context import Context
-from provision.workflow.project_files import editable_requirement, read_file
+from provision.workflow.project_files import editable_requirement, printed_step, read_file
 from provision.workflow.resolution import check_requirements, resolve
 
 PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
@@ -260,7 +260,7 @@ def propose(
         content["torch"] = resolution.torch
     entries = []
     for entry in request.entries:
-        step = _printed(entry.next_step, name)
+        step = printed_step(entry.next_step, name)
         entry = dataclasses.replace(entry, next_step=step)
         if entry.became.removeprefix("conda: ") in moved:
             entry = dataclasses.replace(
@@ -301,13 +301,6 @@ def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str]
         specs=requested, channels=resolution.channels, virtual_packages=(), platform=platform
     )
     return conda.ChannelRecords(context.solver, request).with_torch(requested), ""
-
-
-def _printed(step: str, name: str) -> str:
-    """A next step with the environment's name, and paths as seen from here."""
-    here = str(Path.cwd())
-    step = step.replace(f"{here}/", "./").replace(here, ".")
-    return re.sub(r"(?<=^provision )(\S+ )NAME\b", rf"\g<1>{name}", step)
 
 
 def _relative(text: str, folder: Path) -> str:
