@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -16,6 +17,7 @@ from provision.cli.main import cli
 from provision.core.errors import InUse, NoSuchBuild
 from provision.core.paths import Folders
 from provision.core.types import HostGpus
+from provision.core.yaml_text import parse_yaml
 from provision.project_files.request import Choices
 from provision.resolver import spec as specs
 from provision.verbs.init import init
@@ -115,6 +117,29 @@ def test_build_that_this_machine_cannot_run_is_noted_with_one_that_it_can(
     else:
         assert f"this build {verdict}" in notes
         assert re.search(rf"nearest that is known to: `--torch [\d.]+ --cuda {known}", notes)
+
+
+REPOSITORIES: list[dict[str, Any]] = parse_yaml(
+    (Path(__file__).parent.parent / "project_files" / "repositories.yml").read_bytes()
+)
+
+
+@pytest.mark.parametrize("repository", REPOSITORIES, ids=lambda row: row["repository"])
+def test_typical_repositories(
+    repository: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in repository["files"].items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    reading = init.read_repository(tmp_path, NO_CHOICES)
+    init.require_decided(reading)
+    silent = dataclasses.replace(
+        context(tmp_path), solver=conda.Solver(alias(tmp_path / "nothing"))
+    )
+    choice = init.choose_cuda(silent, reading.request, NO_GPU)
+    proposal = init.propose(silent, reading, NO_GPU, choice=choice)
+    assert specs.parse(proposal.text.encode(), proposal.path) == repository["right"]
 
 
 def test_conda_package_that_brings_its_own_torch_becomes_a_wheel(tmp_path: Path) -> None:
