@@ -81,7 +81,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     check_shape(file, document, "pyproject")
     toml = TomlFile(file=file, text=text, document=document)
     reader = _PyProject(toml, selection or Selection())
-    return list(reader.statements())
+    return sorted(reader.statements(), key=lambda statement: statement.line or 0)
 
 
 class _PyProject:
@@ -252,11 +252,8 @@ class _PyProject:
         toml, dynamic = self.toml, self.toml.value("project", "dynamic") or ()
         setuptools = ("tool", "setuptools", "dynamic")
         hook = ("tool", "hatch", "metadata", "hooks", "requirements_txt", "files")
-        files: dict[tuple[str, ...], Sequence[str]] = {
-            (*setuptools, "dependencies", "file"): (),
-            hook: (),
-        }
-        files = {keys: _texts(toml.value(*keys)) for keys in files}
+        paths: list[Keys] = [(*setuptools, "dependencies", "file"), hook]
+        files: dict[Keys, Sequence[str]] = {keys: _texts(toml.value(*keys)) for keys in paths}
         for extra, value in toml.table(*setuptools, "optional-dependencies").items():
             keys = (*setuptools, "optional-dependencies", extra)
             if self.selection.takes("extra", extra):
