@@ -33,7 +33,7 @@ def statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
     if poetry.get("name") and not toml.value("project", "name"):
         yield toml.state("name", (*POETRY, "name"), poetry["name"])
     extras = poetry.get("extras") or {}
-    chosen = {
+    chosen: set[str] = {
         canonicalize_name(name)
         for extra, names in extras.items()
         if selection.takes("extra", extra)
@@ -48,7 +48,7 @@ def statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
         priority = source.get("priority", "primary")
         if source.get("url") and priority != "explicit":
             yield toml.state("index", (*POETRY, "source"), item=source["url"])
-    groups = {
+    groups: dict[str, Keys] = {
         name: (*POETRY, "group", name, "dependencies") for name in toml.table(*POETRY, "group")
     }
     if poetry.get("dev-dependencies"):
@@ -136,7 +136,7 @@ def _requirement(name: str, options: Mapping[str, Any]) -> tuple[str, str]:
     conditions.setdefault("version", "*")
     dependency = Factory.create_dependency(name, conditions)
     constraint, reason = _newest_range(dependency.constraint)
-    dependency.constraint = constraint  # type: ignore[assignment]
+    dependency.constraint = constraint
     requirement = Requirement(dependency.to_pep_508())
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     path = options.get("path") or options.get("file")

@@ -36,11 +36,13 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     result = []
     if lock.requires_python:
         result.append(toml.state("python", ("requires-python",), str(lock.requires_python)))
-    chosen = {
-        "extras": {name for name in lock.extras or () if selection.takes("extra", name)},
+    chosen: dict[str, set[str]] = {
+        "extras": {str(name) for name in lock.extras or () if selection.takes("extra", name)},
         "dependency_groups": {
-            name for name in lock.dependency_groups or () if selection.takes("group", name)
-        }.union(lock.default_groups or ()),
+            str(name)
+            for name in lock.dependency_groups or ()
+            if selection.takes("group", name) or name in (lock.default_groups or ())
+        },
     }
     for index, package in enumerate(lock.packages):
         result += _package(toml, index, package, chosen, selection.command)

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from provision.core.errors import InvalidSpec
 from provision.project_files import pixi, poetry
-from provision.project_files.statements import Statement
+from provision.project_files.statements import Kind, Statement
 from provision.project_files.toml_file import (
     Keys,
     Selection,
@@ -27,17 +27,45 @@ from provision.project_files.toml_file import (
 
 # The tables of `tool` that say what is installed; others are settings of linters and the like.
 TOOLS = ("uv", "poetry", "pdm", "hatch", "flit", "setuptools", "pixi", "rye")
-_UV_SETTINGS = {
-    "environments": "the platform is chosen in spec.yml",
-    "required-environments": "the platform is chosen in spec.yml",
-    "no-build-isolation-package": "packages that need torch are built against the locked torch",
-    "extra-build-dependencies": "packages that need torch are built against the locked torch",
-    "no-build-isolation": "packages that need torch are built against the locked torch",
-    "build-constraint-dependencies": "it constrains builds of packages, not the environment",
-    "prerelease": "spec.yml has no such setting; name the release that you want",
-    "resolution": "spec.yml has no such setting; name the release that you want",
-    "exclude-newer": "spec.yml has no such setting; the lock records the releases",
-    "dependency-metadata": "spec.yml has no such setting; the packages' own metadata is read",
+_BUILDS = "packages that need torch are built against the locked torch"
+_NO_SETTING = "spec.yml has no such setting; name the release that you want"
+_PLATFORM = "the platform is chosen in spec.yml"
+_OVERRIDES = "spec.yml has no overrides; it is taken as a constraint"
+# What a key with a text or a list of texts states, and the reason of the statement.
+_KEYS: dict[str, tuple[Kind, str]] = {
+    "project.name": ("name", ""),
+    "project.requires-python": ("python", ""),
+    "project.dependencies": ("pip", ""),
+    "tool.flit.metadata.requires": ("pip", ""),
+    "tool.flit.metadata.requires-python": ("python", ""),
+    "tool.uv.index-url": ("index", ""),
+    "tool.uv.extra-index-url": ("index", ""),
+    "tool.uv.find-links": ("find-links", ""),
+    "tool.uv.pip.index-url": ("index", ""),
+    "tool.uv.pip.extra-index-url": ("index", ""),
+    "tool.uv.pip.find-links": ("find-links", ""),
+    "tool.uv.constraint-dependencies": ("constraint", ""),
+    "tool.uv.override-dependencies": ("constraint", _OVERRIDES),
+    "tool.uv.environments": ("ignored", _PLATFORM),
+    "tool.uv.required-environments": ("ignored", _PLATFORM),
+    "tool.uv.no-build-isolation": ("ignored", _BUILDS),
+    "tool.uv.no-build-isolation-package": ("ignored", _BUILDS),
+    "tool.uv.extra-build-dependencies": ("ignored", _BUILDS),
+    "tool.uv.build-constraint-dependencies": ("ignored", "it constrains builds of packages"),
+    "tool.uv.prerelease": ("ignored", _NO_SETTING),
+    "tool.uv.resolution": ("ignored", _NO_SETTING),
+    "tool.uv.exclude-newer": ("ignored", _NO_SETTING),
+    "tool.uv.dependency-metadata": ("ignored", "the packages' own metadata is read"),
+    "build-system.requires": ("ignored", "it builds the project itself, not the environment"),
+}
+# Tables of lists that are taken by option, and lists that are the group `dev`.
+_OPTIONAL = {
+    "project.optional-dependencies": "extra",
+    "dependency-groups": "group",
+    "tool.flit.metadata.requires-extra": "extra",
+    "tool.pdm.dev-dependencies": "group",
+    "tool.uv.dev-dependencies": "group",
+    "tool.rye.dev-dependencies": "group",
 }
 
 
@@ -53,7 +81,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     check_shape(file, document, "pyproject")
     toml = TomlFile(file=file, text=text, document=document)
     reader = _PyProject(toml, selection or Selection())
-    return list(reader.statements())
+    return sorted(reader.statements(), key=lambda statement: statement.line or 0)
 
 
 class _PyProject:
@@ -67,46 +95,30 @@ class _PyProject:
 
     def statements(self) -> Iterator[Statement]:
         toml = self.toml
-        if toml.value("project", "name"):
-            yield toml.state("name", ("project", "name"), toml.value("project", "name"))
-        if toml.value("project", "requires-python"):
-            keys = ("project", "requires-python")
-            yield toml.state("python", keys, toml.value(*keys))
-        yield from self._list(("project", "dependencies"))
+        for dotted, (kind, reason) in _KEYS.items():
+            keys = dotted.split(".")
+            value = toml.value(*keys)
+            if kind == "ignored" and value is not None and not _texts(value):
+                yield toml.state(kind, keys, reason=reason)  # a flag or a table
+            for text in _texts(value):
+                if kind == "pip":
+                    yield from self._requirement(keys, text, "")
+                else:
+                    yield toml.state(kind, keys, item=text, reason=reason)
         yield from self._dynamic()
-        extras = toml.table("project", "optional-dependencies")
-        yield from self._optional("extra", ("project", "optional-dependencies"), extras)
-        groups = toml.table("dependency-groups")
-        defaults = toml.value("tool", "uv", "default-groups") or ()
-        yield from self._optional("group", ("dependency-groups",), groups, defaults)
+        for dotted, option in _OPTIONAL.items():
+            lists = toml.value(*dotted.split(".")) or {}
+            lists = {"dev": lists} if isinstance(lists, list) else lists
+            yield from self._optional(option, dotted.split("."), lists)
         yield from self._uv()
         yield from self._pdm()
         yield from self._hatch()
-        yield from self._flit()
-        dev = toml.value("tool", "rye", "dev-dependencies") or ()
-        yield from self._optional("group", ("tool", "rye", "dev-dependencies"), {"dev": dev})
         if toml.table("tool", "poetry"):
             yield from poetry.statements(toml, self.selection)
-        if toml.table("tool", "pixi"):
-            check_shape(toml.file, toml.table("tool", "pixi"), "pixi")
+        pixi_table = toml.table("tool", "pixi")
+        if pixi_table:
+            check_shape(toml.file, pixi_table, "pixi")
             yield from pixi.table_statements(toml, ("tool", "pixi"), self.selection)
-        requires = toml.value("build-system", "requires") or ()
-        for requirement in requires:
-            yield toml.state(
-                "ignored",
-                ("build-system", "requires"),
-                item=requirement,
-                reason="it builds the project itself, apart from the environment",
-            )
-
-    def _list(
-        self, keys: Keys, requirements: Sequence[str] | None = None, chosen: str = ""
-    ) -> Iterator[Statement]:
-        """A list of requirements. chosen: the extra or group that it belongs to."""
-        if requirements is None:
-            requirements = self.toml.value(*keys) or ()
-        for text in requirements:
-            yield from self._requirement(keys, text, chosen)
 
     def _requirement(self, keys: Keys, text: str, chosen: str) -> Iterator[Statement]:
         statement = self.toml.state("pip", keys, item=text)
@@ -183,16 +195,13 @@ class _PyProject:
         return f"./{name}"
 
     def _optional(
-        self,
-        option: str,
-        keys: Keys,
-        lists: Mapping[str, Sequence[Any]],
-        defaults: Sequence[str] | str = (),
+        self, option: str, keys: Keys, lists: Mapping[str, Sequence[Any]]
     ) -> Iterator[Statement]:
         """Groups or extras: those that are taken, and what the others have."""
+        defaults = self.toml.value("tool", "uv", "default-groups") if option == "group" else ()
         for name, items in lists.items():
             path = (*keys, name) if name in self.toml.table(*keys) else keys
-            is_default = defaults == "all" or name in defaults
+            is_default = defaults == "all" or name in (defaults or ())
             if self.selection.takes(option, name) or is_default:
                 for text in self._members(lists, name, ()):
                     yield from self._requirement(path, text, name)
@@ -240,84 +249,58 @@ class _PyProject:
 
     def _dynamic(self) -> Iterator[Statement]:
         """Requirements that the build backend finds elsewhere."""
-        toml = self.toml
-        dynamic = toml.value("project", "dynamic") or ()
+        toml, dynamic = self.toml, self.toml.value("project", "dynamic") or ()
         setuptools = ("tool", "setuptools", "dynamic")
-        hook = ("tool", "hatch", "metadata", "hooks", "requirements_txt")
-        for key in ("dependencies", "optional-dependencies", "requires-python"):
-            if key not in dynamic:
-                continue
-            files = [(hook, file) for file in toml.value(*hook, "files") or ()]
-            backend = toml.value("build-system", "build-backend") or "setuptools.build_meta"
-            if key == "dependencies":
-                files += _named_files((*setuptools, key), toml.value(*setuptools, key))
-            elif key == "optional-dependencies":
-                files = []
-                for extra, value in toml.table(*setuptools, key).items():
-                    if self.selection.takes("extra", extra):
-                        files += _named_files((*setuptools, key, extra), value)
-                    else:
-                        keys = (*setuptools, key, extra)
-                        names = [name for _, name in _named_files(keys, value)]
-                        yield self.selection.offer(toml, "extra", extra, keys, names)
-            for keys, file in files:
-                yield toml.state("include", keys, file, text=f"{key}: {file}")
-            if files or toml.table(*setuptools, key) or toml.table("tool", "poetry"):
-                continue
-            if backend.startswith("setuptools"):
-                reason = f"{key} is dynamic: setup.py or setup.cfg states it"
-                next_step = "provision import setup.py"
-                keys = ("project", "dynamic")
-                yield toml.state("note", keys, item=key, reason=reason, next_step=next_step)
-                continue
-            yield toml.state(
-                "unknown",
-                ("project", "dynamic"),
-                item=key,
-                reason=f"{backend} computes it when the project is built",
-                next_step=f"uv pip compile {toml.file} --output-file requirements.txt",
-            )
+        hook = ("tool", "hatch", "metadata", "hooks", "requirements_txt", "files")
+        paths: list[Keys] = [(*setuptools, "dependencies", "file"), hook]
+        files: dict[Keys, Sequence[str]] = {keys: _texts(toml.value(*keys)) for keys in paths}
+        for extra, value in toml.table(*setuptools, "optional-dependencies").items():
+            keys = (*setuptools, "optional-dependencies", extra)
+            if self.selection.takes("extra", extra):
+                files[keys] = _texts(value.get("file"))
+            else:
+                names = _texts(value.get("file"))
+                yield self.selection.offer(toml, "extra", extra, keys, names)
+        for keys, names in files.items():
+            for name in names:
+                yield toml.state("include", keys, item=name)
+        if "dependencies" not in dynamic or any(files.values()) or toml.table("tool", "poetry"):
+            return
+        backend = toml.value("build-system", "build-backend") or "setuptools.build_meta"
+        is_setup = backend.startswith("setuptools")
+        yield toml.state(
+            "note" if is_setup else "unknown",
+            ("project", "dynamic"),
+            item="dependencies",
+            reason="setup.py or setup.cfg states the dependencies"
+            if is_setup
+            else f"{backend} computes the dependencies when the project is built",
+            next_step="provision import setup.py"
+            if is_setup
+            else f"uv pip compile {toml.file} --output-file requirements.txt",
+        )
 
     def _uv(self) -> Iterator[Statement]:
         toml, uv = self.toml, ("tool", "uv")
-        dev = toml.value(*uv, "dev-dependencies") or ()
-        yield from self._optional("group", (*uv, "dev-dependencies"), {"dev": dev})
-        sources = [
-            source
-            for value in self.sources.values()
-            for source in ([value] if isinstance(value, Mapping) else value)
+        values = [
+            [value] if isinstance(value, Mapping) else value for value in self.sources.values()
         ]
-        used = {source.get("index") for source in sources}
-        for index in toml.value(*uv, "index") or ():
-            keys, name = (*uv, "index"), index.get("name")
+        used = {source.get("index") for sources in values for source in sources}
+        for number, index in enumerate(toml.value(*uv, "index") or ()):
+            keys = (*uv, "index")
             if not index.get("explicit"):
-                yield toml.state("index", keys, item=index["url"])
-            elif name not in used:
+                yield toml.state("index", keys, item=index["url"], index=number)
+            elif index.get("name") not in used:
                 reason = "it is explicit, and no package names it"
-                yield toml.state("ignored", keys, item=index["url"], reason=reason)
-        for table in (uv, (*uv, "pip")):
-            for key in ("index-url", "extra-index-url"):
-                for address in _texts(toml.value(*table, key)):
-                    yield toml.state("index", (*table, key), item=address)
-            for address in _texts(toml.value(*table, "find-links")):
-                yield toml.state("find-links", (*table, "find-links"), item=address)
-        torch_backend = toml.value(*uv, "pip", "torch-backend")
-        if torch_backend:
-            keys = (*uv, "pip", "torch-backend")
-            cuda = re.fullmatch(r"cu(\d+)(\d)|cpu", torch_backend)
-            if cuda:
-                yield toml.state("cuda", keys, f"{cuda[1]}.{cuda[2]}" if cuda[1] else "cpu")
-            else:
-                yield toml.state("ignored", keys, reason="it names no CUDA version")
-        for text in toml.value(*uv, "constraint-dependencies") or ():
-            yield toml.state("constraint", (*uv, "constraint-dependencies"), item=text)
-        for text in toml.value(*uv, "override-dependencies") or ():
-            reason = "spec.yml has no overrides; it is taken as a constraint"
-            yield toml.state("constraint", (*uv, "override-dependencies"), item=text, reason=reason)
+                yield toml.state("ignored", keys, item=index["url"], index=number, reason=reason)
+        backend = toml.value(*uv, "pip", "torch-backend")
+        if backend:
+            cuda = re.fullmatch(r"cu(\d+)(\d)", backend)
+            value = f"{cuda[1]}.{cuda[2]}" if cuda else backend
+            kind: Kind = "cuda" if cuda or backend == "cpu" else "ignored"
+            reason = "" if kind == "cuda" else "it names no CUDA version"
+            yield toml.state(kind, (*uv, "pip", "torch-backend"), value, reason=reason)
         self._check_conflicts()
-        for key, reason in _UV_SETTINGS.items():
-            if toml.value(*uv, key) is not None:
-                yield toml.state("ignored", (*uv, key), reason=reason)
 
     def _check_conflicts(self) -> None:
         """Raise InvalidSpec if groups or extras are chosen that exclude each other."""
@@ -337,58 +320,43 @@ class _PyProject:
 
     def _pdm(self) -> Iterator[Statement]:
         toml, pdm = self.toml, ("tool", "pdm")
-        keys = (*pdm, "dev-dependencies")
-        yield from self._optional("group", keys, toml.table(*keys))
-        for source in toml.value(*pdm, "source") or ():
+        for number, source in enumerate(toml.value(*pdm, "source") or ()):
             packages = tuple(source.get("include_packages") or ())
-            kind = "find-links" if source.get("type") == "find_links" else "index"
-            yield toml.state(kind, (*pdm, "source"), item=source["url"], packages=packages)
+            kind: Kind = "find-links" if source.get("type") == "find_links" else "index"
+            keys = (*pdm, "source")
+            yield toml.state(kind, keys, item=source["url"], index=number, packages=packages)
         overrides = (*pdm, "resolution", "overrides")
         for name, version in toml.table(*overrides).items():
-            reason = "spec.yml has no overrides; it is taken as a constraint"
             value = table_requirement(name, {"version": version})
-            yield toml.state("constraint", (*overrides, name), value, reason=reason)
+            yield toml.state("constraint", (*overrides, name), value, reason=_OVERRIDES)
 
     def _hatch(self) -> Iterator[Statement]:
         """Hatch's environments: `default` is what `hatch shell` enters, others are groups."""
-        toml = self.toml
+        toml, optional = self.toml, self.toml.table("project", "optional-dependencies")
         for name, environment in toml.table("tool", "hatch", "envs").items():
             keys = ("tool", "hatch", "envs", name)
-            lists = ("dependencies", "extra-dependencies")
-            requirements = [item for key in lists for item in environment.get(key) or ()]
-            if name != "default" and not self.selection.takes("group", name):
-                if requirements:
-                    yield self.selection.offer(toml, "group", name, keys, requirements)
-                continue
-            for key in lists:
-                yield from self._list((*keys, key))
-            if environment.get("python"):
-                python = str(environment["python"])
-                yield toml.state("python", (*keys, "python"), f"=={python}.*")
-            optional = toml.table("project", "optional-dependencies")
+            requirements = [
+                ((*keys, key), text)
+                for key in ("dependencies", "extra-dependencies")
+                for text in environment.get(key) or ()
+            ]
             for extra in environment.get("features") or ():
-                for text in self._members(optional, extra, (name,)):
-                    yield from self._requirement((*keys, "features"), text, extra)
-
-    def _flit(self) -> Iterator[Statement]:
-        """Flit's tables before PEP 621."""
-        flit = ("tool", "flit", "metadata")
-        yield from self._list((*flit, "requires"))
-        if self.toml.value(*flit, "requires-python"):
-            keys = (*flit, "requires-python")
-            yield self.toml.state("python", keys, self.toml.value(*keys))
-        extras = self.toml.table(*flit, "requires-extra")
-        yield from self._optional("extra", (*flit, "requires-extra"), extras)
+                members = self._members(optional, extra, (name,))
+                requirements += [((*keys, "features"), text) for text in members]
+            if name == "default" or self.selection.takes("group", name):
+                for path, text in requirements:
+                    yield from self._requirement(path, text, "")
+                if environment.get("python"):
+                    yield toml.state("python", (*keys, "python"), f"=={environment['python']}.*")
+            elif requirements:
+                texts = [text for _, text in requirements]
+                yield self.selection.offer(toml, "group", name, keys, texts)
 
 
-def _named_files(keys: Keys, value: Mapping[str, Any] | None) -> list[tuple[Keys, str]]:
-    """The files of setuptools' `{file = ...}`."""
-    files = (value or {}).get("file") or ()
-    return [(keys, file) for file in _texts(files)]
-
-
-def _texts(value: str | Sequence[str] | None) -> Sequence[str]:
-    return [value] if isinstance(value, str) else value or ()
+def _texts(value: Any) -> list[str]:
+    """The texts of a key that has one or several."""
+    values = value if isinstance(value, list) else [value]
+    return [text for text in values if isinstance(text, str)]
 
 
 def _shown(name: str, source: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from provision.project_files.statements import Statement
+from provision.project_files.statements import Kind, Statement
 from provision.project_files.toml_file import Selection
 
 _VERSION = re.compile(r"(?:python|cpython)?[-@ ]?\s*(\d+\.\d+)(\.\d+\w*)?t?(?:-.*)?")
@@ -19,7 +19,8 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
             continue
         tool = file.endswith(".tool-versions") and not written.startswith("python ")
         match = _VERSION.fullmatch(written.split(" /")[0])
-        kind, value, reason = "unknown", "", "it is no version of Python"
+        kind: Kind = "unknown"
+        value, reason = "", "it is no version of Python"
         if tool:
             kind, reason = "ignored", "it is another tool than Python"
         elif match and any(statement.kind == "python" for statement in result):

@@ -179,9 +179,9 @@ class _SetupPy:
                         self._add(call.func.value.id, item, statement, is_conditional)
                     elif call.func.attr in ("extend", "update") and call.args:
                         self._add(call.func.value.id, call.args[0], statement, is_conditional)
-            for item in statement.items if isinstance(statement, ast.With) else ():
-                if isinstance(item.optional_vars, ast.Name):
-                    self.names[item.optional_vars.id] = _Name(value=item.context_expr)
+            for opened in statement.items if isinstance(statement, ast.With) else ():
+                if isinstance(opened.optional_vars, ast.Name):
+                    self.names[opened.optional_vars.id] = _Name(value=opened.context_expr)
             is_main = isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
             always = isinstance(statement, (ast.FunctionDef, ast.With)) or is_main
             for blocks in ("body", "orelse", "handlers", "finalbody"):

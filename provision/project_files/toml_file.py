@@ -173,7 +173,8 @@ def parse_toml(file: str, text: str) -> Mapping[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(text.removeprefix("\ufeff"))
+        document: Mapping[str, Any] = tomllib.loads(text.removeprefix("\ufeff"))
+        return document
     except tomllib.TOMLDecodeError as error:
         raise InvalidSpec(f"{file} is not TOML: {error}.", advice="Correct the file.") from error
 

@@ -62,9 +62,9 @@ class _UvLock:
                     if self.selection.takes(option, name):
                         self._follow(dependencies)
                     else:
-                        members = [dependency["name"] for dependency in dependencies]
+                        names = [dependency["name"] for dependency in dependencies]
                         keys = ("package", key, name)
-                        yield self.selection.offer(toml, option, name, keys, members)
+                        yield self.selection.offer(toml, option, name, keys, names)
         for index, package in enumerate(self.packages):
             if index in self.needed and package not in roots:
                 yield from self._package(index)

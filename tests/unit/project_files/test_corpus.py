@@ -29,7 +29,7 @@ for corpus_file in sorted(CORPUS.glob("*.yml")):
 
 
 def read(case: dict[str, Any], folder: Path) -> Request:
-    files: dict[str, str | bytes] = case.get("files") or {case["file"]: case["input"]}
+    files: dict[str, str] = case.get("files") or {case["file"]: case["input"]}
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
