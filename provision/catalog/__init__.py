@@ -22,6 +22,7 @@ from provision.catalog.hardware import (
     runs_on_gpu,
     toolkits,
 )
+from provision.catalog.local_builds import TorchBuild, torch_build
 from provision.catalog.nccl import (
     CondaForgeNccl,
     nccl_on_conda_forge,
@@ -55,6 +56,7 @@ __all__ = [
     "Release",
     "SourceBuild",
     "Toolkit",
+    "TorchBuild",
     "architectures",
     "covers_minor",
     "cuda_packages",
@@ -72,5 +74,6 @@ __all__ = [
     "runs_on_gpu",
     "source_builds",
     "toolkits",
+    "torch_build",
     "version_key",
 ]

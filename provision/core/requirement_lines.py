@@ -106,7 +106,7 @@ class RequirementLine:
 
     line: where it begins, from 1. text: as written, without comments and credentials. value: of a
     requirement, its text (`str(requirement)`); of an option, its value. packages: the only ones that
-    a find-links page on a requirement's line is for. reason: why it is unknown or ignored, or what
+    an index or page on a requirement's line is for. reason: why it is unknown or ignored, or what
     was read otherwise than written. credential: what was taken out, and where it belongs.
     """
 
@@ -168,6 +168,7 @@ _SHORT = {
     "-C": "config-settings",
 }
 
+_NAME_ONLY = re.compile(r"[\w.-]*[\w-](\[[\w,.-]*\])?\s*([<>=!~][^/]*)?")
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _OPTIONS = re.compile(r"(?:^|\s)-")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
@@ -322,6 +323,12 @@ def is_installable(path: Path) -> bool:
     return path.is_file() or any((path / name).is_file() for name in projects)
 
 
+def is_unnamed(text: str) -> bool:
+    """Whether a text holds a requirement by its address or path alone."""
+    entries = [] if _NAME_ONLY.fullmatch(text) else parse_lines(text)
+    return any(entry.requirement and not entry.requirement.name for entry in entries)
+
+
 def marker_holds(marker: str, python: str, platform: Platform = PLATFORM) -> bool:
     """Whether a marker holds for a minor version of Python on a platform of conda."""
     if not marker:
@@ -392,7 +399,7 @@ def _line_entries(line: str, entry: RequirementLine) -> list[RequirementLine]:
                     entry,
                     kind=kind,
                     value=without_credentials(value).replace("\\", "/"),
-                    packages=tuple(filter(None, names)) if kind == "find-links" else (),
+                    packages=tuple(filter(None, names)),
                     credential=credential_problem(value) or entry.credential,
                 )
             )

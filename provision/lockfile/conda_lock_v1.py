@@ -80,6 +80,7 @@ PYTHON_FROM = "provision_python_from"
 PORTABLE = "provision_portable"
 INPUTS = "provision_inputs_sha256"
 AS_OF = "provision_as_of"
+SOURCES = "provision_package_sources"
 
 HEADER = (
     "# Every package of this environment, by URL and hash. Made by provision in the format of "
@@ -394,6 +395,8 @@ def _document(
     }
     if inputs.as_of:
         custom[AS_OF] = inputs.as_of
+    if inputs.sources:
+        custom[SOURCES] = "\n".join(inputs.sources)
     metadata: LockMetadata = {
         "content_hash": {str(key): value for key, value in content_hashes(inputs).items()},
         "channels": [{"url": channel, "used_env_vars": []} for channel in inputs.channels],

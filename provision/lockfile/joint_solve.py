@@ -18,10 +18,10 @@ from provision import sources
 from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.adapters.uv import ResolveRequest
-from provision.catalog import version_key
+from provision.catalog import torch_build, version_key
 from provision.core.errors import InvalidSpec, Unreachable, Unsolvable
 from provision.core.platforms import Platform, host_platform
-from provision.core.requirement_urls import GIT, absolute_requirement
+from provision.core.requirement_urls import GIT, absolute_requirement, absolute_sources
 from provision.core.types import Lock, LockedPackage, Resolution
 from provision.lockfile.cuda_guard import explain_build, guard, refuse_second_torch, torch_problem
 from provision.lockfile.diagnose.unsat_core import PinReasons
@@ -116,6 +116,8 @@ def joint_solve(
             platform=platform,
             build_path=build_path,
             as_of=inputs.as_of,
+            sources=absolute_sources(inputs.sources, inputs.folder),
+            torch=torch_build(resolution.torch, resolution.cuda, resolution.source, platform),
             mirrors=solver.mirrors,
         )
     reasons = PinReasons.of(resolution.pins, _wheel_bounds(inputs.pip))

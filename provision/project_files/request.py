@@ -26,6 +26,7 @@ from provision.core.package_names import url_filename
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.requirement_lines import PipRequirement, parse_lines
 from provision.project_files.account import Entry, Outcome, entry_of
+from provision.project_files.requirements import shell_words
 from provision.project_files.statements import Statement
 from provision.project_files.versions import allowed_minors, named_minor
 
@@ -66,12 +67,15 @@ _ANACONDA = ("defaults", "anaconda", "main", "r", "msys2")
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What the user states, which counts before every file."""
+    """What the user states, which counts before every file. environment: the name of the one that
+    has it already, and stays as it is; companions: whether that has torchvision and torchaudio."""
 
     torch: str | None = None
     cuda: str | None = None
     cpu: bool = False
     python: str | None = None
+    environment: str = ""
+    companions: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +120,7 @@ class _Package:
 class _Account:
     """What became of each statement so far."""
 
+    environment: str = ""
     entries: dict[Statement, Entry] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
 
@@ -129,8 +134,13 @@ class _Account:
 
     def contradict(self, statement: Statement, earlier: Statement | None, option: str) -> None:
         """A statement that an earlier one, or an option, excludes."""
+        if earlier is None and self.environment:
+            reason = f"the environment {self.environment} has another one"
+            step = f"provision build {self.environment} {option} --relock"
+            self.end(statement, "left out", reason=reason, next_step=step)
+            return
         if earlier is None:
-            self.end(statement, "left out", reason=f"`{option}` was given")
+            self.end(statement, "left out", reason="an option says otherwise")
             return
         where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
         reason = f"it contradicts `{earlier.text}` ({where})"
@@ -148,17 +158,17 @@ def decide(
     *,
     default_python: str,
     platform: Platform = PLATFORM,
-    editable: Callable[[PipRequirement], str] | None = None,
+    located: Callable[[PipRequirement], str] | None = None,
 ) -> Request:
     """The keys of spec.yml that statements come to, and what became of each statement.
 
     Markers are decided for the Python that is chosen: the default if it is allowed and torch has
-    it, else the newest that is. editable: the requirement of spec.yml for a folder; empty if its
-    name is not known without running it.
+    it, else the newest that is. located: the requirement of spec.yml for a folder or file of this
+    machine; empty if the user must add it.
     """
     public = [_without_credentials(statement) for statement in dict.fromkeys(statements)]
     decision = functools.partial(
-        _Decision, public, choices or Choices(), platform=platform, editable=editable
+        _Decision, public, choices or Choices(), platform=platform, located=located
     )
     pythons = decision(python=default_python).possible_pythons(default_python)
     decided = []
@@ -193,11 +203,11 @@ class _Decision:
         *,
         python: str,
         platform: Platform,
-        editable: Callable[[PipRequirement], str] | None,
+        located: Callable[[PipRequirement], str] | None,
     ) -> None:
         self.statements, self.choices = statements, choices
-        self.python, self.platform, self.editable = python, platform, editable
-        self.account = _Account()
+        self.python, self.platform, self.located = python, platform, located
+        self.account = _Account(choices.environment)
         self.content: dict[str, Any] = {}
         self.name: str | None = None
         self.cudas: tuple[str, ...] = ()
@@ -416,6 +426,9 @@ class _Decision:
         for package in companions:
             releases = _paired(package)
             fitting = [version for version in allowed if version in releases]
+            if not self.choices.companions:
+                self.unpaired.add(package.statement)
+                continue
             if not package.specifier:
                 continue
             if fitting:
@@ -532,8 +545,11 @@ class _Decision:
             became = f'cuda: "{self.cudas[0]}"'
         for statement in used:
             is_torch = any(package.statement == statement for package in torch)
-            if statement not in self.account.entries and not is_torch:
-                self.account.end(statement, "translated", became=became)
+            if statement in self.account.entries or is_torch:
+                continue
+            if statement.kind == "find-links" and not _TORCH_INDEX.search(statement.value):
+                continue  # a page of wheels for this CUDA, which is taken as such
+            self.account.end(statement, "translated", became=became)
         self._end_torch(torch, used, became)
 
     def _settle_cuda(
@@ -681,15 +697,8 @@ class _Decision:
             self.account.end(statement, "taken", became="the build of torch brings it")
         elif name in _COME_ANYWAY and (not requirement.specifier or name in ("pip", "wheel")):
             self.account.end(statement, "taken", became="every environment has it")
-        elif requirement.editable or (requirement.is_path and not requirement.name):
-            self._take_folder(statement, requirement)
-        elif not requirement.name:
-            self.account.end(
-                statement,
-                "left out",
-                reason="only the package itself says its name",
-                next_step=f"provision add NAME {_quoted(replace(requirement, marker=''))}",
-            )
+        elif requirement.is_path:
+            self._take_path(statement, replace(requirement, marker=""))
         elif self._contradicts(package):
             pass
         elif foreign := self._torch_of_wheel(requirement):
@@ -702,17 +711,18 @@ class _Decision:
             is_same = not statement.reason and not statement.credential
             self.account.end(statement, "taken" if is_same else "translated", became=f"pip: {text}")
 
-    def _take_folder(self, statement: Statement, requirement: PipRequirement) -> None:
-        text = self.editable(requirement) if self.editable and requirement.editable else ""
+    def _take_path(self, statement: Statement, requirement: PipRequirement) -> None:
+        text = self.located(requirement) if self.located else ""
         if text:
             self.content.setdefault("pip", []).append(text)
             self.account.end(statement, "taken", became=f"pip: {text}")
             return
-        reason = "its name is not known without running it"
-        if not requirement.editable:
-            reason = "a wheel of it is built, which runs its code"
-        step = f"provision add NAME {_quoted(replace(requirement, marker=''))}"
-        self.account.end(statement, "left out", reason=reason, next_step=step)
+        self.account.end(
+            statement,
+            "left out",
+            reason="a wheel of it goes next to spec.yml; building one runs its code",
+            next_step=f"provision add NAME {shell_words(requirement)}",
+        )
 
     def _torch_of_wheel(self, requirement: PipRequirement) -> str:
         """The torch that a wheel's file name is for, if it is not the one of the environment."""
@@ -742,7 +752,8 @@ class _Decision:
 
     def _take_constraint(self, package: _Package, requested: set[str]) -> None:
         statement = package.statement
-        if package.name in requested and package.requirement:
+        assert package.requirement is not None
+        if package.name in requested:
             text = str(replace(package.requirement, marker="", extras=()))
             self.content.setdefault("pip", []).append(text)
             self.account.end(statement, "taken", became=f"pip: {text}")
@@ -751,7 +762,7 @@ class _Decision:
             statement,
             "left out",
             reason="a constraint of a package that no line requests",
-            next_step=f"provision add NAME {_quoted(package.requirement)}",
+            next_step=f"provision add NAME {shell_words(package.requirement)}",
         )
 
     def _take_channel(self, statement: Statement) -> None:
@@ -780,13 +791,15 @@ class _Decision:
             self.account.end(statement, "left out", reason=reason, next_step="provision matrix")
         elif index:
             self.account.end(statement, "taken", became="provision finds PyTorch's wheels itself")
-        elif statement.kind == "index":
-            reason = "indexes belong to the settings of pip and uv"
-            step = f"pip config set global.extra-index-url {statement.value}"
-            self.account.end(statement, "left out", reason=reason, next_step=step)
+        elif statement.kind == "find-links" or statement.packages:
+            key = "find_links" if statement.kind == "find-links" else "indexes"
+            names = [name for name in statement.packages if name not in (*TORCH, *COMPANIONS)]
+            text = f"{' '.join(names)} @ {statement.value}" if names else statement.value
+            self.content.setdefault(key, []).append(text)
+            self.account.end(statement, "taken", became=f"{key}: {text}")
         else:
-            reason = "spec.yml holds no page of links"
-            step = "provision add NAME ADDRESS-OF-THE-WHEEL"
+            reason = "an index for every package is a setting of pip's or uv's"
+            step = f"pip config set global.extra-index-url {statement.value}"
             self.account.end(statement, "left out", reason=reason, next_step=step)
 
     def _take_platform(self, statement: Statement) -> None:
@@ -944,16 +957,6 @@ def _wheel_python(requirement: PipRequirement | None) -> str:
     }
     is_stable = any(tag.abi in ("abi3", "none") for tag in tags)
     return minors.pop() if len(minors) == 1 and not is_stable else ""
-
-
-def _quoted(requirement: PipRequirement | None) -> str:
-    """A requirement as words of a shell."""
-    import shlex
-
-    text = str(requirement)
-    if text.startswith("-e "):
-        return f"-e {shlex.quote(text[3:])}"
-    return shlex.quote(text)
 
 
 def _minor(python: str) -> int:

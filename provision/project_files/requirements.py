@@ -4,9 +4,16 @@ other files."""
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 
-from provision.core.requirement_lines import LineKind, RequirementLine, parse_lines
+from provision.core.requirement_lines import (
+    LineKind,
+    PipRequirement,
+    RequirementLine,
+    parse_lines,
+)
 from provision.project_files.statements import Kind, Statement
 
 _KINDS: dict[LineKind, Kind] = {
@@ -58,3 +65,11 @@ def table_statements(file: str, text: str, selection: object = None) -> list[Sta
             requirement = f"-e {columns[2]}"
         statements += statements_of(parse_lines(requirement), file=file, line=number)
     return statements
+
+
+def shell_words(requirement: PipRequirement) -> str:
+    """A requirement without its marker, as words of a command line."""
+    requirement = replace(requirement, marker="")
+    if requirement.editable:
+        return f"-e {shlex.quote(str(requirement)[3:])}"
+    return shlex.quote(str(requirement))

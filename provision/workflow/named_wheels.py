@@ -21,7 +21,7 @@ from provision.adapters.http import in_parallel
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
 from provision.core.package_names import package_name
 from provision.core.paths import SPEC
-from provision.core.requirement_urls import absolute_requirement
+from provision.core.requirement_urls import absolute_requirement, absolute_sources
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus, Lock, LockedPackage, Resolution
 from provision.resolver.python_versions import steps
@@ -216,6 +216,8 @@ def _request(
     requirements: Sequence[str],
     constraints: Sequence[str],
 ) -> uv.ResolveRequest:
+    spec, platform = resolution.spec, resolution.platforms[0]
+    build = catalog.torch_build(resolution.torch, resolution.cuda, resolution.source, platform)
     return uv.ResolveRequest(
         requirements=tuple(requirements),
         constraints=tuple(constraints),
@@ -223,6 +225,8 @@ def _request(
         glibc=resolution.glibc,
         platform=resolution.platforms[0],
         as_of=resolution.spec.as_of,
+        sources=absolute_sources(spec.package_sources, context.folders.envs / (spec.name or "new")),
+        torch=None if _leaves_torch_open(spec) else build,
         mirrors=context.mirrors,
     )
 

@@ -150,7 +150,11 @@ class Plan:
         if lock.as_of == self.inputs.as_of:
             return False
         inputs_of_that_day = locks.read_inputs(
-            self.inputs.environment, self.inputs.virtual_packages, self.folder, as_of=lock.as_of
+            self.inputs.environment,
+            self.inputs.virtual_packages,
+            self.folder,
+            as_of=lock.as_of,
+            sources=self.inputs.sources,
         )
         return _is_made_from(lock, inputs_of_that_day)
 
@@ -374,7 +378,11 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
         _refuse_options_without_effect(folder, request, resolution, edited)
     texts = {**rendered, **{name: render.read_text(folder / name) for name in edited}}
     inputs = locks.read_inputs(
-        texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], folder, as_of=spec.as_of
+        texts[render.ENVIRONMENT],
+        texts[render.VIRTUAL_PACKAGES],
+        folder,
+        as_of=spec.as_of,
+        sources=spec.package_sources,
     )
     if edited or context.templates.lab_file(render.ENVIRONMENT):
         locks.check_inputs(inputs, folder)
@@ -409,7 +417,9 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
         if "torch" in request.options:  # the verb has options for a spec
             error.advice += " Or describe the environment with --torch and --cuda."
         raise error
-    spec = combine(path, request.options, name=name, text=request.spec_text)
+    spec = combine(
+        path, request.options, name=name, text=request.spec_text, mirrors=context.mirrors
+    )
     return check_requirements(spec)
 
 

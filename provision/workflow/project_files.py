@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import PipRequirement, decode, parse_lines, read_lines
+from provision.core.requirement_lines import (
+    PipRequirement,
+    decode,
+    is_installable,
+    parse_lines,
+    read_lines,
+)
 from provision.core.yaml_text import YamlError, parse_yaml, read_source
 from provision.project_files import (
     conda,
@@ -22,7 +28,12 @@ from provision.project_files import (
     setup_files,
     uv_lock,
 )
-from provision.project_files.requirements import PIP_TABLE, statements_of, table_statements
+from provision.project_files.requirements import (
+    PIP_TABLE,
+    shell_words,
+    statements_of,
+    table_statements,
+)
 from provision.project_files.statements import Statement
 from provision.project_files.toml_file import Selection
 
@@ -73,6 +84,7 @@ def _statements(
     reader = _reader(path, text)
     if reader is None:
         for statement in statements_of(read_lines(path)):
+            statement = _located(statement, Path(statement.file).parent)
             yield dataclasses.replace(statement, file=_shown(Path(statement.file)))
         return
     for statement in reader(_shown(path), text, selection):
@@ -129,15 +141,29 @@ def _yaml_reader(path: Path, text: str) -> Reader:
 
 
 def _located(statement: Statement, folder: Path) -> Statement:
-    """The statement with an absolute path, if it requests one."""
+    """The statement with an absolute path, if it requests one. What is not there is unknown."""
+    if statement.kind == "find-links" and "://" not in statement.value:
+        return dataclasses.replace(statement, value=f"file:{_absolute(statement.value, folder)}")
     if statement.kind != "pip":
         return statement
     requirement = parse_lines(statement.value)[0].requirement
-    if requirement is None or not requirement.is_path or "://" in requirement.source:
+    if requirement is None or not requirement.is_path:
         return statement
-    source = os.path.normpath(folder / Path(requirement.source.removeprefix("file:")).expanduser())
-    value = str(dataclasses.replace(requirement, source=str(Path(source).absolute())))
-    return dataclasses.replace(statement, value=value)
+    source = requirement.source.removeprefix("file://")
+    path = _absolute(source, folder)
+    requirement = dataclasses.replace(requirement, source=path)
+    if not is_installable(Path(path.partition("#")[0])):
+        return dataclasses.replace(
+            statement,
+            kind="unknown",
+            reason="there is no file and no project of that path here",
+            next_step=f"provision add NAME {shell_words(requirement)}",
+        )
+    return dataclasses.replace(statement, value=str(requirement))
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return os.path.normpath(folder.absolute() / Path(path.removeprefix("file:")).expanduser())
 
 
 def _shown(path: Path) -> str:
@@ -149,13 +175,14 @@ def _shown(path: Path) -> str:
 
 
 def editable_requirement(requirement: PipRequirement) -> str:
-    """The requirement of spec.yml for a project's folder, with its absolute path; empty if only
-    running the project's code would tell its name."""
-    name = project_name(Path(requirement.source.removeprefix("file://").removeprefix("file:")))
-    if not name:
+    """The requirement of spec.yml for a project's folder, with its absolute path; empty for what is
+    no editable, of which a wheel is built. The name is left out where no file states it."""
+    if not requirement.editable:
         return ""
+    path = requirement.source.removeprefix("file://").removeprefix("file:")
+    name = project_name(Path(path))
     extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
-    return f"{name}{extras} @ file:{requirement.source.removeprefix('file://')}"
+    return f"{name}{extras} @ file:{path}" if name else f"file:{path}{extras}"
 
 
 def project_name(folder: Path) -> str:
@@ -171,3 +198,10 @@ def project_name(folder: Path) -> str:
                 if statement.kind == "name":
                     return statement.value
     return ""
+
+
+def printed_step(step: str, name: str) -> str:
+    """A next step with the environment's name, and paths as seen from here."""
+    here = str(Path.cwd())
+    step = step.replace(f"{here}/", "./").replace(here, ".")
+    return re.sub(r"(?<=^provision )(\S+ )NAME\b", rf"\g<1>{name}", step)

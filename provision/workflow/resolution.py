@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from provision import catalog, resolver, sources
+from provision.core import requirement_lines
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
+from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus, Lock, Resolution
@@ -35,13 +37,26 @@ class ResolvedRequest:
     resolution: Resolution
 
 
-def combine(path: Path, options: Mapping[str, Any], *, name: str, text: str | None = None) -> Spec:
-    """Options over a spec.yml, if there is one. text: what it is to hold, instead of the file's."""
+def combine(
+    path: Path,
+    options: Mapping[str, Any],
+    *,
+    name: str,
+    text: str | None = None,
+    mirrors: Mirrors = NO_MIRRORS,
+) -> Spec:
+    """Options over a spec.yml, if there is one. text: what it is to hold, instead of the file's.
+    mirrors: where the names of repositories are looked up."""
     content: Mapping[str, Any] = {}
     if text is not None:
         content = specs.parse(text.encode(), path)
     elif path.exists():
         content = specs.read(path)
+    if any(requirement_lines.is_unnamed(item) for item in content.get("pip", ())):
+        from provision.workflow import requirements
+
+        pip = requirements.named(content["pip"], path.parent, mirrors)
+        content = {**content, "pip": pip}
     spec = specs.combine(content, options, name=name)
     if content.get("cuda") == "auto" and not options.get("cuda") and _depends_on_machine(spec):
         raise _auto_in_file(path, spec)

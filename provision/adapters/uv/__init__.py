@@ -27,7 +27,8 @@ from provision.adapters.uv.installer import (
     uninstall,
     unpack_wheel,
 )
-from provision.adapters.uv.resolver import UV_GLIBC, ResolveRequest, resolve, resolve_versions
+from provision.adapters.uv.resolve_request import UV_GLIBC, ResolveRequest
+from provision.adapters.uv.resolver import resolve, resolve_versions
 from provision.adapters.uv.source_packages import build_wheel, has_python, source_name
 from provision.adapters.uv.uv_process import translate_failure, uv_executable
 from provision.adapters.uv.wheel_metadata import WheelMetadata, fetch_metadata

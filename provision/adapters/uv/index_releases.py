@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -16,10 +17,13 @@ from packaging.version import InvalidVersion, Version
 from provision.adapters.http import HttpClient
 from provision.adapters.uv.configuration import with_login
 from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
-from provision.adapters.uv.resolver import UV_GLIBC, UV_MACHINE, ResolveRequest
+from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.core.credentials import without_credentials
 from provision.core.errors import Unreachable
 from provision.core.types import LockedPackage
+
+if TYPE_CHECKING:
+    from pypi_simple import ProjectPage
 
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
 # The names of manylinux before PEP 600, which sets the oldest glibc.
@@ -47,7 +51,7 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     request: its Python, platform, day and mirrors count. Raises Unreachable if an index
     cannot be read.
     """
-    tags = frozenset(_tags(request))
+    tags = request_tags(request)
     found: dict[Version, IndexRelease] = {}
     settings = index_settings(request.build_path, request.mirrors)
     urls = [str(with_login(index, os.environ)["url"]) for index in settings.indexes]
@@ -78,19 +82,9 @@ def _page_releases(
     client: HttpClient, url: str, request: ResolveRequest, tags: frozenset[Tag]
 ) -> Iterator[IndexRelease]:
     """One for each file of a project's page that counts; none if the index has no such page."""
-    from pypi_simple import ProjectPage, UnsupportedRepoVersionError
-
     if url.startswith("file:"):
         return
-    content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
-    try:
-        if content.lstrip().startswith(b"{"):
-            page = ProjectPage.from_json_data(json.loads(content), url)
-        else:
-            page = ProjectPage.from_html(url.rstrip("/").rpartition("/")[2], content.decode(), url)
-    except (ValueError, LookupError, TypeError, UnsupportedRepoVersionError) as error:
-        raise Unreachable(f"{without_credentials(url)} is not a list of files.") from error
-    for package in page.packages:
+    for package in project_page(client, url).packages:
         uploaded = package.upload_time.strftime("%Y-%m-%d") if package.upload_time else ""
         if package.is_yanked or not _allows(package.requires_python, request.python):
             continue
@@ -103,8 +97,26 @@ def _page_releases(
         except (InvalidVersion, InvalidWheelFilename):
             continue
         if fitting or package.package_type == "sdist":
-            glibc = min((_glibc(tag.platform) for tag in fitting), default=None)
+            glibc = oldest_glibc(fitting)
             yield IndexRelease(version=version, uploaded=uploaded, glibc=glibc)
+
+
+def project_page(client: HttpClient, url: str) -> ProjectPage:
+    """The files that a page lists; none if the index has no such page. Raises Unreachable."""
+    from pypi_simple import ProjectPage, UnsupportedRepoVersionError
+
+    content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
+    try:
+        if content.lstrip().startswith(b"{"):
+            return ProjectPage.from_json_data(json.loads(content), url)
+        return ProjectPage.from_html(url.rstrip("/").rpartition("/")[2], content.decode(), url)
+    except (ValueError, LookupError, TypeError, UnsupportedRepoVersionError) as error:
+        raise Unreachable(f"{without_credentials(url)} is not a list of files.") from error
+
+
+def oldest_glibc(tags: Iterable[Tag]) -> Version | None:
+    """The oldest glibc that wheels with these tags need; None without tags."""
+    return min((_glibc(tag.platform) for tag in tags), default=None)
 
 
 def _glibc(platform: str) -> Version:
@@ -125,8 +137,12 @@ def _allows(requires_python: str | None, python: str) -> bool:
         return True
 
 
-def _tags(request: ResolveRequest) -> Iterator[Tag]:
+def request_tags(request: ResolveRequest) -> frozenset[Tag]:
     """The tags of wheels that the environment takes, whatever its glibc."""
+    return frozenset(_tags(request))
+
+
+def _tags(request: ResolveRequest) -> Iterator[Tag]:
     version = tuple(int(part) for part in request.python.split("."))
     machine = UV_MACHINE[request.platform]
     oldest, newest = (int(glibc.split(".")[1]) for glibc in (OLDEST_GLIBC, UV_GLIBC[-1]))

@@ -28,7 +28,7 @@ from provision.project_files.toml_file import Selection
 from provision.resolver import spec as specs
 from provision.workflow import lab_definition
 from provision.workflow.context import Context
-from provision.workflow.project_files import editable_requirement, read_file
+from provision.workflow.project_files import editable_requirement, printed_step, read_file
 from provision.workflow.resolution import check_requirements, resolve
 
 PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
@@ -36,7 +36,7 @@ CONDA_COMMANDS = ("conda", "mamba", "micromamba")
 EXPORT_TIMEOUT_S = 60.0
 # The newest release that fits the machine; `latest` would be the newest, whether it fits or not.
 ANY_TORCH = ">=2.0"
-_EDITABLE = re.compile(r"(?P<name>.+ @ )file:(?P<path>/.*)")
+_EDITABLE = re.compile(r"(?P<name>(?:.+ @ )?)file:(?P<path>/.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ def _decide(statements: Sequence[Statement], choices: Choices) -> Request:
         statements,
         choices,
         default_python=resolver.DEFAULT_PYTHON,
-        editable=editable_requirement,
+        located=editable_requirement,
     )
 
 
@@ -250,8 +250,9 @@ def propose(
     if choice is not None:
         options.update({"cpu": True} if choice.cuda == CPU else {"cuda": choice.cuda})
         notes += [choice.note] if choice.note else []
-    if "pip" in options:
-        options["pip"] = [_relative(text, folder) for text in options["pip"]]
+    for key in ("pip", "find_links"):
+        if key in options:
+            options[key] = [_relative(text, folder) for text in options[key]]
     spec = check_requirements(specs.combine({}, options, name=name))
     resolution = resolve(spec)
     moved, note = _with_own_torch(context, resolution)
@@ -271,7 +272,7 @@ def propose(
         content["torch"] = resolution.torch
     entries = []
     for entry in request.entries:
-        step = _printed(entry.next_step, name)
+        step = printed_step(entry.next_step, name)
         entry = dataclasses.replace(entry, next_step=step)
         if entry.became.removeprefix("conda: ") in moved:
             entry = dataclasses.replace(
@@ -312,13 +313,6 @@ def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str]
         specs=requested, channels=resolution.channels, virtual_packages=(), platform=platform
     )
     return conda.ChannelRecords(context.solver, request).with_torch(requested), ""
-
-
-def _printed(step: str, name: str) -> str:
-    """A next step with the environment's name, and paths as seen from here."""
-    here = str(Path.cwd())
-    step = step.replace(f"{here}/", "./").replace(here, ".")
-    return re.sub(r"(?<=^provision )(\S+ )NAME\b", rf"\g<1>{name}", step)
 
 
 def _relative(text: str, folder: Path) -> str:

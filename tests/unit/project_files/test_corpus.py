@@ -40,7 +40,7 @@ def read(case: dict[str, Any], folder: Path) -> Request:
     statements = read_file(folder / next(iter(files)), selection)
     selection.check()
     choices = Choices(**case.get("choices", {}))
-    return decide(statements, choices, default_python="3.11", editable=editable_requirement)
+    return decide(statements, choices, default_python="3.11", located=editable_requirement)
 
 
 def test_corpus_is_large_enough() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -15,11 +17,13 @@ from provision.cli.main import cli
 from provision.core.errors import InUse, NoSuchBuild
 from provision.core.paths import Folders
 from provision.core.types import HostGpus
+from provision.core.yaml_text import parse_yaml
 from provision.project_files.request import Choices
 from provision.resolver import spec as specs
 from provision.verbs.init import init
 from provision.workflow.context import Context
 from tests.progress import Recorder
+from tests.records import alias, make_channel, record
 
 NO_CHOICES = Choices()
 NO_GPU = HostGpus(why="there is no nvidia-smi on this machine")
@@ -113,6 +117,50 @@ def test_build_that_this_machine_cannot_run_is_noted_with_one_that_it_can(
     else:
         assert f"this build {verdict}" in notes
         assert re.search(rf"nearest that is known to: `--torch [\d.]+ --cuda {known}", notes)
+
+
+REPOSITORIES: list[dict[str, Any]] = parse_yaml(
+    (Path(__file__).parent.parent / "project_files" / "repositories.yml").read_bytes()
+)
+
+
+@pytest.mark.parametrize("repository", REPOSITORIES, ids=lambda row: row["repository"])
+def test_typical_repositories(
+    repository: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in repository["files"].items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    reading = init.read_repository(tmp_path, NO_CHOICES)
+    init.require_decided(reading)
+    silent = dataclasses.replace(
+        context(tmp_path), solver=conda.Solver(alias(tmp_path / "nothing"))
+    )
+    choice = init.choose_cuda(silent, reading.request, NO_GPU)
+    proposal = init.propose(silent, reading, NO_GPU, choice=choice)
+    assert specs.parse(proposal.text.encode(), proposal.path) == repository["right"]
+
+
+def test_conda_package_that_brings_its_own_torch_becomes_a_wheel(tmp_path: Path) -> None:
+    (tmp_path / "environment.yml").write_text(
+        "dependencies: [pytorch=2.3.1, pytorch-cuda=12.1, timm=0.9, ffmpeg]\n"
+    )
+    timm = record("timm", "0.9.16", depends=["pytorch >=1.7", "python >=3.8"])
+    records = [record("python", "3.11.1"), record("ffmpeg", "6.1"), timm]
+    make_channel(tmp_path / "channels" / "conda-forge", {"linux-64": records})
+    reading = init.read_repository(tmp_path, NO_CHOICES)
+    here = context(tmp_path)
+    silent = dataclasses.replace(here, solver=conda.Solver(alias(tmp_path / "nothing")))
+    offline = init.propose(silent, reading, NO_GPU)
+    assert specs.parse(offline.text.encode(), offline.path)["conda"] == ["timm=0.9", "ffmpeg"]
+    assert any("not known" in note for note in offline.notes)
+    online = dataclasses.replace(here, solver=conda.Solver(alias(tmp_path / "channels")))
+    proposal = init.propose(online, reading, NO_GPU)
+    content = specs.parse(proposal.text.encode(), proposal.path)
+    assert (content["conda"], content["pip"]) == (["ffmpeg"], ["timm==0.9.*"])
+    (entry,) = (entry for entry in proposal.account if entry.text == "timm=0.9")
+    assert (entry.outcome, entry.became) == ("translated", "pip: timm==0.9.*")
 
 
 # Lines whose next steps are printed, with the options that lead to each of them.
