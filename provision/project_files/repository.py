@@ -29,7 +29,7 @@ LEADING = (
     "setup.cfg",
     "setup.py",
 )
-PYTHON_VERSIONS = (".python-version", ".tool-versions", "runtime.txt")
+PYTHON_VERSIONS = (".python-version", ".tool-versions")
 DOCKERFILE = "Dockerfile"
 # Files that repeat others with every version, or are for a purpose of their own.
 _UNREAD = ("*.lock", "*-lock.yml", "pylock*.toml", "*requirements*.txt", "environment*.y*ml")
