@@ -261,9 +261,9 @@ class _PyProject:
             else:
                 names = _texts(value.get("file"))
                 yield self.selection.offer(toml, "extra", extra, keys, names)
-        for keys, names in files.items():
-            for name in names:
-                yield toml.state("include", keys, item=name)
+        for path, named in files.items():
+            for name in named:
+                yield toml.state("include", path, item=name)
         if "dependencies" not in dynamic or any(files.values()) or toml.table("tool", "poetry"):
             return
         backend = toml.value("build-system", "build-backend") or "setuptools.build_meta"

@@ -1,4 +1,4 @@
-"""The Python of .python-version (pyenv, uv), .tool-versions (asdf, mise) and runtime.txt."""
+"""The Python of .python-version (pyenv, uv), .tool-versions (asdf, mise) and runtime.txt (Binder)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ LEADING = (
     "setup.cfg",
     "setup.py",
 )
-PYTHON_VERSIONS = (".python-version", ".tool-versions", "runtime.txt")
+PYTHON_VERSIONS = (".python-version", ".tool-versions")
 DOCKERFILE = "Dockerfile"
 # Files that repeat others with every version, or are for a purpose of their own.
 _UNREAD = ("*.lock", "*-lock.yml", "pylock*.toml", "*requirements*.txt", "environment*.y*ml")
@@ -51,6 +51,11 @@ def unread_files(names: Iterable[str], read: Collection[str]) -> tuple[str, ...]
     )
 
 
+def unreadable(name: str, problem: str) -> Statement:
+    """The statement about a file that cannot be read, where another one leads."""
+    return Statement(file=name, line=None, text=name, kind="unknown", reason=problem.rstrip("."))
+
+
 def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
     """The statements of several files in their order, without those that an earlier file decides."""
     result: list[Statement] = []
@@ -60,9 +65,13 @@ def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
         adds = [statement for statement in statements if statement.file not in read]
         is_note = bool(statements) and statements[0].file.endswith(DOCKERFILE) and bool(result)
         names: dict[str, str] = {}
+        noted: set[tuple[int | None, str]] = set()
         for statement in adds:
             name = _decided_name(statement)
             if is_note and statement.kind != "unknown":
+                if (statement.line, statement.text) in noted:
+                    continue
+                noted.add((statement.line, statement.text))
                 statement = dataclasses.replace(
                     statement,
                     kind="note",

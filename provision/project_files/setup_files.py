@@ -304,6 +304,8 @@ class _SetupPy:
             yield from self._items(node.right)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("list", "sorted", "set"):
             yield from self._items(node.args[0]) if node.args else ()
+        elif (returned := self._returned_list(node)) is not None:
+            yield from self._items(returned)
         elif isinstance(node, ast.Subscript):
             entries: dict[str, ast.expr] = {}
             try:
@@ -324,6 +326,15 @@ class _SetupPy:
                         yield line.strip(), node
             except _Unreadable:
                 yield "", node
+
+    def _returned_list(self, node: ast.expr) -> ast.expr | None:
+        """The list that a function of this file returns, if it is written down there."""
+        name = (
+            node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        )
+        last = self.functions[name].body[-1] if name in self.functions else None
+        is_list = isinstance(last, ast.Return) and isinstance(last.value, ast.List)
+        return last.value if is_list and isinstance(last, ast.Return) else None
 
     def _is_list(self, name: str) -> bool:
         """Can a name's value be read, at least in parts?"""

@@ -49,7 +49,6 @@ _READERS: dict[str, Reader] = {
     "uv.lock": uv_lock.statements,
     ".python-version": python_version.statements,
     ".tool-versions": python_version.statements,
-    "runtime.txt": python_version.statements,
 }
 _LOCKS_BESIDE = {
     "poetry.lock": "pyproject.toml",
@@ -105,6 +104,8 @@ def _reader(path: Path, text: str) -> Reader | None:
     """The reader of a file; None for lines of pip, which include files by themselves."""
     if path.name in _READERS:
         return _READERS[path.name]
+    if path.name == "runtime.txt" and text.startswith("python-"):
+        return python_version.statements
     if path.name in _LOCKS_BESIDE:
         raise InvalidSpec(
             f"{path} has everything that was installed, and not what was requested.",

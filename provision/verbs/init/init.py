@@ -85,12 +85,20 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
         statements, source = _active_conda()
         selection.check()
         return Reading(request=_decide(statements, choices), source=source, folder=folder)
-    statements = repository.combined([read_file(folder / name, selection) for name in files])
+    by_file: list[list[Statement]] = []
+    for name in files:
+        try:
+            by_file.append(read_file(folder / name, selection))
+        except InvalidSpec as error:
+            if not any(by_file) or selection.groups or selection.extras:
+                raise
+            by_file.append([repository.unreadable(name, error.message)])
+    statements = repository.combined(by_file)
     selection.check()
     stated = {
         Path(statement.file).name
         for statement in statements
-        if statement.kind not in ("note", "ignored", "unknown")
+        if statement.kind not in ("name", "note", "ignored", "unknown")
     }
     return Reading(
         request=_decide(statements, choices),
@@ -106,7 +114,11 @@ def read_one(file: Path, choices: Choices, selection: Selection | None = None) -
     selection = selection or Selection()
     statements = read_file(file, selection)
     selection.check()
-    is_usual = file.name in (*repository.LEADING, *repository.PYTHON_VERSIONS)
+    is_usual = file.name in (
+        *repository.LEADING,
+        *repository.PYTHON_VERSIONS,
+        repository.DOCKERFILE,
+    )
     folder = file.absolute().parent if is_usual else Path(file.stem)
     return Reading(request=_decide(statements, choices), source=file.name, folder=folder)
 
