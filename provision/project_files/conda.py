@@ -38,8 +38,8 @@ LIST_HEADER = re.compile(
 )
 EXPLICIT = re.compile(r"^@EXPLICIT\s*$", re.MULTILINE)
 _NOT_PACKAGES = {
-    "prefix": "where the environment was on the machine that wrote the file",
-    "category": "conda-lock's name for this list",
+    "prefix": "it is a folder of the machine that wrote the file",
+    "category": "it is conda-lock's name for this list",
 }
 
 

@@ -378,7 +378,7 @@ class _Decision:
                 f"{self.python}.",
             )
             outcome: Outcome = "taken" if is_plain else "translated"
-            reason = "" if is_plain else "one minor version an environment"
+            reason = "" if is_plain else "an environment has one minor version of Python"
             self.account.end(statement, outcome, became=f'python: "{self.python}"', reason=reason)
 
     def torch_pythons(self) -> set[str]:
