@@ -152,12 +152,12 @@ class _PyProject:
             marker = source.get("marker", "")
             if not pythons_of(marker):
                 reason = f"`{marker}` does not hold on Linux"
-                yield toml.state("ignored", keys, reason=reason, text=_shown(name, source))
+                yield toml.state("ignored", keys, reason=reason, text=_source_text(name, source))
                 continue
             if source.get("index"):
                 yield self._from_index(keys, name, source)
                 continue
-            text = _shown(name, source)
+            text = _source_text(name, source)
             if source.get("workspace"):
                 source = {"path": self._member_folder(name), "editable": True}
             markers = [str(text) for text in (requirement.marker, marker) if text]
@@ -174,12 +174,12 @@ class _PyProject:
         for index in self.toml.value("tool", "uv", "index") or ():
             if index.get("name") == source["index"]:
                 return self.toml.state(
-                    "index", keys, index["url"], text=_shown(name, source), packages=(name,)
+                    "index", keys, index["url"], text=_source_text(name, source), packages=(name,)
                 )
         return self.toml.state(
             "unknown",
             keys,
-            text=_shown(name, source),
+            text=_source_text(name, source),
             reason=f"there is no index `{source['index']}` in this file",
         )
 
@@ -210,34 +210,34 @@ class _PyProject:
                 yield self.selection.offer(self.toml, option, name, path, members)
 
     def _members(
-        self, lists: Mapping[str, Sequence[Any]], name: str, seen: tuple[str, ...]
+        self, lists: Mapping[str, Sequence[Any]], name: str, including: tuple[str, ...]
     ) -> Iterator[str]:
         """The requirements of a group or an extra, and of those that it includes."""
         by_name = {canonicalize_name(key): items for key, items in lists.items()}
         name = canonicalize_name(name)
-        if name in seen:
+        if name in including:
             raise InvalidSpec(
                 f"{self.toml.file}: the group `{name}` includes itself.",
                 advice="Remove one of the inclusions.",
             )
         if name not in by_name:
             raise InvalidSpec(
-                f"{self.toml.file}: `{seen[-1]}` includes `{name}`, which is not there.",
+                f"{self.toml.file}: `{including[-1]}` includes `{name}`, which is not there.",
                 advice=f"The file has: {', '.join(sorted(by_name))}.",
             )
         for item in by_name[name]:
             if isinstance(item, Mapping):
-                yield from self._members(lists, item["include-group"], (*seen, name))
+                yield from self._members(lists, item["include-group"], (*including, name))
                 continue
-            included = self._own_extras(item)
+            included = self._project_extras(item)
             if included is None:
                 yield item
             for extra in included or ():
                 optional = self.toml.table("project", "optional-dependencies")
-                further = (*seen, name) if lists is optional else ()
+                further = (*including, name) if lists is optional else ()
                 yield from self._members(optional, extra, further)
 
-    def _own_extras(self, item: str) -> list[str] | None:
+    def _project_extras(self, item: str) -> list[str] | None:
         """The extras of the project itself that a requirement names; None for another project's."""
         try:
             requirement = Requirement(item)
@@ -359,7 +359,7 @@ def _texts(value: Any) -> list[str]:
     return [text for text in values if isinstance(text, str)]
 
 
-def _shown(name: str, source: Mapping[str, Any]) -> str:
+def _source_text(name: str, source: Mapping[str, Any]) -> str:
     """One of a package's sources, as uv writes it."""
     pairs = ", ".join(f"{key} = {json.dumps(value)}" for key, value in source.items())
     return f"{name} = {{ {pairs} }}"

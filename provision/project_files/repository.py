@@ -29,6 +29,8 @@ LEADING = (
     "setup.cfg",
     "setup.py",
 )
+# Read where only they say what is requested.
+LOCKS = ("pylock.toml", "uv.lock", "conda-lock.yml")
 PYTHON_VERSIONS = (".python-version", ".tool-versions")
 DOCKERFILE = "Dockerfile"
 # Files that repeat others with every version, or are for a purpose of their own.
@@ -38,8 +40,10 @@ _REQUESTS = ("pip", "conda")
 
 def files_to_read(names: Collection[str]) -> tuple[str, ...]:
     """The files that are read, in their order. names: of all files in the repository's folder."""
-    order = (*LEADING, *PYTHON_VERSIONS, DOCKERFILE)
-    return tuple(name for name in order if name in names)
+    files = [name for name in LEADING if name in names]
+    if not files:
+        files = [name for name in LOCKS if name in names][:1]
+    return (*files, *(name for name in (*PYTHON_VERSIONS, DOCKERFILE) if name in names))
 
 
 def unread_files(names: Iterable[str], read: Collection[str]) -> tuple[str, ...]:

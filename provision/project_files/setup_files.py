@@ -365,7 +365,7 @@ class _SetupPy:
         if not names:
             yield self._unreadable(key, node)
 
-    def _file_names(self, node: ast.AST, seen: tuple[str, ...]) -> Iterator[str]:
+    def _file_names(self, node: ast.AST, including: tuple[str, ...]) -> Iterator[str]:
         """Names of files in an expression, in the functions that it calls, and in the values of its
         names."""
         folder: list[str] = []
@@ -375,13 +375,13 @@ class _SetupPy:
                     yield "/".join([*folder, part.value])
                 elif re.fullmatch(r"[\w-]*requirements[\w-]*", part.value):
                     folder.append(part.value)
-            elif isinstance(part, ast.Name) and part.id not in seen:
+            elif isinstance(part, ast.Name) and part.id not in including:
                 further = [self.functions.get(part.id)]
                 if part.id in self.names:
                     further.append(self.names[part.id].value)  # type: ignore[arg-type]
                 for inner in further:
                     if inner is not None:
-                        yield from self._file_names(inner, (*seen, part.id))
+                        yield from self._file_names(inner, (*including, part.id))
 
     def _unreadable(self, key: str, node: ast.expr | ast.stmt) -> Statement:
         return self._state(

@@ -37,7 +37,7 @@ def read(folder: Path, files: dict[str, str], *groups: str) -> Reading:
         ({"pyproject.toml": "[tool.ruff]\nline-length = 100\n"}, {}),
     ],
 )
-def test_others_add_what_the_leading_file_leaves_open(
+def test_further_files_add_what_the_leading_one_leaves_open(
     tmp_path: Path, files: dict[str, str], content: dict[str, object]
 ) -> None:
     alone = read(tmp_path, {"environment.yml": ENVIRONMENT}).request.content
@@ -61,6 +61,11 @@ def test_unread_files_are_named(tmp_path: Path) -> None:
         "notes.txt": "",
     }
     assert read(tmp_path, files).unread_files == ("requirements-dev.txt", "uv.lock")
+
+
+def test_lock_leads_where_nothing_else_does(tmp_path: Path) -> None:
+    lock = "version = 1\nrequires-python = '==3.10.*'\n[[package]]\nname = 'toy'\nsource = {virtual = '.'}\n"
+    assert read(tmp_path, {"uv.lock": lock}).request.content == {"python": "3.10"}
 
 
 def test_group_of_a_file_that_does_not_lead(tmp_path: Path) -> None:
