@@ -34,6 +34,7 @@ from provision.workflow.ensure import (
     locked_plan,
     new_lock,
     report_index_settings,
+    report_left_out,
     require_current_lock,
     solve,
 )
@@ -119,6 +120,7 @@ def change(
         changed = make_plan(context, request)
         if changed.inputs.pip:
             report_index_settings(context)
+        report_left_out(context, changed)
         context.progress.info("solving the change; everything else stays as locked")
         packages = locks.change(
             changed.inputs,
