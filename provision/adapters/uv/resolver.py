@@ -340,7 +340,7 @@ def _locked_package(
     entry: PylockPackage,
     dependencies: Dependencies,
     request: ResolveRequest,
-    listed: Collection[str],
+    listed: Collection[str] = (),
 ) -> LockedPackage:
     """listed: the packages that have an index or a page of their own; they are installed by URL."""
     if "vcs" in entry or "directory" in entry:

@@ -40,6 +40,7 @@ from provision.workflow.ensure import (
 )
 from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest, Plan, make_plan
+from provision.workflow.resolution import with_names
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.smoke import smoke_in
 
@@ -181,7 +182,7 @@ def _changed_spec(text: str, plan: Plan, changes: Change) -> str:
     lists: dict[PackageKey, tuple[str, ...]] = {"conda": changes.conda, "pip": changes.pip}
     for key, added in lists.items():
         items = list(content.get(key, ()))
-        names = items if key == "conda" else requirements.named(items, plan.folder)
+        names = items if key == "conda" else with_names(items, plan.folder)
         requested.update(map(package_name, names))
         added_names = set(map(package_name, added))
         remaining = []

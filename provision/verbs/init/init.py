@@ -101,7 +101,9 @@ def read_file(path: Path) -> ForeignSpec:
     """What a file requests. Raises InvalidSpec if it cannot be read or is of no known kind."""
     try:
         if path.suffix in (".txt", ".in"):
-            return from_requirements([entry.value or entry.text for entry in read_lines(path)])
+            return from_requirements(
+                entry.value if entry.requirement else entry.text for entry in read_lines(path)
+            )
         is_pyproject = path.suffix == ".toml"
         document = _read_toml(path) if is_pyproject else parse_yaml(read_source(path))
     except (OSError, YamlError, ValueError) as error:

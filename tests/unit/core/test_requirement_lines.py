@@ -28,6 +28,7 @@ LINES = {
         ("requirement", "a[x] @ git+https://g.example/a.git@v1#subdirectory=py")
     ],
     "-e git+https://g.example/a.git": [("requirement", "git+https://g.example/a.git")],
+    "ssh://git@g.example/a": [("requirement", "git+ssh://git@g.example/a")],
     "git@g.example:org/a.git@v1": [("requirement", "git+ssh://git@g.example/org/a.git@v1")],
     "https://g.example/a.git@v1": [("requirement", "git+https://g.example/a.git@v1")],
     "https://w.example/a_b-1.0%2Bcu121-py3-none-any.whl ; sys_platform == 'linux'": [

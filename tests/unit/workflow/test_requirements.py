@@ -12,6 +12,7 @@ from provision.core.paths import Folders
 from provision.workflow import requirements
 from provision.workflow.context import Context
 from provision.workflow.requirements import Requirements
+from provision.workflow.resolution import with_names
 from tests.progress import Recorder
 from tests.small import write_wheel
 
@@ -98,7 +99,7 @@ def test_names_of_addresses_and_paths_in_spec_yml(tmp_path: Path) -> None:
         "-e ../p[dev]",
         "./wheels/a_b-1-py3-none-any.whl",
     ]
-    assert requirements.named(texts, tmp_path) == [
+    assert with_names(texts, tmp_path) == [
         "six",
         "mine @ git+https://g.invalid/m.git@v1",
         "p[dev] @ file:../p",
