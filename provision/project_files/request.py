@@ -31,6 +31,8 @@ from provision.project_files.statements import Statement
 from provision.project_files.versions import allowed_minors, named_minor
 
 CPU = "cpu"
+# The weight of compilers and of labels of channels, which may be of another CUDA than torch.
+WEAK = 3
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
 COMPANIONS = ("torchvision", "torchaudio")
 # What conda's builds of torch take their CUDA from, and wheels of torch bring.
@@ -94,10 +96,6 @@ class Request:
     cudas: tuple[str, ...] = ()
     index_cuda: str | None = None
     contradictions: tuple[str, ...] = ()
-
-    @property
-    def states_cuda(self) -> bool:
-        return bool(self.cudas) or "cuda" in self.content or "cpu" in self.content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,7 +354,8 @@ class _Decision:
                     decisive = statement
                 allowed = fitting
             elif account and (decisive or self.choices.python):
-                account.contradict(statement, decisive, f"--python {named or 'X.Y'}")
+                newest = named or "".join(allowed_minors(specifier, known)[-1:])
+                account.contradict(statement, decisive, f"--python {newest}")
             elif account:
                 account.contradictions.append(
                     f"{statement.file}:{statement.line}: no release of PyTorch is for Python "
@@ -455,8 +454,9 @@ class _Decision:
     # CUDA.
 
     def _cuda_statements(self) -> list[tuple[int, Statement, str]]:
-        """What is stated about CUDA: its weight (0 weighs most), the statement and a specifier.
-        `cpu` is a build without CUDA; an empty specifier any build with CUDA."""
+        """What is stated about CUDA: its weight (0 weighs most), the statement and a specifier; what
+        leads first, and the weakest of all files last. `cpu` is a build without CUDA; an empty
+        specifier any build with CUDA."""
         stated: list[tuple[int, Statement, str]] = []
         for package in self.packages:
             statement, name = package.statement, package.name
@@ -475,7 +475,10 @@ class _Decision:
             elif name == "cudatoolkit":
                 is_open = package.specifier[:1] in ("", ">", "!")
                 bound = ",<12" if is_open else ""  # its last version is 11.8
-                stated.append((1, statement, f"{package.specifier or '*'}{bound}"))
+                weight = WEAK if statement.exported else 1
+                stated.append((weight, statement, f"{package.specifier or '*'}{bound}"))
+            elif name == "cuda-version" and statement.exported:
+                stated.append((WEAK, statement, package.specifier))
             elif name in _CUDA_CHOICES or (_RUNTIME.fullmatch(name) and package.specifier):
                 stated.append((1, statement, package.specifier))
             elif package.requirement and _PARTS_OF_TORCH.fullmatch(name):
@@ -483,9 +486,9 @@ class _Decision:
                 if family:
                     stated.append((2, statement, f"=={family[1]}.*"))
             elif _TOOLKITS.fullmatch(name) and not package.requirement:
-                stated.append((3, statement, package.specifier))
+                stated.append((WEAK, statement, package.specifier))
             if package.channel and (label := _LABEL.search(package.channel)):
-                stated.append((3, statement, label[1]))
+                stated.append((WEAK, statement, label[1]))
         for statement in self.statements:
             if statement.kind == "cuda":
                 stated.append((0, statement, statement.value))
@@ -498,8 +501,15 @@ class _Decision:
                 elif link:
                     stated.append((2, statement, _cuda_of_tag(link[1])))
             elif statement.kind == "channel" and (label := _LABEL.search(statement.value)):
-                stated.append((3, statement, label[1]))
-        return sorted(stated, key=lambda item: (item[0], self.statements.index(item[1])))
+                stated.append((WEAK, statement, label[1]))
+        files = list(dict.fromkeys(statement.file for statement in self.statements))
+
+        def order(item: tuple[int, Statement, str]) -> tuple[bool, int, int, int]:
+            weight, statement, _ = item
+            position = self.statements.index(statement)
+            return (weight == WEAK, files.index(statement.file), weight, position)
+
+        return sorted(stated, key=order)
 
     def _decide_cuda(self, torch: Sequence[_Package]) -> None:
         stated = self._cuda_statements()
@@ -509,7 +519,7 @@ class _Decision:
         allowed = [chosen] if chosen else [CPU, *universe]
         decisive: Statement | None = None
         specifiers: list[str] = []
-        used: dict[Statement, str] = {}
+        used: list[Statement] = []
         for weight, statement, specifier in stated:
             named = specifier if specifier == CPU else named_minor(specifier)
             candidates = allowed + ([named] if named and len(allowed) > len(universe) else [])
@@ -520,16 +530,17 @@ class _Decision:
                 continue
             if chosen == "auto" and specifier != CPU:
                 fitting = allowed
-            is_weak = weight == 3 and decisive is not None
+            is_weak = weight == WEAK and decisive is not None
             if is_weak and not set(fitting) & {*builds, *(allowed if len(allowed) == 1 else ())}:
                 continue  # a compiler of another CUDA than that of torch
             if fitting:
                 allowed = fitting
                 decisive = decisive or statement
                 specifiers.append(specifier)
-                used[statement] = specifier
-            elif weight < 3:
-                option = "--cpu" if specifier == CPU else f"--cuda {named or 'X.Y'}"
+                used.append(statement)
+            elif weight < WEAK:
+                newest = [named] if named else _fitting_cudas(specifier, universe)[-1:]
+                option = "--cpu" if specifier == CPU else f"--cuda {''.join(newest)}"
                 self.account.contradict(statement, decisive, option)
         if chosen:
             self.content["cpu" if chosen == CPU else "cuda"] = True if chosen == CPU else chosen
@@ -579,7 +590,7 @@ class _Decision:
             self.cudas = tuple(self._built_cudas(allowed) or newest_first)
 
     def _end_torch(
-        self, torch: Sequence[_Package], with_cuda: Mapping[Statement, str], cuda: str
+        self, torch: Sequence[_Package], with_cuda: Sequence[Statement], cuda: str
     ) -> None:
         """The entries of torch and its companions."""
         for package in torch:

@@ -178,7 +178,8 @@ def test_what_is_imported_says_what_was_taken_out(tmp_path: Path) -> None:
         "c @ https://h.example/c.whl?token=s3cr3t\n"
         "d\n",
     )
-    assert lines.content["pip"] == ["a @ git+https://h.example/a", "d"]
+    repositories = ["a @ git+https://h.example/a", "git+https://h.example/b"]
+    assert lines.content["pip"] == [*repositories, "d"]
     document = request(
         "environment.yml",
         "channels: ['https://u:s3cr3t@h.example/c', t/s3cr3t/lab]\n"
