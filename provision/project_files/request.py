@@ -34,7 +34,7 @@ CPU = "cpu"
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
 COMPANIONS = ("torchvision", "torchaudio")
 # What conda's builds of torch take their CUDA from, and wheels of torch bring.
-_CUDA_CHOICES = ("pytorch-cuda", "cudatoolkit", "cuda-version")
+_CUDA_CHOICES = ("pytorch-cuda", "cuda-version")
 # Whoever requests these wants to compile; they also say for which CUDA.
 _TOOLKITS = re.compile(
     r"cuda|cuda-toolkit|cudatoolkit-dev|cuda-nvcc(?!-tools|-impl).*|cuda-compiler|cuda-nvcc-dev.*"
@@ -132,7 +132,7 @@ class _Account:
             entry = replace(entry, outcome=outcome, reason=reason)
         self.entries[statement] = entry
 
-    def contradict(self, statement: Statement, earlier: Statement | None, option: str) -> None:
+    def contradict(self, statement: Statement, earlier: Statement | None, option: str = "") -> None:
         """A statement that an earlier one, or an option, excludes."""
         if earlier is None and self.environment:
             reason = f"the environment {self.environment} has another one"
@@ -144,7 +144,8 @@ class _Account:
             return
         where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
         reason = f"it contradicts `{earlier.text}` ({where})"
-        self.end(statement, "left out", reason=reason, next_step=f"add `{option}` to take this one")
+        step = f"add `{option}` to take this one" if option else "remove one of the two lines"
+        self.end(statement, "left out", reason=reason, next_step=step)
         if statement.file == earlier.file:
             self.contradictions.append(
                 f"{where}: `{earlier.text}` and, in line {statement.line}, `{statement.text}` "
@@ -405,12 +406,8 @@ class _Decision:
         for package in torch:
             expression = _torch_expression(package)
             releases = _matching(expression) if expression else table
-            if (
-                expression
-                and not releases
-                and re.fullmatch(r"[\d.]+\w*(\+\w+(\.\d+)?)?", expression)
-            ):
-                releases = [expression]  # a release that the facts do not know
+            if not releases:  # the facts know none; the resolver says so
+                releases = [expression]
             fitting = [version for version in releases if version in allowed]
             if allowed is table and not fitting:
                 fitting = releases
@@ -437,7 +434,7 @@ class _Decision:
             elif not releases or not _pins_torch(package, allowed):
                 self.unpaired.add(package.statement)
             else:
-                self.account.contradict(package.statement, decisive, "--torch VERSION")
+                self.account.contradict(package.statement, decisive, f"--torch {releases[-1]}")
         self.releases = allowed
         expression = exact or _joined(clauses, allowed, table)
         if expression:
@@ -475,6 +472,10 @@ class _Decision:
                     stated.append((2, statement, ""))
             elif name == "cpuonly":
                 stated.append((0, statement, CPU))
+            elif name == "cudatoolkit":
+                is_open = package.specifier[:1] in ("", ">", "!")
+                bound = ",<12" if is_open else ""  # its last version is 11.8
+                stated.append((1, statement, f"{package.specifier or '*'}{bound}"))
             elif name in _CUDA_CHOICES or (_RUNTIME.fullmatch(name) and package.specifier):
                 stated.append((1, statement, package.specifier))
             elif package.requirement and _PARTS_OF_TORCH.fullmatch(name):
@@ -502,8 +503,8 @@ class _Decision:
 
     def _decide_cuda(self, torch: Sequence[_Package]) -> None:
         stated = self._cuda_statements()
-        builds = _cudas_of(self.releases)
-        universe = list(dict.fromkeys([*catalog.toolkits(), *builds]))
+        universe = list(catalog.toolkits())
+        builds = self._built_cudas(universe)
         chosen = CPU if self.choices.cpu else self.choices.cuda
         allowed = [chosen] if chosen else [CPU, *universe]
         decisive: Statement | None = None
@@ -535,7 +536,7 @@ class _Decision:
         elif used and allowed == [CPU]:
             self.content["cpu"] = True
         elif used:
-            self._settle_cuda([cuda for cuda in allowed if cuda != CPU], builds, specifiers)
+            self._settle_cuda([cuda for cuda in allowed if cuda != CPU], specifiers)
         became = ""
         if "cpu" in self.content:
             became = "cpu: true"
@@ -552,18 +553,30 @@ class _Decision:
             self.account.end(statement, "translated", became=became)
         self._end_torch(torch, used, became)
 
-    def _settle_cuda(
-        self, allowed: Sequence[str], builds: Sequence[str], specifiers: Sequence[str]
-    ) -> None:
+    def _built_cudas(self, allowed: Sequence[str]) -> list[str]:
+        """Of the newest release that has a build for one of some CUDA versions, and for the Python:
+        the versions, newest first."""
+        for version in reversed(self.releases):
+            cudas: list[str] = []
+            known = version in catalog.releases()
+            for candidate in sources.candidates_of(version) if known else ():
+                build = candidate.build
+                pythons = build and (build.python or build.python_seen)
+                if build and build.cuda in allowed and (not pythons or self.python in pythons):
+                    cudas.append(build.cuda)
+            if cudas:
+                return list(dict.fromkeys(cudas))
+        return []
+
+    def _settle_cuda(self, allowed: Sequence[str], specifiers: Sequence[str]) -> None:
         majors = {re.sub(r"[=\s*]|\.(?=\*|$)", "", text) for text in specifiers if text}
         if len(allowed) == 1:
             self.content["cuda"] = allowed[0]
         elif len(majors) == 1 and (major := majors.pop()).isdigit():
             self.content["cuda"] = major
         else:
-            existing = [cuda for cuda in builds if cuda in allowed]
             newest_first = sorted(allowed, key=catalog.version_key, reverse=True)
-            self.cudas = tuple(existing or newest_first)
+            self.cudas = tuple(self._built_cudas(allowed) or newest_first)
 
     def _end_torch(
         self, torch: Sequence[_Package], with_cuda: Mapping[Statement, str], cuda: str
@@ -746,7 +759,7 @@ class _Decision:
             if entry is None or entry.outcome == "left out" or not earlier.specifier:
                 continue
             if not SpecifierSet(earlier.specifier).contains(exact[1], prereleases=True):
-                self.account.contradict(package.statement, earlier.statement, "VERSION")
+                self.account.contradict(package.statement, earlier.statement)
                 return True
         return False
 
@@ -903,15 +916,6 @@ def _pins_torch(package: _Package, allowed: Sequence[str]) -> bool:
 def _cuda_of_tag(tag: str) -> str:
     """12.1 of cu121."""
     return CPU if tag == CPU else f"{tag[2:4]}.{tag[4:]}"
-
-
-def _cudas_of(releases: Sequence[str]) -> list[str]:
-    """The CUDA versions that the newest of some releases was built for, newest first."""
-    for version in reversed(releases):
-        if version in catalog.releases():
-            cudas = [candidate.cuda for candidate in sources.candidates_of(version)]
-            return list(dict.fromkeys(cuda for cuda in cudas if cuda))
-    return []
 
 
 def _fitting_cudas(specifier: str, candidates: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from provision.adapters import conda
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse, InvalidSpec, NoSuchBuild, ToolFailed
 from provision.core.paths import SPEC
+from provision.core.platforms import PLATFORM
 from provision.core.process import run
 from provision.core.settings import folder_settings
 from provision.core.types import HostGpus, Resolution
@@ -34,6 +35,7 @@ from provision.workflow.resolution import check_requirements, resolve
 PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
 CONDA_COMMANDS = ("conda", "mamba", "micromamba")
 EXPORT_TIMEOUT_S = 60.0
+NOTHING = "nothing"
 # The newest release that fits the machine; `latest` would be the newest, whether it fits or not.
 ANY_TORCH = ">=2.0"
 _EDITABLE = re.compile(r"(?P<name>(?:.+ @ )?)file:(?P<path>/.*)")
@@ -72,7 +74,6 @@ class CudaChoice:
 
     cuda: str | None
     note: str = ""
-    suggestion: str = ""
 
 
 def read_repository(folder: Path, choices: Choices, selection: Selection | None = None) -> Reading:
@@ -140,13 +141,14 @@ def require_decided(reading: Reading) -> None:
             "\n".join(request.contradictions),
             advice="Correct the file, or say which counts: --torch, --cuda, --cpu, --python.",
         )
-    requests = set(request.content) - {"companions", "channels"}
-    if request.entries and not requests:
+    if not set(request.content) - {"channels"} and reading.source != NOTHING:
         raise InvalidSpec(
             f"Nothing in {reading.source} was understood as a request for an environment.",
             advice="`provision import FILE` takes another file; `provision build --torch 2.3 --cuda "
             "12.1` starts without one.",
         )
+    if "torch" in request.content:  # a text that is no release, like one of ROCm
+        specs.combine({}, {"torch": request.content["torch"], "cpu": True}, name="")
 
 
 def choose_cuda(context: Context, request: Request, machine: HostGpus) -> CudaChoice | None:
@@ -216,17 +218,15 @@ def no_cuda(request: Request, why: str) -> InvalidSpec:
 
 
 def suggested_cuda(request: Request) -> str:
-    """The CUDA of what the index serves for the request's torch: an example."""
-    torch = request.content.get("torch", ANY_TORCH)
+    """The CUDA of what the index serves for the request's torch, or else of its newest build."""
     try:
-        release = catalog.matching_releases(torch)[-1]
+        release = catalog.matching_releases(request.content.get("torch", ANY_TORCH))[-1]
     except NoSuchBuild:
         return "12.1"
-    spec = specs.combine({}, {"torch": release.version, "cuda": "12"}, name="")
-    try:
-        return resolver.resolve(spec).cuda or "12.1"
-    except NoSuchBuild:
-        return "12.1"
+    default = release.index_default[PLATFORM].build
+    by_tag = {build.tag: build.cuda for build in release.wheels}
+    newest = sources.candidates_of(release.version)[0].cuda
+    return by_tag.get(default) or newest or "12.1"
 
 
 def propose(
@@ -360,13 +360,13 @@ def _active_conda() -> tuple[list[Statement], str]:
     name = os.environ.get("CONDA_DEFAULT_ENV", "")
     commands = [command for command in CONDA_COMMANDS if shutil.which(command)]
     if not commands or name in ("", "base"):
-        return [], "nothing"
+        return [], NOTHING
     export = [commands[0], "env", "export", "--from-history"]
     try:
         text = run(export, timeout_s=EXPORT_TIMEOUT_S).stdout
         return environment_statements(" ".join(export), text), f"the conda environment {name}"
     except (ToolFailed, InvalidSpec):
-        return [], "nothing"
+        return [], NOTHING
 
 
 def _problems_here(resolution: Resolution, machine: HostGpus) -> list[str]:
