@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 GIT = "git+"
 # How the lock marks a folder that is installed as an editable.
@@ -28,7 +29,8 @@ def absolute_url(url: str, folder: Path) -> str:
     if not url.startswith("file:") or url.startswith("file:/"):
         return url
     path, mark, fragment = url.removeprefix("file:").partition("#")
-    return f"{Path(os.path.normpath(folder.absolute() / path)).as_uri()}{mark}{fragment}"
+    located = Path(os.path.normpath(folder.absolute() / unquote(path)))
+    return f"{located.as_uri()}{mark}{fragment}"
 
 
 def relative_url(url: str, folder: Path) -> str:

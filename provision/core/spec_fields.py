@@ -41,7 +41,7 @@ LIST_KINDS = ("list", "sources", "gpus", "pip requirements", "sources of package
 # or an engine.
 REFERENCE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
 REQUIREMENT = r"[A-Za-z0-9][^\n\r#{}$`\"';|&\\]*"
-PIP_REQUIREMENT = r"[A-Za-z0-9./~-][^\n\r{}$`|\\]*"
+PIP_REQUIREMENT = r"[A-Za-z0-9./~-](?:(?!\s#)[^\n\r{}$`|\\])*"
 # `PACKAGES @ ADDRESS`: where the files of these packages come from.
 _PACKAGE = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 PACKAGES = rf"(?P<packages>{_PACKAGE}(?:[, ]+{_PACKAGE})*)\s+@\s+"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from provision import sources
 from provision.adapters import conda
@@ -176,7 +177,23 @@ class JointSolve:
         refuse_second_torch(packages, resolution)
         if torch_problem(packages, resolution):
             guard(packages, resolution, self._explain_build(resolution))
+        self._check_local_builds(packages)
         return packages
+
+    def _check_local_builds(self, packages: Packages) -> None:
+        """Raise Unsolvable for a wheel that says that it is for another torch, CUDA or C++ ABI."""
+        build = self.wheels.torch if self.wheels else None
+        for package in packages:
+            if build is None or package.manager == "conda" or "+" not in package.version:
+                continue
+            if problem := build.mismatch(Version(package.version)):
+                cuda = f"CUDA {build.cuda}" if build.cuda else "CPUs"
+                raise Unsolvable(
+                    f"{package.name} {package.version} {problem}, and torch is {build.torch} for "
+                    f"{cuda}: importing it would fail.",
+                    advice=f"Name the wheel for this torch, or a page that has it under `find_links`: "
+                    f"`provision add NAME {package.name} -f PAGE`.",
+                )
 
     def _solve_conda_below_wheels(self, conda_packages: Packages) -> Packages:
         """conda's part with nothing newer than what the wheels choose on their own.
@@ -249,7 +266,7 @@ def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:
 
 def _is_at_most(version: str, other: str) -> bool:
     """Whether it is the other version or older. False where they cannot be compared."""
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import InvalidVersion
 
     try:
         return Version(version) <= Version(other)
@@ -391,8 +408,6 @@ def _update(
 
 def _is_held_back(names: Collection[str], packages: Packages, request: ResolveRequest) -> bool:
     """Whether an index has a newer wheel of one of these packages than was chosen."""
-    from packaging.version import Version
-
     for package in packages:
         if package.manager == "pip" and canonicalize_name(package.name) in names:
             current, glibc = Version(package.version), Version(request.glibc)

@@ -83,7 +83,7 @@ def applicable(spec: Spec) -> Iterator[str]:
     """The requirements of `pip` that apply to the spec's Python and platforms, without markers. One
     that applies to some of several platforms keeps its marker."""
     for text in spec.pip:
-        if ";" not in text:
+        if ";" not in text and "#" not in text:
             yield text
             continue
         for entry in parse_lines(text):

@@ -18,6 +18,7 @@ from provision.core import prefix_registry
 from provision.core.atomic import atomic_write, remove_leftovers
 from provision.core.errors import InvalidSpec, StaleLock, ToolMissing
 from provision.core.file_locks import environment_lock
+from provision.core.package_names import package_name
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM, host_platform
 from provision.core.types import Kernel, Lock, LockedPackage, Prefix
@@ -206,6 +207,7 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Lock, bool, list[str]]:
     warn_if_day_is_not_over(context, plan.inputs.as_of)
     if plan.inputs.pip:
         report_index_settings(context)
+    report_left_out(context, plan)
     context.progress.info(
         f"solving {len(plan.inputs.conda)} conda and {len(plan.inputs.pip)} pip requirements"
     )
@@ -255,6 +257,18 @@ def diff_with(path: Path, text: str) -> locks.LockDiff:
     """How a lock would differ with this text."""
     titles = ("the present lock", "the new lock")
     return locks.diff_locks(locks.read_file(path), locks.read_file(path, text.encode()), titles)
+
+
+def report_left_out(context: Context, plan: Plan) -> None:
+    """Say which requirements do not apply to the plan's Python and platforms, by their markers."""
+    resolution = plan.resolution
+    applying = {package_name(pin.requirement) for pin in resolution.pins}
+    for text in resolution.spec.pip:
+        if ";" in text and package_name(text) not in applying:
+            context.progress.info(
+                f"left out, by its marker: `{text}` (Python {resolution.python} on "
+                f"{', '.join(resolution.platforms)})"
+            )
 
 
 def report_index_settings(context: Context) -> None:

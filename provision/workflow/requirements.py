@@ -19,8 +19,6 @@ from packaging.utils import canonicalize_name
 from provision.adapters import uv
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec
-from provision.core.mirrors import NO_MIRRORS, Mirrors
-from provision.core.paths import ENVIRONMENT
 from provision.core.requirement_lines import (
     PipRequirement,
     RequirementLine,
@@ -99,42 +97,6 @@ def prepare(
     return Requirements(
         pip=tuple(pip), indexes=tuple(indexes), find_links=tuple(find_links), wheels=wheels
     )
-
-
-def named(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS) -> list[str]:
-    """The requirements of a spec.yml with the names of those that are an address or a path alone.
-
-    folder: its own, at which paths start. A name that environment.yml does not have already is read
-    from the project or repository.
-    """
-    requirements = []
-    for text in texts:
-        (entry,) = parse_lines(text)
-        assert entry.requirement is not None  # the spec was checked
-        requirement = entry.requirement
-        if requirement.is_path and not requirement.source.startswith("file:"):
-            path = folder / Path(requirement.source).expanduser()
-            address = os.path.relpath(path, folder)
-            requirement = dataclasses.replace(requirement, source=f"file:{address}")
-        if not requirement.name:
-            name = _rendered_name(requirement.source, folder)
-            if not name:
-                source = requirement.source
-                if requirement.is_path:
-                    source = f"-e {folder / source.removeprefix('file:')}"
-                name = uv.source_name(source, mirrors=mirrors)
-            requirement = dataclasses.replace(requirement, name=name)
-        requirements.append(str(dataclasses.replace(requirement, editable=False)))
-    return requirements
-
-
-def _rendered_name(source: str, folder: Path) -> str:
-    """The name that environment.yml has for an address; empty if it has none."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        text = (folder / ENVIRONMENT).read_text(encoding="utf-8")
-        match = re.search(rf"([\w.-]+)(?:\[[^\]]*\])? @ {re.escape(source)}(?=[\s'\"]|$)", text)
-        return match[1] if match else ""
-    return ""
 
 
 def _refuse(entries: Sequence[RequirementLine]) -> None:

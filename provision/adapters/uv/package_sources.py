@@ -64,10 +64,10 @@ def package_sources(request: ResolveRequest) -> PackageSources:
     requested: dict[str, SpecifierSet] = {}
     by_url: set[str] = set()
     for requirement in map(Requirement, request.requirements):
-        name = canonicalize_name(requirement.name)
-        requested[name] = requirement.specifier
+        canonical = canonicalize_name(requirement.name)
+        requested[canonical] = requirement.specifier
         if requirement.url:
-            by_url.add(name)
+            by_url.add(canonical)
     tables: dict[str, IndexTable] = {}
     exclusions: list[str] = []
     for number, item in enumerate(request.sources):

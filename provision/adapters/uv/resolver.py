@@ -87,7 +87,7 @@ def _remote_then_local(
     limits = (*request.constraints, *sources.exclusions)
     request = dataclasses.replace(request, constraints=limits)
     indexes = index_settings(request.build_path, request.mirrors)
-    further = {**indexes.further, "dependency-metadata": _stated_requirements()}
+    further = {**indexes.further, "dependency-metadata": _stated_requirements(sources)}
     indexes = dataclasses.replace(indexes, further=further)
     with temporary_directory("uv") as folder:
         try:
@@ -98,11 +98,12 @@ def _remote_then_local(
             return compile_with(request, indexes.with_local, folder)
 
 
-def _stated_requirements() -> list[Mapping[str, object]]:
-    """For uv.toml: what packages require that say so only while they are built, which takes torch."""
+def _stated_requirements(sources: PackageSources) -> list[Mapping[str, object]]:
+    """For uv.toml: what packages require that say so only while they are built, which takes torch.
+    Those with a page of wheels say it there."""
     rows: list[Mapping[str, object]] = []
     for facts in source_builds().values():
-        if facts.requires is not None:
+        if facts.requires is not None and facts.package not in sources.tables:
             rows.append({"name": facts.package, "requires-dist": ["torch", *facts.requires]})
     return rows
 
@@ -339,7 +340,7 @@ def _locked_package(
     entry: PylockPackage,
     dependencies: Dependencies,
     request: ResolveRequest,
-    listed: Collection[str],
+    listed: Collection[str] = (),
 ) -> LockedPackage:
     """listed: the packages that have an index or a page of their own; they are installed by URL."""
     if "vcs" in entry or "directory" in entry:

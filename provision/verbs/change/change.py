@@ -38,12 +38,14 @@ from provision.workflow.ensure import (
     locked_plan,
     new_lock,
     report_index_settings,
+    report_left_out,
     require_current_lock,
     solve,
 )
 from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest, Plan, make_plan
 from provision.workflow.project_files import printed_step, read_file
+from provision.workflow.resolution import with_names
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.smoke import smoke_in
 
@@ -164,6 +166,7 @@ def change(
         changed = make_plan(context, request)
         if changed.inputs.pip:
             report_index_settings(context)
+        report_left_out(context, changed)
         context.progress.info("solving the change; everything else stays as locked")
         packages = locks.change(
             changed.inputs,
@@ -224,7 +227,7 @@ def _changed_spec(text: str, plan: Plan, changes: Change) -> str:
     lists: dict[PackageKey, tuple[str, ...]] = {"conda": changes.conda, "pip": changes.pip}
     for key, added in lists.items():
         items = list(content.get(key, ()))
-        names = items if key == "conda" else requirements.named(items, plan.folder)
+        names = items if key == "conda" else with_names(items, plan.folder)
         requested.update(map(package_name, names))
         added_names = set(map(package_name, added))
         remaining = []

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from provision.core.requirement_lines import decode, marker_holds, parse_lines
+from provision.core.errors import InvalidSpec
+from provision.core.requirement_lines import decode, marker_holds, parse_lines, read_lines
+from provision.core.requirement_urls import absolute_url, relative_url
 
 # A line, and the entries that it gives: kind and value.
 LINES = {
@@ -23,6 +28,7 @@ LINES = {
         ("requirement", "a[x] @ git+https://g.example/a.git@v1#subdirectory=py")
     ],
     "-e git+https://g.example/a.git": [("requirement", "git+https://g.example/a.git")],
+    "ssh://git@g.example/a": [("requirement", "git+ssh://git@g.example/a")],
     "git@g.example:org/a.git@v1": [("requirement", "git+ssh://git@g.example/org/a.git@v1")],
     "https://g.example/a.git@v1": [("requirement", "git+https://g.example/a.git@v1")],
     "https://w.example/a_b-1.0%2Bcu121-py3-none-any.whl ; sys_platform == 'linux'": [
@@ -123,10 +129,42 @@ def test_encodings(encoding: str) -> None:
     assert decode("torch\r\nnumpy # é\r\n".encode(encoding)) == "torch\r\nnumpy # é\r\n"
 
 
+def test_addresses_of_files_with_a_plus_come_back(tmp_path: Path) -> None:
+    url = absolute_url("file:wheels/a-1+pt23.whl", tmp_path)
+    assert absolute_url(relative_url(url, tmp_path), tmp_path) == url
+
+
 def test_a_coding_comment_and_what_is_no_text() -> None:
     assert decode(b"# -*- coding: latin-1 -*-\n# \xe9\n").endswith("# é\n")
     with pytest.raises(ValueError, match="iconv"):
         decode(b"torch\n# \xe9\n")
+
+
+def test_files_that_are_included(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "setup.py").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a.txt").write_text("one\n-r sub/b.txt\n-r sub/../sub/b.txt\n-c c.txt\n-r pipe\n")
+    (tmp_path / "sub" / "b.txt").write_text("two\n-e .\n-r ../a.txt\n-r nosuch.txt\n")
+    (tmp_path / "c.txt").write_text("three<3\n")
+    entries = read_lines(tmp_path / "a.txt")
+    texts = [(entry.kind, entry.value) for entry in entries if entry.requirement]
+    project = f"-e {tmp_path}"  # not the folder of the file, which has no project
+    assert texts == [
+        ("requirement", "one"),
+        ("requirement", "two"),
+        ("requirement", project),
+        ("constraint", "three<3"),
+    ]
+    unknown = {entry.value: entry.reason for entry in entries if entry.kind == "unknown"}
+    assert set(unknown) == {"../a.txt", "nosuch.txt", "pipe"}
+    assert "includes itself" in unknown["../a.txt"]
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "nosuch.txt"])
+def test_a_file_that_cannot_be_read(path: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"{path} cannot be read"):
+        read_lines(Path(path))
 
 
 @pytest.mark.parametrize(
