@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -133,7 +134,9 @@ def _requirement(name: str, options: Mapping[str, Any]) -> tuple[str, str]:
 
     located = ("git", "path", "file", "url", "develop", "rev", "tag", "branch", "subdirectory")
     conditions = {key: value for key, value in options.items() if key not in located}
-    conditions.setdefault("version", "*")
+    if options.get("markers"):
+        Marker(str(options["markers"]))  # poetry-core refuses it with an error of its parser's own
+    conditions["version"] = str(conditions.get("version", "*"))
     dependency = Factory.create_dependency(name, conditions)
     constraint, reason = _newest_range(dependency.constraint)
     dependency.constraint = constraint

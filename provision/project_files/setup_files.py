@@ -9,6 +9,7 @@ import configparser
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from provision.core.credentials import public_request
 from provision.core.errors import InvalidSpec
@@ -120,12 +121,12 @@ def setup_py_statements(
     """What a setup.py states. Raises InvalidSpec if it is no Python."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+        return list(_SetupPy(file, text, tree, selection or Selection()).statements())
+    except (SyntaxError, ValueError, RecursionError) as error:
         raise InvalidSpec(
-            f"{file} is no program of Python 3: {error}.",
+            f"{file} cannot be read as a program of Python 3: {error}.",
             advice="Write its requirements into a requirements.txt.",
         ) from error
-    return list(_SetupPy(file, text, tree, selection or Selection()).statements())
 
 
 @dataclass
@@ -139,6 +140,11 @@ class _Name:
 
 class _Unreadable(Exception):
     """An expression that only running the program would evaluate."""
+
+
+def _names_in(node: ast.expr | None) -> set[str]:
+    parts = ast.walk(node) if node is not None else ()
+    return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 class _SetupPy:
@@ -165,7 +171,8 @@ class _SetupPy:
                     if not isinstance(base, ast.Name):
                         continue
                     name = self.names.setdefault(base.id, _Name())
-                    if is_conditional or base is not target:
+                    refers = base.id in _names_in(statement.value)
+                    if is_conditional or refers or base is not target:
                         name.conditional.append(statement)
                     else:
                         self.names[base.id] = _Name(value=statement.value)
@@ -221,6 +228,8 @@ class _SetupPy:
                 yield from self._requirements(key, value)
             elif key == "extras_require":
                 yield from self._extras(value)
+            elif key == "**":
+                yield self._unreadable("arguments", value)
             elif key in ("setup_requires", "tests_require"):
                 for _, node in self._items(value):
                     if node is not None:
@@ -230,8 +239,8 @@ class _SetupPy:
                     if address:
                         yield self._state("find-links", node or value, address)
 
-    def _keywords(self, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-        """The arguments by name, those of `**NAME` too."""
+    def _keywords(self, call: ast.Call) -> Iterator[tuple[str, Any]]:
+        """The arguments by name, those of `**NAME` too; `**` for what is not readable."""
         for keyword in call.keywords:
             if keyword.arg:
                 yield keyword.arg, keyword.value
@@ -239,7 +248,9 @@ class _SetupPy:
             try:
                 yield from self._pairs(keyword.value)
             except _Unreadable:
-                continue
+                yield "**", keyword.value
+            name = self.names.get(ast.unparse(keyword.value), _Name())
+            yield from (("**", node) for node in name.conditional)
 
     def _pairs(self, node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
         """The entries of a dictionary."""

@@ -88,7 +88,10 @@ class TomlFile:
         )
         if kind not in ("pip", "constraint"):
             return statement
-        (parsed,) = statements_of(parse_lines(value)[:1])
+        lines = statements_of(parse_lines(value))
+        if not lines:
+            return dataclasses.replace(statement, kind="unknown", reason="it is empty")
+        parsed = lines[0]
         return dataclasses.replace(
             statement,
             kind=kind if parsed.kind == "pip" else parsed.kind,
