@@ -238,6 +238,8 @@ class JointSolve:
         """The result for a request to uv. Raises Unsolvable with the cause."""
         try:
             return resolve(request)
+        except wheels.NoWheelFits:
+            raise  # says why itself
         except Unsolvable as error:
             from provision.lockfile.diagnose import uv as diagnose_uv
 

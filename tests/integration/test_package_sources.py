@@ -10,7 +10,6 @@ import pytest
 
 from provision.adapters import uv
 from provision.catalog import torch_build
-from provision.core.errors import Unsolvable
 from provision.core.types import LockedPackage
 from tests.faulty import Server, served
 from tests.small import write_wheel
@@ -85,6 +84,6 @@ def test_the_wheel_for_the_locked_torch(server: Server, names: str, is_folder: b
 def test_a_page_without_a_wheel_that_fits_is_named(
     server: Server, requirement: str, message: str
 ) -> None:
-    with pytest.raises(Unsolvable, match=message) as error:
+    with pytest.raises(uv.NoWheelFits, match=message) as error:
         resolve(requirement, sources=(f"find_links: torch-scatter @ {server.url}/page/",))
     assert "page" in error.value.advice

@@ -27,6 +27,7 @@ from provision.adapters.uv.installer import (
     uninstall,
     unpack_wheel,
 )
+from provision.adapters.uv.package_sources import NoWheelFits
 from provision.adapters.uv.resolve_request import UV_GLIBC, ResolveRequest
 from provision.adapters.uv.resolver import resolve, resolve_versions
 from provision.adapters.uv.source_packages import build_wheel, has_python, source_name
@@ -38,6 +39,7 @@ __all__ = [
     "UV_GLIBC",
     "IndexRelease",
     "IndexSettings",
+    "NoWheelFits",
     "ResolveRequest",
     "WheelMetadata",
     "build_wheel",

@@ -38,6 +38,10 @@ from provision.core.requirement_urls import source_address, source_packages
 MAX_REASONS = 3
 
 
+class NoWheelFits(Unsolvable):
+    """A page or an index has nothing of a package for this torch, CUDA and Python."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackageSources:
     """tables: by canonical name, the package's own index in the terms of uv. exclusions: constraints
@@ -56,7 +60,7 @@ class PackageSources:
 def package_sources(request: ResolveRequest) -> PackageSources:
     """Where the named packages of a request come from.
 
-    A mirror folder has all wheels in its index. Raises Unsolvable if a source has none of a package
+    A mirror folder has all wheels in its index. Raises NoWheelFits if a source has none of a package
     that fits, and Unreachable if it cannot be read.
     """
     if request.mirrors.is_closed:
@@ -161,10 +165,10 @@ def _is_exact(request: ResolveRequest, version: Version) -> bool:
 
 def _none_fits(
     request: ResolveRequest, name: str, url: str, problems: Mapping[Version, str]
-) -> Unsolvable:
+) -> NoWheelFits:
     address = without_credentials(url)
     if not problems:
-        return Unsolvable(
+        return NoWheelFits(
             f"{address} lists no {name} that was requested.",
             advice=f"Name another page or index for {name} in spec.yml, or take it out there.",
         )
@@ -176,7 +180,7 @@ def _none_fits(
     if request.torch:
         cuda = f"CUDA {request.torch.cuda}" if request.torch.cuda else "CPUs"
         build = f"torch {request.torch.torch}, {cuda} and {build}"
-    return Unsolvable(
+    return NoWheelFits(
         f"{address} has no {name} for {build}: {'; '.join(reasons)}.",
         advice=f"Name a page that has one, or a wheel ('{name} @ https://...whl'); or take the page "
         f"out of `find_links`: then provision builds {name} once, where it is locked.",

@@ -98,9 +98,14 @@ def add(
     from provision.core.errors import InvalidSpec
     from provision.verbs.change import change as command
 
-    sources = [f" -f {shlex.quote(page)}" for page in pages]
-    sources += [f" --extra-index-url {shlex.quote(index)}" for index in indexes]
-    listed = [text + "".join(sources) for text in requirements]
+    listed = list(requirements)
+    for index in indexes:
+        listed = [f"{text} --extra-index-url {shlex.quote(index)}" for text in listed]
+    page_options = " ".join(f"-f {shlex.quote(page)}" for page in pages)
+    if pages and len(listed) == 1:
+        listed = [f"{listed[0]} {page_options}"]
+    elif pages:  # each for the packages that it lists
+        listed.append(page_options)
     listed += [f"-e {shlex.quote(folder)}" for folder in editables]
     if not listed and not files:
         raise InvalidSpec(
