@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,8 @@ _PARTS_OF_TORCH = re.compile(
     r"|cusparselt|nccl|nvtx|nvjitlink|nvshmem)(-cu\d+)?"
 )
 _LIBRARIES = ("cudnn", "nccl")
-_RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
+_RUNTIME_NAME = "nvidia-cuda-runtime"
+_RUNTIME = re.compile(rf"{_RUNTIME_NAME}(?:-cu\d+)?")
 _NVIDIA_FAMILY = re.compile(r"nvidia-.+-cu(\d+)")
 # Every environment has them; a version of theirs is a request.
 _COME_ANYWAY = ("pip", "setuptools", "wheel", "ipykernel", "xxhash", "python-xxhash")
@@ -350,7 +352,7 @@ class _Decision:
                     account.end(statement, "left out", reason=str(error))
                 continue
             if fitting:
-                if len(fitting) < len(allowed) or decisive is None:
+                if not self.choices.python and (len(fitting) < len(allowed) or not decisive):
                     decisive = statement
                 allowed = fitting
             elif account and (decisive or self.choices.python):
@@ -411,9 +413,8 @@ class _Decision:
             if allowed is table and not fitting:
                 fitting = releases
             if not fitting:
-                self.account.contradict(
-                    package.statement, decisive, f"--torch {expression}".replace(" ", "")
-                )
+                option = f"--torch {shlex.quote(expression)}"
+                self.account.contradict(package.statement, decisive, option)
                 continue
             if expression:
                 decisive = package.statement if len(fitting) < len(allowed) else decisive
@@ -535,7 +536,7 @@ class _Decision:
                 continue  # a compiler of another CUDA than that of torch
             if fitting:
                 allowed = fitting
-                decisive = decisive or statement
+                decisive = decisive or (None if chosen else statement)
                 specifiers.append(specifier)
                 used.append(statement)
             elif weight < WEAK:
@@ -557,7 +558,8 @@ class _Decision:
             became = f'cuda: "{self.cudas[0]}"'
         for statement in used:
             is_torch = any(package.statement == statement for package in torch)
-            if statement in self.account.entries or is_torch:
+            is_part = statement.kind == "pip" and not statement.value.startswith(_RUNTIME_NAME)
+            if statement in self.account.entries or is_torch or is_part:
                 continue
             if statement.kind == "find-links" and not _TORCH_INDEX.search(statement.value):
                 continue  # a page of wheels for this CUDA, which is taken as such
