@@ -148,12 +148,14 @@ def _offer(console: Console, context: Context, reading: Reading, options: dict[s
 
 def _ask_cuda(reading: Reading, choice: CudaChoice, *, is_asking: bool) -> CudaChoice:
     """The CUDA that the user names. Raises InvalidSpec where nobody can be asked."""
+    from provision.cli.console import output_width, wrap
     from provision.resolver.input_forms import cuda_form
     from provision.verbs.init import init as command
 
     if not is_asking:
         raise command.no_cuda(reading.request, choice.note)
-    click.echo(f"No file states for which CUDA, and this machine does not tell: {choice.note}.")
+    sentence = f"No file states for which CUDA, and this machine does not tell: {choice.note}."
+    click.echo("\n".join(wrap(sentence, output_width())))
     cuda = click.prompt(
         "CUDA version of the machines that will run this, or cpu",
         default=command.suggested_cuda(reading.request),
