@@ -539,9 +539,10 @@ def _is_location(text: str) -> bool:
 def _check_source(source: str, *, editable: bool) -> None:
     """Raise _NotUnderstood for an address that holds no package that we can read."""
     scheme = source.partition("://")[0] if "://" in source else ""
-    if scheme.partition("+")[0] in ("hg", "svn", "bzr"):
+    system = scheme.partition("+")[0]
+    if system in ("hg", "svn", "bzr"):
         raise _NotUnderstood(
-            f"it is a repository of {scheme[:3]}, and uv reads those of git",
+            f"it is a repository of {system}, and uv reads those of git",
             "clone it, and name its folder",
         )
     if editable and scheme not in ("", "file") and not source.startswith(GIT):
