@@ -236,7 +236,7 @@ def parse_lines(text: str, file: str = "") -> list[RequirementLine]:
             line=number,
             text=public_request(line),
             kind="unknown",
-            credential="The login of variables was left out; ~/.netrc holds logins." * logins,
+            reason="its login was left out: ~/.netrc holds logins" * logins,
         )
         try:
             entries += _line_entries(written, entry)
@@ -283,6 +283,8 @@ def _file_lines(
                 yield from [entry, *entries]
             except (OSError, ValueError) as error:
                 yield replace(entry, kind="unknown", reason=f"the file cannot be read: {error}")
+        elif entry.kind == "find-links" and (path.parent / entry.value).exists():
+            yield replace(entry, value=os.path.normpath(path.parent / entry.value))
         elif entry.kind == "requirement":
             yield _located(entry, path.parent, "constraint" if limits else "requirement")
         else:
@@ -323,10 +325,15 @@ def is_installable(path: Path) -> bool:
     return path.is_file() or any((path / name).is_file() for name in projects)
 
 
-def is_unnamed(text: str) -> bool:
-    """Whether a text holds a requirement by its address or path alone."""
-    entries = [] if _NAME_ONLY.fullmatch(text) else parse_lines(text)
-    return any(entry.requirement and not entry.requirement.name for entry in entries)
+def is_incomplete(text: str) -> bool:
+    """Whether a text holds a requirement by its address alone, or by a path as people write it."""
+    if _NAME_ONLY.fullmatch(text):
+        return False
+    requirements = [entry.requirement for entry in parse_lines(text) if entry.requirement]
+    return any(
+        not requirement.name or (requirement.is_path and not requirement.source.startswith("file:"))
+        for requirement in requirements
+    )
 
 
 def marker_holds(marker: str, python: str, platform: Platform = PLATFORM) -> bool:
@@ -400,7 +407,7 @@ def _line_entries(line: str, entry: RequirementLine) -> list[RequirementLine]:
                     kind=kind,
                     value=without_credentials(value).replace("\\", "/"),
                     packages=tuple(filter(None, names)),
-                    credential=credential_problem(value) or entry.credential,
+                    credential=credential_problem(value) or "",
                 )
             )
     return entries
@@ -430,8 +437,8 @@ def _requirement_entry(
         kind="requirement",
         value=str(requirement),
         requirement=requirement,
-        reason=reason,
-        credential=problem or entry.credential,
+        reason=reason or entry.reason,
+        credential=problem,
     )
 
 
@@ -472,8 +479,12 @@ def _parse_requirement(text: str, *, editable: bool) -> tuple[PipRequirement, st
         marker=_marker(marked["marker"]) if marked else "",
         editable=editable and not source.startswith(GIT),
     )
-    is_translated = repository not in ("", location)
-    return requirement, f"read as `{requirement}`" if is_translated else ""
+    reason = ""
+    if repository not in ("", location):
+        reason = f"read as `{requirement}`"
+    elif repository and editable:
+        reason = "installed as a package; clone it and name its folder with -e to edit it"
+    return requirement, reason
 
 
 def _index_requirement(text: str) -> tuple[PipRequirement, str]:
@@ -528,9 +539,10 @@ def _is_location(text: str) -> bool:
 def _check_source(source: str, *, editable: bool) -> None:
     """Raise _NotUnderstood for an address that holds no package that we can read."""
     scheme = source.partition("://")[0] if "://" in source else ""
-    if scheme.partition("+")[0] in ("hg", "svn", "bzr"):
+    system = scheme.partition("+")[0]
+    if system in ("hg", "svn", "bzr"):
         raise _NotUnderstood(
-            f"it is a repository of {scheme[:3]}, and uv reads those of git",
+            f"it is a repository of {system}, and uv reads those of git",
             "clone it, and name its folder",
         )
     if editable and scheme not in ("", "file") and not source.startswith(GIT):

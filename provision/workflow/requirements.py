@@ -115,7 +115,8 @@ def _refuse(entries: Sequence[RequirementLine]) -> None:
             reason = "an extra index serves only the packages that are named for it"
             next_step = f"write `PACKAGE --extra-index-url {entry.value}`"
         elif entry.credential:
-            reason, next_step = entry.credential, ""
+            problems.append(f"{where}{entry.credential}")
+            continue
         elif entry.kind != "unknown":
             continue
         problems.append(f"{where}`{entry.text}`: {reason.rstrip('.')}.")

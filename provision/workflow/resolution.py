@@ -57,7 +57,7 @@ def combine(
         content = specs.parse(text.encode(), path)
     elif path.exists():
         content = specs.read(path)
-    if any(requirement_lines.is_unnamed(item) for item in content.get("pip", ())):
+    if any(requirement_lines.is_incomplete(item) for item in content.get("pip", ())):
         content = {**content, "pip": with_names(content["pip"], path.parent, mirrors)}
     spec = specs.combine(content, options, name=name)
     if content.get("cuda") == "auto" and not options.get("cuda") and _depends_on_machine(spec):

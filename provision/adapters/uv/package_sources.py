@@ -7,6 +7,7 @@ so those for others are excluded here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ def package_sources(request: ResolveRequest) -> PackageSources:
         address = request.mirrors.actual_url(source_address(item))
         names = source_packages(item)
         if not names:
-            listed = {name for name, _ in _listed(address)}
+            listed = {file[0] for file in _listed(address)}
             names = [name for name in requested if name in listed]
         for name in names:
             if name in by_url or name in tables:
@@ -97,8 +98,8 @@ def package_sources(request: ResolveRequest) -> PackageSources:
 
 
 @functools.cache
-def _listed(url: str) -> tuple[tuple[str, str], ...]:
-    """The canonical name and the file name of every file that an address lists."""
+def _listed(url: str) -> tuple[tuple[str, Version, frozenset[Tag] | None], ...]:
+    """The canonical name, the version and, of a wheel, the tags of the files that an address lists."""
     if url.startswith("file:"):
         try:
             filenames = sorted(path.name for path in path_from_url(url).iterdir())
@@ -108,23 +109,16 @@ def _listed(url: str) -> tuple[tuple[str, str], ...]:
         with HttpClient(pip_settings()) as client:
             page = project_page(client, url)
         filenames = [unquote(url_filename(package.url)) for package in page.packages]
-    names = []
+    files: list[tuple[str, Version, frozenset[Tag] | None]] = []
     for filename in filenames:
-        if parsed := _parsed(filename):
-            names.append((parsed[0], filename))
-    return tuple(names)
-
-
-def _parsed(filename: str) -> tuple[str, Version, frozenset[Tag] | None] | None:
-    """Name, version and, of a wheel, tags; None for other files."""
-    try:
-        if filename.endswith(".whl"):
-            name, version, _, tags = parse_wheel_filename(filename)
-            return name, version, tags
-        name, version = parse_sdist_filename(filename)
-        return name, version, None
-    except (InvalidWheelFilename, InvalidSdistFilename):
-        return None
+        # Other files may lie there too.
+        with contextlib.suppress(InvalidWheelFilename, InvalidSdistFilename):
+            if filename.endswith(".whl"):
+                name, version, _, tags = parse_wheel_filename(filename)
+                files.append((name, version, tags))
+            else:
+                files.append((*parse_sdist_filename(filename), None))
+    return tuple(files)
 
 
 def _exclusions(
@@ -134,11 +128,9 @@ def _exclusions(
     tags = request_tags(request)
     fitting: set[Version] = set()
     problems: dict[Version, str] = {}
-    for listed_name, filename in _listed(url):
-        parsed = _parsed(filename)
-        if listed_name != name or parsed is None or not specifier.contains(parsed[1], True):
+    for listed_name, version, wheel_tags in _listed(url):
+        if listed_name != name or not specifier.contains(version, prereleases=True):
             continue
-        _, version, wheel_tags = parsed
         problem = request.torch.mismatch(version) if request.torch else ""
         if not problem and wheel_tags is not None:
             glibc = oldest_glibc(tags & wheel_tags)

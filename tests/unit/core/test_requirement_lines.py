@@ -146,8 +146,9 @@ def test_files_that_are_included(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "a.txt").write_text("one\n-r sub/b.txt\n-r sub/../sub/b.txt\n-c c.txt\n-r pipe\n")
     (tmp_path / "sub" / "b.txt").write_text("two\n-e .\n-r ../a.txt\n-r nosuch.txt\n")
-    (tmp_path / "c.txt").write_text("three<3\n")
+    (tmp_path / "c.txt").write_text("three<3\n-f sub\n")
     entries = read_lines(tmp_path / "a.txt")
+    assert [entry.value for entry in entries if entry.kind == "find-links"] == [f"{tmp_path}/sub"]
     texts = [(entry.kind, entry.value) for entry in entries if entry.requirement]
     project = f"-e {tmp_path}"  # not the folder of the file, which has no project
     assert texts == [

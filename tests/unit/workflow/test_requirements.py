@@ -98,12 +98,14 @@ def test_names_of_addresses_and_paths_in_spec_yml(tmp_path: Path) -> None:
         "git+https://g.invalid/m.git@v1",
         "-e ../p[dev]",
         "./wheels/a_b-1-py3-none-any.whl",
+        "c @ ../c",
     ]
     assert with_names(texts, tmp_path) == [
         "six",
         "mine @ git+https://g.invalid/m.git@v1",
         "p[dev] @ file:../p",
         "a-b @ file:wheels/a_b-1-py3-none-any.whl",
+        "c @ file:../c",
     ]
 
 
