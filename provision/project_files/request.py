@@ -132,20 +132,23 @@ class _Account:
             entry = replace(entry, outcome=outcome, reason=reason)
         self.entries[statement] = entry
 
+    def leave_out(self, statement: Statement, reason: str = "", next_step: str = "") -> None:
+        self.end(statement, "left out", reason=reason, next_step=next_step)
+
     def contradict(self, statement: Statement, earlier: Statement | None, option: str = "") -> None:
         """A statement that an earlier one, or an option, excludes."""
         if earlier is None and self.environment:
             reason = f"the environment {self.environment} has another one"
             step = f"provision build {self.environment} {option} --relock"
-            self.end(statement, "left out", reason=reason, next_step=step)
+            self.leave_out(statement, reason, step)
             return
         if earlier is None:
-            self.end(statement, "left out", reason="an option says otherwise")
+            self.leave_out(statement, "an option says otherwise")
             return
         where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
         reason = f"it contradicts `{earlier.text}` ({where})"
         step = f"add `{option}` to take this one" if option else "remove one of the two lines"
-        self.end(statement, "left out", reason=reason, next_step=step)
+        self.leave_out(statement, reason, step)
         if statement.file == earlier.file:
             self.contradictions.append(
                 f"{where}: `{earlier.text}` and, in line {statement.line}, `{statement.text}` "
@@ -267,11 +270,11 @@ class _Decision:
         if requirement is None:
             reason = lines[0].reason if lines else "it is empty"
             step = lines[0].next_step if lines else ""
-            self.account.end(statement, "left out", reason=reason, next_step=step)
+            self.account.leave_out(statement, reason, step)
             return None
         if not requirement.applies(self.python, self.platform):
             reason = f"its marker does not hold for Python {self.python} on {self.platform}"
-            self.account.end(statement, "left out", reason=reason)
+            self.account.leave_out(statement, reason)
             return None
         name = canonicalize_name(requirement.name)
         specifier = requirement.specifier
@@ -296,7 +299,7 @@ class _Decision:
         try:
             parts = conda.parse_requirement(statement.value)
         except ValueError as error:
-            self.account.end(statement, "left out", reason=f"conda cannot read it: {error}")
+            self.account.leave_out(statement, f"conda cannot read it: {error}")
             return None
         return _Package(
             statement=statement,
@@ -349,7 +352,7 @@ class _Decision:
                 fitting = allowed_minors(specifier, universe)
             except ValueError as error:
                 if account:
-                    account.end(statement, "left out", reason=str(error))
+                    account.leave_out(statement, str(error))
                 continue
             if fitting:
                 if not self.choices.python and (len(fitting) < len(allowed) or not decisive):
@@ -527,7 +530,7 @@ class _Decision:
             try:
                 fitting = _fitting_cudas(specifier, candidates)
             except ValueError as error:
-                self.account.end(statement, "left out", reason=str(error))
+                self.account.leave_out(statement, str(error))
                 continue
             if chosen == "auto" and specifier != CPU:
                 fitting = allowed
@@ -615,6 +618,12 @@ class _Decision:
 
     # Everything else.
 
+    def _add(self, key: str, statement: Statement, text: str) -> None:
+        """An item of a list of spec.yml."""
+        self.content.setdefault(key, []).append(text)
+        outcome: Outcome = "translated" if statement.reason else "taken"
+        self.account.end(statement, outcome, became=f"{key}: {text}")
+
     def _take_others(self) -> None:
         self._take_packages()
         requested = {
@@ -638,7 +647,7 @@ class _Decision:
             elif statement.kind in ("include", "constraints"):
                 self.account.end(statement, "taken", became="read")
             else:
-                self.account.end(statement, "left out")
+                self.account.leave_out(statement)
         channels = self.content.get("channels")
         if channels and "conda-forge" not in channels:
             channels.append("conda-forge")
@@ -675,32 +684,32 @@ class _Decision:
     def _take_conda(self, package: _Package) -> None:
         statement, name = package.statement, package.name
         if _OF_CONDA.fullmatch(name):
-            self.account.end(statement, "left out", reason="it belongs to conda itself")
+            self.account.leave_out(statement, "it belongs to conda itself")
         elif name in _LIBRARIES and not statement.exported:
             step = f"provision build NAME --{name} VERSION" if package.specifier else ""
             number = re.search(r"\d[\d.]*", package.specifier)
             if number:
                 step = step.replace("VERSION", number[0].rstrip("."))
             reason = f"each build of torch brings its own {name}"
-            self.account.end(statement, "left out", reason=reason, next_step=step)
+            self.account.leave_out(statement, reason, step)
         elif _PARTS_OF_TORCH.fullmatch(name):
-            self.account.end(statement, "left out", reason="the build of torch brings it")
+            self.account.leave_out(statement, "the build of torch brings it")
         elif name in _COME_ANYWAY and (not package.specifier or name in ("pip", "wheel")):
             self.account.end(statement, "taken", became="every environment has it")
         elif statement.exported:
-            self.account.end(
-                statement,
-                "left out",
-                reason="the list has everything that is installed, and does not say what was "
-                "requested",
-                next_step=f"provision add NAME --conda {name}",
-            )
+            # Libraries came with other packages as a rule; of Python's packages nobody knows.
+            is_python = re.match(r"(?:.*_)?py[h\d]", package.build)
+            version = re.search(r"\d+(?:\.\d+)?", package.specifier)
+            reason = "the list does not say whether it was requested or came with another package"
+            if is_python:
+                reason = "a package of Python in a list that does not say what was requested"
+            step = f"provision add NAME --conda {name}={version[0] if version else '*'}"
+            self.account.leave_out(statement, reason, step)
         elif "|" in package.specifier:
-            self.account.end(
+            self.account.leave_out(
                 statement,
-                "left out",
-                reason="spec.yml cannot hold alternatives (|)",
-                next_step=f"provision add NAME --conda {name}",
+                "spec.yml cannot hold alternatives (|)",
+                f"provision add NAME --conda {name}",
             )
         else:
             self._add_conda(package)
@@ -730,25 +739,18 @@ class _Decision:
         elif foreign := self._torch_of_wheel(requirement):
             reason = f"its file name is for torch {foreign}"
             step = f"name the wheel for torch {self.releases[-1]} instead"
-            self.account.end(statement, "left out", reason=reason, next_step=step)
+            self.account.leave_out(statement, reason, step)
         else:
-            text = str(replace(requirement, marker=""))
-            self.content.setdefault("pip", []).append(text)
-            is_same = not statement.reason and not statement.credential
-            self.account.end(statement, "taken" if is_same else "translated", became=f"pip: {text}")
+            self._add("pip", statement, str(replace(requirement, marker="")))
 
     def _take_path(self, statement: Statement, requirement: PipRequirement) -> None:
         text = self.located(requirement) if self.located else ""
         if text:
-            self.content.setdefault("pip", []).append(text)
-            self.account.end(statement, "taken", became=f"pip: {text}")
+            self._add("pip", statement, text)
             return
-        self.account.end(
-            statement,
-            "left out",
-            reason="a wheel of it goes next to spec.yml; building one runs its code",
-            next_step=f"provision add NAME {shell_words(requirement)}",
-        )
+        reason = "a wheel of it goes next to spec.yml; building one runs its code"
+        step = f"provision add NAME {shell_words(requirement)}"
+        self.account.leave_out(statement, reason, step)
 
     def _torch_of_wheel(self, requirement: PipRequirement) -> str:
         """The torch that a wheel's file name is for, if it is not the one of the environment."""
@@ -780,16 +782,12 @@ class _Decision:
         statement = package.statement
         assert package.requirement is not None
         if package.name in requested:
-            text = str(replace(package.requirement, marker="", extras=()))
-            self.content.setdefault("pip", []).append(text)
-            self.account.end(statement, "taken", became=f"pip: {text}")
+            limit = replace(package.requirement, marker="", extras=())
+            self._add("pip", statement, str(limit))
             return
-        self.account.end(
-            statement,
-            "left out",
-            reason="a constraint of a package that no line requests",
-            next_step=f"provision add NAME {shell_words(package.requirement)}",
-        )
+        reason = "a constraint of a package that no line requests"
+        step = f"provision add NAME {shell_words(package.requirement)}"
+        self.account.leave_out(statement, reason, step)
 
     def _take_channel(self, statement: Statement) -> None:
         name = statement.value
@@ -800,7 +798,7 @@ class _Decision:
             self.account.end(statement, "taken", became="used where a build or a package needs it")
         elif name.startswith("pytorch-"):
             reason = "provision knows releases of PyTorch, and no nightly builds"
-            self.account.end(statement, "left out", reason=reason, next_step="provision matrix")
+            self.account.leave_out(statement, reason, "provision matrix")
         else:
             self._add_channel(name)
             self.account.end(statement, "taken", became=f"channels: {name}")
@@ -814,19 +812,18 @@ class _Decision:
         index = _TORCH_INDEX.search(statement.value)
         if index and (index[1] or (index[2] or "cu").startswith(("rocm", "xpu"))):
             reason = "provision knows PyTorch's releases for NVIDIA GPUs and CPUs"
-            self.account.end(statement, "left out", reason=reason, next_step="provision matrix")
+            self.account.leave_out(statement, reason, "provision matrix")
         elif index:
             self.account.end(statement, "taken", became="provision finds PyTorch's wheels itself")
         elif statement.kind == "find-links" or statement.packages:
             key = "find_links" if statement.kind == "find-links" else "indexes"
             names = [name for name in statement.packages if name not in (*TORCH, *COMPANIONS)]
             text = f"{' '.join(names)} @ {statement.value}" if names else statement.value
-            self.content.setdefault(key, []).append(text)
-            self.account.end(statement, "taken", became=f"{key}: {text}")
+            self._add(key, statement, text)
         else:
             reason = "an index for every package is a setting of pip's or uv's"
             step = f"pip config set global.extra-index-url {statement.value}"
-            self.account.end(statement, "left out", reason=reason, next_step=step)
+            self.account.leave_out(statement, reason, step)
 
     def _take_platform(self, statement: Statement) -> None:
         if statement.value == self.platform:
@@ -834,10 +831,10 @@ class _Decision:
         elif statement.value in PLATFORMS:
             step = f"provision lock NAME --platform {self.platform} --platform {statement.value}"
             reason = "one platform unless more are requested"
-            self.account.end(statement, "left out", reason=reason, next_step=step)
+            self.account.leave_out(statement, reason, step)
         else:
             reason = "environments are for Linux"
-            self.account.end(statement, "left out", reason=reason)
+            self.account.leave_out(statement, reason)
 
 
 # Versions of torch.

@@ -206,6 +206,18 @@ def test_every_printed_command_is_accepted_by_our_parser(tmp_path: Path) -> None
         command.make_context(command.name, words)
 
 
+def test_packages_of_an_export_are_added_by_one_command(tmp_path: Path) -> None:
+    names = ("a", "b", "c", "d")
+    lines = [f"- {name}=1.{number}.0=py310h0" for number, name in enumerate(names)]
+    path = tmp_path / "environment.yml"
+    path.write_text(
+        "\n".join(["dependencies:", "- pytorch=2.3.1=py3.10_cuda12.1_cudnn8_0", *lines, ""])
+    )
+    result = invoke(tmp_path, "import", str(path), "--name", "lab", "--dry-run")
+    assert "left out 4" in result.output and "and 1 more" in result.output
+    assert "\n      provision add lab --conda a=1.0 b=1.1 c=1.2 d=1.3\n" in result.output
+
+
 def test_build_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==2.3.1+cu126\n")
     with pytest.raises(NoSuchBuild):
