@@ -309,7 +309,8 @@ def _located(entry: RequirementLine, folder: Path, kind: LineKind) -> Requiremen
     requirement = entry.requirement
     if requirement is None or not requirement.is_path or "://" in requirement.source:
         return replace(entry, kind=kind)
-    written = Path(requirement.source.removeprefix("file:")).expanduser()
+    # `Path.expanduser` raises for a user that does not exist.
+    written = Path(os.path.expanduser(requirement.source.removeprefix("file:")))  # noqa: PTH111
     path = folder / written
     for start in (folder, *folder.parents):
         if is_installable(start / written):

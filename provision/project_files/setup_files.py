@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,7 +121,9 @@ def setup_py_statements(
 ) -> list[Statement]:
     """What a setup.py states. Raises InvalidSpec if it is no Python."""
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the program's style
+            tree = ast.parse(text)
         return list(_SetupPy(file, text, tree, selection or Selection()).statements())
     except (SyntaxError, ValueError, RecursionError) as error:
         raise InvalidSpec(

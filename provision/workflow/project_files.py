@@ -164,7 +164,9 @@ def _located(statement: Statement, folder: Path) -> Statement:
 
 
 def _absolute(path: str, folder: Path) -> str:
-    return os.path.normpath(folder.absolute() / Path(path.removeprefix("file:")).expanduser())
+    # `Path.expanduser` raises for a user that does not exist.
+    written = os.path.expanduser(path.removeprefix("file:"))  # noqa: PTH111
+    return os.path.normpath(folder.absolute() / written)
 
 
 def _shown(path: Path) -> str:
