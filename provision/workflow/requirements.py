@@ -86,7 +86,9 @@ def prepare(
             pip.append(str(dataclasses.replace(requirement, specifier=specifier)))
         elif entry.kind == "find-links":
             find_links.append(_source_item(entry.packages, entry.value, folder))
-        elif entry.kind == "extra-index" and not _TORCH_INDEX.search(entry.value):
+        elif entry.kind == "extra-index" and _TORCH_INDEX.search(entry.value):
+            context.progress.info(f"`{entry.text}`: --torch and --cuda choose PyTorch's builds")
+        elif entry.kind == "extra-index":
             indexes.append(_source_item(entry.packages, entry.value, folder))
         elif entry.kind == "ignored":
             context.progress.info(f"`{entry.text}`: --{entry.value} has no effect: {entry.reason}")
@@ -117,6 +119,11 @@ def _refuse(entries: Sequence[RequirementLine]) -> None:
         elif entry.credential:
             problems.append(f"{where}{entry.credential}")
             continue
+        elif entry.kind in ("include", "constraints") and not entry.file:
+            reason = "it is not a requirements file of this machine"
+            next_step = "write the line into a requirements.txt, and name that with -r"
+            if "://" in entry.value:
+                next_step = "download the file, and name it with -r"
         elif entry.kind != "unknown":
             continue
         problems.append(f"{where}`{entry.text}`: {reason.rstrip('.')}.")

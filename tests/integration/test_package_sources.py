@@ -8,9 +8,12 @@ from urllib.parse import quote
 
 import pytest
 
+from provision import resolver
 from provision.adapters import uv
 from provision.catalog import torch_build
 from provision.core.types import LockedPackage
+from provision.resolver import spec
+from provision.workflow import named_wheels
 from tests.faulty import Server, served
 from tests.small import write_wheel
 
@@ -87,3 +90,19 @@ def test_a_page_without_a_wheel_that_fits_is_named(
     with pytest.raises(uv.NoWheelFits, match=message) as error:
         resolve(requirement, sources=(f"find_links: torch-scatter @ {server.url}/page/",))
     assert "page" in error.value.advice
+
+
+def test_a_release_left_open_is_one_that_the_page_has(server: Server) -> None:
+    resolution = resolver.resolve(
+        spec.combine({}, {"torch": ">=2.2,<2.6", "cuda": "12.1", "source": "wheels"}, name="lab")
+    )
+    request = uv.ResolveRequest(
+        requirements=("torch-scatter",),
+        python="3.11",
+        glibc="2.28",
+        sources=(f"find_links: {server.url}/page/",),
+    )
+    releases = ["2.5.1", "2.4.1", "2.3.1", "2.2.2"]
+    request, possible = named_wheels._with_listed_wheels(request, resolution, releases)
+    assert possible == ["2.4.1", "2.3.1"]
+    assert request.torch is not None and request.torch.torch == "2.4.1"

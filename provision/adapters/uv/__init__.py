@@ -27,7 +27,7 @@ from provision.adapters.uv.installer import (
     uninstall,
     unpack_wheel,
 )
-from provision.adapters.uv.package_sources import NoWheelFits
+from provision.adapters.uv.package_sources import NoWheelFits, package_sources
 from provision.adapters.uv.resolve_request import UV_GLIBC, ResolveRequest
 from provision.adapters.uv.resolver import resolve, resolve_versions
 from provision.adapters.uv.source_packages import build_wheel, has_python, source_name
@@ -53,6 +53,7 @@ __all__ = [
     "index_releases",
     "index_settings",
     "install_wheels",
+    "package_sources",
     "parse_toml",
     "pip_settings",
     "recorded_wheels",

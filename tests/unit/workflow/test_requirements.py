@@ -39,6 +39,8 @@ def test_only_a_wheel_that_the_change_dropped_is_unused(tmp_path: Path) -> None:
         (("a @ https://m:S3CRET@i.example/a.zip",), "~/.netrc"),
         (("./nosuch",), "no wheel and no project at .*/nosuch"),
         (("-r nosuch.txt",), "nosuch.txt cannot be read"),
+        (("-r https://r.example/a.txt",), "Download the file"),
+        (("-c limits.txt",), "into a requirements.txt"),
     ],
 )
 def test_what_is_no_requirement(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
