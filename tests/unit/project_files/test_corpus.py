@@ -44,7 +44,7 @@ def read(case: dict[str, Any], folder: Path) -> Request:
 
 
 def test_corpus_is_large_enough() -> None:
-    assert len(CASES) >= 110
+    assert len(CASES) >= 200
 
 
 @pytest.mark.parametrize("case", CASES)
