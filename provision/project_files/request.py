@@ -672,7 +672,9 @@ class _Decision:
         channels = [name for name in stated if _LABEL.search(name)]
         if package.channel:
             channels = [package.channel]
-        for name in channels or (["nvidia"] if "nvidia" in stated else []):
+        elif "nvidia" in stated and not package.name.startswith("cuda-nvcc"):
+            channels = channels or ["nvidia"]  # conda-forge has cuda-nvcc of every release
+        for name in channels:
             self._add_channel(name)
         entry = self.account.entries.get(package.statement)
         became = [entry.became] if entry else []
