@@ -23,6 +23,7 @@ from provision.catalog.hardware import (
     runs_on_gpu,
     toolkits,
 )
+from provision.catalog.local_builds import TorchBuild, torch_build
 from provision.catalog.nccl import (
     CondaForgeNccl,
     nccl_on_conda_forge,
@@ -60,6 +61,7 @@ __all__ = [
     "Release",
     "SourceBuild",
     "Toolkit",
+    "TorchBuild",
     "add_releases",
     "architectures",
     "cached",
@@ -81,5 +83,6 @@ __all__ = [
     "since_facts",
     "source_builds",
     "toolkits",
+    "torch_build",
     "version_key",
 ]

@@ -60,7 +60,10 @@ def credential_problems(document: Any) -> Iterator[str]:
 
 
 def _login_advice(address: str) -> str:
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        return f"The address is wrong too: {error}."
     if "://" not in address:
         return f"`docker login {address.partition('/')[0]}` records it."
     if parts.scheme.lower().endswith("ssh"):

@@ -32,7 +32,8 @@ Kind = Literal[
     "sources",  # names of sources
     "list",  # texts that match `pattern`
     "gpus",  # a list of GPUs that the catalog knows
-    "pip requirements",  # a list of PEP 508 requirements
+    "pip requirements",  # a list of requirements as pip reads them
+    "sources of packages",  # a list of `PACKAGES @ ADDRESS`
     "builds",  # package -> BuildSettings
 ]
 
@@ -46,12 +47,18 @@ class BuildSettings(TypedDict, total=False):
     env: dict[str, str]
 
 
-LIST_KINDS = ("list", "sources", "gpus", "pip requirements")
+LIST_KINDS = ("list", "sources", "gpus", "pip requirements", "sources of packages")
 
 # Docker's reference grammar, loosely: white space, quotes and braces must never reach a Dockerfile
 # or an engine.
 REFERENCE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
 REQUIREMENT = r"[A-Za-z0-9][^\n\r#{}$`\"';|&\\]*"
+PIP_REQUIREMENT = r"[A-Za-z0-9./~-](?:(?!\s#)[^\n\r{}$`|\\])*"
+# `PACKAGES @ ADDRESS`: where the files of these packages come from.
+_PACKAGE = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+PACKAGES = rf"(?P<packages>{_PACKAGE}(?:[, ]+{_PACKAGE})*)\s+@\s+"
+ADDRESS = r"(?P<address>https?://[^\s{}$`|\\]+|file:[^\s{}$`|\\]+|\.{0,2}/[^\s{}$`|\\]*)"
+INDEX, PAGE = PACKAGES + ADDRESS, f"(?:{PACKAGES})?{ADDRESS}"
 CHANNEL = r"[A-Za-z0-9][^\s#{}`\"';|&\\]*"
 GPU = r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]*"
 
@@ -265,8 +272,9 @@ class Spec:
             kind="pip requirements",
             metavar="REQ",
             help="Also install this package from the package index. Repeatable.",
-            docs="more packages from the package index",
-            pattern=REQUIREMENT,
+            docs="more packages from the package index, by address, or as an editable folder; "
+            "[what it may hold](choosing.md#what-pip-may-hold)",
+            pattern=PIP_REQUIREMENT,
             item="a requirement",
             extends_file=True,
         ),
@@ -278,6 +286,33 @@ class Spec:
             help="How packages without a wheel are built.",
             docs="[how packages without a wheel are built](choosing.md#settings-of-a-build), by "
             "package: `isolation`, `needs`, `cuda`, `env`",
+            in_file_only=True,
+        ),
+    )
+    indexes: tuple[str, ...] = field(
+        default=(),
+        metadata=key(
+            kind="sources of packages",
+            help="Take these packages from another index, and from no other.",
+            docs="indexes beyond those of pip's or uv's settings, each with the packages that it "
+            "serves: `labpkg labtools @ https://pypi.example.org/simple`. It serves no others, "
+            "and they come from nowhere else",
+            pattern=INDEX,
+            item="an index (PACKAGES @ URL)",
+            in_file_only=True,
+        ),
+    )
+    find_links: tuple[str, ...] = field(
+        default=(),
+        metadata=key(
+            kind="sources of packages",
+            help="Take these packages from the wheels that a page or folder lists.",
+            docs="pages or folders that list wheels, each with its packages: `torch-scatter @ "
+            "https://data.example.org/torch-2.3.0+cu121.html`. [The wheel for the locked torch, "
+            "CUDA and Python](choosing.md#extra-indexes-and-pages-of-wheels) is taken. A page "
+            "without packages serves those of `pip` that it lists",
+            pattern=PAGE,
+            item="a page of wheels (PACKAGES @ URL, or URL)",
             in_file_only=True,
         ),
     )
@@ -367,6 +402,12 @@ class Spec:
             "several times slower on few cores",
         ),
     )
+
+    @property
+    def package_sources(self) -> tuple[str, ...]:
+        """The items of `indexes` and `find_links`, each after its key and a colon."""
+        indexes = [f"indexes: {text}" for text in self.indexes]
+        return (*indexes, *(f"find_links: {text}" for text in self.find_links))
 
     def library(self, name: Literal["nccl", "cudnn"]) -> str | None:
         """The requested version of a library."""

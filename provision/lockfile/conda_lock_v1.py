@@ -86,6 +86,7 @@ PORTABLE = "provision_portable"
 INPUTS = "provision_inputs_sha256"
 AS_OF = "provision_as_of"
 BUILDS = "provision_builds"
+SOURCES = "provision_package_sources"
 
 HEADER = (
     "# Every package of this environment, by URL and hash. Made by provision in the format of "
@@ -395,6 +396,8 @@ def _document(
         custom[AS_OF] = inputs.as_of
     if inputs.builds:
         custom[BUILDS] = "\n".join(inputs.builds)
+    if inputs.sources:
+        custom[SOURCES] = "\n".join(inputs.sources)
     metadata: LockMetadata = {
         "content_hash": {str(key): value for key, value in content_hashes(inputs).items()},
         "channels": [{"url": channel, "used_env_vars": []} for channel in inputs.channels],

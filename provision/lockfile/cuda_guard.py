@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from provision import sources
 from provision.adapters import conda
@@ -33,6 +33,42 @@ def guard(packages: Sequence[LockedPackage], resolution: Resolution, cause: str 
                 "`provision render --check` shows."
             ),
         )
+
+
+def refuse_second_torch(packages: Sequence[LockedPackage], resolution: Resolution) -> None:
+    """Raise Unsolvable if a requested conda package brings conda's own torch, and torch is to be a
+    wheel: both would write the same files."""
+    if sources.by_name(resolution.source).manager == "conda":
+        return
+    depends = {
+        package.name: [text.split()[0] for text in package.depends]
+        for package in packages
+        if package.manager == "conda"
+    }
+    own = conda.TORCH_PACKAGES & depends.keys()
+    if not own:
+        return
+    requested = [conda.spec_name(text) for text in resolution.spec.conda]
+    culprits = [name for name in requested if _needs(name, own, depends)] or sorted(own)
+    wheels = " ".join(f"--pip {conda.as_wheel(name)}" for name in culprits)
+    raise Unsolvable(
+        f"conda's {', '.join(culprits)} needs conda's own {sorted(own)[-1]}, and torch "
+        f"{resolution.torch} of this request is a wheel: both would write the same files.",
+        advice=f"Take it as a wheel: `{wheels}`, or `pip:` instead of `conda:` in spec.yml.",
+    )
+
+
+def _needs(name: str, wanted: Collection[str], depends: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a package is one of some packages, or requires one of them."""
+    pending, seen = [name], set[str]()
+    while pending:
+        current = pending.pop()
+        if current in wanted:
+            return True
+        if current not in seen:
+            seen.add(current)
+            pending += depends.get(current, ())
+    return False
 
 
 def torch_problem(packages: Sequence[LockedPackage], resolution: Resolution) -> str | None:

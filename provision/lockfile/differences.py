@@ -12,7 +12,7 @@ from typing import Literal
 from provision.adapters import conda
 from provision.core.requirement_urls import is_source
 from provision.core.types import Manager
-from provision.lockfile.conda_lock_v1 import AS_OF, LockEntry, LockFile
+from provision.lockfile.conda_lock_v1 import AS_OF, SOURCES, LockEntry, LockFile
 
 # up, down: another version. rebuilt: another build or file of the same version. re-sourced: the
 # same file from another address.
@@ -139,7 +139,8 @@ def _metadata_differences(before: LockFile, after: LockFile) -> tuple[str, ...]:
     rows: Sequence[tuple[str, Sequence[str], Sequence[str]]] = (
         ("channels", before.channels, after.channels),
         ("platforms", before.platforms, after.platforms),
-        ("as of", _as_of(before), _as_of(after)),
+        ("as of", _custom(before, AS_OF), _custom(after, AS_OF)),
+        ("package sources", _custom(before, SOURCES), _custom(after, SOURCES)),
     )
     texts = []
     for title, old, new in rows:
@@ -148,9 +149,8 @@ def _metadata_differences(before: LockFile, after: LockFile) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _as_of(lock: LockFile) -> tuple[str, ...]:
-    date = lock.custom_metadata.get(AS_OF)
-    return () if date is None else (date,)
+def _custom(lock: LockFile, key: str) -> Sequence[str]:
+    return lock.custom_metadata.get(key, "").splitlines()
 
 
 def _listed(texts: Sequence[str]) -> str:

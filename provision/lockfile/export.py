@@ -48,6 +48,9 @@ PLATFORM_MACHINE = {
     "osx-64": "x86_64",
     "osx-arm64": "arm64",
 }
+# What chooses a build of PyTorch. A pylock.toml has no conda packages: these are noted in it, so that
+# `provision import` knows the build.
+BUILD_PACKAGES = ("python", "pytorch", "pytorch-cuda", "cudatoolkit", "cuda-version")
 _VERIFY = "`provision lock verify` lists what is wrong with the lock."
 
 
@@ -206,6 +209,13 @@ def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
             break
     document["created-by"] = "provision"
     document["packages"] = [_pylock_package(entry, names) for entry in wheels]
+    build = [
+        f"{entry.name}={entry.version}={entry.build_string}"
+        for entry in entries
+        if entry.manager == "conda" and entry.name in BUILD_PACKAGES
+    ]
+    if build:
+        document["tool"] = {"provision": {"conda": build}}
     try:
         Pylock.from_dict(document).validate()
         return tomlkit.dumps(document)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,15 +50,23 @@ class LockInputs:
     as_of: str | None = None  # YYYY-MM-DD: the solvers ignore what was published later
     # How packages without a wheel are built: for each a line with its name first.
     builds: tuple[str, ...] = ()
+    # Where named packages come from: `Spec.package_sources`.
+    sources: tuple[str, ...] = ()
     # Whether environment.yml has only what we render; other tools may read more into other keys and
     # selectors.
     plain: bool = True
 
 
 def read_inputs(
-    environment: str, virtual_packages: str, folder: Path, *, as_of: str | None = None
+    environment: str,
+    virtual_packages: str,
+    folder: Path,
+    *,
+    as_of: str | None = None,
+    sources: Sequence[str] = (),
 ) -> LockInputs:
-    """Read the texts of the two files. folder: where they are, for messages.
+    """Read the texts of the two files. folder: where they are, for messages. sources: where named
+    packages come from, which spec.yml says.
 
     Raises InvalidSpec with the file and the mistake.
     """
@@ -84,9 +92,10 @@ def read_inputs(
         pip=tuple(str(item) for item in pip),
         channels=tuple(map(str, channels)),
         machines=_machines(machines, machines_path),
-        sha256=_sha256(content, machines, as_of),
-        former_sha256=tuple(_sha256(content, machines, as_of) for content in former),
+        sha256=_sha256(content, machines, as_of, sources),
+        former_sha256=tuple(_sha256(content, machines, as_of, sources) for content in former),
         as_of=as_of,
+        sources=tuple(sources),
         plain=set(document) <= PLAIN_KEYS and only_pip and not _selector_lines(environment),
     )
 
@@ -123,10 +132,12 @@ def check_inputs(inputs: LockInputs, folder: Path) -> None:
                 )
 
 
-def _sha256(document: Any, machines: Any, as_of: str | None) -> str:
+def _sha256(document: Any, machines: Any, as_of: str | None, sources: Sequence[str]) -> str:
     hashed = [document, machines]
     if as_of:
         hashed.append(as_of)
+    if sources:
+        hashed.append({"sources": list(sources)})
     return hashlib.sha256(json.dumps(hashed, sort_keys=True, default=str).encode()).hexdigest()
 
 

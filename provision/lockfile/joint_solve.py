@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from provision import sources
 from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.adapters.uv import ResolveRequest
-from provision.catalog import version_key
+from provision.catalog import torch_build, version_key
 from provision.core.errors import InvalidSpec, Unreachable, Unsolvable
 from provision.core.platforms import Platform, host_platform
-from provision.core.requirement_urls import GIT, absolute_requirement
+from provision.core.requirement_urls import GIT, absolute_requirement, absolute_sources
 from provision.core.types import Lock, LockedPackage, Resolution
-from provision.lockfile.cuda_guard import explain_build, guard, torch_problem
+from provision.lockfile.cuda_guard import explain_build, guard, refuse_second_torch, torch_problem
 from provision.lockfile.diagnose.unsat_core import PinReasons
 from provision.lockfile.input_files import LockInputs
 from provision.sources.base import REQUESTED
@@ -116,6 +117,8 @@ def joint_solve(
             platform=platform,
             build_path=build_path,
             as_of=inputs.as_of,
+            sources=absolute_sources(inputs.sources, inputs.folder),
+            torch=torch_build(resolution.torch, resolution.cuda, resolution.source, platform),
             mirrors=solver.mirrors,
         )
     reasons = PinReasons.of(resolution.pins, _wheel_bounds(inputs.pip))
@@ -169,10 +172,28 @@ class JointSolve:
         return tuple(dict.fromkeys((*self.conda.bounds, *_wheel_bounds(requirements))))
 
     def guarded(self, packages: Packages, resolution: Resolution) -> Packages:
-        """The packages; raises CheckFailed with the cause if torch is not the requested build."""
+        """The packages; raises CheckFailed with the cause if torch is not the requested build, and
+        Unsolvable if it comes twice."""
+        refuse_second_torch(packages, resolution)
         if torch_problem(packages, resolution):
             guard(packages, resolution, self._explain_build(resolution))
+        self._check_local_builds(packages)
         return packages
+
+    def _check_local_builds(self, packages: Packages) -> None:
+        """Raise Unsolvable for a wheel that says that it is for another torch, CUDA or C++ ABI."""
+        build = self.wheels.torch if self.wheels else None
+        for package in packages:
+            if build is None or package.manager == "conda" or "+" not in package.version:
+                continue
+            if problem := build.mismatch(Version(package.version)):
+                cuda = f"CUDA {build.cuda}" if build.cuda else "CPUs"
+                raise Unsolvable(
+                    f"{package.name} {package.version} {problem}, and torch is {build.torch} for "
+                    f"{cuda}: importing it would fail.",
+                    advice=f"Name the wheel for this torch, or a page that has it under `find_links`: "
+                    f"`provision add NAME {package.name} -f PAGE`.",
+                )
 
     def _solve_conda_below_wheels(self, conda_packages: Packages) -> Packages:
         """conda's part with nothing newer than what the wheels choose on their own.
@@ -217,6 +238,8 @@ class JointSolve:
         """The result for a request to uv. Raises Unsolvable with the cause."""
         try:
             return resolve(request)
+        except wheels.NoWheelFits:
+            raise  # says why itself
         except Unsolvable as error:
             from provision.lockfile.diagnose import uv as diagnose_uv
 
@@ -245,7 +268,7 @@ def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:
 
 def _is_at_most(version: str, other: str) -> bool:
     """Whether it is the other version or older. False where they cannot be compared."""
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import InvalidVersion
 
     try:
         return Version(version) <= Version(other)
@@ -388,8 +411,6 @@ def _update(
 
 def _is_held_back(names: Collection[str], packages: Packages, request: ResolveRequest) -> bool:
     """Whether an index has a newer wheel of one of these packages than was chosen."""
-    from packaging.version import Version
-
     for package in packages:
         if package.manager == "pip" and canonicalize_name(package.name) in names:
             current, glibc = Version(package.version), Version(request.glibc)

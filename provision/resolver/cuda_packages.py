@@ -11,7 +11,7 @@ from provision.catalog.rules import CudaPackages
 from provision.core.package_names import package_name
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice
-from provision.resolver.pins import NVIDIA_WHEEL
+from provision.resolver.pins import NVIDIA_WHEEL, applicable
 from provision.sources.base import Candidate
 
 OTHER_CUDA = "other-cuda"
@@ -30,7 +30,7 @@ def warnings(spec: Spec, candidate: Candidate) -> Iterator[Choice]:
     others: list[str] = []
     proposals: list[str] = []
     sources: list[str] = []
-    for requirement in spec.pip:
+    for requirement in applicable(spec):
         package_major = _cuda_of(requirement)
         if package_major is None or package_major == major:
             continue

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from provision.catalog import CompatibilityRule
 from provision.core.package_names import package_name
+from provision.core.requirement_lines import parse_lines
 from provision.core.spec_fields import Spec
 from provision.core.types import Pin
 from provision.resolver import python_versions
@@ -73,8 +75,25 @@ def pins(spec: Spec, candidate: Candidate, rules: tuple[CompatibilityRule, ...])
         )
     for requirement in spec.conda:
         yield Pin(manager="conda", requirement=requirement, reason=REQUESTED, source="spec.yml")
-    for requirement in spec.pip:
+    for requirement in applicable(spec):
         yield Pin(manager="pip", requirement=requirement, reason=REQUESTED, source="spec.yml")
+
+
+def applicable(spec: Spec) -> Iterator[str]:
+    """The requirements of `pip` that apply to the spec's Python and platforms, without markers. One
+    that applies to some of several platforms keeps its marker."""
+    for text in spec.pip:
+        if ";" not in text and "#" not in text:
+            yield text
+            continue
+        for entry in parse_lines(text):
+            requirement = entry.requirement
+            assert requirement is not None and spec.python is not None
+            applies = [requirement.applies(spec.python, platform) for platform in spec.platforms]
+            if all(applies):
+                yield str(replace(requirement, marker=""))
+            elif any(applies):
+                yield str(requirement)
 
 
 def channels(spec: Spec, candidate: Candidate) -> tuple[str, ...]:
@@ -98,7 +117,8 @@ def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator
         for pin in pins
         if pin.source != "spec.yml" and pin.manager == "pip"
     }
-    for requirement in spec.pip:
+    requested = list(applicable(spec))
+    for requirement in requested:
         name = package_name(requirement)
         pin = our_wheels.get(name)
         if name == "torch" and candidate.source.manager == "conda":
@@ -121,16 +141,16 @@ def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator
                 advice = "Remove it, or leave ours out with --no-companions."
             sentence = f"`{requirement}` excludes `{pin.requirement}`: {pin.reason}. {advice}"
             yield sentence, f"{pin.requirement}: {pin.source}"
-    yield from _nvidia_wheel_conflicts(spec, candidate)
+    yield from _nvidia_wheel_conflicts(requested, candidate)
 
 
 def _excludes(requirement: str, pin: str) -> bool:
     """Whether a requirement does not allow the version that a pin fixes."""
     from packaging.requirements import Requirement
 
-    requested, pinned = Requirement(requirement), Requirement(pin)
-    if requested.url is not None:
+    if "@" in requirement:
         return False
+    requested, pinned = Requirement(requirement), Requirement(pin)
     for specifier in pinned.specifier:
         if specifier.operator == "==":
             version = specifier.version.partition("+")[0]
@@ -138,13 +158,15 @@ def _excludes(requirement: str, pin: str) -> bool:
     return False
 
 
-def _nvidia_wheel_conflicts(spec: Spec, candidate: Candidate) -> Iterator[tuple[str, str]]:
+def _nvidia_wheel_conflicts(
+    requirements: Iterable[str], candidate: Candidate
+) -> Iterator[tuple[str, str]]:
     """NVIDIA wheels must be of one family, that of the build's CUDA; a CPU build takes none.
 
     For wheels of torch the rules also say so.
     """
     families = {}
-    for requirement in spec.pip:
+    for requirement in requirements:
         match = NVIDIA_WHEEL.fullmatch(package_name(requirement))
         if match:
             families[requirement] = match[1]

@@ -7,7 +7,7 @@ are declared in `core/spec_fields.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.package_names import package_name
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
+from provision.core.requirement_lines import parse_lines
+from provision.core.requirement_urls import source_address, source_packages
 from provision.core.schema import schema_error
 from provision.core.spec_fields import SPEC_KEYS, BuildSettings, Kind, Spec, SpecContent, SpecKey
 from provision.core.yaml_text import (
@@ -110,8 +112,12 @@ def combine(file: SpecContent, options: SpecContent, *, name: str) -> Spec:
         )
     merged = {**file, **overrides}
     for key in SPEC_KEYS:
-        if key.extends_file and key.name in overrides:
+        if key.name not in overrides:
+            continue
+        if key.extends_file:
             merged[key.name] = replace_packages(file.get(key.name, ()), overrides[key.name])
+        elif key.kind == "sources of packages":
+            merged[key.name] = with_sources(file.get(key.name, ()), overrides[key.name])
     if "cuda" in overrides:
         merged.pop("cpu", None)
     if "cpu" in overrides:
@@ -194,6 +200,24 @@ def replace_packages(listed: Sequence[str], added: Sequence[str]) -> list[str]:
     names = {package_name(requirement) for requirement in added}
     remaining = [requirement for requirement in listed if package_name(requirement) not in names]
     return remaining + list(added)
+
+
+def with_sources(
+    listed: Sequence[str], added: Sequence[str], removed: Collection[str] = ()
+) -> list[str]:
+    """Sources of packages with more of them, and without packages that were removed or that another
+    source has now. removed: canonical names."""
+    moved = set(removed)
+    for text in added:
+        moved.update(source_packages(text))
+    remaining = []
+    for text in listed:
+        names = source_packages(text)
+        if not moved.isdisjoint(names):
+            names = [name for name in names if name not in moved]
+            text = f"{' '.join(names)} @ {source_address(text)}" if names else ""
+        remaining.append(text)
+    return list(dict.fromkeys(filter(None, (*remaining, *added))))
 
 
 def content(spec: Spec) -> dict[str, Any]:
@@ -346,19 +370,18 @@ def _list_problem(key: SpecKey, value: Any) -> str | None:
 
 
 def _pip_problem(key: SpecKey, requirements: Sequence[str]) -> str | None:
-    from packaging.requirements import InvalidRequirement, Requirement
-
+    keys = {"find-links": "find_links", "extra-index": "indexes"}
     for text in requirements:
-        if text.endswith((".txt", ".in")):
-            return (
-                f"`{key.name}` takes packages, and `{text}` looks like a file of them; did you mean "
-                f"`provision add NAME -r {text}`?"
-            )
-        try:
-            Requirement(text)
-        except InvalidRequirement as error:
-            reason = str(error).splitlines()[0]
-            return f"`{key.name}` holds `{text}`, which is not a requirement: {reason}."
+        for entry in parse_lines(text):
+            sentence = f"`{key.name}` holds `{entry.text}`"
+            if entry.kind == "unknown":
+                step = f"; {entry.next_step}" if entry.next_step else ""
+                return f"{sentence}: {entry.reason}{step}."
+            if entry.kind != "requirement":
+                step = f"; `provision add NAME '{entry.text}'` reads it"
+                if entry.kind in keys:
+                    step = f"; write its address under `{keys[entry.kind]}`"
+                return f"{sentence}, an option of pip{step}."
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from provision import channel, render
@@ -34,7 +34,13 @@ from provision.environment import install_record, marker, runtime_package
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
-from provision.workflow import change_journal, named_wheels, source_builds, wheel_folder
+from provision.workflow import (
+    change_journal,
+    named_wheels,
+    requirements,
+    source_builds,
+    wheel_folder,
+)
 from provision.workflow.context import Context, warn_once
 from provision.workflow.plan import BuildRequest, Plan, make_plan, with_name
 from provision.workflow.resolution import check_host_python, unanswered_channels
@@ -48,11 +54,42 @@ BOOTSTRAP = "+channel"
 def locked_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
     """Hold the environment's lock, and plan. The plan sees what other processes did before, and
     nothing of a change that was killed."""
+    request, wheels = prepared_request(context, request)
     request = with_name(context, request)
     assert request.name is not None
     with environment_lock(context.folders, request.name, context.progress, wait=context.wait):
         change_journal.take_back_killed_change(context.folders, request.name, context.progress)
+        with requirements.placed(context.folders.envs / request.name, wheels):
+            yield make_plan(context, request)
+
+
+@contextlib.contextmanager
+def previewed_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
+    """The plan without holding a lock. Nothing of it stays."""
+    request, wheels = prepared_request(context, request)
+    request = with_name(context, request) if wheels else request
+    with requirements.placed(context.folders.envs / (request.name or ""), wheels, keep=False):
         yield make_plan(context, request)
+
+
+def prepared_request(
+    context: Context, request: BuildRequest
+) -> tuple[BuildRequest, Mapping[str, bytes]]:
+    """The request with `--pip` as spec.yml has it, and the wheels that belong next to it."""
+    texts = request.options.get("pip") or ()
+    if not texts:
+        return request, {}
+    options = dict(request.options)
+    without = dataclasses.replace(request, options={**options, "pip": ()})
+    prepared = requirements.prepare(
+        context,
+        requirements.read(texts),
+        context.folders.envs / (request.name or "new"),  # paths start at any folder of envs
+        python_of=lambda: make_plan(context, without).resolution.python,
+    )
+    for key in ("pip", "indexes", "find_links"):
+        options[key] = getattr(prepared, key)
+    return dataclasses.replace(request, options=options), prepared.wheels
 
 
 def check_unedited(plan: Plan) -> None:
@@ -187,6 +224,7 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Plan, Lock, bool, list[st
     warn_if_day_is_not_over(context, plan.inputs.as_of)
     if plan.inputs.pip:
         report_index_settings(context)
+    report_left_out(context, plan)
     context.progress.info(
         f"solving {len(plan.inputs.conda)} conda and {len(plan.inputs.pip)} pip requirements"
     )
@@ -237,6 +275,18 @@ def diff_with(path: Path, text: str) -> locks.LockDiff:
     """How a lock would differ with this text."""
     titles = ("the present lock", "the new lock")
     return locks.diff_locks(locks.read_file(path), locks.read_file(path, text.encode()), titles)
+
+
+def report_left_out(context: Context, plan: Plan) -> None:
+    """Say which requirements do not apply to the plan's Python and platforms, by their markers."""
+    resolution = plan.resolution
+    applying = {package_name(pin.requirement) for pin in resolution.pins}
+    for text in resolution.spec.pip:
+        if ";" in text and package_name(text) not in applying:
+            context.progress.info(
+                f"left out, by its marker: `{text}` (Python {resolution.python} on "
+                f"{', '.join(resolution.platforms)})"
+            )
 
 
 def report_index_settings(context: Context) -> None:

@@ -76,11 +76,12 @@ class Policy:
 class Lab:
     """A lab's repository. folders: those for the member who reads this, by their settings key.
     mirrors: as `--mirror` takes them, paths absolute. smoke: as `--set` takes them. facts: paths
-    absolute."""
+    absolute. cuda: of builds for which nothing else states it; `cpu` for none."""
 
     name: str
     folder: Path
     contact: str
+    cuda: str | None = None
     clusters: tuple[Cluster, ...] = ()
     known_hosts: Path | None = None
     folders: Mapping[str, Path] = field(default_factory=dict)
@@ -166,6 +167,7 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
         name=document["name"],
         folder=folder,
         contact=document["contact"],
+        cuda=document.get("cuda"),
         clusters=tuple(
             _cluster(name, content) for name, content in document.get("clusters", {}).items()
         ),

@@ -20,11 +20,12 @@ from provision.workflow.ensure import (
     local_python,
     locked_plan,
     new_lock,
+    previewed_plan,
     require_current_lock,
     solve_giving_way,
     warn_if_day_is_not_over,
 )
-from provision.workflow.plan import BuildRequest, Plan, make_plan
+from provision.workflow.plan import BuildRequest, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,11 @@ def package_counts(lock: Lock) -> dict[str, int]:
 
 def preview(context: Context, request: BuildRequest) -> LockPreview:
     """The packages that `lock` would write. Changes nothing."""
-    plan = make_plan(context, request)
+    with previewed_plan(context, request) as plan:
+        return _preview(context, plan)
+
+
+def _preview(context: Context, plan: Plan) -> LockPreview:
     require_current_lock(plan)
     current = plan.reusable_lock
     if current is not None:

@@ -21,7 +21,7 @@ from provision.adapters.http import in_parallel
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
 from provision.core.package_names import is_pep440, package_name
 from provision.core.paths import SPEC
-from provision.core.requirement_urls import absolute_requirement
+from provision.core.requirement_urls import absolute_requirement, absolute_sources
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus, Lock, LockedPackage, Resolution
 from provision.resolver.python_versions import steps
@@ -58,11 +58,14 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
     possible: Sequence[str] = [resolution.torch]
     if _leaves_torch_open(spec):
         possible = resolver.possible_releases(spec, machine)
-    bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
-    bounds += [f"!={release}" for release in catalog.releases() if release not in possible]
     folder = context.folders.envs / (spec.name or "new")
     requirements = [absolute_requirement(text, folder) for text in spec.pip]
-    request = _request(context, resolution, requirements, [",".join(bounds)])
+    request = _request(context, resolution, requirements, ())
+    if request.sources and len(possible) > 1:
+        request, possible = _with_listed_wheels(request, resolution, possible)
+    bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
+    bounds += [f"!={release}" for release in catalog.releases() if release not in possible]
+    request = dataclasses.replace(request, constraints=(",".join(bounds),))
     try:
         packages = uv.resolve(request)
         glibc = _needed_glibc(request, packages)
@@ -79,7 +82,9 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
     except ProvisionError:
         return spec  # a lock says what is wrong; other verbs need no wheels
     versions = {package.name: package.version for package in packages}
-    release = versions.get("torch", "").partition("+")[0]
+    # A page's wheels may name their torch in their versions alone.
+    newest = possible[0] if request.torch else ""
+    release = versions.get("torch", newest).partition("+")[0]
     if release in possible and release != resolution.torch:
         names = [package_name(text) for text in spec.pip]
         named = [f"{name} {versions[name]}" for name in names if name in versions]
@@ -94,6 +99,26 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
         )
         spec = dataclasses.replace(spec, glibc=str(glibc))
     return spec
+
+
+def _with_listed_wheels(
+    request: uv.ResolveRequest, resolution: Resolution, possible: Sequence[str]
+) -> tuple[uv.ResolveRequest, Sequence[str]]:
+    """The request for the newest release for which pages list wheels, and all such releases."""
+    fitting = {}
+    for release in possible:
+        build = catalog.torch_build(
+            release, resolution.cuda, resolution.source, resolution.platforms[0]
+        )
+        try:
+            uv.package_sources(dataclasses.replace(request, torch=build))
+        except (uv.NoWheelFits, Unreachable):
+            continue
+        fitting[release] = build
+    if not fitting:
+        return request, possible
+    newest = next(iter(fitting.values()))
+    return dataclasses.replace(request, torch=newest), list(fitting)
 
 
 def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest) -> Spec:
@@ -229,6 +254,8 @@ def _request(
     requirements: Sequence[str],
     constraints: Sequence[str],
 ) -> uv.ResolveRequest:
+    spec, platform = resolution.spec, resolution.platforms[0]
+    build = catalog.torch_build(resolution.torch, resolution.cuda, resolution.source, platform)
     return uv.ResolveRequest(
         requirements=tuple(requirements),
         constraints=tuple(constraints),
@@ -236,6 +263,8 @@ def _request(
         glibc=resolution.glibc,
         platform=resolution.platforms[0],
         as_of=resolution.spec.as_of,
+        sources=absolute_sources(spec.package_sources, context.folders.envs / (spec.name or "new")),
+        torch=None if _leaves_torch_open(spec) else build,
         mirrors=context.mirrors,
     )
 

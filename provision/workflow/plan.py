@@ -157,7 +157,11 @@ class Plan:
         if lock.as_of == self.inputs.as_of:
             return False
         inputs_of_that_day = locks.read_inputs(
-            self.inputs.environment, self.inputs.virtual_packages, self.folder, as_of=lock.as_of
+            self.inputs.environment,
+            self.inputs.virtual_packages,
+            self.folder,
+            as_of=lock.as_of,
+            sources=self.inputs.sources,
         )
         return _is_made_from(lock, inputs_of_that_day)
 
@@ -382,7 +386,11 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
         _refuse_options_without_effect(folder, request, resolution, edited)
     texts = {**rendered, **{name: render.read_text(folder / name) for name in edited}}
     inputs = locks.read_inputs(
-        texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], folder, as_of=spec.as_of
+        texts[render.ENVIRONMENT],
+        texts[render.VIRTUAL_PACKAGES],
+        folder,
+        as_of=spec.as_of,
+        sources=spec.package_sources,
     )
     builds = [f"{name} {json.dumps(row, sort_keys=True)}" for name, row in spec.build.items()]
     inputs = dataclasses.replace(inputs, builds=tuple(sorted(builds)))
@@ -420,7 +428,9 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
         if "torch" in request.options:  # the verb has options for a spec
             error.advice += " Or describe the environment with --torch and --cuda."
         raise error
-    spec = combine(path, request.options, name=name, text=request.spec_text)
+    spec = combine(
+        path, request.options, name=name, text=request.spec_text, mirrors=context.mirrors
+    )
     ensure_release(context.folders, context.mirrors, spec)
     return check_requirements(spec)
 

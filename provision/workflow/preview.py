@@ -8,10 +8,10 @@ from provision import image as images
 from provision.core.container import brief_reference
 from provision.core.types import LockedPackage
 from provision.workflow.context import Context
-from provision.workflow.ensure import check_buildable
+from provision.workflow.ensure import check_buildable, previewed_plan
 from provision.workflow.image.image import image_step
 from provision.workflow.lock import solve_preview
-from provision.workflow.plan import NO_ENGINE, BuildRequest, Plan, PlanStep, make_plan
+from provision.workflow.plan import NO_ENGINE, BuildRequest, Plan, PlanStep
 from provision_runtime.report.text import format_bytes
 
 
@@ -22,15 +22,15 @@ def preview(context: Context, request: BuildRequest) -> list[PlanStep]:
     change, and what solving raises.
     """
     client = wanted_engine(request)
-    plan = make_plan(context, request)
-    check_buildable(context, plan)
-    solved: tuple[LockedPackage, ...] = ()
-    if plan.reusable_lock is None:
-        solved = solve_preview(context, plan)
-    image = image_step(context, plan, client)
-    if image.action == "make":
-        image = _with_base(plan, image, client)
-    return plan.steps(image, solved)
+    with previewed_plan(context, request) as plan:
+        check_buildable(context, plan)
+        solved: tuple[LockedPackage, ...] = ()
+        if plan.reusable_lock is None:
+            solved = solve_preview(context, plan)
+        image = image_step(context, plan, client)
+        if image.action == "make":
+            image = _with_base(plan, image, client)
+        return plan.steps(image, solved)
 
 
 def wanted_engine(request: BuildRequest) -> Any | None:

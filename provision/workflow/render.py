@@ -10,7 +10,13 @@ from provision import lockfile as locks
 from provision import render as renderer
 from provision.core.types import EnvironmentOutcome
 from provision.workflow.context import Context
-from provision.workflow.ensure import check_unedited, ensure_dockerfile, ensure_inputs, locked_plan
+from provision.workflow.ensure import (
+    check_unedited,
+    ensure_dockerfile,
+    ensure_inputs,
+    locked_plan,
+    previewed_plan,
+)
 from provision.workflow.plan import BuildRequest, Plan, make_plan
 
 
@@ -32,8 +38,8 @@ def preview(context: Context, request: BuildRequest) -> tuple[Plan, list[str]]:
 
     Raises what `render` would raise.
     """
-    plan = make_plan(context, request)
-    check_unedited(plan)
+    with previewed_plan(context, request) as plan:
+        check_unedited(plan)
     texts = plan.input_texts()
     if plan.current_lock is not None:
         dockerfile = plan.dockerfile_texts(plan.current_lock)

@@ -5,15 +5,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from provision import catalog, resolver, sources
+from provision.adapters import uv
+from provision.core import requirement_lines
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
+from provision.core.mirrors import NO_MIRRORS, Mirrors
+from provision.core.paths import ENVIRONMENT
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus, Lock, Resolution
@@ -35,17 +42,63 @@ class ResolvedRequest:
     resolution: Resolution
 
 
-def combine(path: Path, options: Mapping[str, Any], *, name: str, text: str | None = None) -> Spec:
-    """Options over a spec.yml, if there is one. text: what it is to hold, instead of the file's."""
+def combine(
+    path: Path,
+    options: Mapping[str, Any],
+    *,
+    name: str,
+    text: str | None = None,
+    mirrors: Mirrors = NO_MIRRORS,
+) -> Spec:
+    """Options over a spec.yml, if there is one. text: what it is to hold, instead of the file's.
+    mirrors: where the names of repositories are looked up."""
     content: Mapping[str, Any] = {}
     if text is not None:
         content = specs.parse(text.encode(), path)
     elif path.exists():
         content = specs.read(path)
+    if any(requirement_lines.is_incomplete(item) for item in content.get("pip", ())):
+        content = {**content, "pip": with_names(content["pip"], path.parent, mirrors)}
     spec = specs.combine(content, options, name=name)
     if content.get("cuda") == "auto" and not options.get("cuda") and _depends_on_machine(spec):
         raise _auto_in_file(path, spec)
     return spec
+
+
+def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS) -> list[str]:
+    """The requirements of a spec.yml with the names of those that are an address or a path alone.
+
+    folder: its own, at which paths start. A name that environment.yml does not have already is read
+    from the project or repository.
+    """
+    requirements = []
+    for text in texts:
+        (entry,) = requirement_lines.parse_lines(text)
+        assert entry.requirement is not None  # the spec was checked
+        requirement = entry.requirement
+        if requirement.is_path and not requirement.source.startswith("file:"):
+            path = folder / Path(requirement.source).expanduser()
+            address = os.path.relpath(path, folder)
+            requirement = dataclasses.replace(requirement, source=f"file:{address}")
+        if not requirement.name:
+            name = _rendered_name(requirement.source, folder)
+            if not name:
+                source = requirement.source
+                if requirement.is_path:
+                    source = f"-e {folder / source.removeprefix('file:')}"
+                name = uv.source_name(source, mirrors=mirrors)
+            requirement = dataclasses.replace(requirement, name=name)
+        requirements.append(str(dataclasses.replace(requirement, editable=False)))
+    return requirements
+
+
+def _rendered_name(source: str, folder: Path) -> str:
+    """The name that environment.yml has for an address; empty if it has none."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text = (folder / ENVIRONMENT).read_text(encoding="utf-8")
+        match = re.search(rf"([\w.-]+)(?:\[[^\]]*\])? @ {re.escape(source)}(?=[\s'\"]|$)", text)
+        return match[1] if match else ""
+    return ""
 
 
 def check_requirements(spec: Spec) -> Spec:

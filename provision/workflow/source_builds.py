@@ -66,7 +66,7 @@ def built(
             if wheel is None:
                 wheel = _build(context, plan, packages, package)
                 _warn_of_glibc(context, plan, wheel)
-            target = place(wheel, plan.folder, placed)
+            target = place(wheel.name, wheel.read_bytes(), plan.folder, placed)
             sha256 = hashlib.sha256(target.read_bytes()).hexdigest()
             wheels[package] = dataclasses.replace(
                 package, url=target.absolute().as_uri(), sha256=sha256, direct=True

@@ -20,14 +20,13 @@ WHEELS, RECORD = "wheels", "SHA256SUMS"
 Placed = dict[Path, bytes | None]
 
 
-def place(wheel: Path, folder: Path, placed: Placed) -> Path:
+def place(name: str, content: bytes, folder: Path, placed: Placed) -> Path:
     """Put a wheel into an environment's folder, and return its path there. placed: for `undo`."""
-    target = folder / WHEELS / wheel.name
+    target = folder / WHEELS / name
     record = target.with_name(RECORD)
-    content = wheel.read_bytes()
     if not target.exists() or target.read_bytes() != content:
-        line = f"{hashlib.sha256(content).hexdigest()}  {wheel.name}"
-        others = [text for text in _lines(record) if not text.endswith(f"  {wheel.name}")]
+        line = f"{hashlib.sha256(content).hexdigest()}  {name}"
+        others = [text for text in _lines(record) if not text.endswith(f"  {name}")]
         for path, new in ((target, content), (record, _text([*others, line]))):
             placed.setdefault(path, path.read_bytes() if path.exists() else None)
             atomic_write(path, new)
@@ -73,3 +72,4 @@ def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         path.parent.rmdir()  # if it is empty
+        path.parent.parent.rmdir()

@@ -21,6 +21,7 @@ PACKAGES = (Path(provision.__file__).parent, Path(provision_runtime.__file__).pa
 # A product or a task each; none knows another.
 MECHANISMS = (
     "resolver",
+    "project_files",
     "lockfile",
     "render",
     "environment",

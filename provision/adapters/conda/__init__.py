@@ -9,9 +9,11 @@ flight.
 from provision.adapters.conda.install import index_channel, install_packages
 from provision.adapters.conda.matchspec import (
     PackageBuild,
+    as_wheel,
     channel_url,
     is_newer,
     is_version,
+    parse_requirement,
     pins_build,
     spec_errors,
     spec_name,
@@ -20,6 +22,7 @@ from provision.adapters.conda.matchspec import (
     without_version,
 )
 from provision.adapters.conda.repodata import (
+    TORCH_PACKAGES,
     ChannelRecord,
     ChannelRecords,
     RepodataRow,
@@ -29,17 +32,20 @@ from provision.adapters.conda.repodata import (
 from provision.adapters.conda.solver import Solver, SolveRequest
 
 __all__ = [
+    "TORCH_PACKAGES",
     "ChannelRecord",
     "ChannelRecords",
     "PackageBuild",
     "RepodataRow",
     "SolveRequest",
     "Solver",
+    "as_wheel",
     "channel_url",
     "index_channel",
     "install_packages",
     "is_newer",
     "is_version",
+    "parse_requirement",
     "pins_build",
     "published_rows",
     "read_archive_row",

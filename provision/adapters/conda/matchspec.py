@@ -29,6 +29,47 @@ def spec_errors(specs: Iterable[str]) -> list[str]:
     return errors
 
 
+@dataclass(frozen=True, kw_only=True)
+class CondaRequirement:
+    """A requirement of conda in its parts; empty where it does not say one. version: with its
+    operators, as in `>=1.2,<2` or `1.2.*`."""
+
+    name: str
+    version: str = ""
+    build: str = ""
+    channel: str = ""
+
+
+def parse_requirement(spec: str) -> CondaRequirement:
+    """A requirement as conda reads it, in any of its forms.
+
+    Raises ValueError for what is none.
+    """
+    import rattler
+
+    try:
+        matchspec = rattler.MatchSpec(spec, strict=False)
+    except Exception as error:
+        raise ValueError(_first_line(error)) from error
+    if matchspec.name is None:
+        raise ValueError("it names no package")
+    return CondaRequirement(
+        name=spec_name(spec),
+        version="" if matchspec.version in (None, "*") else str(matchspec.version),
+        build=matchspec.build or "",
+        channel=spec.rpartition("::")[0].strip(),
+    )
+
+
+def as_wheel(spec: str) -> str:
+    """A requirement of conda in the words of pip; its build is left out."""
+    parts = parse_requirement(spec)
+    version = parts.version
+    if version.endswith(".*") and version[0].isdigit():
+        version = f"=={version}"
+    return f"{parts.name.replace('_', '-')}{version}"
+
+
 def spec_name(spec: str) -> str:
     """The name of the package that a requirement is for."""
     return requirement_name(spec).lower()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Suggestions for a name that no channel has: how many, and how similar they must be.
 SIMILAR_NAMES, SIMILARITY = 3, 0.75
+# The packages of channels that hold torch.
+TORCH_PACKAGES = frozenset(("pytorch", "libtorch", "pytorch-cpu", "pytorch-gpu"))
 # A record as repodata.json has it.
 RepodataRow = Mapping[str, Any]
 # Keys that say where rattler read a row, and are not in repodata.json.
@@ -95,6 +97,16 @@ class ChannelRecords:
             date=date.strftime("%Y-%m-%d") if date else None,
             visible=visible,
         )
+
+    def with_torch(self, specs: Iterable[str]) -> list[str]:
+        """Those of some requirements whose newest record itself requires conda's own torch."""
+        requiring = []
+        for spec in specs:
+            for record in self.find(spec)[:1]:
+                names = {text.split()[0] for text in record.depends}
+                if names & TORCH_PACKAGES:
+                    requiring.append(spec)
+        return requiring
 
     def package_names(self, channel: str, platform: Platform) -> frozenset[str]:
         """The names of the packages that a channel has for one platform, without noarch."""

@@ -32,7 +32,9 @@ from provision.adapters.uv.installer import (
     uninstall,
     unpack_wheel,
 )
-from provision.adapters.uv.resolver import UV_GLIBC, ResolveRequest, resolve, resolve_versions
+from provision.adapters.uv.package_sources import NoWheelFits, package_sources
+from provision.adapters.uv.resolve_request import UV_GLIBC, ResolveRequest
+from provision.adapters.uv.resolver import resolve, resolve_versions
 from provision.adapters.uv.source_packages import build_wheel, has_python, source_name
 from provision.adapters.uv.uv_process import translate_failure, uv_executable
 from provision.adapters.uv.wheel_metadata import WheelMetadata, fetch_metadata
@@ -42,6 +44,7 @@ __all__ = [
     "UV_GLIBC",
     "IndexRelease",
     "IndexSettings",
+    "NoWheelFits",
     "ResolveRequest",
     "WheelMetadata",
     "build_wheel",
@@ -56,6 +59,7 @@ __all__ = [
     "index_settings",
     "index_urls",
     "install_wheels",
+    "package_sources",
     "parse_toml",
     "pip_settings",
     "recorded_wheels",

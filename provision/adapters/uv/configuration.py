@@ -83,6 +83,7 @@ class IndexTable(TypedDict, total=False):
     url: str
     default: bool
     explicit: bool
+    format: str  # flat: a page or folder that lists files
 
 
 @dataclass(frozen=True, kw_only=True)

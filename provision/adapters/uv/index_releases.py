@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 from provision.adapters.http import HttpClient
 from provision.adapters.uv.configuration import with_login
 from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
-from provision.adapters.uv.resolver import UV_GLIBC, UV_MACHINE, ResolveRequest
+from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.core.credentials import without_credentials
 from provision.core.errors import Unreachable
 from provision.core.mirrors import Mirrors, path_from_url
@@ -56,7 +56,7 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     request: its Python, platform, day and mirrors count. Raises Unreachable if an index
     cannot be read.
     """
-    tags = frozenset(_tags(request))
+    tags = request_tags(request)
     found: dict[Version, IndexRelease] = {}
     settings = index_settings(request.build_path, request.mirrors)
     local_urls = [str(index["url"]) for index in settings.local_indexes]
@@ -152,8 +152,13 @@ def _page_releases(
         except (InvalidVersion, InvalidWheelFilename):
             continue
         if fitting or package.package_type == "sdist":
-            glibc = min((_glibc(tag.platform) for tag in fitting), default=None)
+            glibc = oldest_glibc(fitting)
             yield IndexRelease(version=version, uploaded=uploaded, glibc=glibc)
+
+
+def oldest_glibc(tags: Iterable[Tag]) -> Version | None:
+    """The oldest glibc that wheels with these tags need; None without tags."""
+    return min((_glibc(tag.platform) for tag in tags), default=None)
 
 
 def _glibc(platform: str) -> Version:
@@ -174,8 +179,12 @@ def _allows(requires_python: str | None, python: str) -> bool:
         return True
 
 
-def _tags(request: ResolveRequest) -> Iterator[Tag]:
+def request_tags(request: ResolveRequest) -> frozenset[Tag]:
     """The tags of wheels that the environment takes, whatever its glibc."""
+    return frozenset(_tags(request))
+
+
+def _tags(request: ResolveRequest) -> Iterator[Tag]:
     version = tuple(int(part) for part in request.python.split("."))
     machine = UV_MACHINE[request.platform]
     oldest, newest = (int(glibc.split(".")[1]) for glibc in (OLDEST_GLIBC, UV_GLIBC[-1]))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -14,35 +13,20 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters.uv.configuration import parse_toml
 from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, index_settings
+from provision.adapters.uv.package_sources import PackageSources, package_sources
+from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.adapters.uv.source_packages import static_version
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.catalog import source_builds, version_key
 from provision.core.credentials import without_credentials
 from provision.core.errors import ProvisionError, Unsolvable
-from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.package_names import is_pep440, package_name
-from provision.core.platforms import PLATFORM, Platform
 from provision.core.requirement_urls import EDITABLE, GIT
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
 
-# The glibc versions that uv --python-platform takes (uv pip compile --help); the newest that is not
-# above the requested one is used.
-UV_GLIBC = (
-    "2.17",
-    "2.28",
-    "2.31",
-    "2.32",
-    "2.33",
-    "2.34",
-    "2.35",
-    "2.36",
-    "2.37",
-    "2.38",
-    "2.39",
-    "2.40",
-)
-UV_MACHINE: Mapping[Platform, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+# The project that requires what is requested, for uv.
+_PROJECT = "provision-request"
 T = TypeVar("T")
 # Package name -> the names that it requires.
 Dependencies = Mapping[str, tuple[str, ...]]
@@ -68,30 +52,6 @@ class PylockPackage(TypedDict, total=False):
     directory: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResolveRequest:
-    """What to resolve, for one platform."""
-
-    requirements: tuple[str, ...]
-    python: str
-    glibc: str
-    platform: Platform = PLATFORM
-    # Versions by name of conda's packages: they bind, and are no part of the answer.
-    provided: Mapping[str, str] = field(default_factory=dict)
-    # Requirements that limit a package without asking for it.
-    constraints: tuple[str, ...] = ()
-    # Versions by name of an earlier lock: they stay where they can.
-    prefer: Mapping[str, str] = field(default_factory=dict)
-    # The requirements that are new since that lock; None if any of them may be.
-    new_requirements: tuple[str, ...] | None = None
-    # The folder of PyTorch's own wheel index that holds the requested build.
-    build_path: str | None = None
-    # YYYY-MM-DD: files uploaded after that day (UTC), or without an upload time, are invisible.
-    as_of: str | None = None
-    # The answer names files by their canonical URLs, wherever they are read.
-    mirrors: Mirrors = NO_MIRRORS
-
-
 def resolve(request: ResolveRequest) -> tuple[LockedPackage, ...]:
     """The wheels that satisfy a request, one file each, with hashes, sorted by name.
 
@@ -100,7 +60,8 @@ def resolve(request: ResolveRequest) -> tuple[LockedPackage, ...]:
     entries, dependencies = _remote_then_local(request, _compile_files)
     if request.as_of:
         _require_upload_times(entries, request.as_of)
-    packages = [_locked_package(entry, dependencies, request) for entry in entries]
+    listed = frozenset(package_sources(request).tables)
+    packages = [_locked_package(entry, dependencies, request, listed) for entry in entries]
     return tuple(sorted(packages, key=lambda package: package.name))
 
 
@@ -122,8 +83,11 @@ def _remote_then_local(
 
     So a lock names files that others can download wherever that is possible.
     """
+    sources = package_sources(request)
+    limits = (*request.constraints, *sources.exclusions)
+    request = dataclasses.replace(request, constraints=limits)
     indexes = index_settings(request.build_path, request.mirrors)
-    further = {**indexes.further, "dependency-metadata": _stated_requirements()}
+    further = {**indexes.further, "dependency-metadata": _stated_requirements(sources)}
     indexes = dataclasses.replace(indexes, further=further)
     with temporary_directory("uv") as folder:
         try:
@@ -134,11 +98,12 @@ def _remote_then_local(
             return compile_with(request, indexes.with_local, folder)
 
 
-def _stated_requirements() -> list[Mapping[str, object]]:
-    """For uv.toml: what packages require that say so only while they are built, which takes torch."""
+def _stated_requirements(sources: PackageSources) -> list[Mapping[str, object]]:
+    """For uv.toml: what packages require that say so only while they are built, which takes torch.
+    Those with a page of wheels say it there."""
     rows: list[Mapping[str, object]] = []
     for facts in source_builds().values():
-        if facts.requires is not None:
+        if facts.requires is not None and facts.package not in sources.tables:
             rows.append({"name": facts.package, "requires-dist": ["torch", *facts.requires]})
     return rows
 
@@ -200,8 +165,8 @@ def _pip_compile(
     constraints: Sequence[str] = (),
 ) -> str:
     """constraints: besides conda's packages."""
-    requirements = folder / "requirements.in"
-    requirements.write_text(_lines(request.requirements))
+    sources = package_sources(request)
+    requirements = _requirements_file(folder / "all", request.requirements, sources, request.python)
     constraints_file = folder / "constraints.txt"
     provided = _exact(request.provided)
     constraints_file.write_text(_lines([*provided, *request.constraints, *constraints]))
@@ -224,10 +189,9 @@ def _compile_files(
     annotated = _compile_versions(request, indexes, folder)
     dependencies = _parse_dependencies(annotated)
     needed = _needed_wheels(request, dependencies)
-    exact = folder / "exact.in"
-    exact.write_text(
-        _lines(line for line in _requirement_lines(annotated) if package_name(line) in needed)
-    )
+    lines = [line for line in _requirement_lines(annotated) if package_name(line) in needed]
+    sources = package_sources(request).of(map(package_name, lines))
+    exact = _requirements_file(folder / "exact", lines, sources, request.python)
     output = folder / "pylock.toml"
     command = [*_compile_command(request), exact, "--no-deps", "--format", "pylock.toml"]
     command += ["-o", output]
@@ -238,6 +202,36 @@ def _compile_files(
     except ProvisionError:  # there may be no cache
         run_uv(command, indexes)
     return parse_toml(output.read_text()).get("packages", []), dependencies
+
+
+def _requirements_file(
+    folder: Path, requirements: Sequence[str], sources: PackageSources, python: str
+) -> Path:
+    """A file that uv compiles: where packages have an index of their own, a project that says so.
+
+    uv knows that of a project's own requirements only, so the packages are among them; what nothing
+    requires is left out later.
+    """
+    folder.mkdir(exist_ok=True)
+    if not sources.tables:
+        path = folder / "requirements.in"
+        path.write_text(_lines(requirements))
+        return path
+    import tomlkit
+
+    names = [name for name in sources.tables if name not in map(package_name, requirements)]
+    project = {
+        "name": _PROJECT,
+        "version": "0",
+        "requires-python": f">={python}",
+        "dependencies": [*requirements, *names],
+    }
+    tables = {table["url"]: table for table in sources.tables.values()}
+    indexes = {name: {"index": table["name"]} for name, table in sources.tables.items()}
+    settings = {"index": list(tables.values()), "sources": indexes}
+    path = folder / "pyproject.toml"
+    path.write_text(tomlkit.dumps({"project": project, "tool": {"uv": settings}}))
+    return path
 
 
 def _needed_wheels(request: ResolveRequest, dependencies: Dependencies) -> set[str]:
@@ -339,8 +333,12 @@ def _file_entry(entry: PylockPackage) -> PylockFile:
 
 
 def _locked_package(
-    entry: PylockPackage, dependencies: Dependencies, request: ResolveRequest
+    entry: PylockPackage,
+    dependencies: Dependencies,
+    request: ResolveRequest,
+    listed: Collection[str] = (),
 ) -> LockedPackage:
+    """listed: the packages that have an index or a page of their own; they are installed by URL."""
     if "vcs" in entry or "directory" in entry:
         return _source_package(entry, dependencies, request)
     file = _file_entry(entry)
@@ -359,7 +357,7 @@ def _locked_package(
         url=without_credentials(canonical_file_url(url, sha256, request.mirrors)),
         sha256=sha256,
         depends=dependencies.get(entry["name"], ()),
-        direct="archive" in entry,
+        direct="archive" in entry or canonicalize_name(entry["name"]) in listed,
         platform=request.platform,
     )
 

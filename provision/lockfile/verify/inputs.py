@@ -11,7 +11,7 @@ from typing import Any
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.yaml_text import YamlError, parse_yaml, read_source
-from provision.lockfile.conda_lock_v1 import AS_OF, INPUTS, LockFile
+from provision.lockfile.conda_lock_v1 import AS_OF, INPUTS, SOURCES, LockFile
 from provision.lockfile.input_files import read_inputs
 from provision.lockfile.verify.entries import LockFinding
 
@@ -82,6 +82,7 @@ def is_of_inputs(lock: LockFile) -> bool | None:
             (folder / VIRTUAL_PACKAGES).read_text(encoding="utf-8"),
             folder,
             as_of=lock.custom_metadata.get(AS_OF),
+            sources=lock.custom_metadata.get(SOURCES, "").splitlines(),
         )
     except (InvalidSpec, OSError, UnicodeDecodeError):
         return None

@@ -6,8 +6,10 @@ leaves spec.yml, the lock and the prefix as they were.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from provision import lockfile as locks
@@ -21,10 +23,11 @@ from provision.core.spec_fields import SPEC_KEYS, SpecKey
 from provision.core.types import Kernel, LockedPackage, Prefix, SmokeResult
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
+from provision.project_files.account import Entry
+from provision.project_files.request import Choices, Request, decide
 from provision.render.spec_text import with_list
 from provision.resolver import spec as specs
-from provision.verbs.change import requirements
-from provision.workflow import source_builds, wheel_folder
+from provision.workflow import requirements, source_builds
 from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import (
     check_prefix_path,
@@ -36,11 +39,14 @@ from provision.workflow.ensure import (
     locked_plan,
     new_lock,
     report_index_settings,
+    report_left_out,
     require_current_lock,
     solve,
 )
 from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest, Plan, make_plan
+from provision.workflow.project_files import printed_step, read_file
+from provision.workflow.resolution import with_names
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.smoke import smoke_in
 
@@ -55,10 +61,12 @@ OTHER_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What to change in spec.yml: requirements to add to its lists, and packages to take out."""
+    """What to change in spec.yml: items to add to its lists, and packages to take out."""
 
     conda: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
     @property
@@ -68,7 +76,8 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeResult:
-    """What became of a change. prefix: None if the environment is not installed here."""
+    """What became of a change. prefix: None if the environment is not installed here. account: what
+    became of each line of the files that were read for it."""
 
     name: str
     diff: locks.LockDiff
@@ -77,6 +86,7 @@ class ChangeResult:
     smoke: tuple[SmokeResult, ...] = field(default=())
     portable: bool = True
     editables: tuple[str, ...] = ()
+    account: tuple[Entry, ...] = ()
 
 
 def add(
@@ -84,35 +94,66 @@ def add(
     name: str,
     arguments: Sequence[str],
     *,
+    files: Sequence[Path] = (),
     conda: bool = False,
     smoke: bool = False,
     dry_run: bool = False,
 ) -> ChangeResult:
-    """`provision add`: arguments are requirements, wheels, projects' folders, git addresses, and
-    editables (`-e FOLDER`)."""
-    if problems := list(credential_problems(arguments)):
-        raise InvalidSpec("\n".join(problems))
-    if conda:
-        changes = Change(conda=tuple(arguments))
-        return change(context, name, changes, smoke=smoke, dry_run=dry_run)
+    """`provision add`: arguments are what pip's lines hold, options like `-e FOLDER` among them.
+
+    files: of other tools, in any form that `provision import` reads. Raises InvalidSpec if they
+    contradict themselves, or request nothing that was understood.
+    """
     folder = context.folders.envs / specs.check_name(name)
     if not (folder / SPEC).exists():
         raise missing_file(folder / SPEC, advice=f"`provision build {name}` makes it.")
+    request = _read_files(context, name, files) if files else Request(content={}, entries=())
+    if conda and (problems := list(credential_problems(arguments))):
+        raise InvalidSpec("\n".join(problems))
     prepared = requirements.prepare(
         context,
-        arguments,
+        requirements.read([*(() if conda else arguments), *request.content.get("pip", ())]),
         folder,
         python_of=lambda: make_plan(context, BuildRequest(name=name)).resolution.python,
     )
-    try:
-        changes = Change(pip=prepared.pip)
+    changes = Change(
+        conda=(*(arguments if conda else ()), *request.content.get("conda", ())),
+        pip=prepared.pip,
+        indexes=(*prepared.indexes, *request.content.get("indexes", ())),
+        find_links=(*prepared.find_links, *request.content.get("find_links", ())),
+    )
+    with requirements.placed(folder, prepared.wheels, keep=not dry_run):
         result = change(context, name, changes, smoke=smoke, dry_run=dry_run)
-    except BaseException:
-        wheel_folder.undo(prepared.added)
-        raise
-    if dry_run:
-        wheel_folder.undo(prepared.added)
-    return result
+    entries = tuple(
+        dataclasses.replace(entry, next_step=printed_step(entry.next_step, name))
+        for entry in request.entries
+    )
+    return dataclasses.replace(result, account=entries)
+
+
+def _read_files(context: Context, name: str, files: Sequence[Path]) -> Request:
+    """What files request besides the build of an environment, which stays."""
+    resolution = make_plan(context, BuildRequest(name=name)).resolution
+    choices = Choices(
+        torch=resolution.torch,
+        cuda=resolution.cuda,
+        cpu=resolution.cuda is None,
+        python=resolution.python,
+        environment=name,
+        companions=resolution.spec.companions,
+    )
+    statements = [statement for file in files for statement in read_file(file)]
+    request = decide(statements, choices, default_python=resolution.python, located=str)
+    if request.contradictions:
+        raise InvalidSpec("\n".join(request.contradictions), advice="Correct the file.")
+    if not set(request.content) & {"pip", "conda"}:
+        names = ", ".join(map(str, files))
+        lines = [f"{entry.text}: {entry.reason or entry.became}" for entry in request.entries]
+        raise InvalidSpec("\n".join([f"{names} requests nothing to add.", *lines]))
+    if "channels" in request.content:
+        channels = ", ".join(request.content["channels"])
+        context.progress.warn(f"channels are not added; write them into spec.yml: {channels}")
+    return request
 
 
 def change(
@@ -132,6 +173,7 @@ def change(
         changed = make_plan(context, request)
         if changed.inputs.pip:
             report_index_settings(context)
+        report_left_out(context, changed)
         context.progress.info("solving the change; everything else stays as locked")
         packages = locks.change(
             changed.inputs,
@@ -192,11 +234,20 @@ def _changed_spec(text: str, plan: Plan, changes: Change) -> str:
     lists: dict[PackageKey, tuple[str, ...]] = {"conda": changes.conda, "pip": changes.pip}
     for key, added in lists.items():
         items = list(content.get(key, ()))
-        requested.update(package_name(item) for item in items)
-        remaining = [item for item in items if package_name(item) not in removed]
-        changed_items = specs.replace_packages(remaining, added)
+        names = items if key == "conda" else with_names(items, plan.folder)
+        requested.update(map(package_name, names))
+        added_names = set(map(package_name, added))
+        remaining = []
+        for item, name in zip(items, map(package_name, names), strict=True):
+            if name not in removed | added_names:
+                remaining.append(item)
+        if [*remaining, *added] != items:
+            text = with_list(text, key, [*remaining, *added])
+    for source_key in ("indexes", "find_links"):
+        items = list(content.get(source_key, ()))
+        changed_items = specs.with_sources(items, getattr(changes, source_key), removed)
         if changed_items != items:
-            text = with_list(text, key, changed_items)
+            text = with_list(text, source_key, changed_items)
     missing = [package for package in changes.removed if package_name(package) not in requested]
     if missing:
         raise _not_requested(plan, missing, requested)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,10 @@ change_options = option_group(
     "--requirements",
     "files",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Add the requirements of a requirements.txt. Repeatable.",
+    help="Add what a requirements.txt, or another file that `provision import` reads, requests. "
+    "Repeatable.",
 )
 @click.option(
     "-e",
@@ -54,6 +56,21 @@ change_options = option_group(
     multiple=True,
     metavar="FOLDER",
     help="Add a project's folder as an editable: what you change in it counts at once. Repeatable.",
+)
+@click.option(
+    "-f",
+    "--find-links",
+    "pages",
+    multiple=True,
+    metavar="PAGE",
+    help="Take the packages from the wheels that a page or folder lists. Repeatable.",
+)
+@click.option(
+    "--extra-index-url",
+    "indexes",
+    multiple=True,
+    metavar="URL",
+    help="Take the packages from this index, and from no other. Repeatable.",
 )
 @change_options
 @verb
@@ -64,6 +81,8 @@ def add(
     conda: bool,
     files: tuple[Path, ...],
     editables: tuple[str, ...],
+    pages: tuple[str, ...],
+    indexes: tuple[str, ...],
     is_tested: bool,
     envs: Path | None,
     dry_run: bool,
@@ -71,24 +90,31 @@ def add(
 ) -> None:
     """Add packages to an environment.
 
-    REQUIREMENT is a package with or without a version, a wheel, a project's folder (./mypkg, from
-    which provision builds a wheel), or a git address (git+https://...@REV); both run code of the
-    project. All other packages stay as locked. spec.yml, lock, prefix and kernel follow; if anything fails, they stay as they were.
+    REQUIREMENT is what a line of a requirements.txt may hold: a package with or without a version, a
+    wheel, a project's folder (./mypkg, from which provision builds a wheel), or a git address
+    (git+https://...@REV); both run code of the project. All other packages stay as locked. spec.yml,
+    lock, prefix and kernel follow; if anything fails, they stay as they were.
     """
     from provision.core.errors import InvalidSpec
-    from provision.core.requirements_file import read_requirements
     from provision.verbs.change import change as command
 
     listed = list(requirements)
-    for file in files:
-        listed += read_requirements(file)
-    listed += [f"-e {folder}" for folder in editables]
-    if not listed:
+    for index in indexes:
+        listed = [f"{text} --extra-index-url {shlex.quote(index)}" for text in listed]
+    page_options = " ".join(f"-f {shlex.quote(page)}" for page in pages)
+    if pages and len(listed) == 1:
+        listed = [f"{listed[0]} {page_options}"]
+    elif pages:  # each for the packages that it lists
+        listed.append(page_options)
+    listed += [f"-e {shlex.quote(folder)}" for folder in editables]
+    if not listed and not files:
         raise InvalidSpec(
             "No package was named.", advice=f"For example: provision add {name} einops"
         )
     context = context_of(console, envs, options)
-    result = command.add(context, name, listed, conda=conda, smoke=is_tested, dry_run=dry_run)
+    result = command.add(
+        context, name, listed, files=files, conda=conda, smoke=is_tested, dry_run=dry_run
+    )
     _print(console, result, dry_run)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from provision.cli.account import account_lines
 from provision.cli.smoke_output import smoke_lines
 from provision.lockfile import describe_diff
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def change_lines(result: ChangeResult, *, dry_run: bool) -> list[str]:
     """The packages that changed, then what followed."""
-    lines = describe_diff(result.diff)
+    lines = [*account_lines(result.account), *describe_diff(result.diff)]
     if dry_run:
         return [*lines, "nothing was changed (--dry-run)"]
     if result.diff.same and result.prefix is None:

@@ -3,85 +3,135 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import dry_run_option, option_group
+from provision.cli.options import dry_run_option, mirror_option, option_group
 from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.verbs.init.init import Proposal
+    from provision.project_files.request import Choices
+    from provision.project_files.toml_file import Selection
+    from provision.verbs.init.init import CudaChoice, Reading
+    from provision.workflow.context import Context
 
 proposal_options = option_group(
     click.option(
         "--name", metavar="NAME", help="Name of the environment.  [default: the folder's name]"
     ),
+    click.option("--torch", metavar="VERSION", help="PyTorch release, whatever the files state."),
+    click.option("--cuda", metavar="X.Y", help="CUDA version, whatever the files state."),
+    click.option("--cpu", is_flag=True, help="A build without CUDA, whatever the files state."),
+    click.option("--python", metavar="X.Y", help="Python version, whatever the files state."),
+    click.option(
+        "--group",
+        "groups",
+        metavar="NAME",
+        multiple=True,
+        help="Take a dependency group too (of pyproject.toml, pixi, Pipfile; may be repeated).",
+    ),
+    click.option(
+        "--extra",
+        "extras",
+        metavar="NAME",
+        multiple=True,
+        help="Take an extra of the project too (may be repeated).",
+    ),
     click.option("--yes", is_flag=True, help="Write spec.yml without asking."),
     dry_run_option,
+    mirror_option,
 )
 
 
 @click.command()
 @proposal_options
 @verb
-def init(console: Console, name: str | None, yes: bool, dry_run: bool, envs: Path | None) -> None:
+def init(console: Console, envs: Path | None, **options: Any) -> None:
     """Propose a spec.yml for this repository.
 
-    Reads environment.yml, requirements.txt or pyproject.toml (the first that exists), else the
-    active conda environment, and asks nvidia-smi about this machine.
+    Reads its files (environment.yml, pixi.toml, requirements.txt, pyproject.toml, Pipfile,
+    setup.cfg, setup.py; the first leads, and the others add to it), else the active conda
+    environment, and asks nvidia-smi about this machine.
     """
     from provision.cli.verb import context_of
-    from provision.core.host import this_machine
     from provision.verbs.init import init as command
 
-    context = context_of(console, envs)
-    proposal = command.propose(context, Path.cwd(), this_machine(), name=name)
-    _offer(console, proposal, yes=yes, dry_run=dry_run)
+    context = context_of(console, envs, options)
+    selection = _selection(options, "provision init")
+    reading = command.read_repository(Path.cwd(), _choices(options), selection)
+    _offer(console, context, reading, options)
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @proposal_options
 @verb
-def import_(
-    console: Console,
-    file: Path,
-    name: str | None,
-    yes: bool,
-    dry_run: bool,
-    envs: Path | None,
-) -> None:
+def import_(console: Console, file: Path, envs: Path | None, **options: Any) -> None:
     """Make a spec.yml from another tool's file.
 
-    FILE is an environment.yml, a requirements.txt, a pyproject.toml, or what `conda env export`
-    printed (with --from-history, it lists only what you requested).
+    FILE is an environment.yml, a requirements.txt, a pyproject.toml, a pixi.toml, a Pipfile, a
+    setup.cfg or setup.py (which is not run), a pylock.toml, uv.lock or conda-lock.yml, a Dockerfile,
+    or what `conda env export`, `conda list` or `pip freeze` printed.
     """
     from provision.cli.verb import context_of
-    from provision.core.host import this_machine
     from provision.verbs.init import init as command
 
-    context = context_of(console, envs)
-    proposal = command.propose_from(context, file, this_machine(), name=name)
-    _offer(console, proposal, yes=yes, dry_run=dry_run)
+    context = context_of(console, envs, options)
+    selection = _selection(options, f"provision import {file}")
+    _offer(console, context, command.read_one(file, _choices(options), selection), options)
 
 
-def _offer(console: Console, proposal: Proposal, *, yes: bool, dry_run: bool) -> None:
+def _selection(options: dict[str, Any], command: str) -> Selection:
+    from provision.project_files.toml_file import Selection
+
+    groups, extras = frozenset(options["groups"]), frozenset(options["extras"])
+    return Selection(command=command, groups=groups, extras=extras)
+
+
+def _choices(options: dict[str, Any]) -> Choices:
+    """The options that precede the files, in the forms of spec.yml. Raises UsageError."""
+    from provision.cli.spec_options import read_forms
+    from provision.project_files.request import Choices
+
+    if options["cuda"] and options["cpu"]:
+        raise click.UsageError("--cuda and --cpu are different builds.")
+    forms = read_forms({key: options[key] for key in ("torch", "cuda", "cpu", "python")})
+    return Choices(
+        torch=forms["torch"], cuda=forms["cuda"], cpu=bool(forms["cpu"]), python=forms["python"]
+    )
+
+
+def _offer(console: Console, context: Context, reading: Reading, options: dict[str, Any]) -> None:
     """Show a proposal, and write it if the user agrees."""
     import sys
 
     from provision.cli.console import for_stream
     from provision.cli.text import home_path
-    from provision.core.errors import InvalidSpec
+    from provision.core.errors import InvalidSpec, ProvisionError
+    from provision.core.host import this_machine
     from provision.verbs.init import init as command
-    from provision.verbs.init.output import proposal_lines, written_lines
+    from provision.verbs.init.output import account_lines, proposal_lines, written_lines
 
-    if dry_run:
+    machine = this_machine()
+    is_asking = not console.as_json and sys.stdin.isatty() and not options["yes"]
+    try:
+        command.require_decided(reading)
+        choice = command.choose_cuda(context, reading.request, machine)
+        if choice and choice.cuda is None:
+            choice = _ask_cuda(reading, choice, is_asking=is_asking)
+        proposal = command.propose(context, reading, machine, name=options["name"], choice=choice)
+    except ProvisionError:
+        if not console.as_json:
+            for line in account_lines(reading.request.entries):
+                click.echo(for_stream(line, sys.stderr), err=True)
+        raise
+    if options["dry_run"]:
         console.result("init", proposal, proposal_lines(proposal))
         return
-    if not yes:
-        if console.as_json or not sys.stdin.isatty():
+    if not options["yes"]:
+        if not is_asking:
             raise InvalidSpec(
                 "Nobody can be asked here whether to write the file.",
                 advice="--yes writes it, --dry-run shows it.",
@@ -94,3 +144,20 @@ def _offer(console: Console, proposal: Proposal, *, yes: bool, dry_run: bool) ->
         return
     command.write(proposal)
     console.result("init", proposal, [*proposal_lines(proposal), *written_lines(proposal)])
+
+
+def _ask_cuda(reading: Reading, choice: CudaChoice, *, is_asking: bool) -> CudaChoice:
+    """The CUDA that the user names. Raises InvalidSpec where nobody can be asked."""
+    from provision.cli.console import output_width, wrap
+    from provision.resolver.input_forms import cuda_form
+    from provision.verbs.init import init as command
+
+    if not is_asking:
+        raise command.no_cuda(reading.request, choice.note)
+    sentence = f"No file states for which CUDA, and this machine does not tell: {choice.note}."
+    click.echo("\n".join(wrap(sentence, output_width())))
+    cuda = click.prompt(
+        "CUDA version of the machines that will run this, or cpu",
+        default=command.suggested_cuda(reading.request),
+    )
+    return command.CudaChoice(cuda=cuda_form(cuda))

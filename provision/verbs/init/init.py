@@ -5,81 +5,339 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shlex
 import shutil
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision import render, resolver
+from provision import catalog, render, resolver, sources
+from provision.adapters import conda
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse, InvalidSpec, NoSuchBuild, ToolFailed
 from provision.core.paths import SPEC
+from provision.core.platforms import PLATFORM
 from provision.core.process import run
-from provision.core.requirements_file import read_requirements
-from provision.core.schema import schema_error
+from provision.core.settings import folder_settings
 from provision.core.types import HostGpus, Resolution
-from provision.core.yaml_text import YamlError, parse_yaml, read_source
+from provision.project_files import repository
+from provision.project_files.account import Entry
+from provision.project_files.conda import environment_statements
+from provision.project_files.request import CPU, Choices, Request, decide
+from provision.project_files.statements import Statement
+from provision.project_files.toml_file import Selection
 from provision.resolver import spec as specs
-from provision.resolver.foreign_specs import (
-    ForeignSpec,
-    from_environment,
-    from_pyproject,
-    from_requirements,
-)
+from provision.workflow import lab_definition
 from provision.workflow.context import Context
+from provision.workflow.project_files import editable_requirement, printed_step, read_file
 from provision.workflow.resolution import check_requirements, resolve
 
-# In the order in which they are preferred: the first says most.
-NAMES = ("environment.yml", "environment.yaml", "requirements.txt", "pyproject.toml")
+PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
 CONDA_COMMANDS = ("conda", "mamba", "micromamba")
 EXPORT_TIMEOUT_S = 60.0
+NOTHING = "nothing"
 # The newest release that fits the machine; `latest` would be the newest, whether it fits or not.
 ANY_TORCH = ">=2.0"
+_EDITABLE = re.compile(r"(?P<name>(?:.+ @ )?)file:(?P<path>/.*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a repository or a file requests. source: what it was read from; folder: whose name the
+    environment gets unless a file states one."""
+
+    request: Request
+    source: str
+    folder: Path
+    unread_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A spec.yml that would be written. source: what it was read from. others: files that were
-    there too and were not read. notes: decisions to check."""
+    """A spec.yml that would be written. source: what it was read from. account: what became of
+    each line that was read. unread_files: that were there too. notes: decisions to check."""
 
     name: str
     path: Path
     text: str
     source: str
     resolution: Resolution
-    notes: tuple[str, ...]
+    account: tuple[Entry, ...] = ()
+    notes: tuple[str, ...] = ()
     unread_files: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class CudaChoice:
+    """The CUDA of an environment (`cpu` for none), where no file decides it, and why. cuda: None if
+    only the user can say it."""
+
+    cuda: str | None
+    note: str = ""
+
+
+def read_repository(folder: Path, choices: Choices, selection: Selection | None = None) -> Reading:
+    """`provision init`: what a repository's files request together; without files, the active conda
+    environment. selection: the groups and extras that are taken."""
+    selection = selection or Selection()
+    names = [path.name for path in folder.iterdir() if path.is_file()]
+    files = repository.files_to_read(names)
+    if not files:
+        statements, source = _active_conda()
+        selection.check()
+        return Reading(request=_decide(statements, choices), source=source, folder=folder)
+    by_file: list[list[Statement]] = []
+    for name in files:
+        try:
+            by_file.append(read_file(folder / name, selection))
+        except InvalidSpec as error:
+            if not any(by_file) or selection.groups or selection.extras:
+                raise
+            by_file.append([repository.unreadable(name, error.message)])
+    statements = repository.combined(by_file)
+    selection.check()
+    stated = {
+        Path(statement.file).name
+        for statement in statements
+        if statement.kind not in ("name", "note", "ignored", "unknown")
+    }
+    return Reading(
+        request=_decide(statements, choices),
+        source=", ".join([name for name in files if name in stated] or files),
+        folder=folder,
+        unread_files=repository.unread_files(names, {*stated, *files}),
+    )
+
+
+def read_one(file: Path, choices: Choices, selection: Selection | None = None) -> Reading:
+    """`provision import FILE`: the same of one file. Raises InvalidSpec if nothing in it was
+    understood."""
+    selection = selection or Selection()
+    statements = read_file(file, selection)
+    selection.check()
+    is_usual = file.name in (
+        *repository.LEADING,
+        *repository.PYTHON_VERSIONS,
+        repository.DOCKERFILE,
+    )
+    folder = file.absolute().parent if is_usual else Path(file.stem)
+    return Reading(request=_decide(statements, choices), source=file.name, folder=folder)
+
+
+def _decide(statements: Sequence[Statement], choices: Choices) -> Request:
+    return decide(
+        statements,
+        choices,
+        default_python=resolver.DEFAULT_PYTHON,
+        located=editable_requirement,
+    )
+
+
+def require_decided(reading: Reading) -> None:
+    """Raise InvalidSpec if files contradict themselves, or request nothing that was understood."""
+    request = reading.request
+    if request.contradictions:
+        raise InvalidSpec(
+            "\n".join(request.contradictions),
+            advice="Correct the file, or say which counts: --torch, --cuda, --cpu, --python.",
+        )
+    if not set(request.content) - {"channels"} and reading.source != NOTHING:
+        raise InvalidSpec(
+            f"Nothing in {reading.source} was understood as a request for an environment.",
+            advice="`provision import FILE` takes another file; `provision build --torch 2.3 --cuda "
+            "12.1` starts without one.",
+        )
+    if "torch" in request.content:  # a text that is no release, like one of ROCm
+        specs.combine({}, {"torch": request.content["torch"], "cpu": True}, name="")
+
+
+def choose_cuda(context: Context, request: Request, machine: HostGpus) -> CudaChoice | None:
+    """The CUDA where the files leave it open; None if they or the options decide it."""
+    if "cuda" in request.content or "cpu" in request.content:
+        return None
+    if request.cudas:
+        return _allowed_cuda(request, machine)
+    if machine.gpus:
+        gpus = ", ".join(dict.fromkeys(machine.gpus))
+        note = f"CUDA for the GPUs of this machine ({gpus}, driver {machine.driver})"
+        return CudaChoice(cuda="auto", note=note)
+    lab = _lab_default(context)
+    if lab is not None:
+        return CudaChoice(cuda=lab[0], note=f"no file states the CUDA: {lab[0]}, as {lab[1]} says")
+    if request.index_cuda not in (None, CPU):
+        note = (
+            f"CUDA {request.index_cuda}: the index's torch {request.content['torch']} is built for "
+            "it; `--cuda X.Y` or `--cpu` chooses another build"
+        )
+        return CudaChoice(cuda=request.index_cuda, note=note)
+    return CudaChoice(cuda=None, note=machine.why or "no GPU answers here")
+
+
+def _allowed_cuda(request: Request, machine: HostGpus) -> CudaChoice:
+    """Of the CUDA versions that files allow, the newest that this machine is known to run."""
+    torch = request.content.get("torch", ANY_TORCH)
+    allowed = ", ".join(request.cudas)
+    for cuda in request.cudas if machine.gpus else ():
+        spec = specs.combine({}, {"torch": torch, "cuda": cuda}, name="")
+        try:
+            warnings = resolver.resolve(resolver.for_machine(spec, machine)).warnings
+        except NoSuchBuild:
+            continue
+        if not any(choice.what in ("gpu", "driver") for choice in warnings):
+            note = (
+                f"CUDA {cuda}: the newest of those that the files allow ({allowed}) that runs here"
+            )
+            return CudaChoice(cuda=cuda, note=note if len(request.cudas) > 1 else "")
+    cuda = request.cudas[0]
+    note = f"CUDA {cuda}: the newest of those that the files allow ({allowed})"
+    return CudaChoice(cuda=cuda, note=note if len(request.cudas) > 1 else "")
+
+
+def _lab_default(context: Context) -> tuple[str, Path] | None:
+    """The CUDA of the lab's machines by its lab.yml, and that file: of the lab whose environments
+    these are, else of the one that the user joined."""
+    folders = [context.folders.envs.parent]
+    if "envs" in (settings := folder_settings(os.environ)):
+        folders.append(settings["envs"].parent)
+    for folder in folders:
+        if (folder / lab_definition.FILE).is_file():
+            cuda = lab_definition.read_lab(folder).cuda
+            if cuda:
+                return cuda, folder / lab_definition.FILE
+    return None
+
+
+def no_cuda(request: Request, why: str) -> InvalidSpec:
+    """The error where nobody can be asked which CUDA is meant."""
+    example = suggested_cuda(request)
+    return InvalidSpec(
+        f"No file states for which CUDA, and this machine does not tell: {why}.",
+        advice=f"Say it: `--cuda {example}` for machines with GPUs, `--cpu` for a build without "
+        "CUDA. `cuda:` in lab.yml sets the default of a lab.",
+    )
+
+
+def suggested_cuda(request: Request) -> str:
+    """The CUDA of what the index serves for the request's torch, or else of its newest build."""
+    try:
+        release = catalog.matching_releases(request.content.get("torch", ANY_TORCH))[-1]
+    except NoSuchBuild:
+        return "12.1"
+    default = release.index_default[PLATFORM].build
+    by_tag = {build.tag: build.cuda for build in release.wheels}
+    newest = sources.candidates_of(release.version)[0].cuda
+    return by_tag.get(default) or newest or "12.1"
+
+
 def propose(
-    context: Context, folder: Path, machine: HostGpus, *, name: str | None = None
+    context: Context,
+    reading: Reading,
+    machine: HostGpus,
+    *,
+    name: str | None = None,
+    choice: CudaChoice | None = None,
 ) -> Proposal:
-    """`provision init`: the spec of a repository, from the first of its files that says something.
+    """The spec.yml of a reading, judged as a build. choice: the CUDA, if the files do not decide
+    it."""
+    request = reading.request
+    name = specs.check_name(name or environment_name(request.name or reading.folder.name))
+    folder = context.folders.envs / name
+    options: dict[str, Any] = {**request.content}
+    notes = []
+    if "torch" not in options:
+        options["torch"] = ANY_TORCH
+        notes.append("no version of PyTorch was requested: the newest that fits was chosen")
+    if choice is not None:
+        options.update({"cpu": True} if choice.cuda == CPU else {"cuda": choice.cuda})
+        notes += [choice.note] if choice.note else []
+    for key in ("pip", "find_links"):
+        if key in options:
+            options[key] = [_relative(text, folder) for text in options[key]]
+    spec = check_requirements(specs.combine({}, options, name=name))
+    resolution = resolve(spec)
+    moved, note = _with_own_torch(context, resolution)
+    notes += [note] if note else []
+    if moved:
+        remaining = [text for text in spec.conda if text not in moved]
+        pip = (*spec.pip, *map(conda.as_wheel, moved))
+        spec = dataclasses.replace(spec, conda=tuple(remaining), pip=pip)
+        resolution = resolve(spec)
+    notes += _repository_note(name, reading)
+    notes += _problems_here(resolution, machine)
+    for warning in resolution.warnings:
+        if warning.what not in ("gpu", "driver"):
+            notes.append(f"{warning.what}: {warning.reason}")
+    content = specs.content(resolution.spec)
+    if "torch" not in request.content:
+        content["torch"] = resolution.torch
+    entries = []
+    for entry in request.entries:
+        step = printed_step(entry.next_step, name)
+        entry = dataclasses.replace(entry, next_step=step)
+        if entry.became.removeprefix("conda: ") in moved:
+            entry = dataclasses.replace(
+                entry,
+                outcome="translated",
+                became=f"pip: {conda.as_wheel(entry.became.removeprefix('conda: '))}",
+                reason="conda's package brings conda's own pytorch, and torch is a wheel",
+            )
+        entries.append(entry)
+    return Proposal(
+        name=name,
+        path=folder / SPEC,
+        text=render.render_spec(name, content),
+        source=reading.source,
+        resolution=resolution,
+        account=tuple(entries),
+        notes=tuple(notes),
+        unread_files=reading.unread_files,
+    )
 
-    machine: this one; decides where the files say nothing about CUDA. Without files, the active
-    conda environment is read, and without that the newest PyTorch is proposed.
-    """
-    present = [folder / file for file in NAMES if (folder / file).is_file()]
-    if present:
-        foreign, source = read_file(present[0]), present[0].name
-    else:
-        foreign, source = _from_active_conda()
-    unread_files = tuple(path.name for path in present[1:])
-    name = name or environment_name(foreign.name or folder.name)
-    proposal = _proposal(context, foreign, source, machine, name)
-    return dataclasses.replace(proposal, unread_files=unread_files)
+
+def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str], str]:
+    """The requested conda packages that bring conda's own torch beside a wheel of torch, by the
+    channels' records; or a note that no channel says so."""
+    requested = resolution.spec.conda
+    if not requested or sources.by_name(resolution.source).manager == "conda":
+        return [], ""
+    platform = resolution.platforms[0]
+    context.progress.info("reading which conda packages bring their own pytorch")
+    silent = context.solver.unreachable_channels(resolution.channels, platform)
+    if silent:
+        note = (
+            f"no answer from {', '.join(silent)}: whether conda packages bring their own pytorch is "
+            f"not known; `provision lock {resolution.spec.name}` refuses those that do"
+        )
+        return [], note
+    request = conda.SolveRequest(
+        specs=requested, channels=resolution.channels, virtual_packages=(), platform=platform
+    )
+    return conda.ChannelRecords(context.solver, request).with_torch(requested), ""
 
 
-def propose_from(
-    context: Context, file: Path, machine: HostGpus, *, name: str | None = None
-) -> Proposal:
-    """`provision import FILE`: the same from one file."""
-    foreign = read_file(file)
-    stem = file.stem if file.name not in NAMES else file.absolute().parent.name
-    name = name or environment_name(foreign.name or stem)
-    return _proposal(context, foreign, file.name, machine, name)
+def _relative(text: str, folder: Path) -> str:
+    """A requirement of a project's folder, relative to that of the environment."""
+    match = _EDITABLE.fullmatch(text)
+    if match is None:
+        return text
+    return f"{match['name']}file:{os.path.relpath(match['path'], folder)}"
+
+
+def _repository_note(name: str, reading: Reading) -> list[str]:
+    """How the repository itself gets in, if it is a project and no line says so."""
+    files = [file for file in PROJECTS if (reading.folder / file).is_file()]
+    if "pyproject.toml" in files:
+        text = (reading.folder / "pyproject.toml").read_text(encoding="utf-8", errors="replace")
+        if not re.search(r"^\[(project|tool\.poetry)\]", text, re.MULTILINE):
+            files.remove("pyproject.toml")
+    for requirement in reading.request.content.get("pip", ()):
+        match = _EDITABLE.fullmatch(requirement)
+        if match and Path(match["path"]) == reading.folder.absolute():
+            return []
+    if not files:
+        return []
+    step = f"`provision add {name} -e .`, after the build, adds it as an editable"
+    return [f"{files[0]}: this repository is a project that no line requests; {step}"]
 
 
 def write(proposal: Proposal) -> None:
@@ -97,85 +355,18 @@ def environment_name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "lab"
 
 
-def read_file(path: Path) -> ForeignSpec:
-    """What a file requests. Raises InvalidSpec if it cannot be read or is of no known kind."""
-    try:
-        if path.suffix in (".txt", ".in"):
-            options: list[str] = []
-            requirements = read_requirements(path, options)
-            return from_requirements([*options, *requirements])
-        is_pyproject = path.suffix == ".toml"
-        document = _read_toml(path) if is_pyproject else parse_yaml(read_source(path))
-    except (OSError, YamlError, ValueError) as error:
-        raise InvalidSpec(f"{path} cannot be read: {error}.", advice="Correct the file.") from error
-    problem = schema_error(document, "pyproject" if is_pyproject else "environment-file")
-    if problem:
-        raise InvalidSpec(
-            f"{path} is neither an environment.yml, a requirements.txt nor a pyproject.toml: "
-            f"{problem}.",
-            advice="`conda env export --from-history` writes an environment.yml.",
-        )
-    return from_pyproject(document) if is_pyproject else from_environment(document)
-
-
-def _read_toml(path: Path) -> Any:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(read_source(path).decode())
-
-
-def _from_active_conda() -> tuple[ForeignSpec, str]:
+def _active_conda() -> tuple[list[Statement], str]:
     """The active conda environment by its own history; nothing if none is active."""
     name = os.environ.get("CONDA_DEFAULT_ENV", "")
     commands = [command for command in CONDA_COMMANDS if shutil.which(command)]
     if not commands or name in ("", "base"):
-        return ForeignSpec(companions=True), "nothing"
+        return [], NOTHING
     export = [commands[0], "env", "export", "--from-history"]
     try:
-        document = parse_yaml(run(export, timeout_s=EXPORT_TIMEOUT_S).stdout)
-    except (ToolFailed, YamlError):
-        return ForeignSpec(companions=True), "nothing"
-    return from_environment(document or {}), f"the conda environment {name}"
-
-
-def _proposal(
-    context: Context, foreign: ForeignSpec, source: str, machine: HostGpus, name: str
-) -> Proposal:
-    options = foreign.options()
-    notes = [*foreign.credentials, *(f"left out: {reason}" for reason in foreign.left_out)]
-    for requirement in foreign.unnamed:
-        command = shlex.join(["provision", "add", name, requirement])
-        notes.append(f"left out: `{requirement}`: `{command}` adds it")
-    if foreign.torch is None:
-        options["torch"] = ANY_TORCH
-        notes.append("no version of PyTorch was requested: the newest that fits was chosen")
-    if foreign.cuda is None and not foreign.cpu:
-        if machine.gpus:
-            options["cuda"] = "auto"
-            gpus = ", ".join(dict.fromkeys(machine.gpus))
-            notes.append(f"CUDA for the GPUs of this machine ({gpus}, driver {machine.driver})")
-        else:
-            options["cpu"] = True
-            notes.append(
-                f"a build without CUDA: {machine.why or 'no GPU answers here'}; for GPU machines "
-                'write cuda: "12.1" (or another) instead of cpu'
-            )
-    spec = check_requirements(specs.combine({}, options, name=specs.check_name(name)))
-    resolution = resolve(spec)
-    notes += _problems_here(resolution, machine)
-    content = specs.content(resolution.spec)
-    if foreign.torch is None:
-        content["torch"] = resolution.torch
-    return Proposal(
-        name=name,
-        path=context.folders.envs / name / SPEC,
-        text=render.render_spec(name, content),
-        source=source,
-        resolution=resolution,
-        notes=tuple(notes),
-    )
+        text = run(export, timeout_s=EXPORT_TIMEOUT_S).stdout
+        return environment_statements(" ".join(export), text), f"the conda environment {name}"
+    except (ToolFailed, InvalidSpec):
+        return [], NOTHING
 
 
 def _problems_here(resolution: Resolution, machine: HostGpus) -> list[str]:

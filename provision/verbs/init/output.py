@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from provision.cli.account import account_lines
 from provision.cli.console import output_width, wrap
 
 if TYPE_CHECKING:
     from provision.verbs.init.init import Proposal
 
+__all__ = ["account_lines", "proposal_lines", "written_lines"]
+
 
 def proposal_lines(proposal: Proposal) -> list[str]:
-    """The spec, what it comes to, and what to check."""
+    """The spec, what it comes to, what became of each line, and what to check."""
     resolution = proposal.resolution
     body = [line for line in proposal.text.splitlines() if not line.startswith("#")]
     lines = [f"{proposal.name}, from {proposal.source}:", ""]
@@ -19,11 +23,11 @@ def proposal_lines(proposal: Proposal) -> list[str]:
     device = f"CUDA {resolution.cuda}" if resolution.cuda else "CPU"
     build = f"torch {resolution.torch} for {device}, Python {resolution.python}"
     lines += ["", f"which is {build} ({resolution.source})"]
-    for note in proposal.notes:
-        lines += _note(note)
+    lines += _items(proposal.notes)
+    lines += account_lines(proposal.account)
     if proposal.unread_files:
         unread = ", ".join(proposal.unread_files)
-        lines += _note(f"not read: {unread}; `provision import FILE` takes another")
+        lines += _items([f"not read: {unread}; `provision import FILE` takes another"])
     return [*lines, ""]
 
 
@@ -35,8 +39,11 @@ def written_lines(proposal: Proposal) -> list[str]:
     ]
 
 
-def _note(text: str) -> list[str]:
-    """An item of a list, as wide as the terminal."""
+def _items(texts: Sequence[str]) -> list[str]:
+    """Items of a list, as wide as the terminal."""
     width = output_width()
-    first, *rest = wrap(text, None if width is None else width - 4)
-    return [f"  - {first}", *(f"    {line}" for line in rest)]
+    lines = []
+    for text in texts:
+        first, *rest = wrap(text, None if width is None else width - 4)
+        lines += [f"  - {first}", *(f"    {line}" for line in rest)]
+    return lines

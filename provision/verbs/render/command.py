@@ -47,7 +47,7 @@ def render(
     are made from spec.yml.
     """
     from provision.workflow import render as command
-    from provision.workflow.plan import make_plan
+    from provision.workflow.ensure import previewed_plan
 
     context = context_of(console, envs, options)
     if options["every"]:
@@ -63,7 +63,8 @@ def render(
         return print_outcomes(console, [command.check(context, build_request(name, options))])
     request = build_request(name, options, force=force)
     if dry_run:
-        texts = make_plan(context, request).texts
+        with previewed_plan(context, request) as plan:
+            texts = plan.texts
         console.document("render-preview", {"files": texts}, "\n".join(texts.values()))
         return None
     written = command.render(context, request)

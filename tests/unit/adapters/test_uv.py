@@ -100,7 +100,7 @@ def test_requirements_of_conda_packages_are_not_installed_as_wheels() -> None:
         "torch": ("nvidia-nccl-cu12", "packaging"),
         "nvidia-nccl-cu12": ("deep",),
     }
-    request = resolver.ResolveRequest(
+    request = uv.ResolveRequest(
         requirements=("TorchMetrics>=1", "torch"),
         python="3.11",
         glibc="2.28",

@@ -326,7 +326,7 @@ def test_second_package_is_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_file_of_requirements_is_no_package() -> None:
     result = invoke("render", "--torch", "2.3", "--cpu", "--pip", "requirements.txt")
     assert result.exit_code == 3
-    assert "Did you mean -r?" in result.output
+    assert "Write `-r requirements.txt`" in result.output
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ from provision.core.credentials import (
 )
 from provision.core.errors import InvalidSpec, ToolFailed
 from provision.environment import passport
+from provision.project_files.request import Request, decide
 from provision.resolver import spec as specs
-from provision.resolver.foreign_specs import from_environment, from_requirements
 from provision.verbs.join.join import JoinRequest, join
 from provision.workflow.lab_definition import read_lab
+from provision.workflow.project_files import read_file
 from tests.conftest import ROOT
 
 SECRET = "s3cr3t"
@@ -164,27 +165,33 @@ def test_a_spec_holds_none() -> None:
         specs.combine({}, {"pip": ("a @ https://u:s3cr3t@h.example/a.whl",)}, name="lab")
 
 
-def test_what_is_imported_says_what_was_taken_out() -> None:
-    foreign = from_requirements(
-        [
-            "--index-url https://u:s3cr3t@h.example/simple",
-            "a @ git+https://u:s3cr3t@h.example/a",
-            "git+https://s3cr3t@h.example/b",
-            "c @ https://h.example/c.whl?token=s3cr3t",
-            "d",
-        ]
+def test_what_is_imported_says_what_was_taken_out(tmp_path: Path) -> None:
+    def request(name: str, text: str) -> Request:
+        (tmp_path / name).write_text(text)
+        return decide(read_file(tmp_path / name), default_python="3.11")
+
+    lines = request(
+        "requirements.txt",
+        "--index-url https://u:s3cr3t@h.example/simple\n"
+        "a @ git+https://u:s3cr3t@h.example/a\n"
+        "git+https://s3cr3t@h.example/b\n"
+        "c @ https://h.example/c.whl?token=s3cr3t\n"
+        "d\n",
     )
-    assert foreign.pip == ["a @ git+https://h.example/a", "d"]
-    assert foreign.unnamed == ["git+https://h.example/b"]
-    assert len(foreign.credentials) == 4 and SECRET not in str(foreign)
-    document = {
-        "channels": ["https://u:s3cr3t@h.example/c", "t/s3cr3t/lab"],
-        "dependencies": ["https://h.example/t/s3cr3t/lab::e", {"pip": ["f @ https://s3cr3t@h/f"]}],
-    }
-    foreign = from_environment(document)
-    assert foreign.channels == ["https://h.example/c", "lab", "conda-forge"]
-    assert (foreign.conda, foreign.pip) == (["e"], ["f @ https://h/f"])
-    assert len(foreign.credentials) == 4 and SECRET not in str(foreign)
+    repositories = ["a @ git+https://h.example/a", "git+https://h.example/b"]
+    assert lines.content["pip"] == [*repositories, "d"]
+    document = request(
+        "environment.yml",
+        "channels: ['https://u:s3cr3t@h.example/c', t/s3cr3t/lab]\n"
+        "dependencies: ['https://h.example/t/s3cr3t/lab::e', {pip: ['f @ https://s3cr3t@h/f.zip']}]\n",
+    )
+    channels = ["https://h.example/lab", "https://h.example/c", "lab", "conda-forge"]
+    assert document.content["channels"] == channels
+    assert (document.content["conda"], document.content["pip"]) == (["e"], ["f @ https://h/f.zip"])
+    for result in (lines, document):
+        assert SECRET not in str(result)
+        advice = [entry for entry in result.entries if "given with" in entry.reason]
+        assert len(advice) == 4
 
 
 def test_a_lab_gives_its_members_none(tmp_path: Path) -> None:

@@ -84,6 +84,6 @@ def test_a_file_is_not_a_package() -> None:
     for name in ("requirements.txt", "requirements-dev.in", "more.txt"):
         exit_code, output = invoke(*request, "--pip", name, "--dry-run")
         assert exit_code == 3
-        assert f"Did you mean -r? `provision add NAME -r {name}` adds what it lists" in output
+        assert f"Write `-r {name}`" in output
     assert "looks like a file" in invoke(*request, "--conda", "environment.yml", "--dry-run")[1]
     assert invoke(*request, "--pip", "ruamel.yaml", "--dry-run")[0] == 0

@@ -15,10 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
 from provision import lockfile, resolver
-from provision.adapters import conda
-from provision.core.errors import CheckFailed, IntegrityError, InvalidSpec
+from provision.adapters import conda, uv
+from provision.catalog import TorchBuild
+from provision.core.errors import CheckFailed, IntegrityError, InvalidSpec, Unsolvable
 from provision.core.types import LockedPackage, Manager, Resolution
 from provision.lockfile import conda_lock_v1
+from provision.lockfile.diagnose.unsat_core import PinReasons
+from provision.lockfile.joint_solve import JointSolve
 from provision.resolver import spec
 from tests.conftest import ROOT
 from tests.integration import records
@@ -258,12 +261,36 @@ def test_inputs_of_several_platforms() -> None:
         ("six",),
         ("conda-forge",),
     )
+    sources = ("find_links: six @ file:../../wheelhouse",)
+    with_sources = lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab"), sources=sources)
+    assert (with_sources.sources, with_sources.sha256 == inputs.sha256) == (sources, False)
     dated = lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab"), as_of="2025-01-31")
     assert (
         dated.sha256
         != inputs.sha256
         == lockfile.read_inputs(ENVIRONMENT + "# a word\n", MACHINES, Path("envs/lab")).sha256
     )
+
+
+@pytest.mark.parametrize("version", ["2.6.3+cu12torch2.4", "2.6.3+cu118torch2.3"])
+def test_a_named_wheel_for_another_torch_is_refused(version: str) -> None:
+    """It was named by its address, so no page says which others there are."""
+    request = uv.ResolveRequest(
+        requirements=(),
+        python="3.11",
+        glibc="2.28",
+        torch=TorchBuild(torch="2.3.1", cuda="12.1"),
+    )
+    joint = JointSolve(
+        conda.Solver(),
+        conda.SolveRequest(specs=(), channels=(), virtual_packages=()),
+        request,
+        PinReasons.of((), {}),
+    )
+    package = LockedPackage(manager="pip", name="flash-attn", version=version, url="", sha256="")
+    with pytest.raises(Unsolvable, match=r"flash-attn 2\.6\.3.* is for "):
+        joint._check_local_builds((package,))
+    joint._check_local_builds((dataclasses.replace(package, version="2.6.3+cu12torch2.3"),))
 
 
 def test_the_environment_name_does_not_change_the_hashes() -> None:

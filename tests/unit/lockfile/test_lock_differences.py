@@ -85,9 +85,16 @@ def test_changed_channels_and_platforms_are_reported(tmp_path: Path) -> None:
 
 def test_changed_as_of_date_is_reported(tmp_path: Path) -> None:
     after = sound()
-    after["metadata"]["custom_metadata"] = {"provision_as_of": "2025-12-31"}
+    after["metadata"]["custom_metadata"] = {
+        "provision_as_of": "2025-12-31",
+        "provision_package_sources": "indexes: a @ https://i.example\nfind_links: file:w",
+    }
     differences = compared(tmp_path, sound(), after)
-    assert describe_diff(differences)[0] == "as of: none -> 2025-12-31" and not differences.same
+    assert not differences.same
+    assert describe_diff(differences)[:2] == [
+        "as of: none -> 2025-12-31",
+        "package sources: none -> indexes: a @ https://i.example, find_links: file:w",
+    ]
 
 
 def test_platforms_are_compared_separately(tmp_path: Path) -> None:

@@ -752,3 +752,23 @@ def test_wrong_channel_order_is_corrected_with_a_warning() -> None:
     )
     assert "channel-order" in [warning.what for warning in resolution.warnings]
     assert resolution.channels == ("pytorch", "nvidia", "conda-forge")
+
+
+def test_markers_are_decided_for_python_and_platforms() -> None:
+    """A requirement that its marker leaves out excludes nothing, and environment.yml has no markers unless platforms differ."""
+    texts = (
+        "tomli; python_version < '3.11'",
+        "six; sys_platform == 'linux'",
+        "torch==1.0; sys_platform == 'win32'",
+        "a @ git+https://g.example/a.git@v1#egg=a[x] ; python_version > '3'",
+        "triton-cpu; platform_machine == 'aarch64'",
+    )
+    options = {"torch": "2.13.0", "cuda": "13.0", "python": "3.12", "pip": texts}
+    platforms = {"platforms": ("linux-64", "linux-aarch64")}
+
+    def requested(**more: Any) -> list[str]:
+        resolution = resolver.resolve(spec.combine({}, {**options, **more}, name="lab"))
+        return [pin.requirement for pin in resolution.pins if pin.source == "spec.yml"]
+
+    assert requested() == ["six", "a @ git+https://g.example/a.git@v1"]
+    assert requested(**platforms)[2:] == ["triton-cpu; platform_machine == 'aarch64'"]

@@ -377,6 +377,46 @@ def test_table_of_keys_is_generated_from_the_declarations() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.parametrize(
+    "key,value,message",
+    [
+        ("pip", "a -f https://w.example/page", "under `find_links`"),
+        ("pip", "-r more.txt", "provision add NAME '-r more.txt'"),
+        ("pip", "numpy=1.26", "conda's way"),
+        ("pip", "a; python_version >", "not a requirement"),
+        ("indexes", "https://i.example/simple", "cannot be an index"),
+        ("indexes", "a @ https://m:S3CRET@i.example/simple", "netrc"),
+        ("find_links", "a b", "cannot be a page"),
+    ],
+)
+def test_sources_of_packages_that_are_refused(key: str, value: str, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        spec.combine({}, {"torch": "2.3", "cuda": "12.1", key: (value,)}, name="lab")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "git+https://g.example/a.git@v1#egg=a&subdirectory=py",
+        "a[x] @ git+ssh://git@g.example/a.git",
+        "-e ../../mine[dev]",
+        "./wheels/a-1-py3-none-any.whl",
+        "https://w.example/a-1%2Bpt23-py3-none-any.whl",
+        "a>=1; python_version < '3.12'",
+    ],
+)
+def test_forms_of_requirements(text: str) -> None:
+    combined = spec.combine({}, {"torch": "2.3", "cuda": "12.1", "pip": (text,)}, name="lab")
+    assert combined.pip == (text,)
+
+
+def test_a_package_has_one_source() -> None:
+    listed = ["a b @ https://one.example", "https://page.example"]
+    changed = spec.with_sources(listed, ["B @ file:../wheels"], {"c"})
+    assert changed == ["a @ https://one.example", "https://page.example", "B @ file:../wheels"]
+    assert spec.with_sources(changed, [], {"a"}) == changed[1:]
+
+
 def test_every_key_has_an_option_a_field_and_a_row() -> None:
     """Everything that depends on a key is made from its declaration."""
     page = (ROOT / "docs" / "spec.md").read_text()

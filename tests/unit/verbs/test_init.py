@@ -2,139 +2,32 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from provision.adapters import conda
 from provision.cli.main import cli
-from provision.core.errors import InUse, InvalidSpec, NoSuchBuild
+from provision.core.errors import InUse, NoSuchBuild
 from provision.core.paths import Folders
 from provision.core.types import HostGpus
+from provision.core.yaml_text import parse_yaml
+from provision.project_files.request import Choices
 from provision.resolver import spec as specs
-from provision.resolver.foreign_specs import (
-    from_environment,
-    from_pyproject,
-    from_requirements,
-)
 from provision.verbs.init import init
 from provision.workflow.context import Context
 from tests.progress import Recorder
+from tests.records import alias, make_channel, record
 
+NO_CHOICES = Choices()
 NO_GPU = HostGpus(why="there is no nvidia-smi on this machine")
 GPU = HostGpus(driver="535.129.03", gpus=("sm_80",))
-
-# `conda env export` of conda 24.5, shortened: every package, with version and build.
-EXPORT = {
-    "name": "dl",
-    "channels": ["pytorch", "nvidia", "defaults"],
-    "dependencies": [
-        "_libgcc_mutex=0.1=main",
-        "blas=1.0=mkl",
-        "cuda-cudart=12.1.105=0",
-        "numpy=1.26.4=py310h5f9d8c6_0",
-        "python=3.10.14=h955ad1f_1",
-        "pytorch=2.3.1=py3.10_cuda12.1_cudnn8.9.2_0",
-        "pytorch-cuda=12.1=ha16c6d3_5",
-        "pytorch-mutex=1.0=cuda",
-        "torchvision=0.18.1=py310_cu121",
-        {"pip": ["einops==0.8.0", "wandb==0.17.0"]},
-    ],
-    "prefix": "/home/me/miniconda3/envs/dl",
-}
-
-
-@pytest.mark.parametrize(
-    "document,options",
-    [
-        (
-            EXPORT,
-            {
-                "torch": "2.3.1",
-                "cuda": "12.1",
-                "python": "3.10",
-                "companions": True,
-                "pip": ("einops==0.8.0", "wandb==0.17.0"),
-            },
-        ),
-        (
-            {
-                "channels": ["my-lab", "conda-forge"],
-                "dependencies": [
-                    "python>=3.11",
-                    "conda-forge::pytorch 2.3.*",
-                    "cudatoolkit=11.8",
-                    "ffmpeg >=5",
-                    "pip",
-                    "scipy=1.11",
-                ],
-            },
-            {
-                "torch": "2.3",
-                "cuda": "11.8",
-                "conda": ("ffmpeg>=5", "scipy=1.11"),
-                "channels": ("my-lab", "conda-forge"),
-                "companions": False,
-                "python": "3.11",
-            },
-        ),
-        (
-            {"dependencies": ["pytorch", "cpuonly", {"pip": ["torchaudio", "x"]}]},
-            {"cpu": True, "companions": True, "pip": ("x",)},
-        ),
-        (
-            {"dependencies": ["pytorch=1.12.1=py3.9_cuda11.3_cudnn8.3.2_0", "python=3.9"]},
-            {"torch": "1.12.1", "cuda": "11.3", "python": "3.9", "companions": False},
-        ),
-    ],
-)
-def test_environment_yml(document: dict[str, Any], options: dict[str, Any]) -> None:
-    taken = {
-        key: value for key, value in from_environment(document).options().items() if value != ()
-    }
-    if not taken.get("cpu"):
-        taken.pop("cpu")
-    assert taken == options
-
-
-def test_full_export_says_what_it_leaves_out() -> None:
-    (reason,) = from_environment(EXPORT).left_out
-    assert reason.startswith("4 conda packages of a full export")
-
-
-@pytest.mark.parametrize(
-    "lines,torch,cuda,cpu,pip,left_out",
-    [
-        (["torch==2.3.1+cu121", "einops"], "2.3.1", "12.1", False, ["einops"], 0),
-        (["--index-url https://wheels.example.org/whl/cu118", "torch"], None, "11.8", False, [], 0),
-        (["--extra-index-url https://wheels.example.org/whl/cpu", "torch>=2.1"], ">=2.1", None, True, [], 0),
-        (["torch==2.3.1", "nvidia-cuda-runtime-cu12==12.1.105"], "2.3.1", "12.1", False, [], 0),
-        (["-f links", "./x", "a; python_version < '3.9'"], None, None, False, ["a; python_version < '3.9'"], 2),
-        (["torch >= 2.1, < 2.4"], "<2.4,>=2.1", None, False, [], 0),
-    ],
-)  # fmt: skip
-def test_requirements(
-    lines: list[str], torch: str, cuda: str, cpu: bool, pip: list[str], left_out: int
-) -> None:
-    spec = from_requirements(lines)
-    assert (spec.torch, spec.cuda, spec.cpu, spec.pip) == (torch, cuda, cpu, pip)
-    assert len(spec.left_out) + len(spec.unnamed) == left_out
-
-
-def test_pyproject() -> None:
-    document = {
-        "project": {
-            "dependencies": ["torch~=2.3.0", "einops"],
-            "optional-dependencies": {"dev": ["pytest"]},
-        }
-    }
-    spec = from_pyproject(document)
-    assert (spec.torch, spec.pip) == ("~=2.3.0", ["einops"])
-    assert spec.left_out == ["the optional dependencies dev"]
 
 
 def context(tmp_path: Path) -> Context:
@@ -142,38 +35,58 @@ def context(tmp_path: Path) -> Context:
     return Context(folders=folders, progress=Recorder(), solver=conda.Solver())
 
 
-def test_first_file_decides_and_others_are_named(tmp_path: Path) -> None:
-    (tmp_path / "environment.yml").write_text(json.dumps(EXPORT))
-    (tmp_path / "requirements.txt").write_text("torch==1.13\n")
-    proposal = init.propose(context(tmp_path), tmp_path, NO_GPU)
-    assert (proposal.name, proposal.source, proposal.unread_files) == (
-        "dl",
-        "environment.yml",
-        ("requirements.txt",),
-    )
-    assert proposal.resolution.torch == "2.3.1" and proposal.resolution.cuda == "12.1"
+def propose(
+    tmp_path: Path, machine: HostGpus, *, name: str | None = None, choices: Choices = NO_CHOICES
+) -> init.Proposal:
+    reading = init.read_repository(tmp_path, choices)
+    init.require_decided(reading)
+    here = context(tmp_path)
+    choice = init.choose_cuda(here, reading.request, machine)
+    return init.propose(here, reading, machine, name=name, choice=choice)
+
+
+def test_proposal_is_written_once(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==2.3.1+cu121\neinops==0.8.0\n")
+    proposal = propose(tmp_path, NO_GPU, name="dl")
     init.write(proposal)
-    content = specs.read(proposal.path)
-    assert content["pip"] == ["einops==0.8.0", "wandb==0.17.0"]
+    assert specs.read(proposal.path)["pip"] == ["einops==0.8.0"]
     with pytest.raises(InUse, match="exists"):
         init.write(proposal)
 
 
 @pytest.mark.parametrize(
-    "machine,cuda,note", [(NO_GPU, None, "nvidia-smi"), (GPU, "12.2", "sm_80")]
+    "text,machine,lab,cuda",
+    [
+        ("torch==2.3.1\n", NO_GPU, "", "12.1"),  # the index's wheel of it is for this CUDA
+        ("torch==2.3.1\n", NO_GPU, "11.8", "11.8"),
+        ("torch>=2.1,<2.4\n", NO_GPU, "11.8", "11.8"),
+        ("torch>=2.1,<2.4\n", NO_GPU, "cpu", "cpu"),
+        ("torch>=2.1,<2.4\n", NO_GPU, "", None),
+        ("torch>=2.1,<2.4\n", GPU, "11.8", "auto"),
+        ("torch==2.3.1+cu118\n", GPU, "", "stated"),
+    ],
 )
-def test_machine_decides_what_no_file_says(
-    tmp_path: Path, machine: HostGpus, cuda: str | None, note: str, monkeypatch: pytest.MonkeyPatch
+def test_cuda_that_no_file_states(
+    tmp_path: Path, text: str, machine: HostGpus, lab: str, cuda: str | None
 ) -> None:
-    from provision.core import host
+    (tmp_path / "requirements.txt").write_text(text)
+    if lab:
+        (tmp_path / "lab.yml").write_text(f'schema: 1\nname: x\ncontact: y\ncuda: "{lab}"\n')
+    reading = init.read_repository(tmp_path, NO_CHOICES)
+    choice = init.choose_cuda(context(tmp_path), reading.request, machine)
+    assert (choice.cuda if choice else "stated") == cuda
+    if choice and cuda is None:
+        error = init.no_cuda(reading.request, choice.note)
+        assert "`--cuda 12.1`" in error.advice and "`--cpu`" in error.advice
 
-    monkeypatch.setattr(host, "this_machine", lambda: machine)
-    monkeypatch.delenv("CONDA_DEFAULT_ENV", raising=False)
-    proposal = init.propose(context(tmp_path), tmp_path / "My Repo", machine)
-    assert proposal.name == "my-repo" and proposal.source == "nothing"
-    assert (proposal.resolution.cuda is None) == (cuda is None)
-    assert any(note in text for text in proposal.notes)
-    assert specs.parse(proposal.text.encode(), proposal.path)  # no `cuda: auto` in the file
+
+@pytest.mark.parametrize("driver,cuda", [("535.129.03", "12.1"), ("450.80.02", "11.8")])
+def test_of_the_allowed_cudas_this_machine_gets_one_that_it_runs(
+    tmp_path: Path, driver: str, cuda: str
+) -> None:
+    (tmp_path / "environment.yml").write_text("dependencies: [pytorch-gpu=2.3]\n")
+    machine = HostGpus(driver=driver, gpus=("sm_80",))
+    assert propose(tmp_path, machine).resolution.cuda == cuda
 
 
 @pytest.mark.parametrize(
@@ -198,7 +111,7 @@ def test_build_that_this_machine_cannot_run_is_noted_with_one_that_it_can(
 
     monkeypatch.setattr(host, "this_machine", lambda: machine)
     (tmp_path / "requirements.txt").write_text(f"{torch}\n")
-    notes = " ".join(init.propose(context(tmp_path), tmp_path, machine).notes)
+    notes = " ".join(propose(tmp_path, machine).notes)
     if verdict is None:
         assert "this build" not in notes
     else:
@@ -206,54 +119,109 @@ def test_build_that_this_machine_cannot_run_is_noted_with_one_that_it_can(
         assert re.search(rf"nearest that is known to: `--torch [\d.]+ --cuda {known}", notes)
 
 
-def test_requirement_without_a_name_is_named_with_its_command(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("torch==2.3.1+cu121\n./my package\n")
-    proposal = init.propose(context(tmp_path), tmp_path, NO_GPU, name="lab")
-    path = tmp_path / "my package"
-    assert f"left out: `{path}`: `provision add lab '{path}'` adds it" in proposal.notes
+REPOSITORIES: list[dict[str, Any]] = parse_yaml(
+    (Path(__file__).parent.parent / "project_files" / "repositories.yml").read_bytes()
+)
+
+
+@pytest.mark.parametrize("repository", REPOSITORIES, ids=lambda row: row["repository"])
+def test_typical_repositories(
+    repository: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in repository["files"].items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    reading = init.read_repository(tmp_path, NO_CHOICES)
+    init.require_decided(reading)
+    silent = dataclasses.replace(
+        context(tmp_path), solver=conda.Solver(alias(tmp_path / "nothing"))
+    )
+    choice = init.choose_cuda(silent, reading.request, NO_GPU)
+    proposal = init.propose(silent, reading, NO_GPU, choice=choice)
+    assert specs.parse(proposal.text.encode(), proposal.path) == repository["right"]
+
+
+def test_conda_package_that_brings_its_own_torch_becomes_a_wheel(tmp_path: Path) -> None:
+    (tmp_path / "environment.yml").write_text(
+        "dependencies: [pytorch=2.3.1, pytorch-cuda=12.1, timm=0.9, ffmpeg]\n"
+    )
+    timm = record("timm", "0.9.16", depends=["pytorch >=1.7", "python >=3.8"])
+    records = [record("python", "3.11.1"), record("ffmpeg", "6.1"), timm]
+    make_channel(tmp_path / "channels" / "conda-forge", {"linux-64": records})
+    reading = init.read_repository(tmp_path, NO_CHOICES)
+    here = context(tmp_path)
+    silent = dataclasses.replace(here, solver=conda.Solver(alias(tmp_path / "nothing")))
+    offline = init.propose(silent, reading, NO_GPU)
+    assert specs.parse(offline.text.encode(), offline.path)["conda"] == ["timm=0.9", "ffmpeg"]
+    assert any("not known" in note for note in offline.notes)
+    online = dataclasses.replace(here, solver=conda.Solver(alias(tmp_path / "channels")))
+    proposal = init.propose(online, reading, NO_GPU)
+    content = specs.parse(proposal.text.encode(), proposal.path)
+    assert (content["conda"], content["pip"]) == (["ffmpeg"], ["timm==0.9.*"])
+    (entry,) = (entry for entry in proposal.account if entry.text == "timm=0.9")
+    assert (entry.outcome, entry.became) == ("translated", "pip: timm==0.9.*")
+
+
+# Lines whose next steps are printed, with the options that lead to each of them.
+STEPS = """\
+name: t
+channels: [pytorch-nightly, conda-forge]
+platforms: [linux-64, linux-aarch64]
+dependencies:
+- python=3.10
+- pytorch=2.3.1
+- pytorch-cuda=12.1
+- cudnn=8.9
+- nccl=2.20
+- pip:
+  - libs/pointops
+  - .[train]
+  - git+https://git.example/a/noname.git
+  - -e ./sub
+  - -c limits.txt
+  - -f https://w.example/links
+  - --extra-index-url https://i.example/simple
+variables: {OMP_NUM_THREADS: 1}
+"""
+
+
+def test_every_printed_command_is_accepted_by_our_parser(tmp_path: Path) -> None:
+    (tmp_path / "environment.yml").write_text(STEPS)
+    (tmp_path / "limits.txt").write_text("scipy<1.14\n")
+    (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup(name='t')\n")
+    proposal = propose(tmp_path, NO_GPU)
+    texts = [entry.next_step for entry in proposal.account]
+    texts += [step for note in proposal.notes for step in re.findall(r"`(provision [^`]+)`", note)]
+    commands = [shlex.split(text) for text in texts if text.startswith("provision ")]
+    assert len(commands) >= 9
+    for _, *words in commands:
+        assert "NAME" not in words
+        command: click.Command = cli
+        while isinstance(command, click.Group) and words:
+            subcommand = command.get_command(click.Context(command), words[0])
+            if subcommand is None:  # `provision lock NAME`
+                break
+            command, words = subcommand, words[1:]
+        command.make_context(command.name, words)
+
+
+def test_packages_of_an_export_are_added_by_one_command(tmp_path: Path) -> None:
+    names = ("a", "b", "c", "d")
+    lines = [f"- {name}=1.{number}.0=py310h0" for number, name in enumerate(names)]
+    path = tmp_path / "environment.yml"
+    path.write_text(
+        "\n".join(["dependencies:", "- pytorch=2.3.1=py3.10_cuda12.1_cudnn8_0", *lines, ""])
+    )
+    result = invoke(tmp_path, "import", str(path), "--name", "lab", "--dry-run")
+    assert "left out 4" in result.output and "and 1 more" in result.output
+    assert "\n      provision add lab --conda a=1.0 b=1.1 c=1.2 d=1.3\n" in result.output
 
 
 def test_build_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==2.3.1+cu126\n")
     with pytest.raises(NoSuchBuild):
-        init.propose(context(tmp_path), tmp_path, NO_GPU)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "- a\n- b\n",
-        "a: [",
-        "name: x\n",
-        "dependencies: 1\n",
-        "dependencies: [python]\nchannels: 5\n",
-        "dependencies: [{pip: 5}]\n",
-        "dependencies: [[python]]\n",
-        "name: [a]\ndependencies: [python]\n",
-    ],
-)
-def test_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "some.yml"
-    path.write_text(text)
-    with pytest.raises(InvalidSpec):
-        init.read_file(path)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "project = []",
-        "[project]\ndependencies = 5",
-        "[project]\ndependencies = [5]",
-        "[project]\noptional-dependencies = 5",
-        "dependency-groups = 5",
-        "tool = 5",
-    ],
-)
-def test_pyproject_of_other_types_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(text)
-    with pytest.raises(InvalidSpec, match=r"nor a pyproject.toml: "):
-        init.read_file(tmp_path / "pyproject.toml")
+        propose(tmp_path, NO_GPU)
 
 
 def invoke(tmp_path: Path, *arguments: str) -> Result:

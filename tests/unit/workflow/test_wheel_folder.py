@@ -5,11 +5,8 @@ from pathlib import Path
 from provision.workflow.wheel_folder import RECORD, WHEELS, Placed, place, remove_unnamed, undo
 
 
-def wheel(folder: Path, name: str, content: bytes = b"wheel") -> Path:
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}-1-py3-none-any.whl"
-    path.write_bytes(content)
-    return path
+def filename(name: str) -> str:
+    return f"{name}-1-py3-none-any.whl"
 
 
 def names(folder: Path) -> set[str]:
@@ -19,8 +16,8 @@ def names(folder: Path) -> set[str]:
 def test_only_what_provision_put_there_goes(tmp_path: Path) -> None:
     wheels = tmp_path / "lab" / WHEELS
     for name in ("dropped", "named+cu121", "rebuilt"):
-        place(wheel(tmp_path / "built", name), tmp_path / "lab", {})
-    wheel(wheels, "own")
+        place(filename(name), b"wheel", tmp_path / "lab", {})
+    (wheels / filename("own")).write_bytes(b"wheel")
     (wheels / "rebuilt-1-py3-none-any.whl").write_bytes(b"by hand")
     (tmp_path / "victim").write_bytes(b"wheel")
     digest = (wheels / RECORD).read_text().split()[0]
@@ -38,18 +35,19 @@ def test_only_what_provision_put_there_goes(tmp_path: Path) -> None:
 
 
 def test_an_own_wheel_of_the_same_bytes_stays_the_users(tmp_path: Path) -> None:
-    wheel(tmp_path / WHEELS, "own")
-    place(wheel(tmp_path / "built", "own"), tmp_path, {})
+    (tmp_path / WHEELS).mkdir()
+    (tmp_path / WHEELS / filename("own")).write_bytes(b"wheel")
+    place(filename("own"), b"wheel", tmp_path, {})
     remove_unnamed(tmp_path, "")
     assert names(tmp_path / WHEELS) == {"own"}
 
 
 def test_a_failure_puts_everything_back(tmp_path: Path) -> None:
-    place(wheel(tmp_path / "built", "a"), tmp_path, {})
+    place(filename("a"), b"wheel", tmp_path, {})
     before = {path: path.read_bytes() for path in (tmp_path / WHEELS).iterdir()}
     placed: Placed = {}
-    place(wheel(tmp_path / "built", "a", b"for another torch"), tmp_path, placed)
-    place(wheel(tmp_path / "built", "b"), tmp_path, placed)
+    place(filename("a"), b"for another torch", tmp_path, placed)
+    place(filename("b"), b"wheel", tmp_path, placed)
     undo(placed)
     assert {path: path.read_bytes() for path in (tmp_path / WHEELS).iterdir()} == before
     remove_unnamed(tmp_path, "")

@@ -1,0 +1,96 @@
+"""Wheels that are built for one torch, CUDA and C++ ABI: what their local versions say.
+
+Their projects agree on no form: `2.1.2+pt23cu121`, `2.6.3+cu123torch2.3cxx11abiFALSE`,
+`0.17.1+torch230cu121`, `0.6+cu113`. Their tags say only for which Python and machine they are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from provision.catalog.releases import minor, version_key
+
+# pt23 and pt210 hold no patch; torch230 and torch2100 do.
+_TORCH = re.compile(r"(?:pt|torch)(?P<dotted>\d+\.\d+)|pt(?P<short>\d{2,3})|torch(?P<long>\d{2,4})")
+_CUDA = re.compile(r"cu(?:da)?(?P<major>1\d|[89])\.?(?P<minor>\d)?(?!\d)")
+_ABI = re.compile(r"abi(?P<is_new>true|false|1|0)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchBuild:
+    """What an extension is compiled against. cuda: None for a build without it. cxx11_abi: whether
+    torch has the C++ ABI of GCC 5; None if no source says."""
+
+    torch: str
+    cuda: str | None
+    cxx11_abi: bool | None = None
+
+    def mismatch(self, version: Version) -> str:
+        """What a local version names that this build is not; empty if it fits, or names nothing."""
+        local = version.local or ""
+        for problem in (self._torch(local), self._cuda(local), self._abi(local)):
+            if problem:
+                return problem
+        return ""
+
+    def is_for_exact_cuda(self, version: Version) -> bool:
+        """Whether a local version names the build's CUDA by its minor version, too."""
+        match = _CUDA.search(version.local or "")
+        return match is not None and f"{match['major']}.{match['minor']}" == self.cuda
+
+    def _torch(self, local: str) -> str:
+        match = _TORCH.search(local)
+        if match is None:
+            return ""
+        if match["dotted"]:
+            named = match["dotted"]
+        else:
+            digits = match["short"] or match["long"]
+            named = f"{digits[0]}.{digits[1:]}"
+            if match["long"] and len(digits) > 2:
+                named = f"{digits[0]}.{digits[1:-1]}"
+        return "" if named == minor(self.torch) else f"is for torch {named}"
+
+    def _cuda(self, local: str) -> str:
+        match = _CUDA.search(local)
+        if match is None:
+            is_cpu = re.search(r"(?<![a-z])cpu", local) is not None
+            return "is for CPUs" if is_cpu and self.cuda else ""
+        # Programs run with the libraries of every later or earlier minor version (CUDA's minor
+        # version compatibility).
+        if self.cuda and match["major"] == self.cuda.split(".")[0]:
+            return ""
+        return f"is for CUDA {match['major']}" + (f".{match['minor']}" if match["minor"] else "")
+
+    def _abi(self, local: str) -> str:
+        match = _ABI.search(local)
+        if match is None:
+            return ""
+        is_new = match["is_new"] in ("true", "1")
+        if self.cxx11_abi is None:
+            return "is for one C++ ABI, and no source says which one this torch has"
+        return (
+            "" if is_new is self.cxx11_abi else f"is for torch with cxx11abi {str(is_new).upper()}"
+        )
+
+
+def torch_build(torch: str, cuda: str | None, source: str, platform: str) -> TorchBuild:
+    """The build of a source on a platform.
+
+    cxx11_abi: conda-forge compiles with it (conda-forge/pytorch-cpu-feedstock: its compilers'
+    default), the pytorch channel and PyTorch's wheels did not before 2.6, whose wheels for CUDA 12.6
+    and aarch64 do, nor does 2.6 otherwise; from 2.7 on all wheels do. Sources: the release notes of
+    2.6.0 and 2.7.0 (pytorch/pytorch); torch.compiled_with_cxx11_abi() of 2.3.1+cu121 is False.
+    """
+    abi: bool | None = version_key(torch) >= version_key("2.7")
+    if source == "conda-forge":
+        abi = True
+    elif source == "wheels" and not abi:
+        if platform == "linux-aarch64":
+            abi = True if minor(torch) == "2.6" else None
+        elif minor(torch) == "2.6":
+            abi = cuda == "12.6"
+    return TorchBuild(torch=torch, cuda=cuda, cxx11_abi=abi)

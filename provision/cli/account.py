@@ -1,0 +1,58 @@
+"""The account of what was read from other tools' files, as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from provision.cli.console import output_width, wrap
+
+if TYPE_CHECKING:
+    from provision.project_files.account import Entry
+
+# Lines for the same reason that are shown; JSON has all.
+SHOWN = 3
+
+
+def account_lines(entries: Sequence[Entry]) -> list[str]:
+    """How many lines were taken, translated and left out, and what became of those that were not
+    simply taken. Next steps have lines of their own, unbroken, so that they can be copied."""
+    from provision.project_files.account import counts
+
+    if not entries:
+        return []
+    lines = ["", ", ".join(f"{outcome} {count}" for outcome, count in counts(entries).items())]
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.outcome == "left out"):
+        if entry.outcome != "taken":
+            groups.setdefault((entry.outcome, entry.reason), []).append(entry)
+    for (outcome, reason), group in groups.items():
+        lines += _wrapped(f"{outcome}, because {reason}:" if reason else f"{outcome}:", 2)
+        is_short = len(group) <= SHOWN
+        for entry in group[:SHOWN]:
+            location = f"{entry.file}:{entry.line}" if entry.line else entry.file
+            became = f" -> {entry.became}" if entry.became else ""
+            lines += _wrapped(f"{location}: {entry.text}{became}", 4)
+            lines += [f"      {entry.next_step}"] if is_short and entry.next_step else []
+        if not is_short:
+            lines.append(f"    and {len(group) - SHOWN} more; --json lists them")
+            step = _one_step([entry.next_step for entry in group])
+            lines += [f"      {step}"] if step else []
+    if any(entry.next_step.startswith("provision add") for entry in entries):
+        lines += _wrapped("(`provision add` changes an environment that `provision build` made)", 2)
+    return lines
+
+
+def _one_step(steps: Sequence[str]) -> str:
+    """One command for all of some commands that differ in what they add; else the first one."""
+    start = re.match(r"provision add \S+ (?:--conda )?", steps[0])
+    if start is None or not all(step.startswith(start[0]) for step in steps):
+        return steps[0]
+    return start[0] + " ".join(step.removeprefix(start[0]) for step in steps)
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    width = output_width()
+    first, *rest = wrap(text, None if width is None else width - indent - 2)
+    return [f"{' ' * indent}{first}", *(f"{' ' * (indent + 2)}{line}" for line in rest)]

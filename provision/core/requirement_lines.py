@@ -1,0 +1,600 @@
+"""pip's requirement text -> what each line of it states.
+
+The one parser of such text: of `--pip`, of `add`, of `pip` in spec.yml, and of every file that holds
+such lines. A line means what it means to pip; versions, markers and extras are read by `packaging`.
+Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/
+
+Nothing is dropped in silence: each line becomes one entry or more, and one that is not understood
+says why.
+"""
+
+from __future__ import annotations
+
+import codecs
+import getopt
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+from packaging.markers import InvalidMarker, Marker
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+
+from provision.core.credentials import (
+    credential_problem,
+    public_request,
+    without_credentials,
+    without_login,
+)
+from provision.core.errors import InvalidSpec
+from provision.core.package_names import url_filename
+from provision.core.platforms import PLATFORM, Platform
+from provision.core.requirement_urls import GIT
+
+LineKind = Literal[
+    "requirement",
+    "include",  # -r FILE
+    "constraints",  # -c FILE
+    "constraint",  # a requirement in such a file: it limits what others request
+    "index",  # --index-url: the only index
+    "extra-index",  # --extra-index-url
+    "find-links",  # -f: an address or a folder that lists files
+    "ignored",  # an option without effect on what is requested; `reason` says why
+    "unknown",  # not understood; `reason` says why
+]
+ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
+
+# No list of packages is longer; a file that never ends (a device) is.
+MAX_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipRequirement:
+    """One requirement of pip.
+
+    name: as written; empty where only the package itself says it. source: where it is, if not in an
+    index: a git address (`git+...`), the address of an archive, or a path as written. Without
+    logins.
+    """
+
+    name: str = ""
+    extras: tuple[str, ...] = ()
+    specifier: str = ""
+    source: str = ""
+    marker: str = ""
+    editable: bool = False
+
+    @property
+    def is_path(self) -> bool:
+        """Whether the source is a file or folder of this machine."""
+        return bool(self.source) and ("://" not in self.source or self.source.startswith("file:"))
+
+    def __str__(self) -> str:
+        """The text from which the parser reads the same. With a name it is PEP 508's."""
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        if self.editable:
+            text = f"-e {self.source}{extras}"
+        elif not self.name:
+            text = f"{self.source}{extras}"
+        elif self.source:
+            text = f"{self.name}{extras} @ {self.source}"
+        else:
+            text = f"{self.name}{extras}{self.specifier}"
+        if not self.marker:
+            return text
+        return f"{text} ; {self.marker}" if self.source else f"{text}; {self.marker}"
+
+    def applies(self, python: str, platform: Platform = PLATFORM) -> bool:
+        """Whether its marker holds for a minor version of Python on a platform."""
+        return marker_holds(self.marker, python, platform)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequirementLine:
+    """What one line states. A line with several options has an entry for each.
+
+    line: where it begins, from 1. text: as written, without comments and credentials. value: of a
+    requirement, its text (`str(requirement)`); of an option, its value. packages: the only ones that
+    an index or page on a requirement's line is for. reason: why it is unknown or ignored, or what
+    was read otherwise than written. credential: what was taken out, and where it belongs.
+    """
+
+    file: str
+    line: int
+    text: str
+    kind: LineKind
+    value: str = ""
+    requirement: PipRequirement | None = None
+    packages: tuple[str, ...] = ()
+    reason: str = ""
+    next_step: str = ""
+    credential: str = ""
+
+
+class _NotUnderstood(ValueError):
+    """Why a text is no requirement, and what to write instead."""
+
+    def __init__(self, reason: str, next_step: str = "") -> None:
+        super().__init__(reason)
+        self.next_step = next_step
+
+
+# By pip's options: what they state, and why those that have no effect have none.
+_KINDS: dict[str, LineKind] = {
+    "requirement": "include",
+    "constraint": "constraints",
+    "editable": "requirement",
+    "find-links": "find-links",
+    "index-url": "index",
+    "pypi-url": "index",
+    "extra-index-url": "extra-index",
+}
+_HASHES = "the lock holds the hash of every file"
+_WHEELS = "a lock takes wheels, and builds only what has none"
+_BUILD = "a setting of this package's own build, which a wheel does not need"
+_IGNORED = {
+    "hash": _HASHES,
+    "require-hashes": _HASHES,
+    "no-binary": _WHEELS,
+    "only-binary": _WHEELS,
+    "prefer-binary": _WHEELS,
+    "no-index": "the indexes that pip and uv are set to stay in use",
+    "trusted-host": "`allow-insecure-host` in uv.toml says this",
+    "pre": "pre-releases are taken where a requirement names one, like `>=2.0rc1`",
+    "use-feature": "a feature of pip's",
+    "config-settings": _BUILD,
+    "global-option": _BUILD,
+    "install-option": _BUILD,
+}
+_FLAGS = ("require-hashes", "prefer-binary", "no-index", "pre")
+_LONG = [name if name in _FLAGS else f"{name}=" for name in (*_KINDS, *_IGNORED)]
+_SHORT = {
+    "-r": "requirement",
+    "-c": "constraint",
+    "-e": "editable",
+    "-f": "find-links",
+    "-i": "index-url",
+    "-C": "config-settings",
+}
+
+_NAME_ONLY = re.compile(r"[\w.-]*[\w-](\[[\w,.-]*\])?\s*([<>=!~][^/]*)?")
+_COMMENT = re.compile(r"(?:^|\s+)#.*$")
+_OPTIONS = re.compile(r"(?:^|\s)-")
+_VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
+_ENCODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_EXTRAS = r"(?:\s*\[(?P<extras>[\w\s.,-]*)\])?"
+_NAMED = re.compile(rf"(?P<name>[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?){_EXTRAS}\s*@\s*(?P<source>.+)")
+_LOCATION = re.compile(rf"(?P<source>[^\[\]]+?){_EXTRAS}")
+_MARKED = re.compile(r"(?P<text>.*?)(?:\s+;\s*|;\s+)(?P<marker>.+)")
+_SCP = re.compile(r"(?:git\+)?(?P<user>[\w.-]+)@(?P<host>[\w.-]+):(?P<path>[^/\d\s][^\s]*)")
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\|file:///[A-Za-z]:")
+# Where conda's packages were built, as `pip freeze` prints it in an environment of conda.
+_CONDA_BUILD = re.compile(
+    r"file:///(?:[^#]*/)?(?:croot|conda-bld|feedstock_root|build_artifacts|bld|rattler-build[^/]*)/"
+    r"|file:///(?:tmp/build|work|[A-Za-z]:)/|file:///[^#]*/(?:ci(?:_py\w*)?/|work(?:$|/dist/|[#]))"
+)
+# What people write who mean something else: what it is, and what to write instead.
+_OTHERS = (
+    (
+        re.compile(r"([A-Za-z0-9._-]+)=([\d.*]+)(=\S+)?"),
+        "it is conda's way to write a requirement",
+        r"write `\1==\2`",
+    ),
+    (re.compile(r"(\S+\.(?:txt|in))"), "it is a file's name, not a package's", r"write `-r \1`"),
+    (re.compile(r"(\d+(?:\.\d+)*)"), "it is a version, not a package", r"write `PACKAGE==\1`"),
+)
+_STAR = re.compile(r"((?:>=|~=|<)\s*\d+(?:\.\d+)*)\.\*")
+_NO_COMMA = re.compile(r"((?:[<>!~]=?|==)\s*\d[\w.]*)\s*(?=[<>=!~])")
+# A login that pip would take from variables.
+_VARIABLE_LOGIN = re.compile(r"(?<=://)[^/@\s]*\$\{[A-Z0-9_]+\}[^/@\s]*@")
+
+
+def decode(content: bytes) -> str:
+    """The text of a file as pip reads it: by its byte order mark or its coding comment, else UTF-8.
+
+    Raises ValueError for other encodings, with the conversion.
+    """
+    marks = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    encoding = "utf-8-sig"
+    for mark, name in zip(marks, ("utf-32", "utf-32", "utf-16", "utf-16"), strict=True):
+        if content.startswith(mark):
+            encoding = name
+            break
+    else:
+        for line in content.splitlines()[:2]:
+            if comment := _ENCODING.match(line):
+                encoding = comment[1].decode("ascii")
+    if encoding == "utf-8-sig" and b"\0" in content[:4]:
+        encoding = "utf-16-be" if content.startswith(b"\0") else "utf-16-le"
+    try:
+        return content.decode(encoding)
+    except (UnicodeDecodeError, LookupError) as error:
+        raise ValueError(
+            f"it is not text in {encoding.removesuffix('-sig')}; `iconv -f ENCODING -t UTF-8` "
+            "converts it"
+        ) from error
+
+
+def parse_lines(text: str, file: str = "") -> list[RequirementLine]:
+    """What the lines of a text state, in order. file: its name, for the entries."""
+    entries: list[RequirementLine] = []
+    for number, line in _logical_lines(text):
+        written, logins = _VARIABLE_LOGIN.subn("", line)
+        entry = RequirementLine(
+            file=file,
+            line=number,
+            text=public_request(line),
+            kind="unknown",
+            reason="its login was left out: ~/.netrc holds logins" * logins,
+        )
+        try:
+            entries += _line_entries(written, entry)
+        except _NotUnderstood as error:
+            entries.append(replace(entry, reason=str(error), next_step=error.next_step))
+    return entries
+
+
+def read_lines(path: Path) -> list[RequirementLine]:
+    """What a requirements.txt states, and the files that it includes.
+
+    Each file is read once, however many include it. A path in it is absolute then; a relative one
+    starts at the file's folder, or at the nearest one above it that has such a project or file. What
+    cannot be included is unknown. Raises InvalidSpec if the file itself cannot be read.
+    """
+    try:
+        return list(_file_lines(path.absolute(), (), set()))
+    except (OSError, ValueError) as error:
+        raise InvalidSpec(
+            f"{path} cannot be read: {error}.", advice="Name a requirements.txt."
+        ) from error
+
+
+def _file_lines(
+    path: Path, including: tuple[Path, ...], complete: set[Path], *, limits: bool = False
+) -> Iterator[RequirementLine]:
+    """including: the files that led here; complete: those that were read to their end. Both as
+    resolved paths: `a/../b.txt` is `b.txt`. limits: by -c. Raises OSError and ValueError."""
+    resolved = path.resolve()
+    if resolved in including:
+        raise ValueError("it includes itself")
+    if resolved in complete:
+        return
+    text = decode(_read(path, is_included=bool(including)))
+    for entry in parse_lines(text, str(path)):
+        if entry.kind in ("include", "constraints"):
+            try:
+                if "://" in entry.value:
+                    raise ValueError("it is an address; download the file and name that")
+                included = path.parent / Path(entry.value).expanduser()
+                is_limit = limits or entry.kind == "constraints"
+                files = (*including, resolved)
+                entries = list(_file_lines(included, files, complete, limits=is_limit))
+                yield from [entry, *entries]
+            except (OSError, ValueError) as error:
+                yield replace(entry, kind="unknown", reason=f"the file cannot be read: {error}")
+        elif entry.kind == "find-links" and (path.parent / entry.value).exists():
+            yield replace(entry, value=os.path.normpath(path.parent / entry.value))
+        elif entry.kind == "requirement":
+            yield _located(entry, path.parent, "constraint" if limits else "requirement")
+        else:
+            yield entry
+    complete.add(resolved)
+
+
+def _read(path: Path, *, is_included: bool) -> bytes:
+    """The content of a file. Who names a pipe on the command line waits for it; a file that names one
+    must not make others wait. Raises OSError and ValueError."""
+    if is_included and path.exists() and not path.is_file():
+        raise ValueError("it is no file")
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
+    return content
+
+
+def _located(entry: RequirementLine, folder: Path, kind: LineKind) -> RequirementLine:
+    """The entry with an absolute path, if its requirement is one."""
+    requirement = entry.requirement
+    if requirement is None or not requirement.is_path or "://" in requirement.source:
+        return replace(entry, kind=kind)
+    # `Path.expanduser` raises for a user that does not exist.
+    written = Path(os.path.expanduser(requirement.source.removeprefix("file:")))  # noqa: PTH111
+    path = folder / written
+    for start in (folder, *folder.parents):
+        if is_installable(start / written):
+            path = start / written
+            break
+    requirement = replace(requirement, source=os.path.normpath(path))
+    return replace(entry, kind=kind, value=str(requirement), requirement=requirement)
+
+
+def is_installable(path: Path) -> bool:
+    """Whether a path is a file, or the folder of a project."""
+    projects = ("pyproject.toml", "setup.py", "setup.cfg")
+    return path.is_file() or any((path / name).is_file() for name in projects)
+
+
+def is_incomplete(text: str) -> bool:
+    """Whether a text holds a requirement by its address alone, or by a path as people write it."""
+    if _NAME_ONLY.fullmatch(text):
+        return False
+    requirements = [entry.requirement for entry in parse_lines(text) if entry.requirement]
+    return any(
+        not requirement.name or (requirement.is_path and not requirement.source.startswith("file:"))
+        for requirement in requirements
+    )
+
+
+def marker_holds(marker: str, python: str, platform: Platform = PLATFORM) -> bool:
+    """Whether a marker holds for a minor version of Python on a platform of conda."""
+    if not marker:
+        return True
+    environment = {
+        "implementation_name": "cpython",
+        "implementation_version": f"{python}.0",
+        "os_name": "posix",
+        "platform_machine": "aarch64" if platform == "linux-aarch64" else "x86_64",
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": f"{python}.0",
+        "python_version": python,
+        "sys_platform": "linux",
+        "extra": "",
+    }
+    return Marker(marker).evaluate(environment)
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments, continued ones joined, each with the number of its first."""
+    parts: list[str] = []
+    first = 1
+    for number, line in enumerate(text.splitlines(), 1):
+        if not parts:
+            first = number
+        is_comment = line.lstrip().startswith("#")
+        if line.rstrip().endswith("\\") and not is_comment:
+            parts.append(line.rstrip()[:-1])
+            continue
+        parts.append(f" {line}" if is_comment else line)  # a comment ends what was continued
+        joined = _COMMENT.sub("", "".join(parts)).strip()
+        parts = []
+        if joined:
+            yield first, joined
+    if joined := _COMMENT.sub("", "".join(parts)).strip():
+        yield first, joined
+
+
+def _line_entries(line: str, entry: RequirementLine) -> list[RequirementLine]:
+    """The entries of one logical line. Raises _NotUnderstood."""
+    if variables := _VARIABLE.findall(line):
+        raise _NotUnderstood(
+            f"it holds the variable {variables[0]}, which pip would fill in",
+            "write the value in its place",
+        )
+    start = _OPTIONS.search(line)
+    end = start.start() if start else len(line)
+    requirements = [line[:end].strip()]
+    options, surplus = _options(line[end:])
+    if surplus and surplus[0].startswith(";"):  # the marker of an editable
+        options[-1] = (options[-1][0], " ".join([options[-1][1], *surplus]))
+    elif surplus:
+        requirements.append(" ".join(surplus))
+    entries = [_requirement_entry(text, entry) for text in requirements if text]
+    names = tuple(one.requirement.name for one in entries if one.requirement)
+    for name, value in options:
+        kind = _KINDS.get(name)
+        if name == "editable":
+            entries.append(_requirement_entry(value, entry, editable=True))
+        elif kind is None:
+            entries.append(replace(entry, kind="ignored", value=name, reason=_IGNORED[name]))
+        else:
+            entries.append(
+                replace(
+                    entry,
+                    kind=kind,
+                    value=without_credentials(value).replace("\\", "/"),
+                    packages=tuple(filter(None, names)),
+                    credential=credential_problem(value) or "",
+                )
+            )
+    return entries
+
+
+def _options(text: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Options by their long names, with values, and what is no option. Raises _NotUnderstood."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="")
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    try:
+        words = list(lexer)
+        options, surplus = getopt.gnu_getopt(words, "".join(f"{key[1]}:" for key in _SHORT), _LONG)
+    except (ValueError, getopt.GetoptError) as error:
+        raise _NotUnderstood(f"pip's options in it are not understood: {error}") from error
+    return [(_SHORT.get(name) or name[2:], value) for name, value in options], surplus
+
+
+def _requirement_entry(
+    text: str, entry: RequirementLine, *, editable: bool = False
+) -> RequirementLine:
+    problem = credential_problem(text) or ""
+    if problem and public_request(text) != without_login(text):
+        raise _NotUnderstood(problem)  # a file that its token opens
+    requirement, reason = _parse_requirement(public_request(text), editable=editable)
+    return replace(
+        entry,
+        kind="requirement",
+        value=str(requirement),
+        requirement=requirement,
+        reason=reason or entry.reason,
+        credential=problem,
+    )
+
+
+def _parse_requirement(text: str, *, editable: bool) -> tuple[PipRequirement, str]:
+    """A requirement, and what was read otherwise than written. Raises _NotUnderstood."""
+    marked = _MARKED.fullmatch(text)
+    unmarked = marked["text"] if marked else text
+    named = None if _SCP.fullmatch(unmarked) else _NAMED.fullmatch(unmarked)
+    location = named["source"] if named else unmarked
+    repository = _repository(location)
+    if not (editable or repository or _is_location(location)):
+        if named:
+            raise _NotUnderstood(
+                f"`{location}` is no address", f"write `{named['name']}=={location}`"
+            )
+        return _index_requirement(text)
+    if named and _CONDA_BUILD.match(location):
+        return _conda_built(named["name"], location), "its address is of the machine that built it"
+    if _WINDOWS.match(location):
+        raise _NotUnderstood(f"`{location}` is a path of a Windows machine", "name one of this one")
+    source, egg = _without_egg(repository or location.strip())
+    match = _LOCATION.fullmatch(source)
+    if match is None:
+        raise _NotUnderstood(f"`{location}` is neither an address nor a path")
+    source, name, extras = match["source"], egg, match["extras"]
+    if named:
+        name, extras = named["name"], named["extras"]
+    elif egg:
+        name, _, egg_extras = egg.partition("[")
+        extras = egg_extras.rstrip("]")
+    if "://" not in source:
+        source = source.replace("\\", "/")
+    _check_source(source, editable=editable)
+    requirement = PipRequirement(
+        name=name or _archive_name(source),
+        extras=_split_extras(extras),
+        source=source,
+        marker=_marker(marked["marker"]) if marked else "",
+        editable=editable and not source.startswith(GIT),
+    )
+    reason = ""
+    if repository not in ("", location):
+        reason = f"read as `{requirement}`"
+    elif repository and editable:
+        reason = "installed as a package; clone it and name its folder with -e to edit it"
+    return requirement, reason
+
+
+def _index_requirement(text: str) -> tuple[PipRequirement, str]:
+    """A package of an index, by PEP 508, and what was read otherwise than written."""
+    reason = ""
+    for pattern, problem, advice in _OTHERS:
+        if other := pattern.fullmatch(text):
+            raise _NotUnderstood(problem, other.expand(advice))
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        # As earlier releases of pip read them.
+        mended = _STAR.sub(r"\1", _NO_COMMA.sub(r"\1,", text))
+        try:
+            requirement = Requirement(mended)
+        except InvalidRequirement:
+            problem = str(error).splitlines()[0]
+            raise _NotUnderstood(f"it is not a requirement of pip: {problem}") from error
+        text, reason = mended, f"read as `{mended}`"
+    specifier = re.sub(rf"^[\w.-]+{_EXTRAS}|[\s()]", "", text.partition(";")[0].strip())
+    result = PipRequirement(
+        name=requirement.name,
+        extras=tuple(sorted(requirement.extras)),
+        specifier=specifier.rstrip(","),
+        marker=text.partition(";")[2].strip() if requirement.marker else "",
+    )
+    return result, reason
+
+
+def _repository(location: str) -> str:
+    """The address of a git repository as `git+...`; empty for any other location."""
+    scp = _SCP.fullmatch(location)
+    if scp:
+        return f"{GIT}ssh://{scp['user']}@{scp['host']}/{scp['path']}"
+    if location.startswith(GIT):
+        return location
+    path = location.partition("#")[0]
+    is_git = location.startswith(("git://", "ssh://"))
+    if is_git or (location.startswith("http") and re.search(r"\.git(@[^/]+)?$", path)):
+        return f"{GIT}{location}"
+    return ""
+
+
+def _is_location(text: str) -> bool:
+    """Whether a text is an address or a path, not the name of a package."""
+    path = text.partition("[")[0].strip()
+    if path.startswith((".", "~", "file:")) or "/" in path or "\\" in path:
+        return True
+    return path.lower().endswith(ARCHIVES)
+
+
+def _check_source(source: str, *, editable: bool) -> None:
+    """Raise _NotUnderstood for an address that holds no package that we can read."""
+    scheme = source.partition("://")[0] if "://" in source else ""
+    system = scheme.partition("+")[0]
+    if system in ("hg", "svn", "bzr"):
+        raise _NotUnderstood(
+            f"it is a repository of {system}, and uv reads those of git",
+            "clone it, and name its folder",
+        )
+    if editable and scheme not in ("", "file") and not source.startswith(GIT):
+        raise _NotUnderstood("an editable is a folder or a git repository", "leave -e out")
+    if scheme in ("http", "https") and not url_filename(source).lower().endswith(ARCHIVES):
+        raise _NotUnderstood(
+            "the address names no wheel and no archive", f"for a repository, write `{GIT}{source}`"
+        )
+
+
+def _conda_built(name: str, source: str) -> PipRequirement:
+    """A package of conda's as `pip freeze` prints it: by name, and by version if its wheel has it."""
+    try:
+        _, version, _, _ = parse_wheel_filename(unquote(url_filename(source)))
+    except InvalidWheelFilename:
+        return PipRequirement(name=name)
+    return PipRequirement(name=name, specifier=f"=={version}")
+
+
+def _without_egg(source: str) -> tuple[str, str]:
+    """An address without `egg=NAME` in its fragment, and that name."""
+    address, _, fragment = source.partition("#")
+    egg = ""
+    others = []
+    for part in fragment.split("&"):
+        key, _, value = part.partition("=")
+        if key == "egg":
+            egg = unquote(value)
+        elif part:
+            others.append(part)
+    return f"{address}#{'&'.join(others)}" if others else address, egg
+
+
+def _archive_name(source: str) -> str:
+    """The package of a wheel or source archive by its file's name; empty if that does not say it."""
+    filename = Path(unquote(url_filename(source) or source)).name
+    try:
+        if filename.endswith(".whl"):
+            return canonicalize_name(parse_wheel_filename(filename)[0])
+        return canonicalize_name(parse_sdist_filename(filename)[0])
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return ""
+
+
+def _split_extras(text: str | None) -> tuple[str, ...]:
+    return tuple(sorted(part.strip() for part in (text or "").split(",") if part.strip()))
+
+
+def _marker(text: str) -> str:
+    try:
+        Marker(text)
+    except InvalidMarker as error:
+        raise _NotUnderstood(f"its marker is not one: {str(error).splitlines()[0]}") from error
+    return text.strip()

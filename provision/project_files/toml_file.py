@@ -1,0 +1,255 @@
+"""A TOML file: its tables, the lines of its keys, and requirements that are written as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.markers import InvalidMarker
+
+from provision.core.credentials import credential_problem, public_request, without_credentials
+from provision.core.errors import InvalidSpec
+from provision.core.requirement_lines import marker_holds, parse_lines
+from provision.core.schema import schema_error
+from provision.project_files.requirements import statements_of
+from provision.project_files.statements import Kind, Statement
+
+Keys = Sequence[str]
+# The Pythons for which a build of PyTorch exists.
+PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+# Variables of markers that Pipenv writes as keys.
+_MARKER_VARIABLES = (
+    "os_name",
+    "sys_platform",
+    "platform_machine",
+    "platform_python_implementation",
+    "platform_system",
+    "python_version",
+    "python_full_version",
+    "implementation_name",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TomlFile:
+    """file: its name in statements."""
+
+    file: str
+    text: str
+    document: Mapping[str, Any]
+
+    def value(self, *keys: str) -> Any:
+        """What stands under nested keys; None if one of them is missing."""
+        value: Any = self.document
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def table(self, *keys: str) -> Mapping[str, Any]:
+        """The table under nested keys; empty if there is none."""
+        value = self.value(*keys)
+        return value if isinstance(value, Mapping) else {}
+
+    def state(
+        self,
+        kind: Kind,
+        keys: Keys,
+        value: str = "",
+        *,
+        item: str = "",
+        text: str = "",
+        index: int = 0,
+        reason: str = "",
+        next_step: str = "",
+        packages: tuple[str, ...] = (),
+    ) -> Statement:
+        """The statement of a key.
+
+        item: the part of the key's value that it is about, as written there. text: what is shown
+        instead of the item or of the key's line. index: which of the tables with the same header.
+        """
+        line = self._line(keys, item, index)
+        source = self.text.splitlines()[line - 1].strip() if line else ".".join(keys)
+        value = value or item
+        statement = Statement(
+            file=self.file,
+            line=line,
+            text=public_request(text or item or source),
+            kind=kind,
+            value=without_credentials(value),
+            reason=reason,
+            next_step=next_step,
+            packages=packages,
+            credential=credential_problem(value) or "",
+        )
+        if kind not in ("pip", "constraint"):
+            return statement
+        lines = statements_of(parse_lines(value))
+        if not lines:
+            return dataclasses.replace(statement, kind="unknown", reason="it is empty")
+        parsed = lines[0]
+        return dataclasses.replace(
+            statement,
+            kind=kind if parsed.kind == "pip" else parsed.kind,
+            value=parsed.value,
+            reason=parsed.reason or reason,
+            next_step=parsed.next_step or next_step,
+            credential=parsed.credential,
+        )
+
+    def _line(self, keys: Keys, item: str, index: int) -> int | None:
+        """The line of a key, or of an item of its value. A dotted key may be written as a header, a
+        key, or both."""
+        position, rest = 0, list(keys)
+        for depth in range(len(keys), 0, -1):
+            dotted = r"\s*\.\s*".join(_key(key) for key in keys[:depth])
+            headers: list[re.Match[str]] = []
+            for end in (r"\]", r"\."):  # the table itself, else the first one in it
+                pattern = rf"^[ \t]*(?=\[+\s*{dotted}\s*{end})"
+                headers = headers or list(re.finditer(pattern, self.text, re.MULTILINE))
+            if headers:
+                header = headers[min(index, len(headers) - 1)]
+                position, rest = header.end(), list(keys[depth:])
+                break
+        for key in rest:
+            match = re.compile(rf"(?<![\w-]){_key(key)}\s*[.=]").search(self.text, position)
+            if match is None:
+                return None
+            position = match.start()
+        for written in (f'"{item}"', f"'{item}'", item):
+            if written in self.text[position:]:
+                position = self.text.index(written, position)
+                break
+        return self.text.count("\n", 0, position) + 1
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The groups and extras that are taken besides what a file requests by itself.
+
+    command: how a user takes another one.
+    """
+
+    command: str = "provision init"
+    groups: frozenset[str] = frozenset()
+    extras: frozenset[str] = frozenset()
+    offered: dict[str, set[str]] = field(default_factory=lambda: {"group": set(), "extra": set()})
+
+    def takes(self, option: str, name: str) -> bool:
+        """Is a group or an extra taken? It is offered from now on. option: group or extra."""
+        self.offered[option].add(name)
+        names = self.groups if option == "group" else self.extras
+        return _normalized(name) in {_normalized(chosen) for chosen in names}
+
+    def offer(
+        self, toml: TomlFile, option: str, name: str, keys: Keys, members: Sequence[str]
+    ) -> Statement:
+        """The statement about a group or an extra that is not taken. members: its requirements."""
+        return toml.state(
+            "ignored",
+            keys,
+            text=f"{name}: {', '.join(members)}",
+            reason=f"the {option} `{name}` is taken on request",
+            next_step=f"{self.command} --{option} {name}",
+        )
+
+    def check(self) -> None:
+        """Raise InvalidSpec for a chosen group or extra that no file offered."""
+        for option, names in (("group", self.groups), ("extra", self.extras)):
+            offered = {_normalized(name) for name in self.offered[option]}
+            for name in sorted(names):
+                if _normalized(name) not in offered:
+                    listed = ", ".join(sorted(self.offered[option])) or f"no {option}"
+                    raise InvalidSpec(
+                        f"There is no {option} `{name}`.", advice=f"The files have: {listed}."
+                    )
+
+
+def parse_toml(file: str, text: str) -> Mapping[str, Any]:
+    """The document in a text. Raises InvalidSpec."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        document: Mapping[str, Any] = tomllib.loads(text.removeprefix("\ufeff"))
+        return document
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSpec(f"{file} is not TOML: {error}.", advice="Correct the file.") from error
+
+
+def check_shape(file: str, document: Mapping[str, Any], schema: str) -> None:
+    """Raise InvalidSpec if tables do not have the types that their tool documents."""
+    problem = schema_error(document, schema)
+    if problem:
+        raise InvalidSpec(f"{file}: {problem}.", advice="Correct the file.")
+
+
+def table_requirement(package: str, options: Mapping[str, Any]) -> str:
+    """A requirement that uv, pixi, PDM or Pipenv writes as a table, as PEP 508 or `-e PATH`."""
+    extras = ",".join(options.get("extras") or ())
+    name = f"{package}[{extras}]" if extras else package
+    marker = table_marker(options)
+    suffix = f" ; {marker}" if marker else ""
+    path = str(options.get("path") or options.get("file") or "")
+    address = options.get("url") or ("://" in path and path)
+    if options.get("git"):
+        return f"{name} @ {git_address(options)}{suffix}"
+    if address:
+        return f"{name} @ {address}{suffix}"
+    if path and options.get("editable"):
+        return f"-e {relative_path(path)}{name[len(package) :]}"
+    if path:
+        return f"{name} @ {relative_path(path)}{suffix}"
+    version = str(options.get("version") or "*").strip()
+    if version in ("", "*"):
+        return f"{name}{suffix}"
+    operator = "" if version[0] in "<>=!~" else "=="
+    return f"{name}{operator}{version}{suffix}"
+
+
+def git_address(options: Mapping[str, Any]) -> str:
+    """The address of a `git` table, with its revision and folder."""
+    address = str(options["git"])
+    scp = re.fullmatch(r"(?:(\w+)@)?([\w.-]+):(?!//)(.+)", address)
+    if scp:
+        address = f"ssh://{scp[1] or 'git'}@{scp[2]}/{scp[3]}"
+    revisions = [options[key] for key in ("rev", "ref", "tag", "branch") if options.get(key)]
+    revision = f"@{revisions[0]}" if revisions else ""
+    folder = options.get("subdirectory")
+    fragment = f"#subdirectory={folder}" if folder else ""
+    return f"git+{address.removeprefix('git+')}{revision}{fragment}"
+
+
+def table_marker(options: Mapping[str, Any]) -> str:
+    """The marker of a table: as a whole, or a key for each of its variables."""
+    keys = ("marker", "markers", "env-markers")
+    parts = [f"({options[key]})" for key in keys if options.get(key)]
+    parts += [f"{key} {options[key]}" for key in _MARKER_VARIABLES if options.get(key)]
+    return parts[0][1:-1] if len(parts) == 1 and parts[0][0] == "(" else " and ".join(parts)
+
+
+def pythons_of(marker: str) -> tuple[str, ...]:
+    """The Pythons for which a marker holds on Linux. All of them for what is no marker: it is refused
+    where it is used."""
+    try:
+        return tuple(python for python in PYTHONS if marker_holds(marker, python))
+    except InvalidMarker:
+        return PYTHONS
+
+
+def relative_path(path: str) -> str:
+    """A path as a requirement writes it: it begins with a dot unless it is absolute."""
+    return path if path.startswith((".", "/", "~")) else f"./{path}"
+
+
+def _key(key: str) -> str:
+    return rf"[\"']?{re.escape(key)}[\"']?"
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,210 @@
+"""Reading the files of a project: which reader a file has, and the files that it includes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from provision.core.errors import InvalidSpec
+from provision.core.requirement_lines import (
+    PipRequirement,
+    decode,
+    is_installable,
+    parse_lines,
+    read_lines,
+)
+from provision.core.yaml_text import YamlError, parse_yaml, read_source
+from provision.project_files import (
+    conda,
+    dockerfile,
+    pipfile,
+    pixi,
+    pylock,
+    pyproject,
+    python_version,
+    setup_files,
+    uv_lock,
+)
+from provision.project_files.requirements import (
+    PIP_TABLE,
+    shell_words,
+    statements_of,
+    table_statements,
+)
+from provision.project_files.statements import Statement
+from provision.project_files.toml_file import Selection
+
+Reader = Callable[[str, str, Selection], list[Statement]]
+_LISTED = re.compile(r"[\w.-]+=[^=\s]+=[^=\s]+")
+# The readers of files that always have the same name, or whose names end so.
+_READERS: dict[str, Reader] = {
+    "pyproject.toml": pyproject.statements,
+    "pixi.toml": pixi.statements,
+    "Pipfile": pipfile.statements,
+    "setup.cfg": setup_files.cfg_statements,
+    "setup.py": setup_files.setup_py_statements,
+    "uv.lock": uv_lock.statements,
+    ".python-version": python_version.statements,
+    ".tool-versions": python_version.statements,
+}
+_LOCKS_BESIDE = {
+    "poetry.lock": "pyproject.toml",
+    "pdm.lock": "pyproject.toml",
+    "pixi.lock": "pixi.toml",
+    "Pipfile.lock": "Pipfile",
+}
+
+
+def read_file(path: Path, selection: Selection | None = None) -> list[Statement]:
+    """What a file states, and the files that it includes. selection: the groups and extras that are
+    taken of it.
+
+    Raises InvalidSpec if it cannot be read, or is of no known kind.
+    """
+    return list(_statements(path, (), selection or Selection()))
+
+
+def _statements(
+    path: Path, including: tuple[Path, ...], selection: Selection
+) -> Iterator[Statement]:
+    resolved = path.resolve()
+    if resolved in including:
+        raise InvalidSpec(f"{path} includes itself.", advice="Remove one of the inclusions.")
+    try:
+        text = decode(read_source(path))
+    except (OSError, YamlError, ValueError) as error:
+        reason = error.problem if isinstance(error, YamlError) else str(error)
+        raise InvalidSpec(
+            f"{path} cannot be read: {reason}.", advice="Correct the file."
+        ) from error
+    reader = _reader(path, text)
+    if reader is None:
+        for statement in statements_of(read_lines(path)):
+            statement = _located(statement, Path(statement.file).parent)
+            yield dataclasses.replace(statement, file=_shown(Path(statement.file)))
+        return
+    for statement in reader(_shown(path), text, selection):
+        if statement.kind not in ("include", "constraints"):
+            yield _located(statement, path.parent)
+            continue
+        if not (path.parent / statement.value).is_file():
+            yield dataclasses.replace(statement, kind="unknown", reason="there is no such file")
+            continue
+        yield statement
+        files = (*including, resolved)
+        for included in _statements(path.parent / statement.value, files, selection):
+            is_limit = statement.kind == "constraints" and included.kind == "pip"
+            yield dataclasses.replace(included, kind="constraint") if is_limit else included
+
+
+def _reader(path: Path, text: str) -> Reader | None:
+    """The reader of a file; None for lines of pip, which include files by themselves."""
+    if path.name in _READERS:
+        return _READERS[path.name]
+    if path.name == "runtime.txt" and text.startswith("python-"):
+        return python_version.statements
+    if path.name in _LOCKS_BESIDE:
+        raise InvalidSpec(
+            f"{path} has everything that was installed, and not what was requested.",
+            advice=f"provision import {_shown(path.with_name(_LOCKS_BESIDE[path.name]))}",
+        )
+    if path.suffix in (".yml", ".yaml", ".json"):
+        return _yaml_reader(path, text)
+    if path.suffix == ".toml":
+        return pylock.statements if path.name.startswith("pylock") else pyproject.statements
+    if "dockerfile" in path.name.lower() or path.name == "Containerfile":
+        return dockerfile.statements
+    if conda.EXPLICIT.search(text):
+        return conda.explicit_statements
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    is_listed = bool(lines) and all(_LISTED.fullmatch(line.strip()) for line in lines)
+    if conda.LIST_HEADER.search(text) or is_listed:
+        return conda.list_statements
+    return table_statements if PIP_TABLE.match(text) else None
+
+
+def _yaml_reader(path: Path, text: str) -> Reader:
+    try:
+        document = parse_yaml(text)
+    except YamlError:
+        return conda.environment_statements  # it says what is wrong
+    if isinstance(document, dict) and isinstance(document.get("package"), list):
+        return conda.lock_statements
+    if isinstance(document, dict) and "environments" in document and "packages" in document:
+        raise InvalidSpec(
+            f"{path} is a pixi.lock, which holds everything that was installed.",
+            advice=f"provision import {_shown(path.with_name('pixi.toml'))}",
+        )
+    return conda.environment_statements
+
+
+def _located(statement: Statement, folder: Path) -> Statement:
+    """The statement with an absolute path, if it requests one. What is not there is unknown."""
+    if statement.kind == "find-links" and "://" not in statement.value:
+        return dataclasses.replace(statement, value=f"file:{_absolute(statement.value, folder)}")
+    if statement.kind != "pip":
+        return statement
+    requirement = parse_lines(statement.value)[0].requirement
+    if requirement is None or not requirement.is_path:
+        return statement
+    source = requirement.source.removeprefix("file://")
+    path = _absolute(source, folder)
+    requirement = dataclasses.replace(requirement, source=path)
+    if not is_installable(Path(path.partition("#")[0])):
+        return dataclasses.replace(
+            statement,
+            kind="unknown",
+            reason="there is no file and no project of that path here",
+            next_step=f"provision add NAME {shell_words(requirement)}",
+        )
+    return dataclasses.replace(statement, value=str(requirement))
+
+
+def _absolute(path: str, folder: Path) -> str:
+    # `Path.expanduser` raises for a user that does not exist.
+    written = os.path.expanduser(path.removeprefix("file:"))  # noqa: PTH111
+    return os.path.normpath(folder.absolute() / written)
+
+
+def _shown(path: Path) -> str:
+    """A path as the user would name it from here."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def editable_requirement(requirement: PipRequirement) -> str:
+    """The requirement of spec.yml for a project's folder, with its absolute path; empty for what is
+    no editable, of which a wheel is built. The name is left out where no file states it."""
+    if not requirement.editable:
+        return ""
+    path = requirement.source.removeprefix("file://").removeprefix("file:")
+    name = project_name(Path(path))
+    extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
+    return f"{name}{extras} @ file:{path}" if name else f"file:{path}{extras}"
+
+
+def project_name(folder: Path) -> str:
+    """The name of the project in a folder, as its files state it; empty if they do not."""
+    for file in ("pyproject.toml", "setup.cfg", "setup.py"):
+        path = folder / file
+        if path.is_file():
+            try:
+                statements = read_file(path)
+            except InvalidSpec:
+                continue
+            for statement in statements:
+                if statement.kind == "name":
+                    return statement.value
+    return ""
+
+
+def printed_step(step: str, name: str) -> str:
+    """A next step with the environment's name, and paths as seen from here."""
+    here = str(Path.cwd())
+    step = step.replace(f"{here}/", "./").replace(here, ".")
+    return re.sub(r"(?<=^provision )(\S+ )NAME\b", rf"\g<1>{name}", step)

@@ -1,0 +1,35 @@
+"""What files come to beside an environment that stays."""
+
+from __future__ import annotations
+
+from provision.core.requirement_lines import parse_lines
+from provision.project_files.request import Choices, decide
+from provision.project_files.requirements import statements_of
+
+LINES = """\
+torch>=2.4
+torch==2.3.1
+torchvision==0.18.1
+torch==2.3.1+cu118
+einops
+nvidia-cudnn-cu12
+./libs/pointops
+"""
+
+
+def test_an_environment_stays_and_the_rest_is_added() -> None:
+    choices = Choices(
+        torch="2.3.1", cuda="12.1", python="3.11", environment="lab", companions=False
+    )
+    statements = statements_of(parse_lines(LINES, "more.txt"))
+    request = decide(statements, choices, default_python="3.11", located=str)
+    assert request.content["pip"] == ["torchvision==0.18.1", "einops", "./libs/pointops"]
+    assert request.contradictions == ()
+    outcomes = {entry.text: entry.outcome for entry in request.entries}
+    assert outcomes.pop("torch>=2.4") == outcomes.pop("torch==2.3.1+cu118") == "left out"
+    assert set(outcomes.values()) == {"taken"}
+    steps = {entry.next_step for entry in request.entries} - {""}
+    assert steps == {
+        "provision build lab --torch '>=2.4' --relock",
+        "provision build lab --cuda 11.8 --relock",
+    }
