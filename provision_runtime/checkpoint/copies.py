@@ -151,11 +151,15 @@ def make(
 
     def copy(name: str) -> DamagedFile | None:
         content = lacking[name]
-        for home, file in content.copies.values():
+        others = [(folder, content.entry.name) for folder in content.folders]
+        for home, file in [*content.copies.values(), *others]:
             intact = _read_intact(backend, home, file, content.entry)
             if intact is not None:
                 backend.replace(FOLDER, name, intact)
                 return None
+        # Another process may have pruned meanwhile.
+        if not {*content.folders} & {str(folder) for folder in catalog.committed(backend)}:
+            return None
         corrupt_files.add(backend.root, content.entry.name)
         path = f"{backend.root}/{remaining[0]}/{content.entry.name}"
         return DamagedFile(path, "it is missing, or its content is not the committed one")
@@ -164,7 +168,8 @@ def make(
         return 0
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-copies") as pool:
         damages = [damage for damage in pool.map(copy, lacking) if damage]
-    backend.flush(FOLDER)
+    with suppress(FileNotFoundError):  # nothing was left to copy
+        backend.flush(FOLDER)
     if damages:
         raise damages[0]
     return size

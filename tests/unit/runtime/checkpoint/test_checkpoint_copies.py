@@ -490,3 +490,21 @@ def test_one_kept_beside_old_ones_is_there_twice(tmp_path: Path) -> None:
         with pytest.warns(CheckpointWarning):
             assert restore(tmp_path) == 7
         assert path.stat().st_ino != inode
+
+
+class PrunedMeanwhile(FileBackend):
+    """Another process removes the older step after the steps were surveyed, before they are copied."""
+
+    def free(self) -> int | None:
+        self.remove("step-000000000001")
+        return super().free()
+
+
+@pytest.mark.parametrize("newest", [1, 2])
+def test_a_step_that_another_process_removed_is_not_damaged(tmp_path: Path, newest: int) -> None:
+    for step in range(1, newest + 1):
+        save(tmp_path, step, contents(step))
+    backend = PrunedMeanwhile(tmp_path)
+    copies.make(backend, catalog.intact_newest_first(backend), is_alone=True)
+    assert corrupt_files.names_in(str(tmp_path)) == []
+    assert verify(tmp_path, step=newest) == [] if newest == 2 else list_steps(tmp_path) == []
