@@ -23,7 +23,7 @@ from provision.catalog.hardware import (
     runs_on_gpu,
     toolkits,
 )
-from provision.catalog.local_builds import TorchBuild, torch_build
+from provision.catalog.local_builds import TorchBuild
 from provision.catalog.nccl import (
     CondaForgeNccl,
     nccl_on_conda_forge,
@@ -83,6 +83,5 @@ __all__ = [
     "since_facts",
     "source_builds",
     "toolkits",
-    "torch_build",
     "version_key",
 ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from provision.catalog.releases import minor, version_key
+from provision.catalog.releases import minor
 
 # pt23 and pt210 hold no patch; torch230 and torch2100 do.
 _TORCH = re.compile(r"(?:pt|torch)(?P<dotted>\d+\.\d+)|pt(?P<short>\d{2,3})|torch(?P<long>\d{2,4})")
@@ -75,22 +75,3 @@ class TorchBuild:
         return (
             "" if is_new is self.cxx11_abi else f"is for torch with cxx11abi {str(is_new).upper()}"
         )
-
-
-def torch_build(torch: str, cuda: str | None, source: str, platform: str) -> TorchBuild:
-    """The build of a source on a platform.
-
-    cxx11_abi: conda-forge compiles with it (conda-forge/pytorch-cpu-feedstock: its compilers'
-    default), the pytorch channel and PyTorch's wheels did not before 2.6, whose wheels for CUDA 12.6
-    and aarch64 do, nor does 2.6 otherwise; from 2.7 on all wheels do. Sources: the release notes of
-    2.6.0 and 2.7.0 (pytorch/pytorch); torch.compiled_with_cxx11_abi() of 2.3.1+cu121 is False.
-    """
-    abi: bool | None = version_key(torch) >= version_key("2.7")
-    if source == "conda-forge":
-        abi = True
-    elif source == "wheels" and not abi:
-        if platform == "linux-aarch64":
-            abi = True if minor(torch) == "2.6" else None
-        elif minor(torch) == "2.6":
-            abi = cuda == "12.6"
-    return TorchBuild(torch=torch, cuda=cuda, cxx11_abi=abi)

@@ -19,7 +19,7 @@ from provision import sources
 from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.adapters.uv import ResolveRequest
-from provision.catalog import torch_build, version_key
+from provision.catalog import version_key
 from provision.core.errors import InvalidSpec, Unreachable, Unsolvable
 from provision.core.platforms import Platform, host_platform
 from provision.core.requirement_urls import GIT, absolute_requirement, absolute_sources
@@ -118,7 +118,9 @@ def joint_solve(
             build_path=build_path,
             as_of=inputs.as_of,
             sources=absolute_sources(inputs.sources, inputs.folder),
-            torch=torch_build(resolution.torch, resolution.cuda, resolution.source, platform),
+            torch=sources.by_name(resolution.source).torch_build(
+                resolution.torch, resolution.cuda, platform
+            ),
             mirrors=solver.mirrors,
         )
     reasons = PinReasons.of(resolution.pins, _wheel_bounds(inputs.pip))

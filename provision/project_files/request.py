@@ -649,8 +649,8 @@ class _Decision:
             else:
                 self.account.leave_out(statement)
         channels = self.content.get("channels")
-        if channels and "conda-forge" not in channels:
-            channels.append("conda-forge")
+        if channels:
+            self.content["channels"] = list(dict.fromkeys([*channels, "conda-forge"]))
 
     def _take_packages(self) -> None:
         for package in self.packages:

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from provision import catalog
-from provision.catalog import Build, Companion, Library, Release, Toolkit, version_key
+from provision.catalog import (
+    Build,
+    Companion,
+    Library,
+    Release,
+    Toolkit,
+    TorchBuild,
+    version_key,
+)
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
@@ -168,6 +176,18 @@ class Source:
     solver_chooses_libraries = False
 
     # Which builds exist.
+
+    def torch_build(self, torch: str, cuda: str | None, platform: str) -> TorchBuild:
+        """What extensions of this source's torch are compiled against."""
+        return TorchBuild(torch=torch, cuda=cuda, cxx11_abi=self.cxx11_abi(torch, cuda, platform))
+
+    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool | None:
+        """Whether torch has the C++ ABI of GCC 5; None if no source says.
+
+        PyTorch's builds do from 2.7 on (release notes of pytorch/pytorch 2.7.0);
+        torch.compiled_with_cxx11_abi() of 2.3.1+cu121 is False.
+        """
+        return version_key(torch) >= version_key("2.7")
 
     def builds(self, release: Release) -> tuple[Build, ...]:
         """The CUDA builds of a release."""

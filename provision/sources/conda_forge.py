@@ -31,6 +31,10 @@ class CondaForge(CondaChannelSource):
     def builds(self, release: Release) -> tuple[Build, ...]:
         return release.conda_forge
 
+    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool | None:
+        """Its compilers' default (conda-forge/pytorch-cpu-feedstock)."""
+        return True
+
     def origin(self, release: Release) -> str:
         return release.conda_forge_source
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from provision.catalog import Build, Release
+from provision.catalog import Build, Release, minor
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import LockedPackage, Manager, Pin, Resolution
@@ -31,6 +31,13 @@ class PypiWheels(Source):
 
     def builds(self, release: Release) -> tuple[Build, ...]:
         return release.wheels
+
+    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool | None:
+        """Of 2.6, those for CUDA 12.6 and aarch64 have it (release notes of 2.6.0)."""
+        has_it = super().cxx11_abi(torch, cuda, platform)
+        if has_it or minor(torch) != "2.6":
+            return has_it or (None if platform == "linux-aarch64" else False)
+        return cuda == "12.6" or platform == "linux-aarch64"
 
     def origin(self, release: Release) -> str:
         return release.index_default[PLATFORM].source

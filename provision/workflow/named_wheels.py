@@ -107,8 +107,8 @@ def _with_listed_wheels(
     """The request for the newest release for which pages list wheels, and all such releases."""
     fitting = {}
     for release in possible:
-        build = catalog.torch_build(
-            release, resolution.cuda, resolution.source, resolution.platforms[0]
+        build = sources.by_name(resolution.source).torch_build(
+            release, resolution.cuda, resolution.platforms[0]
         )
         try:
             uv.package_sources(dataclasses.replace(request, torch=build))
@@ -255,7 +255,9 @@ def _request(
     constraints: Sequence[str],
 ) -> uv.ResolveRequest:
     spec, platform = resolution.spec, resolution.platforms[0]
-    build = catalog.torch_build(resolution.torch, resolution.cuda, resolution.source, platform)
+    build = sources.by_name(resolution.source).torch_build(
+        resolution.torch, resolution.cuda, platform
+    )
     return uv.ResolveRequest(
         requirements=tuple(requirements),
         constraints=tuple(constraints),

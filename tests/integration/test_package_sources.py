@@ -8,16 +8,15 @@ from urllib.parse import quote
 
 import pytest
 
-from provision import resolver
+from provision import resolver, sources
 from provision.adapters import uv
-from provision.catalog import torch_build
 from provision.core.types import LockedPackage
 from provision.resolver import spec
 from provision.workflow import named_wheels
 from tests.faulty import Server, served
 from tests.small import write_wheel
 
-TORCH = torch_build("2.3.1", "12.1", "wheels", "linux-64")
+TORCH = sources.by_name("wheels").torch_build("2.3.1", "12.1", "linux-64")
 
 
 def add(simple: Path, name: str, version: str, needs: tuple[str, ...] = ()) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from provision.catalog import TorchBuild, torch_build
+from provision import sources
+from provision.catalog import TorchBuild
 
 BUILD = TorchBuild(torch="2.3.1", cuda="12.1", cxx11_abi=False)
 
@@ -64,4 +65,5 @@ def test_builds_without_cuda_and_unknown_abis() -> None:
     ],
 )
 def test_the_abi_of_a_build(build: tuple[str, str | None, str, str], is_new: bool | None) -> None:
-    assert torch_build(*build).cxx11_abi is is_new
+    torch, cuda, source, platform = build
+    assert sources.by_name(source).torch_build(torch, cuda, platform).cxx11_abi is is_new

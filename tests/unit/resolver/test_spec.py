@@ -489,7 +489,7 @@ def test_settings_of_a_build_keep_their_numbers() -> None:
         ("flash-attn: {isolaton: false}", r"isolaton.*isolation, needs, cuda, env"),
         ("flash-attn: {isolation: 'no'}", "flash-attn.isolation.*boolean"),
         ("flash-attn: {needs: ninja}", "flash-attn.needs.*array"),
-        ("flash-attn: {needs: ['a b']}", "`a b`, which is not a requirement"),
+        ("flash-attn: {needs: ['a b']}", "`a b`: it is not a requirement"),
         ("flash-attn: {cuda: 12}", "a version like 12.1, true or false"),
         ("flash-attn: {env: {UV_INDEX: x}}", "UV_INDEX"),
         ("flash-attn: {env: {FORCE_CUDA: yes}}", "flash-attn.env.FORCE_CUDA"),

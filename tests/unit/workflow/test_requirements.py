@@ -110,6 +110,6 @@ def test_placed_wheels_stay_only_if_the_block_succeeds(tmp_path: Path, is_failin
     ):
         if is_failing:
             raise KeyboardInterrupt
-    contents = {path.name: path.read_bytes() for path in (tmp_path / "wheels").iterdir()}
+    contents = {path.name: path.read_bytes() for path in (tmp_path / "wheels").glob("*.whl")}
     expected = {"old.whl": b"old"} if is_failing else {"old.whl": b"new", "more.whl": b"more"}
     assert contents == expected
