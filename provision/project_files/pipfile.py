@@ -47,7 +47,11 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
         group = category.removesuffix("-packages")
         if category != "packages" and not selection.takes("group", group):
             if packages:
-                result.append(selection.offer(toml, "group", group, (category,), list(packages)))
+                result.append(
+                    selection.offer(
+                        toml.state("ignored", (category,)), "group", group, list(packages)
+                    )
+                )
             continue
         for name, value in packages.items():
             keys = (category, name)

@@ -56,7 +56,7 @@ def table_statements(toml: TomlFile, root: Keys, selection: Selection) -> Iterat
                 for table in (*_CONDA_TABLES, "pypi-dependencies")
                 for package in feature.get(table) or ()
             ]
-            yield selection.offer(toml, "group", name, keys, members)
+            yield selection.offer(toml.state("ignored", keys), "group", name, members)
 
 
 def _taken_features(toml: TomlFile, root: Keys, selection: Selection) -> set[str]:

@@ -44,7 +44,9 @@ def statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
     yield from reader.table((*POETRY, "dependencies"))
     for extra, names in extras.items():
         if not selection.takes("extra", extra):
-            yield selection.offer(toml, "extra", extra, (*POETRY, "extras", extra), names)
+            yield selection.offer(
+                toml.state("ignored", (*POETRY, "extras", extra)), "extra", extra, names
+            )
     for source in poetry.get("source") or ():
         priority = source.get("priority", "primary")
         if source.get("url") and priority != "explicit":
@@ -65,7 +67,9 @@ def statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
         if not by_option or name in included or selection.takes("group", name):
             yield from reader.table(keys)
         elif toml.table(*keys):
-            yield selection.offer(toml, "group", name, keys, list(toml.table(*keys)))
+            yield selection.offer(
+                toml.state("ignored", keys), "group", name, list(toml.table(*keys))
+            )
 
 
 class _Poetry:

@@ -207,7 +207,7 @@ class _PyProject:
                     yield from self._requirement(path, text, name)
             elif items:
                 members = list(self._members(lists, name, ()))
-                yield self.selection.offer(self.toml, option, name, path, members)
+                yield self.selection.offer(self.toml.state("ignored", path), option, name, members)
 
     def _members(
         self, lists: Mapping[str, Sequence[Any]], name: str, including: tuple[str, ...]
@@ -260,7 +260,7 @@ class _PyProject:
                 files[keys] = _texts(value.get("file"))
             else:
                 names = _texts(value.get("file"))
-                yield self.selection.offer(toml, "extra", extra, keys, names)
+                yield self.selection.offer(toml.state("ignored", keys), "extra", extra, names)
         for path, named in files.items():
             for name in named:
                 yield toml.state("include", path, item=name)
@@ -350,7 +350,7 @@ class _PyProject:
                     yield toml.state("python", (*keys, "python"), f"=={environment['python']}.*")
             elif requirements:
                 texts = [text for _, text in requirements]
-                yield self.selection.offer(toml, "group", name, keys, texts)
+                yield self.selection.offer(toml.state("ignored", keys), "group", name, texts)
 
 
 def _texts(value: Any) -> list[str]:

@@ -8,9 +8,9 @@ import ast
 import configparser
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Union
 
 from provision.core.credentials import public_request
 from provision.core.errors import InvalidSpec
@@ -20,12 +20,78 @@ from provision.project_files.statements import Kind, Statement
 from provision.project_files.toml_file import Selection
 
 _FILE = re.compile(r"[\w./-]+\.(?:txt|in)")
-_BUILD_TOOLS = "it is needed to build or test the project, not to use it"
+_FOLDER = re.compile(r"[\w-]*requirements[\w-]*")
+# What setuptools' keywords state; other keywords state nothing about an environment.
+_KINDS: dict[str, Kind] = {
+    "name": "name",
+    "python_requires": "python",
+    "install_requires": "pip",
+    "extras_require": "pip",
+    "dependency_links": "find-links",
+    "setup_requires": "ignored",
+    "tests_require": "ignored",
+    "**": "unknown",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Item:
+    """A text, a file of requirements, or what only running the program computes. written: as the file
+    has it."""
+
+    kind: Literal["text", "file", "computed"]
+    line: int | None
+    written: str
+    text: str = ""
+
+
+# What an expression of a setup.py comes to. The entries of a dictionary whose names are computed
+# stand under `**`.
+_Value = Union[_Item, "list[_Item]", "dict[str, _Value]"]
+# A keyword of `setup()`, its items and, in `extras_require`, the extra.
+_Keyword = tuple[str, Sequence[_Item], "_Item | None"]
+
+
+def _statements(
+    file: str, keywords: Iterable[_Keyword], selection: Selection
+) -> Iterator[Statement]:
+    for keyword, items, extra in keywords:
+        kind = _KINDS.get(keyword)
+        if kind is None or not items:
+            continue
+        if extra and not selection.takes("extra", extra.text):
+            first = Statement(file=file, line=extra.line, text=extra.text, kind="ignored")
+            members = [public_request(item.text or item.written) for item in items]
+            yield selection.offer(first, "extra", extra.text, members)
+            continue
+        for item in items:
+            statement = Statement(
+                file=file,
+                line=item.line,
+                text=public_request(item.written),
+                kind=kind,
+                value=item.text,
+            )
+            if kind == "ignored":
+                reason = "it is needed to build or test the project, not to use it"
+                yield statement.because(reason)
+            elif item.kind == "file" and kind == "pip":
+                yield statement.because(f"{file} reads it for {keyword}", kind="include")
+            elif item.kind != "text":
+                name = "arguments" if keyword == "**" else keyword
+                yield statement.because(
+                    f"{name} is computed when {file} runs, and it is not run",
+                    f"uv pip compile {file} --output-file requirements.txt",
+                    kind="unknown",
+                )
+            elif kind == "pip":
+                yield from statements_of(parse_lines(item.text), file=file, line=item.line)
+            else:
+                yield statement
 
 
 def cfg_statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
     """What a setup.cfg states. Raises InvalidSpec if it is malformed."""
-    selection = selection or Selection()
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(text, file)
@@ -33,87 +99,32 @@ def cfg_statements(file: str, text: str, selection: Selection | None = None) -> 
         raise InvalidSpec(
             f"{file} is no setup.cfg: {error.message.splitlines()[0]}", advice="Correct the file."
         ) from error
-    cfg = _Cfg(file, text)
-    result: list[Statement] = []
-    if parser.has_option("metadata", "name"):
-        name = parser.get("metadata", "name")
-        result.append(cfg.state("name", name, name))
-    for section, option in (("options", "python_requires"), ("options", "python-requires")):
-        if parser.has_option(section, option):
-            value = parser.get(section, option)
-            result.append(cfg.state("python", value, value))
-    options = parser["options"] if parser.has_section("options") else {}
-    for key, value in options.items():
-        key = key.replace("-", "_")
-        if key == "install_requires":
-            result += cfg.requirements(value)
-        elif key in ("setup_requires", "tests_require"):
-            for item in _listed(value):
-                result.append(cfg.state("ignored", item, item, reason=_BUILD_TOOLS))
-        elif key == "dependency_links":
-            result += [cfg.state("find-links", item, item) for item in _listed(value)]
-    extras = "options.extras_require"
-    for name, value in parser[extras].items() if parser.has_section(extras) else ():
-        if selection.takes("extra", name):
-            result += cfg.requirements(value)
-        else:
-            result.append(
-                cfg.state(
-                    "ignored",
-                    name,
-                    text=f"{name}: {', '.join(_listed(value))}",
-                    reason=f"the extra `{name}` is taken on request",
-                    next_step=f"{selection.command} --extra {name}",
-                )
-            )
-    return result
+    keywords: list[_Keyword] = []
+    for section in ("metadata", "options", "options.extras_require"):
+        for option, value in parser[section].items() if section in parser else ():
+            items = _listed(value, text)
+            if section.endswith("extras_require"):
+                keywords.append(("extras_require", items, _listed(option, text)[0]))
+            else:
+                keywords.append((option.replace("-", "_"), items, None))
+    return list(_statements(file, keywords, selection or Selection()))
 
 
-@dataclass(frozen=True)
-class _Cfg:
-    file: str
-    text: str
-
-    def state(
-        self,
-        kind: Kind,
-        item: str,
-        value: str = "",
-        *,
-        text: str = "",
-        reason: str = "",
-        next_step: str = "",
-    ) -> Statement:
-        position = self.text.find(item)
-        return Statement(
-            file=self.file,
-            line=self.text.count("\n", 0, position) + 1 if position >= 0 else None,
-            text=public_request(text or item),
-            kind=kind,
-            value=value,
-            reason=reason,
-            next_step=next_step,
-        )
-
-    def requirements(self, value: str) -> Iterator[Statement]:
-        """A list of requirements, or the files that have it."""
-        if value.strip().startswith("file:"):
-            for name in value.strip().removeprefix("file:").split(","):
-                yield self.state("include", name.strip(), name.strip())
-            return
-        for item in _listed(value):
-            line = self.state("pip", item).line
-            yield from statements_of(parse_lines(item), file=self.file, line=line)
-
-
-def _listed(value: str) -> list[str]:
-    """A list of setup.cfg: an item a line, or items separated by semicolons."""
+def _listed(value: str, text: str) -> list[_Item]:
+    """A list of setup.cfg: an item a line, items separated by semicolons, or files that have it."""
     value = value.strip()
-    separator = "\n" if "\n" in value else ";"
-    if separator == ";" and re.search(r";\s*\w+\s*(?:[<>=!~]=?|in\b|not\b)\s*['\"]", value):
-        separator = "\n"  # it belongs to a marker
-    lines = (re.sub(r"(^|\s)#.*", "", item).strip() for item in value.split(separator))
-    return [item for item in lines if item]
+    is_file = value.startswith("file:")
+    # A semicolon may belong to a marker.
+    is_marked = re.search(r";\s*\w+\s*(?:[<>=!~]=?|in\b|not\b)\s*['\"]", value)
+    separator = "\n" if "\n" in value or is_marked else ";"
+    items = []
+    for part in value.removeprefix("file:").split("," if is_file else separator):
+        item = re.sub(r"(^|\s)#.*", "", part).strip()
+        if item:
+            line = text.count("\n", 0, text.find(item)) + 1
+            kind: Literal["file", "text"] = "file" if is_file else "text"
+            items.append(_Item(kind=kind, line=line, written=item, text=item))
+    return items
 
 
 def setup_py_statements(
@@ -124,304 +135,186 @@ def setup_py_statements(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the program's style
             tree = ast.parse(text)
-        return list(_SetupPy(file, text, tree, selection or Selection()).statements())
+        keywords = list(_Program(text, tree).setup_keywords())
     except (SyntaxError, ValueError, RecursionError) as error:
         raise InvalidSpec(
             f"{file} cannot be read as a program of Python 3: {error}.",
             advice="Write its requirements into a requirements.txt.",
         ) from error
+    return list(_statements(file, keywords, selection or Selection()))
 
 
-@dataclass
-class _Name:
-    """What is assigned to a name, and what is added to it."""
+class _Program:
+    """A program's names. parts: the expressions whose sum a name is. computed: statements that change
+    it under a condition, or in a form that is not read."""
 
-    value: ast.expr | None = None
-    added: list[ast.expr] = field(default_factory=list)
-    conditional: list[ast.stmt] = field(default_factory=list)
-
-
-class _Unreadable(Exception):
-    """An expression that only running the program would evaluate."""
-
-
-def _names_in(node: ast.expr | None) -> set[str]:
-    parts = ast.walk(node) if node is not None else ()
-    return {part.id for part in parts if isinstance(part, ast.Name)}
-
-
-class _SetupPy:
-    def __init__(self, file: str, text: str, tree: ast.Module, selection: Selection) -> None:
-        self.file = file
+    def __init__(self, text: str, tree: ast.Module) -> None:
         self.text = text
         self.tree = tree
-        self.selection = selection
-        self.names: dict[str, _Name] = {}
+        self.parts: dict[str, list[ast.expr]] = {}
+        self.computed: dict[str, list[ast.AST]] = {}
         self.functions = {
             node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
         }
-        self._collect(tree.body, is_conditional=False)
+        self._collect(tree, is_conditional=False)
 
-    def _collect(self, body: Sequence[ast.stmt], *, is_conditional: bool) -> None:
+    def _collect(self, block: ast.AST, *, is_conditional: bool) -> None:
         """Note the assignments of a block, and of the blocks in it."""
-        for statement in body:
-            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-                targets = (
-                    statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                )
-                for target in targets:
-                    base = target.value if isinstance(target, ast.Subscript) else target
-                    if not isinstance(base, ast.Name):
-                        continue
-                    name = self.names.setdefault(base.id, _Name())
-                    refers = base.id in _names_in(statement.value)
-                    if is_conditional or refers or base is not target:
-                        name.conditional.append(statement)
-                    else:
-                        self.names[base.id] = _Name(value=statement.value)
-            elif isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-                self._add(statement.target.id, statement.value, statement, is_conditional)
-            elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-                call = statement.value
-                if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
-                    if call.func.attr == "append" and call.args:
-                        item = ast.List(elts=call.args[:1], ctx=ast.Load())
-                        self._add(call.func.value.id, item, statement, is_conditional)
-                    elif call.func.attr in ("extend", "update") and call.args:
-                        self._add(call.func.value.id, call.args[0], statement, is_conditional)
-            for opened in statement.items if isinstance(statement, ast.With) else ():
-                if isinstance(opened.optional_vars, ast.Name):
-                    self.names[opened.optional_vars.id] = _Name(value=opened.context_expr)
-            is_main = isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
-            always = isinstance(statement, (ast.FunctionDef, ast.With)) or is_main
-            for blocks in ("body", "orelse", "handlers", "finalbody"):
-                block = getattr(statement, blocks, [])
-                inner = [
-                    node
-                    for entry in block
-                    for node in (entry.body if isinstance(entry, ast.ExceptHandler) else [entry])
-                ]
-                self._collect(inner, is_conditional=is_conditional or not always)
+        always = (ast.Module, ast.FunctionDef, ast.With, ast.withitem)
+        is_main = isinstance(block, ast.If) and "__name__" in ast.unparse(block.test)
+        is_conditional = is_conditional or not (isinstance(block, always) or is_main)
+        for node in ast.iter_child_nodes(block):
+            name, value, is_new = _assignment(node)
+            if not name:
+                pass
+            elif value is None or is_conditional or (is_new and name in _names(value)):
+                self.computed.setdefault(name, []).append(node)
+            elif is_new:
+                self.parts[name] = [value]
+                self.computed.pop(name, None)
+            else:
+                self.parts.setdefault(name, []).append(value)
+            if isinstance(node, (ast.stmt, ast.ExceptHandler)):
+                self._collect(node, is_conditional=is_conditional)
 
-    def _add(self, name: str, value: ast.expr, statement: ast.stmt, is_conditional: bool) -> None:
-        entry = self.names.setdefault(name, _Name())
-        if is_conditional:
-            entry.conditional.append(statement)
-        else:
-            entry.added.append(value)
-
-    def statements(self) -> Iterator[Statement]:
-        calls = [
-            node
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Call)
-            and ast.unparse(node.func).rpartition(".")[2] == "setup"
-            and (node.keywords or node.args)
-        ]
-        if not calls:
-            return
-        for key, value in self._keywords(calls[0]):
-            if key in ("name", "python_requires"):
-                kind: Kind = "name" if key == "name" else "python"
-                try:
-                    yield self._state(kind, value, self._text(value))
-                except _Unreadable:
-                    yield self._unreadable(key, value)
-            elif key == "install_requires":
-                yield from self._requirements(key, value)
-            elif key == "extras_require":
-                yield from self._extras(value)
-            elif key == "**":
-                yield self._unreadable("arguments", value)
-            elif key in ("setup_requires", "tests_require"):
-                for _, node in self._items(value):
-                    if node is not None:
-                        yield self._state("ignored", node, reason=_BUILD_TOOLS)
-            elif key == "dependency_links":
-                for address, node in self._items(value):
-                    if address:
-                        yield self._state("find-links", node or value, address)
-
-    def _keywords(self, call: ast.Call) -> Iterator[tuple[str, Any]]:
-        """The arguments by name, those of `**NAME` too; `**` for what is not readable."""
-        for keyword in call.keywords:
-            if keyword.arg:
-                yield keyword.arg, keyword.value
+    def setup_keywords(self) -> Iterator[_Keyword]:
+        """The keywords of `setup()`, as `_statements` takes them."""
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.Call) or not (node.keywords or node.args):
                 continue
-            try:
-                yield from self._pairs(keyword.value)
-            except _Unreadable:
-                yield "**", keyword.value
-            name = self.names.get(ast.unparse(keyword.value), _Name())
-            yield from (("**", node) for node in name.conditional)
-
-    def _pairs(self, node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-        """The entries of a dictionary."""
-        if isinstance(node, ast.Name) and node.id in self.names:
-            name = self.names[node.id]
-            for part in (name.value, *name.added):
-                if part is not None:
-                    yield from self._pairs(part)
-        elif isinstance(node, ast.Dict):
-            for key, value in zip(node.keys, node.values, strict=True):
-                if key is None:
-                    yield from self._pairs(value)
+            if ast.unparse(node.func).rpartition(".")[2] != "setup":
+                continue
+            for keyword, value in self._mapping(node.keywords).items():
+                if keyword == "extras_require" and isinstance(value, dict):
+                    for extra, requirements in value.items():
+                        items = _items(requirements)
+                        names = [replace(item, text=extra) for item in items if extra != "**"]
+                        yield keyword, items, names[0] if names else None
                 else:
-                    yield self._text(key), value
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "dict":
-            yield from ((word.arg, word.value) for word in node.keywords if word.arg)
-        else:
-            raise _Unreadable
-
-    def _requirements(self, key: str, value: ast.expr) -> Iterator[Statement]:
-        for requirement, node in self._items(value):
-            if requirement:
-                parsed = parse_lines(requirement)
-                yield from statements_of(parsed, file=self.file, line=node.lineno if node else 0)
-            elif node is not None:
-                yield from self._files(key, node)
-
-    def _extras(self, value: ast.expr) -> Iterator[Statement]:
-        try:
-            pairs = list(self._pairs(value))
-        except _Unreadable:
-            yield self._unreadable("extras_require", value)
+                    yield keyword, _items(value), None
             return
-        for extra, requirements in pairs:
-            if self.selection.takes("extra", extra):
-                yield from self._requirements("extras_require", requirements)
-                continue
-            members = [text for text, _ in self._items(requirements) if text]
-            yield self._state(
-                "ignored",
-                requirements,
-                text=f"{extra}: {', '.join(members) or ast.unparse(requirements)}",
-                reason=f"the extra `{extra}` is taken on request",
-                next_step=f"{self.selection.command} --extra {extra}",
-            )
-        for statement in self.names[value.id].conditional if isinstance(value, ast.Name) else ():
-            yield self._unreadable("extras_require", statement)
 
-    def _items(self, node: ast.expr) -> Iterator[tuple[str, ast.expr | ast.stmt | None]]:
-        """The texts of a list, each with its expression; an empty text where it is not readable."""
-        if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-            for item in node.elts:
-                if isinstance(item, ast.Starred):
-                    yield from self._items(item.value)
-                    continue
-                try:
-                    yield self._text(item), item
-                except _Unreadable:
-                    yield "", item
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            yield from self._items(node.left)
-            yield from self._items(node.right)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("list", "sorted", "set"):
-            yield from self._items(node.args[0]) if node.args else ()
-        elif (returned := self._returned_list(node)) is not None:
-            yield from self._items(returned)
-        elif isinstance(node, ast.Subscript):
-            entries: dict[str, ast.expr] = {}
-            try:
-                entries = dict(self._pairs(node.value))
-                yield from self._items(entries[self._text(node.slice)])
-            except (_Unreadable, KeyError):
-                yield "", node
-        elif isinstance(node, ast.Name) and self._is_list(node.id):
-            name = self.names[node.id]
-            for part in (name.value, *name.added):
-                if part is not None:
-                    yield from self._items(part)
-            yield from (("", statement) for statement in name.conditional)
-        else:
-            try:
-                for line in self._text(node).splitlines():
-                    if line.strip():
-                        yield line.strip(), node
-            except _Unreadable:
-                yield "", node
-
-    def _returned_list(self, node: ast.expr) -> ast.expr | None:
-        """The list that a function of this file returns, if it is written down there."""
-        name = (
-            node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    def _mapping(self, keywords: Sequence[ast.keyword]) -> dict[str, _Value]:
+        return _merged(
+            {word.arg: self._value(word.value)} if word.arg else self._value(word.value)
+            for word in keywords
         )
-        last = self.functions[name].body[-1] if name in self.functions else None
-        is_list = isinstance(last, ast.Return) and isinstance(last.value, ast.List)
-        return last.value if is_list and isinstance(last, ast.Return) else None
 
-    def _is_list(self, name: str) -> bool:
-        """Can a name's value be read, at least in parts?"""
-        return name in self.names and self.names[name].value is not None
+    def _value(self, node: ast.AST) -> _Value:
+        match node:
+            case ast.Constant(value=str(text)):
+                return self._item(node, "text", text)
+            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+                return [item for part in parts for item in _items(self._value(part))]
+            case ast.Starred(value=part) | ast.FormattedValue(value=part, format_spec=None):
+                return self._value(part)
+            case ast.JoinedStr(values=parts):
+                return self._sum(node, parts)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._sum(node, [left, right])
+            case ast.Name(id=name) if name in self.parts:
+                return self._sum(node, [*self.parts[name], *self.computed.get(name, ())])
+            case ast.Dict(keys=keys, values=values):
+                words = []
+                for key, value in zip(keys, values, strict=True):
+                    name = _text(self._value(key)) if key else None
+                    words.append(ast.keyword(arg=name, value=value))
+                return self._mapping(words)
+            case ast.Call(func=ast.Name(id="dict"), keywords=words):
+                return self._mapping(words)
+            case ast.Call(func=ast.Name(id="list" | "sorted" | "set"), args=[part]):
+                return self._value(part)
+            case ast.Call(func=ast.Name(id=name)) if name in self.functions:
+                last = self.functions[name].body[-1]
+                if isinstance(last, ast.Return) and isinstance(last.value, ast.List):
+                    return self._value(last.value)
+            case ast.Subscript(value=part, slice=index):
+                entries, key = self._value(part), _text(self._value(index))
+                if isinstance(entries, dict) and key in entries:
+                    return entries[key]
+        files = dict.fromkeys(self._files(node, ()))
+        return [self._item(node, "file", name) for name in files] or self._item(node, "computed")
 
-    def _text(self, node: ast.expr) -> str:
-        """A text that the program writes down. Raises _Unreadable."""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return node.value
-        if isinstance(node, ast.Name) and self._is_list(node.id):
-            name = self.names[node.id]
-            if name.value is not None and not name.added and not name.conditional:
-                return self._text(name.value)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return self._text(node.left) + self._text(node.right)
-        if isinstance(node, ast.JoinedStr):
-            return "".join(self._text(part) for part in node.values)
-        if isinstance(node, ast.FormattedValue) and node.format_spec is None:
-            return self._text(node.value)
-        raise _Unreadable
+    def _sum(self, node: ast.AST, parts: Sequence[ast.AST]) -> _Value:
+        """Of texts a text, of lists a list, of dictionaries a dictionary."""
+        values = [self._value(part) for part in parts]
+        texts = [_text(value) for value in values]
+        if any(isinstance(value, dict) for value in values):
+            return _merged(values)
+        if not any(texts):
+            return [item for value in values for item in _items(value)]
+        if None in texts:
+            return self._item(node, "computed")
+        return self._item(node, "text", "".join(text or "" for text in texts))
 
-    def _files(self, key: str, node: ast.expr | ast.stmt) -> Iterator[Statement]:
-        """The files of requirements that an expression opens; else that it is not readable."""
-        names = dict.fromkeys(self._file_names(node, ()))
-        for name in names:
-            reason = f"{self.file} reads it for {key}"
-            yield self._state("include", node, name, reason=reason)
-        if not names:
-            yield self._unreadable(key, node)
+    def _item(
+        self, node: ast.AST, kind: Literal["text", "file", "computed"], text: str = ""
+    ) -> _Item:
+        source = ast.get_source_segment(self.text, node) or ast.unparse(node)
+        line = getattr(node, "lineno", None)
+        return _Item(kind=kind, line=line, written=" ".join(source.split()), text=text)
 
-    def _file_names(self, node: ast.AST, including: tuple[str, ...]) -> Iterator[str]:
+    def _files(self, node: ast.AST, including: tuple[str, ...]) -> Iterator[str]:
         """Names of files in an expression, in the functions that it calls, and in the values of its
         names."""
-        folder: list[str] = []
+        folder = ""
         for part in ast.walk(node):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 if _FILE.fullmatch(part.value):
-                    yield "/".join([*folder, part.value])
-                elif re.fullmatch(r"[\w-]*requirements[\w-]*", part.value):
-                    folder.append(part.value)
+                    yield folder + part.value
+                elif _FOLDER.fullmatch(part.value):
+                    folder += f"{part.value}/"
             elif isinstance(part, ast.Name) and part.id not in including:
-                further = [self.functions.get(part.id)]
-                if part.id in self.names:
-                    further.append(self.names[part.id].value)  # type: ignore[arg-type]
-                for inner in further:
+                for inner in (self.functions.get(part.id), *self.parts.get(part.id, ())):
                     if inner is not None:
-                        yield from self._file_names(inner, (*including, part.id))
+                        yield from self._files(inner, (*including, part.id))
 
-    def _unreadable(self, key: str, node: ast.expr | ast.stmt) -> Statement:
-        return self._state(
-            "unknown",
-            node,
-            reason=f"{key} is computed when {self.file} runs, and it is not run",
-            next_step=f"uv pip compile {self.file} --output-file requirements.txt",
-        )
 
-    def _state(
-        self,
-        kind: Kind,
-        node: ast.expr | ast.stmt,
-        value: str = "",
-        *,
-        text: str = "",
-        reason: str = "",
-        next_step: str = "",
-    ) -> Statement:
-        source = ast.get_source_segment(self.text, node) or ast.unparse(node)
-        return Statement(
-            file=self.file,
-            line=getattr(node, "lineno", None),
-            text=public_request(text or " ".join(source.split())),
-            kind=kind,
-            value=value,
-            reason=reason,
-            next_step=next_step,
-        )
+def _assignment(node: ast.AST) -> tuple[str, ast.expr | None, bool]:
+    """The name that a statement changes, empty if none; the value, None if it is not read; and
+    whether that replaces what the name had."""
+    match node:
+        case (
+            ast.Assign(targets=[ast.Name(id=name)], value=value)
+            | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            | ast.withitem(optional_vars=ast.Name(id=name), context_expr=value)
+        ):
+            return name, value, True
+        case ast.AugAssign(target=ast.Name(id=name), value=value):
+            return name, value, False
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))]):
+            return name, None, False
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method), args=[value])
+        ):
+            if method == "append":
+                return name, ast.List(elts=[value], ctx=ast.Load()), False
+            if method in ("extend", "update"):
+                return name, value, False
+    return "", None, False
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _text(value: _Value) -> str | None:
+    return value.text if isinstance(value, _Item) and value.kind == "text" else None
+
+
+def _items(value: _Value) -> list[_Item]:
+    """The items of a list; of a text, it alone; of a dictionary, those of its entries."""
+    if isinstance(value, dict):
+        return [item for entry in value.values() for item in _items(entry)]
+    return value if isinstance(value, list) else [value]
+
+
+def _merged(values: Iterable[_Value]) -> dict[str, _Value]:
+    """One dictionary of several; what is none has entries whose names nobody knows."""
+    result: dict[str, _Value] = {}
+    for value in values:
+        if isinstance(value, Mapping):
+            result |= value
+        else:
+            result["**"] = [*_items(result.get("**", [])), *_items(value)]
+    return result

@@ -6,7 +6,7 @@ that means something, and decides nothing: versions, markers and contradictions 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal[
@@ -48,3 +48,7 @@ class Statement:
     packages: tuple[str, ...] = ()
     credential: str = ""
     exported: bool = False
+
+    def because(self, reason: str, next_step: str = "", *, kind: Kind | None = None) -> Statement:
+        """The same statement with a reason, and perhaps of another kind."""
+        return replace(self, kind=kind or self.kind, reason=reason, next_step=next_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,12 +146,11 @@ class Selection:
         return _normalized(name) in {_normalized(chosen) for chosen in names}
 
     def offer(
-        self, toml: TomlFile, option: str, name: str, keys: Keys, members: Sequence[str]
+        self, statement: Statement, option: str, name: str, members: Iterable[str]
     ) -> Statement:
         """The statement about a group or an extra that is not taken. members: its requirements."""
-        return toml.state(
-            "ignored",
-            keys,
+        return dataclasses.replace(
+            statement,
             text=f"{name}: {', '.join(members)}",
             reason=f"the {option} `{name}` is taken on request",
             next_step=f"{self.command} --{option} {name}",

@@ -64,7 +64,7 @@ class _UvLock:
                     else:
                         names = [dependency["name"] for dependency in dependencies]
                         keys = ("package", key, name)
-                        yield self.selection.offer(toml, option, name, keys, names)
+                        yield self.selection.offer(toml.state("ignored", keys), option, name, names)
         for index, package in enumerate(self.packages):
             if index in self.needed and package not in roots:
                 yield from self._package(index)
