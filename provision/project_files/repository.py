@@ -12,7 +12,7 @@ import fnmatch
 from collections.abc import Collection, Iterable, Sequence
 
 from provision.core.package_names import package_name
-from provision.project_files.request import COMPANIONS, TORCH
+from provision.project_files.decision import COMPANIONS, TORCH
 from provision.project_files.statements import Statement
 
 # A file of conda or pixi has Python and CUDA as well. A requirements.txt is more exact than the

@@ -24,7 +24,8 @@ from provision.core.types import Kernel, LockedPackage, Prefix, SmokeResult
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.project_files.account import Entry
-from provision.project_files.request import Choices, Request, decide
+from provision.project_files.decision import Choices
+from provision.project_files.request import Request, decide
 from provision.render.spec_text import with_list
 from provision.resolver import spec as specs
 from provision.workflow import requirements, source_builds

@@ -12,7 +12,7 @@ from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.project_files.request import Choices
+    from provision.project_files.decision import Choices
     from provision.project_files.toml_file import Selection
     from provision.verbs.init.init import CudaChoice, Reading
     from provision.workflow.context import Context
@@ -93,7 +93,7 @@ def _selection(options: dict[str, Any], command: str) -> Selection:
 def _choices(options: dict[str, Any]) -> Choices:
     """The options that precede the files, in the forms of spec.yml. Raises UsageError."""
     from provision.cli.spec_options import read_forms
-    from provision.project_files.request import Choices
+    from provision.project_files.decision import Choices
 
     if options["cuda"] and options["cpu"]:
         raise click.UsageError("--cuda and --cpu are different builds.")

@@ -1,0 +1,162 @@
+"""The CUDA that a project's files state: by a version, an index, a build string, a companion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from provision import catalog, sources
+from provision.project_files.decision import COMPANIONS, CPU, TORCH, Decision, Narrowing, Package
+from provision.project_files.statements import Statement
+from provision.project_files.torch_choice import cuda_of_tag, end_torch
+from provision.project_files.versions import allowed_minors, named_minor
+
+# The weight of compilers and of labels of channels, which may be of another CUDA than torch.
+WEAK = 3
+# Packages that belong to a build of torch, by what brings them.
+PARTS_OF_TORCH = (
+    r"cpuonly|pytorch-mutex|torchtriton|triton|pytorch-triton|cuda-(?:runtime|libraries|cudart)|nccl"
+    r"|cudnn|nvidia-(?:cublas|cuda-cupti|cuda-nvrtc|cuda-runtime|cudnn|cufft|cufile|curand|cusolver"
+    r"|cusparse|cusparselt|nccl|nvtx|nvjitlink|nvshmem)(?:-cu\d+)?"
+)
+# Whoever requests these wants to compile; they also say for which CUDA.
+TOOLKITS = r"cuda|cuda-toolkit|cudatoolkit-dev|cuda-nvcc(?!-tools|-impl)\S*|cuda-compiler"
+LABEL = r"(?:.*/)?label/cuda-(\d+\.\d+).*"
+# PyTorch's wheel index, or a mirror of it, has a folder for each build.
+TORCH_INDEX = (
+    r"(?:torch-)?(?:index|find-links) .*/whl/(?:(nightly|test)/)?(cu\d{3}|cpu|rocm[\d.]+|xpu)?/?"
+    r"(?:torch_stable\.html)?"
+)
+_BUILDS = "|".join((*TORCH, *COMPANIONS))
+_RUNTIME = "nvidia-cuda-runtime"
+# What a line states about CUDA: its weight (0 weighs most), the line of a package or of a statement,
+# and a specifier. `cpu` is a build without CUDA; an empty specifier any build with CUDA.
+_RULES: tuple[tuple[int, str, str], ...] = (
+    (0, rf"pip (?:{_BUILDS}) \S*\+(cu\d+|cpu) .*", r"\1"),
+    (0, rf"conda (?:{_BUILDS}) \S* \S*cuda_?(\d\d)\.?(\d).*", r"\1.\2"),
+    (0, rf"conda (?:(?:{_BUILDS}) \S* \S*cpu|pytorch-cpu |cpuonly ).*", CPU),
+    (2, rf"conda (?:(?:{_BUILDS}) \S* \S*(?:cuda|gpu)|pytorch-gpu ).*", ""),
+    (WEAK, r"conda (?:cudatoolkit|cuda-version) (\S*) .* exported", r"\1"),
+    (1, r"conda cudatoolkit ((?:[>!]\S*)?) .*", r"\1,<12"),  # its last version is 11.8
+    (1, r"conda (?:cudatoolkit|pytorch-cuda|cuda-version) (\S*) .*", r"\1"),
+    (1, rf"\w+ {_RUNTIME}(?:-cu\d+)? (\S+) .*", r"\1"),
+    (2, rf"pip (?=(?:{PARTS_OF_TORCH}) )nvidia-\S+-cu(\d+) .*", r"==\1.*"),
+    (WEAK, rf"conda (?:{TOOLKITS}) (\S*) .*", r"\1"),
+    (WEAK, rf"channel {LABEL}", r"\1"),
+    (0, r"cuda (.*)", r"\1"),
+    (1, rf"(?=torch-.*/whl/\S*(?:cu\d|cpu)){TORCH_INDEX}", r"\2"),
+    (2, r"(?:torch-)?(?:index|find-links) .*torch-[\d.]+(?:%2B|\+)(cu\d{3}|cpu).*", r"\1"),
+)
+
+
+def statement_line(statement: Statement) -> str:
+    """The line of a statement that the tables match."""
+    is_index = statement.kind in ("index", "find-links")
+    is_of_torch = not statement.packages or set(statement.packages) & set(TORCH)
+    return f"{'torch-' if is_index and is_of_torch else ''}{statement.kind} {statement.value}"
+
+
+def decide_cuda(decision: Decision, torch: Sequence[Package]) -> None:
+    """Set CUDA, or the versions that the files leave open. torch: with its companions."""
+    choices, content = decision.choices, decision.content
+    universe = list(catalog.toolkits())
+    builds = _built_cudas(decision, universe)
+    chosen = CPU if choices.cpu else choices.cuda
+    narrowing = Narrowing(decision, [chosen] if chosen else [CPU, *universe], is_open=not chosen)
+    used: dict[Statement, str] = {}
+    for weight, statement, specifier in _stated(decision):
+        named = specifier if specifier == CPU else named_minor(specifier)
+        candidates = [named, *narrowing.allowed] if narrowing.is_open else narrowing.allowed
+        try:
+            fitting = _fitting(specifier, candidates)
+        except ValueError as error:
+            decision.leave_out(statement, str(error))
+            continue
+        if weight == WEAK and narrowing.decisive:
+            is_one = len(narrowing.allowed) == 1
+            if not set(fitting) & {*builds, *(narrowing.allowed if is_one else ())}:
+                continue  # a compiler of another CUDA than that of torch
+        if narrowing.allows(statement, fitting):
+            used.setdefault(statement, specifier)
+        elif weight < WEAK:
+            newest = named or "".join(_fitting(specifier, universe)[-1:])
+            option = "--cpu" if specifier == CPU else f"--cuda {newest}"
+            narrowing.refuse(statement, option, f"CUDA `{specifier}`")
+    if chosen and chosen != CPU:
+        content["cuda"] = chosen
+    elif chosen or (used and narrowing.allowed == [CPU]):
+        content["cpu"] = True
+    elif used:
+        cudas = [cuda for cuda in narrowing.allowed if cuda != CPU]
+        majors = {re.sub(r"[=\s*]|\.(?=\*|$)", "", text) for text in used.values() if text}
+        if len(cudas) == 1:
+            content["cuda"] = cudas[0]
+        elif len(majors) == 1 and (major := majors.pop()).isdigit():
+            content["cuda"] = major
+        else:
+            newest_first = sorted(cudas, key=catalog.version_key, reverse=True)
+            decision.cudas = tuple(_built_cudas(decision, cudas) or newest_first)
+    became = ""
+    if "cpu" in content:
+        became = "cpu: true"
+    elif "cuda" in content or decision.cudas:
+        became = f'cuda: "{content.get("cuda") or decision.cudas[0]}"'
+    requests = {package.statement for package in torch}
+    for statement in used:
+        is_part = statement.kind == "pip" and not statement.value.startswith(_RUNTIME)
+        # A page of wheels for this CUDA is taken as such.
+        is_index = re.fullmatch(TORCH_INDEX, statement_line(statement))
+        is_page = statement.kind == "find-links" and not is_index
+        if not is_part and not is_page and statement not in {*requests, *decision.entries}:
+            decision.end(statement, "translated", became=became)
+    end_torch(decision, torch, list(used), became)
+
+
+def _stated(decision: Decision) -> list[tuple[int, Statement, str]]:
+    """What is stated about CUDA: what leads first, and the weakest of all files last."""
+    files = list(dict.fromkeys(statement.file for statement in decision.statements))
+
+    def order(item: tuple[int, Statement, str]) -> tuple[bool, int, int, int]:
+        weight, statement, _ = item
+        position = decision.statements.index(statement)
+        return (weight == WEAK, files.index(statement.file), weight, position)
+
+    return sorted(_matches(decision), key=order)
+
+
+def _matches(decision: Decision) -> Iterator[tuple[int, Statement, str]]:
+    lines = [(statement, statement_line(statement)) for statement in decision.statements]
+    for package in decision.packages:
+        lines.append((package.statement, str(package)))
+        lines.append((package.statement, f"channel {package.channel}"))
+    for statement, line in lines:
+        for weight, pattern, specifier in _RULES:
+            match = re.fullmatch(pattern, line)
+            if match:
+                yield weight, statement, cuda_of_tag(match.expand(specifier))
+                break
+
+
+def _built_cudas(decision: Decision, allowed: Sequence[str]) -> list[str]:
+    """Of the newest release that has a build for one of some CUDA versions, and for the Python:
+    the versions, newest first."""
+    for version in reversed(decision.releases):
+        cudas: dict[str, None] = {}
+        for candidate in sources.candidates_of(version) if version in catalog.releases() else ():
+            build = candidate.build
+            pythons = build and (build.python or build.python_seen)
+            if build and build.cuda in allowed and (not pythons or decision.python in pythons):
+                cudas[build.cuda] = None
+        if cudas:
+            return list(cudas)
+    return []
+
+
+def _fitting(specifier: str, candidates: Iterable[str]) -> list[str]:
+    """The CUDA versions that a specifier allows. `auto` stands for any of them."""
+    cudas = [
+        cuda for cuda in dict.fromkeys(candidates) if cuda and (cuda == CPU) == (specifier == CPU)
+    ]
+    if specifier in ("", CPU) or cudas == ["auto"]:
+        return cudas
+    return allowed_minors(specifier, cudas)

@@ -1,0 +1,202 @@
+"""What is decided of a project's files so far, and what became of each statement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from provision.adapters import conda
+from provision.core.package_names import url_filename
+from provision.core.platforms import Platform
+from provision.core.requirement_lines import PipRequirement, parse_lines
+from provision.project_files.account import Entry, Outcome, entry_of
+from provision.project_files.statements import Statement
+
+CPU = "cpu"
+TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
+COMPANIONS = ("torchvision", "torchaudio")
+_LOCAL = re.compile(r"\+(?:cu\d{3}|cpu)\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What the user states, which counts before every file. environment: the name of the one that
+    has it already, and stays as it is; companions: whether that has torchvision and torchaudio."""
+
+    torch: str | None = None
+    cuda: str | None = None
+    cpu: bool = False
+    python: str | None = None
+    environment: str = ""
+    companions: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A package that a statement requests, in the words of pip and conda alike.
+
+    specifier: a version specifier. local: +cu121 of 2.3.1+cu121. build: of a conda package.
+    requirement: of pip.
+    """
+
+    statement: Statement
+    name: str
+    specifier: str = ""
+    local: str = ""
+    build: str = ""
+    channel: str = ""
+    requirement: PipRequirement | None = None
+
+    def __str__(self) -> str:
+        """The line that the tables of `cuda` and `packages` match."""
+        manager = "pip" if self.requirement else "conda"
+        version = f"{self.specifier}{self.local}".replace(" ", "")
+        origin = "exported" if self.statement.exported else "requested"
+        return f"{manager} {self.name} {version} {self.build} {origin}"
+
+
+@dataclass(kw_only=True)
+class Decision:
+    """One pass over the statements, for one Python.
+
+    releases: of torch, that are allowed. unpaired: companions that go with any torch.
+    """
+
+    statements: Sequence[Statement]
+    choices: Choices
+    python: str
+    platform: Platform
+    located: Callable[[PipRequirement], str] | None
+    content: dict[str, Any] = field(default_factory=dict)
+    name: str | None = None
+    cudas: tuple[str, ...] = ()
+    index_cuda: str | None = None
+    releases: list[str] = field(default_factory=list)
+    packages: list[Package] = field(default_factory=list)
+    unpaired: set[Statement] = field(default_factory=set)
+    entries: dict[Statement, Entry] = field(default_factory=dict)
+    contradictions: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Read the packages that are requested on this platform. What is not one gets its entry."""
+        for statement in self.statements:
+            if statement.kind in ("pip", "constraint"):
+                self.packages += self._pip_package(statement)
+            elif statement.kind == "conda":
+                self.packages += self._conda_package(statement)
+
+    def _pip_package(self, statement: Statement) -> Iterator[Package]:
+        for line in parse_lines(statement.value):
+            requirement = line.requirement
+            if requirement is None:
+                self.leave_out(statement, line.reason, line.next_step)
+            elif not requirement.applies(self.python, self.platform):
+                reason = f"its marker does not hold for Python {self.python} on {self.platform}"
+                self.leave_out(statement, reason)
+            else:
+                version, _ = wheel_facts(requirement)
+                specifier = f"=={version}" if version else requirement.specifier
+                local = _LOCAL.search(specifier)
+                yield Package(
+                    statement=statement,
+                    name=canonicalize_name(requirement.name),
+                    specifier=_LOCAL.sub("", specifier),
+                    local=local[0] if local else "",
+                    requirement=requirement,
+                )
+
+    def _conda_package(self, statement: Statement) -> Iterator[Package]:
+        try:
+            parts = conda.parse_requirement(statement.value)
+        except ValueError as error:
+            self.leave_out(statement, f"conda cannot read it: {error}")
+            return
+        yield Package(
+            statement=statement,
+            name=parts.name,
+            specifier=re.sub(r"((?:>=|<=|>|<|~=)[\d.]+?)\.\*", r"\1", parts.version),
+            build=parts.build,
+            channel=parts.channel,
+        )
+
+    def end(self, statement: Statement, outcome: Outcome, **facts: str) -> None:
+        """Note what became of a statement; what was taken out of it is said too."""
+        entry = entry_of(statement, outcome, **facts)
+        if statement.credential:
+            reason = ". ".join(filter(None, (entry.reason, statement.credential.rstrip("."))))
+            outcome = "left out" if outcome == "left out" else "translated"
+            entry = replace(entry, outcome=outcome, reason=reason)
+        self.entries[statement] = entry
+
+    def leave_out(self, statement: Statement, reason: str = "", next_step: str = "") -> None:
+        self.end(statement, "left out", reason=reason, next_step=next_step)
+
+    def contradict(self, statement: Statement, earlier: Statement | None, option: str = "") -> None:
+        """A statement that an earlier one, or an option, excludes."""
+        environment = self.choices.environment
+        if earlier is None and environment:
+            step = f"provision build {environment} {option} --relock"
+            self.leave_out(statement, f"the environment {environment} has another one", step)
+        elif earlier is None:
+            self.leave_out(statement, "an option says otherwise")
+        else:
+            where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
+            step = f"add `{option}` to take this one" if option else "remove one of the two lines"
+            self.leave_out(statement, f"it contradicts `{earlier.text}` ({where})", step)
+            if statement.file == earlier.file:
+                self.contradictions.append(
+                    f"{where}: `{earlier.text}` and, in line {statement.line}, `{statement.text}` "
+                    "contradict each other."
+                )
+
+    def add(self, key: str, statement: Statement, text: str) -> None:
+        """Take a statement as an item of a list of spec.yml."""
+        self.content.setdefault(key, []).append(text)
+        outcome: Outcome = "translated" if statement.reason else "taken"
+        self.end(statement, outcome, became=f"{key}: {text}")
+
+
+@dataclass
+class Narrowing:
+    """The versions that statements allow together. is_open: nothing has narrowed them yet, so that
+    versions which nobody knows are allowed. decisive: the statement that narrowed them last."""
+
+    decision: Decision
+    allowed: list[str]
+    is_open: bool
+    decisive: Statement | None = None
+
+    def allows(self, statement: Statement, versions: Sequence[str]) -> bool:
+        """Take what a statement allows, if something remains."""
+        fitting = [version for version in self.allowed if version in versions]
+        if self.is_open and not fitting:
+            fitting = list(versions)
+        if fitting and fitting != self.allowed:
+            self.decisive, self.is_open, self.allowed = statement, False, fitting
+        return bool(fitting)
+
+    def refuse(self, statement: Statement, option: str, what: str) -> None:
+        """A statement that leaves nothing. what: the versions that it is about."""
+        if not self.is_open:
+            self.decision.contradict(statement, self.decisive, option)
+            return
+        self.decision.contradictions.append(
+            f"{statement.file}:{statement.line}: no release of PyTorch is for {what}."
+        )
+
+
+def wheel_facts(requirement: PipRequirement) -> tuple[str, str]:
+    """The version in a wheel's file name, and the only Python that it is for; else empty."""
+    try:
+        _, version, _, tags = parse_wheel_filename(unquote(url_filename(requirement.source)))
+    except InvalidWheelFilename:
+        return "", ""
+    minors = {re.sub(r"^cp3(\d+)$|.*", r"\1", tag.interpreter, count=1) for tag in tags}
+    is_stable = any(tag.abi in ("abi3", "none") for tag in tags)
+    minor = minors.pop() if len(minors) == 1 and not is_stable else ""
+    return str(version), f"3.{minor}" if minor else ""

@@ -1,0 +1,272 @@
+"""Everything but torch, CUDA and Python: packages, channels, indexes and platforms."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from urllib.parse import unquote
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from provision import catalog
+from provision.core.credentials import public_request
+from provision.core.package_names import url_filename
+from provision.core.platforms import PLATFORMS
+from provision.core.requirement_lines import PipRequirement
+from provision.project_files.account import Outcome
+from provision.project_files.cuda_choice import (
+    LABEL,
+    PARTS_OF_TORCH,
+    TOOLKITS,
+    TORCH_INDEX,
+    statement_line,
+)
+from provision.project_files.decision import COMPANIONS, TORCH, Decision, Package
+from provision.project_files.requirements import shell_words
+from provision.project_files.statements import Statement
+from provision.project_files.torch_choice import EXACT
+
+# Channels that provision takes where a build needs them, and conda's words.
+_BUILD_CHANNELS = "pytorch|nvidia|conda-forge"
+_ANACONDA = "defaults|anaconda|main|r|msys2"
+_LIBRARY = r"each build of torch brings its own \1"
+_UNKNOWN_BUILD = "provision knows PyTorch's releases for NVIDIA GPUs and CPUs"
+# What becomes of the line of a package or of a statement: the outcome, the key of spec.yml, the
+# reason and the next step.
+_RULES: tuple[tuple[str, Outcome, str, str, str], ...] = (
+    (
+        r"conda (?:_\S*|python_abi|conda|mamba|nomkl) .*",
+        *("left out", "", "it belongs to conda itself", ""),
+    ),
+    (
+        r"conda (cudnn|nccl) \D*(\d+(?:\.\d+)*)\S* \S* requested",
+        *("left out", "", _LIBRARY, r"provision build NAME --\1 \2"),
+    ),
+    (r"conda (cudnn|nccl) \S* \S* requested", "left out", "", _LIBRARY, ""),
+    (rf"conda (?:{PARTS_OF_TORCH}) .*", "left out", "", "the build of torch brings it", ""),
+    (rf"pip (?:{PARTS_OF_TORCH}) .*", "taken", "the build of torch brings it", "", ""),
+    # A version of theirs is a request.
+    (
+        r"\w+ (?:(?:pip|wheel) |(?:setuptools|ipykernel|(?:python-)?xxhash)  ).*",
+        *("taken", "every environment has it", "", ""),
+    ),
+    (
+        r"conda (\S+) \D*(\d+(?:\.\d+)?)\S* (?:\S*_)?py[h\d]\S* exported",
+        *("left out", "", "a package of Python in a list that does not say what was requested"),
+        r"provision add NAME --conda \1=\2",
+    ),
+    (
+        r"conda (\S+) \D*(\d+(?:\.\d+)?)\S* \S* exported",
+        *("left out", ""),
+        "the list does not say whether it was requested or came with another package",
+        r"provision add NAME --conda \1=\2",
+    ),
+    (
+        r"conda (\S+) \S*\|.*",
+        *("left out", "", "spec.yml cannot hold alternatives (|)"),
+        r"provision add NAME --conda \1",
+    ),
+    (
+        rf"channel (?:{_ANACONDA})",
+        *("translated", "channels: conda-forge"),
+        *("Anaconda's channels need a license in many organizations", ""),
+    ),
+    (
+        rf"channel (?:nodefaults|{_BUILD_CHANNELS})",
+        *("taken", "used where a build or a package needs it", "", ""),
+    ),
+    (
+        r"channel pytorch-.*",
+        *("left out", "", "provision knows releases of PyTorch, and no nightly builds"),
+        "provision matrix",
+    ),
+    (
+        rf"(?=.*/whl/(?:nightly|test|rocm|xpu)){TORCH_INDEX}",
+        *("left out", "", _UNKNOWN_BUILD, "provision matrix"),
+    ),
+    (TORCH_INDEX, "taken", "provision finds PyTorch's wheels itself", "", ""),
+    (r"(?:include|constraints) .*", "taken", "read", "", ""),
+)
+
+
+def take_others(decision: Decision) -> None:
+    """Put everything that has no entry yet into spec.yml, or leave it out."""
+    for package in decision.packages:
+        statement, requirement = package.statement, package.requirement
+        is_toolkit = requirement is None and re.fullmatch(TOOLKITS, package.name)
+        if is_toolkit and not statement.exported:
+            _keep_toolkit(decision, package)
+        if statement in decision.entries or statement.kind == "constraint":
+            continue
+        if _by_rule(decision, statement, str(package)):
+            continue
+        if requirement is None:
+            _take_conda(decision, package)
+        else:
+            _take_pip(decision, package, replace(requirement, marker=""))
+    requested = {
+        package.name for package in decision.packages if package.statement.kind != "constraint"
+    }
+    for package in decision.packages:
+        if package.statement not in decision.entries and package.requirement:
+            _take_constraint(decision, package.statement, package.requirement, requested)
+    for statement in decision.statements:
+        if statement in decision.entries or _by_rule(
+            decision, statement, statement_line(statement)
+        ):
+            continue
+        if statement.kind == "name":
+            decision.name = decision.name or statement.value
+            decision.end(statement, "taken", became=f"name: {decision.name}")
+        elif statement.kind == "channel":
+            _add_channel(decision, statement.value)
+            decision.end(statement, "taken", became=f"channels: {statement.value}")
+        elif statement.kind in ("index", "find-links"):
+            _take_index(decision, statement)
+        elif statement.kind == "platform":
+            _take_platform(decision, statement)
+        else:
+            decision.leave_out(statement)
+    if "channels" in decision.content:
+        _add_channel(decision, "conda-forge")
+
+
+def _by_rule(decision: Decision, statement: Statement, line: str) -> bool:
+    """Note what a rule says of a line, if there is one."""
+    for pattern, outcome, became, reason, step in _RULES:
+        match = re.fullmatch(pattern, line)
+        if match:
+            reason, step = match.expand(reason), match.expand(step)
+            decision.end(statement, outcome, became=became, reason=reason, next_step=step)
+            return True
+    return False
+
+
+def _keep_toolkit(decision: Decision, package: Package) -> None:
+    """A CUDA compiler stays requested, from its channel, besides the CUDA that it states."""
+    stated = [one.value for one in decision.statements if one.kind == "channel"]
+    channels = [name for name in stated if re.fullmatch(LABEL, name)]
+    if package.channel:
+        channels = [package.channel]
+    elif "nvidia" in stated and not package.name.startswith("cuda-nvcc"):
+        channels = channels or ["nvidia"]  # conda-forge has cuda-nvcc of every release
+    for name in channels:
+        _add_channel(decision, name)
+    text = _conda_text(package)
+    decision.content.setdefault("conda", []).append(text)
+    entry = decision.entries.get(package.statement)
+    became = f"{entry.became}, conda: {text}" if entry else f"conda: {text}"
+    decision.end(package.statement, "translated", became=became, reason="for compiling")
+
+
+def _take_conda(decision: Decision, package: Package) -> None:
+    text = _conda_text(package)
+    became = f"conda: {text}"
+    is_extra = not re.fullmatch(f"|{_BUILD_CHANNELS}|{_ANACONDA}", package.channel)
+    if is_extra:
+        _add_channel(decision, public_request(package.channel))
+        became += f", channels: {package.channel}"
+    decision.content.setdefault("conda", []).append(text)
+    is_same = not is_extra and package.build in text
+    reason = "" if is_same else "its build string fits one environment"
+    outcome: Outcome = "taken" if is_same else "translated"
+    decision.end(package.statement, outcome, became=became, reason=reason)
+
+
+def _take_pip(decision: Decision, package: Package, requirement: PipRequirement) -> None:
+    statement, text = package.statement, str(requirement)
+    if requirement.is_path:
+        text = decision.located(requirement) if decision.located else ""
+        if not text:
+            reason = "a wheel of it goes next to spec.yml; building one runs its code"
+            step = f"provision add NAME {shell_words(requirement)}"
+            decision.leave_out(statement, reason, step)
+            return
+    earlier = _contradicted(decision, package)
+    release = _torch_of_wheel(decision, requirement)
+    if earlier:
+        decision.contradict(statement, earlier)
+    elif release:
+        reason = f"its file name is for torch {release}"
+        step = f"name the wheel for torch {decision.releases[-1]} instead"
+        decision.leave_out(statement, reason, step)
+    else:
+        decision.add("pip", statement, text)
+
+
+def _torch_of_wheel(decision: Decision, requirement: PipRequirement) -> str:
+    """The torch that a wheel's file name is for, if it is not the one of the environment."""
+    filename = unquote(url_filename(requirement.source))
+    named = re.search(r"\+\w*?(?:torch|pt)(\d)\.?(\d+)", filename)
+    if named is None or "torch" not in decision.content:
+        return ""
+    minor = f"{named[1]}.{named[2]}"
+    return "" if minor in map(catalog.minor, decision.releases) else minor
+
+
+def _contradicted(decision: Decision, package: Package) -> Statement | None:
+    """The earlier statement that requests another version of the same package."""
+    exact = EXACT.fullmatch(package.specifier)
+    for earlier in decision.packages:
+        if earlier is package or not exact:
+            break
+        entry = decision.entries.get(earlier.statement)  # constraints have none yet
+        if earlier.name != package.name or not entry or entry.outcome == "left out":
+            continue
+        specifiers = SpecifierSet(earlier.specifier if earlier.requirement else "")
+        if not specifiers.contains(exact[1], prereleases=True):
+            return earlier.statement
+    return None
+
+
+def _take_constraint(
+    decision: Decision, statement: Statement, requirement: PipRequirement, requested: set[str]
+) -> None:
+    if canonicalize_name(requirement.name) in requested:
+        limit = replace(requirement, marker="", extras=())
+        decision.add("pip", statement, str(limit))
+        return
+    step = f"provision add NAME {shell_words(requirement)}"
+    decision.leave_out(statement, "a constraint of a package that no line requests", step)
+
+
+def _add_channel(decision: Decision, name: str) -> None:
+    channels = decision.content.setdefault("channels", [])
+    if name not in channels:
+        channels.append(name)
+
+
+def _take_index(decision: Decision, statement: Statement) -> None:
+    address = statement.value
+    if statement.kind == "index" and not statement.packages:
+        reason = "an index for every package is a setting of pip's or uv's"
+        step = f"pip config set global.extra-index-url {address}"
+        decision.leave_out(statement, reason, step)
+        return
+    key = "find_links" if statement.kind == "find-links" else "indexes"
+    names = [name for name in statement.packages if name not in (*TORCH, *COMPANIONS)]
+    text = f"{' '.join(names)} @ {address}" if names else address
+    decision.add(key, statement, text)
+
+
+def _take_platform(decision: Decision, statement: Statement) -> None:
+    name, platform = statement.value, decision.platform
+    if name == platform:
+        decision.end(statement, "taken", became=f"platforms: {name}")
+    elif name in PLATFORMS:
+        step = f"provision lock NAME --platform {platform} --platform {name}"
+        decision.leave_out(statement, "one platform unless more are requested", step)
+    else:
+        decision.leave_out(statement, "environments are for Linux")
+
+
+def _conda_text(package: Package) -> str:
+    """A conda requirement as spec.yml has it: with a build only if that is a pattern or a word."""
+    version = re.sub(r"^([\d.]+)\.\*$", r"=\1", package.specifier)
+    is_hash = re.search(r"\d", package.build) and "*" not in package.build
+    if re.fullmatch(r"\*?[A-Za-z]+\w*\*?|\*.*", package.build) and not is_hash:
+        return f"{package.name}={version.lstrip('=') or '*'}={package.build}"
+    if package.build:
+        version = version.replace("==", "=", 1)
+    return f"{package.name}{version}"
