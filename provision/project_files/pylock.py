@@ -7,18 +7,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from packaging.pylock import Package, Pylock, PylockValidationError
+from packaging.markers import Marker
+from packaging.pylock import Pylock, PylockValidationError
 
 from provision.core.errors import InvalidSpec
 from provision.project_files.statements import Statement
-from provision.project_files.toml_file import (
-    PYTHONS,
-    Selection,
-    TomlFile,
-    parse_toml,
-    table_requirement,
-)
+from provision.project_files.toml_file import PYTHONS, Selection, TomlFile, parse_toml
 
 
 def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
@@ -33,77 +29,63 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
         ) from error
     toml = TomlFile(file=file, text=text, document=document)
     selection = selection or Selection()
-    result = []
-    if lock.requires_python:
-        result.append(toml.state("python", ("requires-python",), str(lock.requires_python)))
-    chosen: dict[str, set[str]] = {
-        "extras": {str(name) for name in lock.extras or () if selection.takes("extra", name)},
-        "dependency_groups": {
-            str(name)
-            for name in lock.dependency_groups or ()
-            if selection.takes("group", name) or name in (lock.default_groups or ())
-        },
+    result = list(toml.stated({"requires-python": ("python", "")}))
+    defaults = lock.default_groups or ()
+    groups = [name for name in lock.dependency_groups or () if selection.takes("group", name)]
+    chosen = {
+        "extras": {name for name in lock.extras or () if selection.takes("extra", name)},
+        "dependency_groups": {*groups, *defaults},
     }
-    for index, package in enumerate(lock.packages):
-        result += _package(toml, index, package, chosen, selection.command)
-    for conda in toml.value("tool", "provision", "conda") or ():
-        statement = toml.state("conda", ("tool", "provision", "conda"), item=str(conda))
+    for index, (locked, package) in enumerate(
+        zip(lock.packages, document["packages"], strict=True)
+    ):
+        marker = locked.marker
+        if not re.search(r"\b(extras|dependency_groups)\b", str(marker or "")):
+            result += _package(toml, index, package, str(marker or ""))
+        elif marker and any(
+            marker.evaluate({"python_version": python, **chosen}, context="lock_file")
+            for python in PYTHONS
+        ):
+            result += _package(toml, index, package, "")
+        elif marker:
+            result.append(_left_out(toml, index, package, marker, selection))
+    for statement in toml.stated({"tool.provision.conda": ("conda", "")}):
         result.append(dataclasses.replace(statement, exported=True))
     return result
 
 
+def _left_out(
+    toml: TomlFile, index: int, package: Mapping[str, Any], marker: Marker, selection: Selection
+) -> Statement:
+    """A package of an extra or a group that is not taken."""
+    named = re.search(r"\"(\S+)\" in (?:dependency_)?(extra|group)s", str(marker))
+    return toml.state(
+        "ignored",
+        ("packages",),
+        item=package["name"],
+        index=index,
+        reason=f"its marker does not hold: {marker}",
+        next_step=f"{selection.command} --{named[2]} {named[1]}" if named else "",
+    )
+
+
 def _package(
-    toml: TomlFile, index: int, package: Package, chosen: Mapping[str, set[str]], command: str
+    toml: TomlFile, index: int, package: Mapping[str, Any], marker: str
 ) -> Iterator[Statement]:
-    """index: among the lock's packages. chosen: values of the variables that only a lock's markers
-    have."""
-    marker = package.marker
-    options: dict[str, object] = {"marker": str(marker or "")}
-    if marker and re.search(r"\b(extras|dependency_groups)\b", str(marker)):
-        if not any(
-            marker.evaluate({"python_version": python, **chosen}, context="lock_file")
-            for python in PYTHONS
-        ):
-            names = re.findall(r"\"(\S+)\" in (extra|dependency_group)s", str(marker))
-            option = f"--{names[0][1].rpartition('_')[2]} {names[0][0]}" if names else ""
-            yield toml.state(
-                "ignored",
-                ("packages",),
-                item=package.name,
-                index=index,
-                reason=f"its marker does not hold: {marker}",
-                next_step=f"{command} {option}" if option else "",
-            )
-            return
-        options = {}
-    if package.vcs and package.vcs.type != "git":
-        reason = f"it is a repository of {package.vcs.type}, and uv reads those of git"
-        yield toml.state("unknown", ("packages",), item=package.name, index=index, reason=reason)
+    vcs = package.get("vcs") or {}
+    name, system = package["name"], vcs.get("type", "git")
+    if system != "git":
+        reason = f"it is a repository of {system}, and uv reads those of git"
+        yield toml.state("unknown", ("packages",), item=name, index=index, reason=reason)
         return
-    address = package.index or ""
-    if package.vcs:
-        options["git"] = package.vcs.url or package.vcs.path
-        options["rev"] = package.vcs.commit_id
-        options["subdirectory"] = package.vcs.subdirectory
-    elif package.directory:
-        options["path"], options["editable"] = package.directory.path, package.directory.editable
-    elif package.archive:
-        options["url"], options["path"] = package.archive.url, package.archive.path
-    else:
-        options["version"] = f"=={package.version}" if package.version else "*"
-        files = [*(package.wheels or ()), *([package.sdist] if package.sdist else ())]
-        address = address or next((file.url for file in files if file.url), "")
-    value = table_requirement(package.name, options)
-    text = f"{package.name} {package.version or ''}".strip()
-    yield toml.state("pip", ("packages",), value, item=package.name, text=text, index=index)
-    build = re.match(r".*/whl/(?:cu\d+|cpu)(?=/|$)", address)
-    if build:
-        yield toml.state(
-            "index",
-            ("packages",),
-            build[0],
-            item=package.name,
-            text=build[0],
-            index=index,
-            packages=(package.name,),
-        )
+    options = {
+        **(package.get("directory") or package.get("archive") or {}),
+        "marker": marker,
+        "git": vcs.get("url") or vcs.get("path"),
+        "rev": vcs.get("commit-id"),
+        "subdirectory": vcs.get("subdirectory"),
+    }
+    files = [*package.get("wheels", ()), package.get("sdist", {})]
+    address = package.get("index") or files[0].get("url", "")
+    version = package.get("version", "")
+    yield from toml.locked(("packages",), index, name, version, options, address, item=name)

@@ -4,18 +4,20 @@ setuptools. Poetry's and pixi's have modules of their own.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from provision.core.errors import InvalidSpec
+from provision.core.requirement_lines import PipRequirement, parse_lines
 from provision.project_files import pixi, poetry
 from provision.project_files.statements import Kind, Statement
 from provision.project_files.toml_file import (
+    KeyKinds,
     Keys,
     Selection,
     TomlFile,
@@ -31,11 +33,12 @@ _BUILDS = "packages that need torch are built against the locked torch"
 _NO_SETTING = "spec.yml has no such setting; name the release that you want"
 _PLATFORM = "the platform is chosen in spec.yml"
 _OVERRIDES = "spec.yml has no overrides; it is taken as a constraint"
-# What a key with a text or a list of texts states, and the reason of the statement.
-_KEYS: dict[str, tuple[Kind, str]] = {
+_KEYS: KeyKinds = {
     "project.name": ("name", ""),
     "project.requires-python": ("python", ""),
     "project.dependencies": ("pip", ""),
+    "tool.setuptools.dynamic.dependencies.file": ("include", ""),
+    "tool.hatch.metadata.hooks.requirements_txt.files": ("include", ""),
     "tool.flit.metadata.requires": ("pip", ""),
     "tool.flit.metadata.requires-python": ("python", ""),
     "tool.uv.index-url": ("index", ""),
@@ -61,6 +64,7 @@ _KEYS: dict[str, tuple[Kind, str]] = {
 # Tables of lists that are taken by option, and lists that are the group `dev`.
 _OPTIONAL = {
     "project.optional-dependencies": "extra",
+    "tool.setuptools.dynamic.optional-dependencies": "extra",
     "dependency-groups": "group",
     "tool.flit.metadata.requires-extra": "extra",
     "tool.pdm.dev-dependencies": "group",
@@ -95,17 +99,10 @@ class _PyProject:
 
     def statements(self) -> Iterator[Statement]:
         toml = self.toml
-        for dotted, (kind, reason) in _KEYS.items():
-            keys = dotted.split(".")
-            value = toml.value(*keys)
-            if kind == "ignored" and value is not None and not _texts(value):
-                yield toml.state(kind, keys, reason=reason)  # a flag or a table
-            for text in _texts(value):
-                if kind == "pip":
-                    yield from self._requirement(keys, text, "")
-                else:
-                    yield toml.state(kind, keys, item=text, reason=reason)
-        yield from self._dynamic()
+        files = 0
+        for statement in toml.stated(_KEYS):
+            files += statement.kind == "include"
+            yield from self._sourced(statement, "")
         for dotted, option in _OPTIONAL.items():
             lists = toml.value(*dotted.split(".")) or {}
             lists = {"dev": lists} if isinstance(lists, list) else lists
@@ -115,73 +112,52 @@ class _PyProject:
         yield from self._hatch()
         if toml.table("tool", "poetry"):
             yield from poetry.statements(toml, self.selection)
+        elif not files and "dependencies" in (toml.value("project", "dynamic") or ()):
+            yield self._dynamic()
         pixi_table = toml.table("tool", "pixi")
         if pixi_table:
             check_shape(toml.file, pixi_table, "pixi")
             yield from pixi.table_statements(toml, ("tool", "pixi"), self.selection)
 
-    def _requirement(self, keys: Keys, text: str, chosen: str) -> Iterator[Statement]:
-        statement = self.toml.state("pip", keys, item=text)
-        try:
-            requirement = Requirement(statement.value)
-        except InvalidRequirement:  # it is unknown, or an editable among PDM's groups
-            yield statement
-            return
-        for name, sources in self.sources.items():
-            if canonicalize_name(name) == canonicalize_name(requirement.name):
-                yield from self._sourced(statement, name, sources, requirement, chosen)
-                return
-        yield statement
-
-    def _sourced(
-        self,
-        statement: Statement,
-        name: str,
-        sources: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        requirement: Requirement,
-        chosen: str,
-    ) -> Iterator[Statement]:
-        """A requirement whose packages uv takes from somewhere else."""
-        toml, keys = self.toml, ("tool", "uv", "sources", name)
-        candidates = [sources] if isinstance(sources, Mapping) else sources
+    def _sourced(self, statement: Statement, chosen: str) -> Iterator[Statement]:
+        """A statement; of a requirement that uv takes from somewhere else, where that is. chosen: the
+        group or extra that it is in."""
         replaced = False
-        for source in candidates:
-            condition = source.get("extra") or source.get("group")
-            if condition not in (None, chosen):
+        line = parse_lines(statement.value)[0] if statement.kind == "pip" else None
+        requirement = line.requirement if line else None
+        for name, sources in self.sources.items() if requirement else ():
+            assert requirement is not None
+            if canonicalize_name(name) != canonicalize_name(requirement.name):
                 continue
-            marker = source.get("marker", "")
-            if not pythons_of(marker):
-                reason = f"`{marker}` does not hold on Linux"
-                yield toml.state("ignored", keys, reason=reason, text=_source_text(name, source))
-                continue
-            if source.get("index"):
-                yield self._from_index(keys, name, source)
-                continue
-            text = _source_text(name, source)
-            if source.get("workspace"):
-                source = {"path": self._member_folder(name), "editable": True}
-            markers = [str(text) for text in (requirement.marker, marker) if text]
-            options = {**source, "extras": sorted(requirement.extras)}
-            if markers:
-                options["marker"] = " and ".join(f"({text})" for text in markers)
-            replaced = True
-            value = table_requirement(requirement.name, options)
-            yield toml.state("pip", keys, value, text=text)
+            for source in [sources] if isinstance(sources, Mapping) else sources:
+                if (source.get("extra") or source.get("group")) in (None, chosen):
+                    stated = self._source(name, source, requirement)
+                    replaced |= not source.get("index") and stated.kind != "ignored"
+                    yield stated
         if not replaced:
             yield statement
 
-    def _from_index(self, keys: Keys, name: str, source: Mapping[str, Any]) -> Statement:
-        for index in self.toml.value("tool", "uv", "index") or ():
-            if index.get("name") == source["index"]:
-                return self.toml.state(
-                    "index", keys, index["url"], text=_source_text(name, source), packages=(name,)
-                )
-        return self.toml.state(
-            "unknown",
-            keys,
-            text=_source_text(name, source),
-            reason=f"there is no index `{source['index']}` in this file",
+    def _source(
+        self, name: str, source: Mapping[str, Any], requirement: PipRequirement
+    ) -> Statement:
+        """What one of a package's sources states."""
+        pairs = ", ".join(f"{key} = {json.dumps(value)}" for key, value in source.items())
+        state = functools.partial(
+            self.toml.state, keys=("tool", "uv", "sources", name), text=f"{name} = {{ {pairs} }}"
         )
+        marker, index = source.get("marker", ""), source.get("index")
+        if not pythons_of(marker):
+            return state("ignored", reason=f"`{marker}` does not hold on Linux")
+        if index:
+            for entry in self.toml.value("tool", "uv", "index") or ():
+                if entry.get("name") == index:
+                    return state("index", value=entry["url"], packages=(name,))
+            return state("unknown", reason=f"there is no index `{index}` in this file")
+        if source.get("workspace"):
+            source = {"path": self._member_folder(name), "editable": True}
+        markers = [f"({text})" for text in (requirement.marker, marker) if text]
+        options = {**source, "extras": requirement.extras, "marker": " and ".join(markers)}
+        return state("pip", value=table_requirement(requirement.name, options))
 
     def _member_folder(self, name: str) -> str:
         """The folder of a workspace's member, by the pattern that has room for its name."""
@@ -194,20 +170,23 @@ class _PyProject:
                 return f"./{member.rstrip('*')}{name}"
         return f"./{name}"
 
-    def _optional(
-        self, option: str, keys: Keys, lists: Mapping[str, Sequence[Any]]
-    ) -> Iterator[Statement]:
+    def _optional(self, option: str, keys: Keys, lists: Mapping[str, Any]) -> Iterator[Statement]:
         """Groups or extras: those that are taken, and what the others have."""
-        defaults = self.toml.value("tool", "uv", "default-groups") if option == "group" else ()
+        toml = self.toml
+        defaults = toml.value("tool", "uv", "default-groups") if option == "group" else ()
         for name, items in lists.items():
-            path = (*keys, name) if name in self.toml.table(*keys) else keys
+            path = (*keys, name) if name in toml.table(*keys) else keys
             is_default = defaults == "all" or name in (defaults or ())
+            if isinstance(items, Mapping):  # files, of setuptools
+                kind: Kind = "include"
+                members = _texts(items.get("file"))
+            else:
+                kind, members = "pip", list(self._members(lists, name, ()))
             if self.selection.takes(option, name) or is_default:
-                for text in self._members(lists, name, ()):
-                    yield from self._requirement(path, text, name)
-            elif items:
-                members = list(self._members(lists, name, ()))
-                yield self.selection.offer(self.toml.state("ignored", path), option, name, members)
+                for text in members:
+                    yield from self._sourced(toml.state(kind, path, item=text), name)
+            elif members:
+                yield self.selection.offer(toml.state("ignored", path), option, name, members)
 
     def _members(
         self, lists: Mapping[str, Sequence[Any]], name: str, including: tuple[str, ...]
@@ -229,55 +208,27 @@ class _PyProject:
             if isinstance(item, Mapping):
                 yield from self._members(lists, item["include-group"], (*including, name))
                 continue
-            included = self._project_extras(item)
-            if included is None:
+            requirement = parse_lines(item)[0].requirement if item else None
+            if not requirement or canonicalize_name(requirement.name) != self.project_name:
                 yield item
-            for extra in included or ():
+                continue
+            for extra in requirement.extras:  # of the project itself
                 optional = self.toml.table("project", "optional-dependencies")
                 further = (*including, name) if lists is optional else ()
                 yield from self._members(optional, extra, further)
 
-    def _project_extras(self, item: str) -> list[str] | None:
-        """The extras of the project itself that a requirement names; None for another project's."""
-        try:
-            requirement = Requirement(item)
-        except InvalidRequirement:
-            return None
-        if canonicalize_name(requirement.name) != self.project_name:
-            return None
-        return sorted(requirement.extras)
-
-    def _dynamic(self) -> Iterator[Statement]:
+    def _dynamic(self) -> Statement:
         """Requirements that the build backend finds elsewhere."""
-        toml, dynamic = self.toml, self.toml.value("project", "dynamic") or ()
-        setuptools = ("tool", "setuptools", "dynamic")
-        hook = ("tool", "hatch", "metadata", "hooks", "requirements_txt", "files")
-        paths: list[Keys] = [(*setuptools, "dependencies", "file"), hook]
-        files: dict[Keys, Sequence[str]] = {keys: _texts(toml.value(*keys)) for keys in paths}
-        for extra, value in toml.table(*setuptools, "optional-dependencies").items():
-            keys = (*setuptools, "optional-dependencies", extra)
-            if self.selection.takes("extra", extra):
-                files[keys] = _texts(value.get("file"))
-            else:
-                names = _texts(value.get("file"))
-                yield self.selection.offer(toml.state("ignored", keys), "extra", extra, names)
-        for path, named in files.items():
-            for name in named:
-                yield toml.state("include", path, item=name)
-        if "dependencies" not in dynamic or any(files.values()) or toml.table("tool", "poetry"):
-            return
+        toml = self.toml
+        state = functools.partial(toml.state, keys=("project", "dynamic"), item="dependencies")
         backend = toml.value("build-system", "build-backend") or "setuptools.build_meta"
-        is_setup = backend.startswith("setuptools")
-        yield toml.state(
-            "note" if is_setup else "unknown",
-            ("project", "dynamic"),
-            item="dependencies",
-            reason="setup.py or setup.cfg states the dependencies"
-            if is_setup
-            else f"{backend} computes the dependencies when the project is built",
-            next_step="provision import setup.py"
-            if is_setup
-            else f"uv pip compile {toml.file} --output-file requirements.txt",
+        if backend.startswith("setuptools"):
+            reason = "setup.py or setup.cfg states the dependencies"
+            return state("note", reason=reason, next_step="provision import setup.py")
+        return state(
+            "unknown",
+            reason=f"{backend} computes the dependencies when the project is built",
+            next_step=f"uv pip compile {toml.file} --output-file requirements.txt",
         )
 
     def _uv(self) -> Iterator[Statement]:
@@ -319,16 +270,13 @@ class _PyProject:
                 )
 
     def _pdm(self) -> Iterator[Statement]:
-        toml, pdm = self.toml, ("tool", "pdm")
-        for number, source in enumerate(toml.value(*pdm, "source") or ()):
+        toml, keys = self.toml, ("tool", "pdm", "source")
+        for number, source in enumerate(toml.value(*keys) or ()):
             packages = tuple(source.get("include_packages") or ())
             kind: Kind = "find-links" if source.get("type") == "find_links" else "index"
-            keys = (*pdm, "source")
             yield toml.state(kind, keys, item=source["url"], index=number, packages=packages)
-        overrides = (*pdm, "resolution", "overrides")
-        for name, version in toml.table(*overrides).items():
-            value = table_requirement(name, {"version": version})
-            yield toml.state("constraint", (*overrides, name), value, reason=_OVERRIDES)
+        overrides = ("tool", "pdm", "resolution", "overrides")
+        yield from toml.requirements(overrides, kind="constraint", reason=_OVERRIDES)
 
     def _hatch(self) -> Iterator[Statement]:
         """Hatch's environments: `default` is what `hatch shell` enters, others are groups."""
@@ -336,16 +284,16 @@ class _PyProject:
         for name, environment in toml.table("tool", "hatch", "envs").items():
             keys = ("tool", "hatch", "envs", name)
             requirements = [
-                ((*keys, key), text)
+                (key, text)
                 for key in ("dependencies", "extra-dependencies")
                 for text in environment.get(key) or ()
             ]
             for extra in environment.get("features") or ():
                 members = self._members(optional, extra, (name,))
-                requirements += [((*keys, "features"), text) for text in members]
+                requirements += [("features", text) for text in members]
             if name == "default" or self.selection.takes("group", name):
-                for path, text in requirements:
-                    yield from self._requirement(path, text, "")
+                for key, text in requirements:
+                    yield from self._sourced(toml.state("pip", (*keys, key), item=text), "")
                 if environment.get("python"):
                     yield toml.state("python", (*keys, "python"), f"=={environment['python']}.*")
             elif requirements:
@@ -357,9 +305,3 @@ def _texts(value: Any) -> list[str]:
     """The texts of a key that has one or several."""
     values = value if isinstance(value, list) else [value]
     return [text for text in values if isinstance(text, str)]
-
-
-def _source_text(name: str, source: Mapping[str, Any]) -> str:
-    """One of a package's sources, as uv writes it."""
-    pairs = ", ".join(f"{key} = {json.dumps(value)}" for key, value in source.items())
-    return f"{name} = {{ {pairs} }}"

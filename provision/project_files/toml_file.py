@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from provision.project_files.requirements import statements_of
 from provision.project_files.statements import Kind, Statement
 
 Keys = Sequence[str]
+# What dotted keys state, and the reason of their statements.
+KeyKinds = Mapping[str, tuple[Kind, str]]
 # The Pythons for which a build of PyTorch exists.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 # Variables of markers that Pipenv writes as keys.
@@ -101,6 +103,64 @@ class TomlFile:
             credential=parsed.credential,
         )
 
+    def stated(self, kinds: KeyKinds, root: Keys = ()) -> Iterator[Statement]:
+        """The statements of some keys: of each text in a list, of each key of a table."""
+        for dotted, (kind, reason) in kinds.items():
+            keys = (*root, *dotted.split("."))
+            value = self.value(*keys)
+            if isinstance(value, str):
+                yield self.state(kind, keys, value, reason=reason)
+            elif isinstance(value, list):
+                for number, item in enumerate(value):
+                    yield self.state(kind, keys, item=_text(item), index=number, reason=reason)
+            elif isinstance(value, Mapping):
+                yield from (self.state(kind, (*keys, key), reason=reason) for key in value)
+            elif value is not None:
+                yield self.state(kind, keys, reason=reason)
+
+    def requirements(
+        self,
+        keys: Keys,
+        sources: Mapping[str, str] | None = None,
+        *,
+        kind: Kind = "pip",
+        reason: str = "",
+    ) -> Iterator[Statement]:
+        """The statements of a table of packages, each with a version or a table of options.
+        sources: the addresses of the indexes that options name; None if they have the address."""
+        for name, value in self.table(*keys).items():
+            options = value if isinstance(value, Mapping) else {"version": value}
+            path, index = (*keys, name), options.get("index")
+            yield self.state(kind, path, table_requirement(name, options), reason=reason)
+            address = index if sources is None else sources.get(index)
+            if address:
+                yield self.state("index", path, address, packages=(name,))
+            elif index:
+                yield self.state(
+                    "unknown", path, reason=f"there is no source `{index}` in this file"
+                )
+
+    def locked(
+        self,
+        keys: Keys,
+        index: int,
+        name: str,
+        version: str,
+        options: Mapping[str, Any],
+        address: str,
+        item: str = "",
+    ) -> Iterator[Statement]:
+        """The statements of a locked package. address: of its index or file, which says the CUDA if
+        it is PyTorch's."""
+        text = f"{name} {version}".strip()
+        value = table_requirement(name, {"version": f"=={version}" if version else "*", **options})
+        yield self.state("pip", keys, value, item=item, text=text, index=index)
+        build = re.match(r".*/whl/(?:cu\d+|cpu)(?=/|$)", address)
+        if build:
+            yield self.state(
+                "index", keys, build[0], item=item, text=build[0], index=index, packages=(name,)
+            )
+
     def _line(self, keys: Keys, item: str, index: int) -> int | None:
         """The line of a key, or of an item of its value. A dotted key may be written as a header, a
         key, or both."""
@@ -181,6 +241,13 @@ def parse_toml(file: str, text: str) -> Mapping[str, Any]:
         raise InvalidSpec(f"{file} is not TOML: {error}.", advice="Correct the file.") from error
 
 
+def read_toml(file: str, text: str, schema: str) -> TomlFile:
+    """A file whose tables have the types that their tool documents. Raises InvalidSpec."""
+    document = parse_toml(file, text)
+    check_shape(file, document, schema)
+    return TomlFile(file=file, text=text, document=document)
+
+
 def check_shape(file: str, document: Mapping[str, Any], schema: str) -> None:
     """Raise InvalidSpec if tables do not have the types that their tool documents."""
     problem = schema_error(document, schema)
@@ -244,6 +311,13 @@ def pythons_of(marker: str) -> tuple[str, ...]:
 def relative_path(path: str) -> str:
     """A path as a requirement writes it: it begins with a dot unless it is absolute."""
     return path if path.startswith((".", "/", "~")) else f"./{path}"
+
+
+def _text(item: Any) -> str:
+    """An item of a list; of a table, the key that says what it is about."""
+    keys = ("url", "path", "channel", "platform")
+    table = item if isinstance(item, Mapping) else {"url": item}
+    return next((str(table[key]) for key in keys if key in table), "")
 
 
 def _key(key: str) -> str:

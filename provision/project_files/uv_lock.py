@@ -12,25 +12,19 @@ from provision.project_files.toml_file import (
     PYTHONS,
     Selection,
     TomlFile,
-    check_shape,
-    parse_toml,
     pythons_of,
-    table_requirement,
+    read_toml,
 )
 
 Package = Mapping[str, Any]
 # What uv writes where extras or groups exclude each other: extra-4-demo-cu121.
 _CONFLICT = re.compile(r"extra (==|!=) '(extra|group)-(\d+)-([^']+)'")
 _ALWAYS, _NEVER = "os_name == 'posix'", "os_name == ''"
-_TORCH_INDEX = re.compile(r"/whl/(cu\d+|cpu)/?$")
 
 
 def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
     """What a uv.lock states. Raises InvalidSpec if it is malformed."""
-    document = parse_toml(file, text)
-    check_shape(file, document, "uv-lock")
-    toml = TomlFile(file=file, text=text, document=document)
-    return list(_UvLock(toml, selection or Selection()).statements())
+    return list(_UvLock(read_toml(file, text, "uv-lock"), selection or Selection()).statements())
 
 
 class _UvLock:
@@ -45,8 +39,7 @@ class _UvLock:
 
     def statements(self) -> Iterator[Statement]:
         toml = self.toml
-        if toml.value("requires-python"):
-            yield toml.state("python", ("requires-python",), toml.value("requires-python"))
+        yield from toml.stated({"requires-python": ("python", "")})
         members = [package for package in self.packages if _member_folder(package)]
         roots = [package for package in members if _member_folder(package) == "."] or members
         if not roots:
@@ -105,32 +98,26 @@ class _UvLock:
         return _ALWAYS if holds else _NEVER
 
     def _package(self, index: int) -> Iterator[Statement]:
-        package, keys = self.packages[index], ("package",)
-        name, source = package["name"], package.get("source") or {}
-        markers = self.needed[index]
+        package = self.packages[index]
+        source, markers = package.get("source") or {}, self.needed[index]
+        folder = _member_folder(package)
         options: dict[str, Any] = {
-            "version": f"=={package['version']}" if "version" in package else "*"
+            "url": source.get("url"),
+            "path": folder or source.get("path") or source.get("directory"),
+            "editable": bool(folder),
         }
         if "" not in markers:
             options["marker"] = " or ".join(f"({marker})" for marker in sorted(markers))
         if source.get("git"):
-            address, _, commit = source["git"].partition("#")
-            address, _, query = address.partition("?")
-            folder = re.search(r"subdirectory=([^&]+)", query)
-            options |= {"git": address, "rev": commit, "subdirectory": folder and folder[1]}
-        elif _member_folder(package):
-            options |= {"path": _member_folder(package), "editable": True}
-        else:
-            options["url"] = source.get("url")
-            options["path"] = source.get("path") or source.get("directory")
-        text = f"{name} {package.get('version', '')}".strip()
-        value = table_requirement(name, options)
-        yield self.toml.state("pip", keys, value, text=text, index=index)
-        registry = str(source.get("registry", ""))
-        if _TORCH_INDEX.search(registry):
-            yield self.toml.state(
-                "index", keys, registry, text=registry, index=index, packages=(name,)
-            )
+            git = re.fullmatch(r"([^?#]*)(?:\?([^#]*))?#?(.*)", source["git"])
+            assert git is not None
+            subdirectory = re.search(r"subdirectory=([^&]+)", git[2] or "")
+            options |= {"git": git[1], "rev": git[3]}
+            options["subdirectory"] = subdirectory and subdirectory[1]
+        version, registry = package.get("version", ""), str(source.get("registry", ""))
+        yield from self.toml.locked(
+            ("package",), index, package["name"], version, options, registry
+        )
 
 
 def _member_folder(package: Package) -> str:
