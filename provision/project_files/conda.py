@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from provision.core.errors import InvalidSpec
@@ -15,6 +16,8 @@ from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_y
 from provision.project_files.requirements import statements_of
 from provision.project_files.statements import Kind, Statement
 
+# Of a key or a list item.
+Path = Sequence[str | int]
 # Packages that nobody requests by name, and every environment of conda has: where one of them is
 # listed, everything is.
 _EVERYWHERE = {
@@ -41,6 +44,8 @@ _NOT_PACKAGES = {
     "prefix": "it is a folder of the machine that wrote the file",
     "category": "it is conda-lock's name for this list",
 }
+_LISTS: dict[str, Kind] = {"channels": "channel", "platforms": "platform"}
+_FORMS = {"channels": "a list", "platforms": "a list", "variables": "a mapping"}
 
 
 def environment_statements(file: str, text: str, selection: object = None) -> list[Statement]:
@@ -54,129 +59,111 @@ def environment_statements(file: str, text: str, selection: object = None) -> li
             f"{file} has no list `dependencies`, which an environment.yml has.",
             advice="`conda env export --from-history > environment.yml` writes one.",
         )
-    mistakes: list[str] = []
-    statements: list[Statement] = []
-    source = text.splitlines()
-    is_export = _is_export(document)
-    for key, number in lines.keys([]):
-        value = document[key]
-        if key == "name" and value is not None:
-            statements.append(_statement(file, number, f"name: {value}", "name", str(value)))
-        elif key == "channels" and isinstance(value, list):
-            for index, channel in enumerate(value):
-                line = lines.line(["channels", index])
-                statements.append(_statement(file, line, str(channel), "channel", str(channel)))
-        elif key == "dependencies":
-            for index, item in enumerate(value):
-                path: tuple[str | int, ...] = ("dependencies", index)
-                line = lines.line(path)
-                if isinstance(item, Mapping):
-                    statements += _section(file, item, path, lines, mistakes)
-                elif not isinstance(item, str):
-                    mistakes.append(f"{file}:{line}: `{item}` is no package; write it as text.")
-                elif _SELECTOR.search(source[line - 1]):
-                    reason = "its selector is for other systems than Linux"
-                    statements.append(_ignored(file, line, item, reason))
-                else:
-                    statements.append(
-                        _statement(file, line, item, "conda", item, exported=is_export)
-                    )
-        elif key == "platforms" and isinstance(value, list):
-            for index, platform in enumerate(value):
-                line = lines.line(["platforms", index])
-                statements.append(_statement(file, line, str(platform), "platform", str(platform)))
-        elif key == "variables" and isinstance(value, Mapping):
-            for name, content in value.items():
-                statements.append(
-                    Statement(
-                        file=file,
-                        line=lines.line(["variables", name]),
-                        text=f"{name}: {content}",
-                        kind="unknown",
-                        reason="spec.yml holds no variables",
-                        next_step=f"provision run NAME -- env {name}={content} python train.py",
-                    )
-                )
-        elif key in _NOT_PACKAGES:
-            statements.append(_ignored(file, number, f"{key}: {value}", _NOT_PACKAGES[key]))
-        elif value is not None:
-            mistakes.append(_key_mistake(file, number, key, value))
-    if mistakes:
-        raise InvalidSpec("\n".join(mistakes))
+    environment = _Environment(file, lines)
+    statements = list(environment.statements(document, text.splitlines()))
+    if environment.mistakes:
+        raise InvalidSpec("\n".join(environment.mistakes))
     return statements
 
 
-def _key_mistake(file: str, line: int, key: str, value: Any) -> str:
-    form = {"name": "a text", "channels": "a list", "platforms": "a list", "variables": "a mapping"}
-    if key in form:
-        return f"{file}:{line}: `{key}:` is {form[key]}, not `{value}`."
-    return f"{file}:{line}: `{key}` is no key of an environment.yml."
+class _Environment:
+    """One environment.yml. mistakes: what is of another form than conda's."""
 
+    def __init__(self, file: str, lines: YamlLines) -> None:
+        self.file = file
+        self.lines = lines
+        self.mistakes: list[str] = []
 
-def _section(
-    file: str,
-    section: Mapping[str, Any],
-    path: Sequence[str | int],
-    lines: YamlLines,
-    mistakes: list[str],
-) -> Iterator[Statement]:
-    """The requirements of `pip:`, and of sections for other tools."""
-    for tool, items in section.items():
-        line = lines.line([*path, tool])
-        if tool != "pip":
-            yield Statement(
-                file=file,
-                line=line,
-                text=f"{tool}: {items}",
-                kind="unknown",
-                reason=f"only `pip:` has packages of another tool; `{tool}:` is not known",
-            )
-        elif isinstance(items, str):
-            mistakes.append(
-                f"{file}:{line}: `pip:` holds a text, not a list. Write each requirement on a line "
-                f"of its own, with `- ` before it: `- {items.split(' -')[0]}`."
-            )
-        elif items is not None and not isinstance(items, list):
-            mistakes.append(f"{file}:{line}: `pip:` is a list of requirements, not `{items}`.")
-        else:
-            for index, item in enumerate(items or ()):
-                number = lines.line([*path, "pip", index])
-                if isinstance(item, str):
-                    yield from statements_of(parse_lines(item), file=file, line=number)
-                else:
-                    mistakes.append(
-                        f"{file}:{number}: `{item}` is no requirement; write it as text."
+    def state(self, path: Path, kind: Kind, text: str) -> Statement:
+        line = self.lines.line(path)
+        return Statement(file=self.file, line=line, text=text, kind=kind, value=text)
+
+    def mistake(self, path: Path, problem: str) -> None:
+        self.mistakes.append(f"{self.file}:{self.lines.line(path)}: {problem}")
+
+    def statements(self, document: Mapping[str, Any], source: Sequence[str]) -> Iterator[Statement]:
+        for key, value in document.items():
+            if key == "dependencies":
+                is_export = _is_export(document)
+                for index, item in enumerate(value):
+                    for statement in self._dependency((key, index), item, source):
+                        is_listed = is_export and statement.kind == "conda"
+                        yield replace(statement, exported=is_listed)
+            elif key in _LISTS and isinstance(value, list):
+                for index, item in enumerate(value):
+                    yield self.state((key, index), _LISTS[key], str(item))
+            elif key == "variables" and isinstance(value, Mapping):
+                for name, content in value.items():
+                    yield self.state((key, name), "unknown", f"{name}: {content}").because(
+                        "spec.yml holds no variables",
+                        f"provision run NAME -- env {name}={content} python train.py",
                     )
+            elif key in _NOT_PACKAGES:
+                statement = self.state((key,), "ignored", f"{key}: {value}")
+                yield statement.because(_NOT_PACKAGES[key])
+            elif key == "name" and value is not None:
+                yield replace(self.state((key,), "name", f"name: {value}"), value=str(value))
+            elif key in _FORMS and value is not None:
+                self.mistake((key,), f"`{key}:` is {_FORMS[key]}, not `{value}`.")
+            elif value is not None:
+                self.mistake((key,), f"`{key}` is no key of an environment.yml.")
+
+    def _dependency(self, path: Path, item: Any, source: Sequence[str]) -> Iterator[Statement]:
+        """A package, the requirements of `pip:`, or a section for another tool."""
+        if isinstance(item, str):
+            statement = self.state(path, "conda", item)
+            if _SELECTOR.search(source[self.lines.line(path) - 1]):
+                reason = "its selector is for other systems than Linux"
+                statement = statement.because(reason, kind="ignored")
+            yield statement
+        elif not isinstance(item, Mapping):
+            self.mistake(path, f"`{item}` is no package; write it as text.")
+        for tool, items in item.items() if isinstance(item, Mapping) else ():
+            section = (*path, tool)
+            if tool != "pip":
+                reason = f"only `pip:` has packages of another tool; `{tool}:` is not known"
+                yield self.state(section, "unknown", f"{tool}: {items}").because(reason)
+            elif isinstance(items, str):
+                self.mistake(
+                    section,
+                    "`pip:` holds a text, not a list. Write each requirement on a line of its own, "
+                    f"with `- ` before it: `- {items.split(' -')[0]}`.",
+                )
+            elif items is not None and not isinstance(items, list):
+                self.mistake(section, f"`pip:` is a list of requirements, not `{items}`.")
+            else:
+                for index, text in enumerate(items or ()):
+                    line = self.lines.line((*section, index))
+                    if isinstance(text, str):
+                        yield from statements_of(parse_lines(text), file=self.file, line=line)
+                    else:
+                        problem = f"`{text}` is no requirement; write it as text."
+                        self.mistake((*section, index), problem)
 
 
 def _is_export(document: Mapping[str, Any]) -> bool:
     """Whether an environment.yml lists everything that is installed, requested or not."""
     packages = [item for item in document["dependencies"] if isinstance(item, str)]
-    matches = [_EXPORTED.fullmatch(item) for item in packages]
-    if not matches or not all(matches):
+    matches = [match for item in packages if (match := _EXPORTED.fullmatch(item))]
+    if len(matches) < len(packages):
         return False
-    has_builds = all(match and match[2] for match in matches)
-    return (len(matches) > 1 and has_builds) or any(
-        match[1] in _EVERYWHERE for match in matches if match
-    )
+    has_builds = len(matches) > 1 and all(match[2] for match in matches)
+    return has_builds or any(match[1] in _EVERYWHERE for match in matches)
 
 
 def list_statements(file: str, text: str, selection: object = None) -> list[Statement]:
     """What `conda list --export` or `conda list` printed."""
     statements = []
     for number, line in enumerate(text.splitlines(), 1):
-        comment = line.startswith("#")
-        fields = line.split("=") if "=" in line else line.split()
-        if comment or not line.strip():
+        fields = re.split(r"[=\s]+", line.strip())
+        if line.startswith("#") or not line.strip():
             continue
-        name, version, *rest = [*fields, "", ""][: max(len(fields), 2)]
-        build = rest[0].strip() if rest else ""
-        if build.startswith(("pypi", "<pip>")) or (len(rest) > 1 and rest[1] == "pypi"):
-            requirement = f"{name}=={version}"
-            statements += statements_of(parse_lines(requirement), file=file, line=number)
-            continue
-        value = "=".join(filter(None, (name.strip(), version.strip(), build)))
-        statements.append(_statement(file, number, line.strip(), "conda", value, exported=True))
+        name, version, build, channel, *_ = [*fields, "", "", "", ""]
+        if build.startswith(("pypi", "<pip>")) or channel == "pypi":
+            statements += _wheel(file, number, f"{name}=={version}")
+        else:
+            value = "=".join(filter(None, (name, version, build)))
+            statements.append(_exported(file, number, line.strip(), value))
     return statements
 
 
@@ -185,21 +172,13 @@ def explicit_statements(file: str, text: str, selection: object = None) -> list[
     statements = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
-        if not line or line.startswith(("#", "@")):
-            continue
-        value = _package_of_archive(line)
-        if value:
-            statements.append(_statement(file, number, line, "conda", value, exported=True))
-        else:
-            statements.append(
-                Statement(
-                    file=file,
-                    line=number,
-                    text=line,
-                    kind="unknown",
-                    reason="it is not the address of a conda package",
-                )
-            )
+        if line and not line.startswith(("#", "@")):
+            value = _package_of_archive(line)
+            statement = _exported(file, number, line, value)
+            if not value:
+                reason = "it is not the address of a conda package"
+                statement = statement.because(reason, kind="unknown")
+            statements.append(statement)
     return statements
 
 
@@ -222,18 +201,19 @@ def lock_statements(file: str, text: str, selection: object = None) -> list[Stat
         number = lines.line(["package", index])
         if not isinstance(package, Mapping) or not package.get("name"):
             raise InvalidSpec(f"{file}:{number}: a package has no name.")
-        name, version = package["name"], package.get("version")
+        name, version, url = package["name"], package.get("version"), str(package.get("url"))
         written = f"{name} {version} ({package.get('platform')})"
+        value = _package_of_archive(url) or f"{name}={version}"
         if package.get("platform") != PLATFORM:
-            statements.append(_ignored(file, number, written, f"it is not for {PLATFORM}"))
+            reason = f"it is not for {PLATFORM}"
+            statement = _exported(file, number, written, value)
+            statements.append(statement.because(reason, kind="ignored"))
         elif package.get("manager") == "pip":
-            url = str(package.get("url") or "")
             is_git = url.startswith("git+")
             requirement = f"{name} @ {url}" if is_git else f"{name}=={version}"
-            statements += statements_of(parse_lines(requirement), file=file, line=number)
+            statements += _wheel(file, number, requirement)
         else:
-            value = _package_of_archive(str(package.get("url"))) or f"{name}={version}"
-            statements.append(_statement(file, number, written, "conda", value, exported=True))
+            statements.append(_exported(file, number, written, value))
     return statements
 
 
@@ -248,11 +228,10 @@ def read_yaml(file: str, text: str) -> tuple[Any, YamlLines]:
         ) from error
 
 
-def _statement(
-    file: str, line: int, text: str, kind: Kind, value: str, *, exported: bool = False
-) -> Statement:
-    return Statement(file=file, line=line, text=text, kind=kind, value=value, exported=exported)
+def _exported(file: str, line: int, text: str, value: str) -> Statement:
+    """A conda package of a list of everything that is installed."""
+    return Statement(file=file, line=line, text=text, kind="conda", value=value, exported=True)
 
 
-def _ignored(file: str, line: int, text: str, reason: str) -> Statement:
-    return Statement(file=file, line=line, text=text, kind="ignored", reason=reason)
+def _wheel(file: str, line: int, requirement: str) -> list[Statement]:
+    return statements_of(parse_lines(requirement), file=file, line=line)
