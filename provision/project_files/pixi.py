@@ -21,9 +21,12 @@ _CONDA_TABLES = ("dependencies", "host-dependencies", "run-dependencies")
 _LINUX_TARGETS = ("unix", "linux", "linux-64")
 # Keys of the file, and those of it, of its features and of its targets.
 _WORKSPACE: KeyKinds = {
-    f"{table}.{key}": (kind, "")
-    for table in ("workspace", "project")
-    for key, kind in (("name", "name"), ("channels", "channel"), ("platforms", "platform"))
+    "workspace.name": ("name", ""),
+    "workspace.channels": ("channel", ""),
+    "workspace.platforms": ("platform", ""),
+    "project.name": ("name", ""),
+    "project.channels": ("channel", ""),
+    "project.platforms": ("platform", ""),
 }
 _KEYS: KeyKinds = {
     "channels": ("channel", ""),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from packaging.markers import Marker
@@ -32,7 +32,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     result = list(toml.stated({"requires-python": ("python", "")}))
     defaults = lock.default_groups or ()
     groups = [name for name in lock.dependency_groups or () if selection.takes("group", name)]
-    chosen = {
+    chosen: dict[str, Set[str]] = {
         "extras": {name for name in lock.extras or () if selection.takes("extra", name)},
         "dependency_groups": {*groups, *defaults},
     }

@@ -217,8 +217,8 @@ class _Program:
             case ast.Dict(keys=keys, values=values):
                 words = []
                 for key, value in zip(keys, values, strict=True):
-                    entry = _text(self._value(key)) if key else None
-                    words.append(ast.keyword(arg=entry, value=value))
+                    word = _text(self._value(key)) if key else None
+                    words.append(ast.keyword(arg=word, value=value))
                 return self._mapping(words)
             case ast.Call(func=ast.Name(id="dict"), keywords=words):
                 return self._mapping(words)
@@ -229,9 +229,9 @@ class _Program:
                 if isinstance(last, ast.Return) and isinstance(last.value, ast.List):
                     return self._value(last.value)
             case ast.Subscript(value=part, slice=index):
-                entries, text = self._value(part), _text(self._value(index))
-                if isinstance(entries, dict) and text in entries:
-                    return entries[text]
+                entries, entry = self._value(part), _text(self._value(index))
+                if isinstance(entries, dict) and entry in entries:
+                    return entries[entry]
         files = dict.fromkeys(self._files(node, ()))
         return [self._item(node, "file", name) for name in files] or self._item(node, "computed")
 

@@ -132,7 +132,7 @@ class TomlFile:
             options = value if isinstance(value, Mapping) else {"version": value}
             path, index = (*keys, name), options.get("index")
             yield self.state(kind, path, table_requirement(name, options), reason=reason)
-            address = index if sources is None else sources.get(index)
+            address = index if sources is None else sources.get(index or "")
             if address:
                 yield self.state("index", path, address, packages=(name,))
             elif index:
