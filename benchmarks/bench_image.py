@@ -95,11 +95,11 @@ class Bench:
 
     @property
     def layout(self) -> Path:
-        return box() / "data" / "images" / NAME
+        return next(box().glob(f"data/projects/*/images/{NAME}"))
 
     @property
     def prefix(self) -> Path:
-        return box() / "data" / "prefixes" / NAME
+        return next(box().glob(f"data/projects/*/prefixes/{NAME}"))
 
     def layers(self) -> dict[str, tuple[str, int]]:
         """group: digest and size; a base's layers are numbered."""

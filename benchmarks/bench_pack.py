@@ -87,7 +87,7 @@ def main() -> None:
         request = ["--torch", "2.3", "--cuda", "12.1"]
         subprocess.run([PROVISION, "lock", *request], check=True, env=env, cwd=box())
     subprocess.run([PROVISION, "env", "create", NAME], check=True, env=env, cwd=box())
-    prefix = box() / "data" / "prefixes" / NAME
+    (prefix,) = box().glob(f"data/projects/*/prefixes/{NAME}")
     for folder in list(prefix.rglob("__pycache__")):
         shutil.rmtree(folder)
     for fast in ((), ("--compression", "lz4")):

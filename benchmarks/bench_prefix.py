@@ -30,7 +30,7 @@ def timed(command: list[str], env: dict[str, str]) -> float:
 
 
 def ours(env: dict[str, str]) -> float:
-    shutil.rmtree(box() / "data" / "prefixes", ignore_errors=True)
+    shutil.rmtree(box() / "data" / "projects", ignore_errors=True)
     return timed([PROVISION, "env", "create", NAME], env)
 
 
@@ -109,7 +109,7 @@ def host_memory_mb(env: dict[str, str]) -> float:
         "try: cli()\nexcept SystemExit: pass\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
-    shutil.rmtree(Path(env["PROVISION_DATA"]) / "prefixes", ignore_errors=True)
+    shutil.rmtree(Path(env["PROVISION_DATA"]) / "projects", ignore_errors=True)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=env, cwd=box()
     )

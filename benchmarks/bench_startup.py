@@ -35,7 +35,7 @@ def seconds(command: list[str], variables: dict[str, str]) -> tuple[float, float
 def make_environments() -> None:
     """Copies of the environment, with the records of its packages, which `env list` reads, instead of
     the packages."""
-    prefixes = box() / "data" / "prefixes"
+    prefixes = next(box().glob(f"data/projects/*/prefixes/{NAME}")).parent
     for number in range(1, ENVIRONMENTS):
         name = f"copy{number}"
         if (prefixes / name).exists():

@@ -82,6 +82,12 @@ def pytest_sessionstart() -> None:
         catalog.edition()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def outside_of_projects(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """nox puts temporary folders below this checkout, whose environments are not the tests'."""
+    (tmp_path_factory.getbasetemp() / ".git").mkdir(exist_ok=True)
+
+
 @pytest.fixture(autouse=True)
 def results_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a test's own process prints with --json is valid by its schema."""

@@ -316,7 +316,6 @@ def test_update_moves_what_is_named(lab: Home, folder: Path) -> None:
         (("add", NAME, "torch==1.0"), 3, "excludes"),
         (("add", NAME, "to y"), 3, "not a requirement"),
         (("add", NAME), 3, "No package was named"),
-        (("add", "nosuch", "toy"), 3, "There is no environment `nosuch`"),
         (("remove", NAME, "toyparts"), 3, "does not request `toyparts`"),
         (("remove", NAME, "numpy"), 3, "numpy"),
         (("update", NAME, "nosuchpackage"), 3, f"`provision env tree {NAME}` lists"),
@@ -636,7 +635,6 @@ def test_project_becomes_a_wheel_next_to_spec_yml(lab: Home, project: Path) -> N
     assert result.returncode == 0, result.stderr
     assert (lab.root / "elsewhere" / "prefix" / "bin" / "python").exists()
     shutil.rmtree(lab.root / "elsewhere")
-    (lab.project / "elsewhere.json").unlink()
     assert lab.run("remove", NAME, "mine").returncode == 0
     assert not wheel.parent.exists()
 

@@ -381,7 +381,7 @@ def test_a_full_scratch(member: Member, address_to_install: str) -> None:
         assert report["open"] == ["environments", "kernels", "first-job"]
         [note] = notes(report, "environments")
         assert note.startswith(f"open: {NAME}: ") and "Free now: " in note
-        assert not list(member.scratch.glob("*/data/prefixes/*"))
+        assert not list(member.scratch.glob("*/data/projects/*/prefixes/*"))
         assert (
             parse_result(member.run("join", "--dry-run", "--json").stdout)["open"] == report["open"]
         )
@@ -503,7 +503,7 @@ def test_what_was_shipped_is_used_and_never_removed(member: Member, lab: Path, s
     status, report = member.join(str(lab))
     assert (status, report["open"]) == (0, []), report
     assert report["have"][0]["text"].endswith(f"in {shipped}")
-    assert not list(member.scratch.glob("*/data/prefixes/*"))
+    assert not list(member.scratch.glob("*/data/projects/*/prefixes/*"))
     removed = member.run("env", "remove", NAME, "--yes")
     assert removed.returncode == 0, removed.stderr
     assert (shipped / "bin" / "python").exists()

@@ -289,14 +289,14 @@ def test_a_build_is_as_spec_yml_says(lab: Home) -> None:
     (folder / "wheels").mkdir()
     (folder / "wheels" / "own-1-py3-none-any.whl").write_bytes(b"of the user")
     for answer in ("7", "8"):
-        build = f"build: {{Archived: {{env: {{ANSWER: {answer}}}}}, archved: {{}}}}\n"
+        build = f"build: {{Archived: {{env: {{ANSWER: {answer}}}}}, mistyped: {{}}}}\n"
         (folder / "spec.yml").write_text(f"{lines}pip: [archived]\n{build}")
         if answer == "8":
             stale = lab.run("lock", "settings")
             assert stale.returncode == 6 and "`build` of spec.yml changed" in stale.stderr
         result = lab.run("lock", "settings", "--relock")
         assert result.returncode == 0, result.stderr
-        assert "`build` in spec.yml has no effect on archved" in result.stderr
+        assert "`build` in spec.yml has no effect on mistyped" in result.stderr
         with zipfile.ZipFile(folder / "wheels" / "archived-1.0-py3-none-any.whl") as wheel:
             assert wheel.read("archived.py").decode() == f"answer = {answer}"
         verified = lab.run("lock", "verify", "--offline", "settings")

@@ -54,11 +54,11 @@ def products(context: Context, name: str) -> list[Product]:
     specs.check_name(name)
     folders = context.folders
     listed = []
-    installed = _prefixes(context, name)
-    for path in installed:
+    for path in _prefixes(context, name):
         listed.append(_product("prefix", path))
+    registered = prefix_registry.prefix_paths(folders, name)  # also of a pack
     for kernel in kernels.list_kernels():
-        if kernel.prefix in installed or _is_orphan(kernel, name):
+        if kernel.prefix in registered or _is_orphan(kernel, name):
             listed.append(Product(kind="kernel", what=str(kernel.path)))
     layout = folders.images / name
     if layout.exists():
