@@ -31,6 +31,8 @@ from provision.project_files.torch_choice import EXACT
 _BUILD_CHANNELS = "pytorch|nvidia|conda-forge"
 _ANACONDA = "defaults|anaconda|main|r|msys2"
 _LIBRARY = r"each build of torch brings its own \1"
+# An index in the place of the usual one, as pip, uv and Pipenv write it.
+_REPLACES_INDEX = re.compile(r"(-i|--index-url|index-url|index_url)\b")
 _UNKNOWN_BUILD = "provision knows PyTorch's releases for NVIDIA GPUs and CPUs"
 # What becomes of the line of a package or of a statement: the outcome, the key of spec.yml, the
 # reason and the next step.
@@ -241,7 +243,8 @@ def _take_index(decision: Decision, statement: Statement) -> None:
     address = statement.value
     if statement.kind == "index" and not statement.packages:
         reason = "an index for every package is a setting of pip's or uv's"
-        step = f"pip config set global.extra-index-url {address}"
+        setting = "index-url" if _REPLACES_INDEX.match(statement.text) else "extra-index-url"
+        step = f"pip config set global.{setting} {address}"
         decision.leave_out(statement, reason, step)
         return
     key = "find_links" if statement.kind == "find-links" else "indexes"

@@ -107,7 +107,7 @@ def test_a_login_is_recorded_nowhere_and_used_from_netrc(
     lines += [f"mine @ {repository}", wheel, f"{repository}?private_token={quote(PASSWORD)}"]
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("\n".join(lines).replace("://", f"://{ENCODED}@"))
-    run(0, "import", str(requirements), "--name", "imported", "--yes")
+    run(0, "import", str(requirements), "--name", "imported", "--cpu", "--yes")
     run(3, "add", NAME, "-r", str(requirements))
     # Every product.
     run(0, "lock", NAME, "--relock")

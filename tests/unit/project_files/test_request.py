@@ -33,3 +33,13 @@ def test_an_environment_stays_and_the_rest_is_added() -> None:
         "provision build lab --torch '>=2.4' --relock",
         "provision build lab --cuda 11.8 --relock",
     }
+
+
+def test_an_index_for_everything_is_set_as_it_was_stated() -> None:
+    lines = "--index-url https://a.example/simple\n--extra-index-url https://b.example/simple\n"
+    statements = statements_of(parse_lines(lines, "requirements.txt"))
+    request = decide(statements, Choices(), default_python="3.11", located=str)
+    assert [entry.next_step for entry in request.entries] == [
+        "pip config set global.index-url https://a.example/simple",
+        "pip config set global.extra-index-url https://b.example/simple",
+    ]
