@@ -7,6 +7,7 @@ for, unless they are read out of its library, and which driver its CUDA needs.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -158,7 +159,10 @@ class TorchIndex:
         elif wheel and requirements:
             source = f"metadata torch=={version}+{tag} (PyTorch wheel index)"
             pins = read_pins(requirements, "x86_64", wheel.python)
-            if pins.cuda:
+            if pins.cuda or pins.nccl or pins.cudnn:
+                # The folder says the CUDA of wheels that do not pin its runtime.
+                cuda = pins.cuda or re.sub(r"cu(\d+)(\d)", r"\1.\2", tag)
+                pins = dataclasses.replace(pins, cuda=cuda)
                 row["wheels"][tag] = build_row(pins, source, on_pypi=False)
 
     def _add_companions(self, row: Row, version: str) -> None:
