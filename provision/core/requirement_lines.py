@@ -10,9 +10,7 @@ says why.
 
 from __future__ import annotations
 
-import codecs
 import getopt
-import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -37,7 +35,6 @@ from provision.core.credentials import (
     without_credentials,
     without_login,
 )
-from provision.core.errors import InvalidSpec
 from provision.core.package_names import url_filename
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.requirement_urls import GIT
@@ -54,9 +51,6 @@ LineKind = Literal[
     "unknown",  # not understood; `reason` says why
 ]
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
-
-# No list of packages is longer; a file that never ends (a device) is.
-MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +166,6 @@ _NAME_ONLY = re.compile(r"[\w.-]*[\w-](\[[\w,.-]*\])?\s*([<>=!~][^/]*)?")
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _OPTIONS = re.compile(r"(?:^|\s)-")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
-_ENCODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _EXTRAS = r"(?:\s*\[(?P<extras>[\w\s.,-]*)\])?"
 _NAMED = re.compile(rf"(?P<name>[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?){_EXTRAS}\s*@\s*(?P<source>.+)")
 _LOCATION = re.compile(rf"(?P<source>[^\[\]]+?){_EXTRAS}")
@@ -200,32 +193,6 @@ _NO_COMMA = re.compile(r"((?:[<>!~]=?|==)\s*\d[\w.]*)\s*(?=[<>=!~])")
 _VARIABLE_LOGIN = re.compile(r"(?<=://)[^/@\s]*\$\{[A-Z0-9_]+\}[^/@\s]*@")
 
 
-def decode(content: bytes) -> str:
-    """The text of a file as pip reads it: by its byte order mark or its coding comment, else UTF-8.
-
-    Raises ValueError for other encodings, with the conversion.
-    """
-    marks = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    encoding = "utf-8-sig"
-    for mark, name in zip(marks, ("utf-32", "utf-32", "utf-16", "utf-16"), strict=True):
-        if content.startswith(mark):
-            encoding = name
-            break
-    else:
-        for line in content.splitlines()[:2]:
-            if comment := _ENCODING.match(line):
-                encoding = comment[1].decode("ascii")
-    if encoding == "utf-8-sig" and b"\0" in content[:4]:
-        encoding = "utf-16-be" if content.startswith(b"\0") else "utf-16-le"
-    try:
-        return content.decode(encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        raise ValueError(
-            f"it is not text in {encoding.removesuffix('-sig')}; `iconv -f ENCODING -t UTF-8` "
-            "converts it"
-        ) from error
-
-
 def parse_lines(text: str, file: str = "") -> list[RequirementLine]:
     """What the lines of a text state, in order. file: its name, for the entries."""
     entries: list[RequirementLine] = []
@@ -243,87 +210,6 @@ def parse_lines(text: str, file: str = "") -> list[RequirementLine]:
         except _NotUnderstood as error:
             entries.append(replace(entry, reason=str(error), next_step=error.next_step))
     return entries
-
-
-def read_lines(path: Path) -> list[RequirementLine]:
-    """What a requirements.txt states, and the files that it includes.
-
-    Each file is read once, however many include it. A path in it is absolute then; a relative one
-    starts at the file's folder, or at the nearest one above it that has such a project or file. What
-    cannot be included is unknown. Raises InvalidSpec if the file itself cannot be read.
-    """
-    try:
-        return list(_file_lines(path.absolute(), (), set()))
-    except (OSError, ValueError) as error:
-        raise InvalidSpec(
-            f"{path} cannot be read: {error}.", advice="Name a requirements.txt."
-        ) from error
-
-
-def _file_lines(
-    path: Path, including: tuple[Path, ...], complete: set[Path], *, limits: bool = False
-) -> Iterator[RequirementLine]:
-    """including: the files that led here; complete: those that were read to their end. Both as
-    resolved paths: `a/../b.txt` is `b.txt`. limits: by -c. Raises OSError and ValueError."""
-    resolved = path.resolve()
-    if resolved in including:
-        raise ValueError("it includes itself")
-    if resolved in complete:
-        return
-    text = decode(_read(path, is_included=bool(including)))
-    for entry in parse_lines(text, str(path)):
-        if entry.kind in ("include", "constraints"):
-            try:
-                if "://" in entry.value:
-                    raise ValueError("it is an address; download the file and name that")
-                included = path.parent / Path(entry.value).expanduser()
-                is_limit = limits or entry.kind == "constraints"
-                files = (*including, resolved)
-                entries = list(_file_lines(included, files, complete, limits=is_limit))
-                yield from [entry, *entries]
-            except (OSError, ValueError) as error:
-                yield replace(entry, kind="unknown", reason=f"the file cannot be read: {error}")
-        elif entry.kind == "find-links" and (path.parent / entry.value).exists():
-            yield replace(entry, value=os.path.normpath(path.parent / entry.value))
-        elif entry.kind == "requirement":
-            yield _located(entry, path.parent, "constraint" if limits else "requirement")
-        else:
-            yield entry
-    complete.add(resolved)
-
-
-def _read(path: Path, *, is_included: bool) -> bytes:
-    """The content of a file. Who names a pipe on the command line waits for it; a file that names one
-    must not make others wait. Raises OSError and ValueError."""
-    if is_included and path.exists() and not path.is_file():
-        raise ValueError("it is no file")
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
-    return content
-
-
-def _located(entry: RequirementLine, folder: Path, kind: LineKind) -> RequirementLine:
-    """The entry with an absolute path, if its requirement is one."""
-    requirement = entry.requirement
-    if requirement is None or not requirement.is_path or "://" in requirement.source:
-        return replace(entry, kind=kind)
-    # `Path.expanduser` raises for a user that does not exist.
-    written = Path(os.path.expanduser(requirement.source.removeprefix("file:")))  # noqa: PTH111
-    path = folder / written
-    for start in (folder, *folder.parents):
-        if is_installable(start / written):
-            path = start / written
-            break
-    requirement = replace(requirement, source=os.path.normpath(path))
-    return replace(entry, kind=kind, value=str(requirement), requirement=requirement)
-
-
-def is_installable(path: Path) -> bool:
-    """Whether a path is a file, or the folder of a project."""
-    projects = ("pyproject.toml", "setup.py", "setup.cfg")
-    return path.is_file() or any((path / name).is_file() for name in projects)
 
 
 def is_incomplete(text: str) -> bool:

@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from provision import catalog, sources
-from provision.project_files.decision import COMPANIONS, CPU, TORCH, Decision, Narrowing, Package
+from provision.project_files.decision import (
+    COMPANIONS,
+    CPU,
+    TORCH,
+    Narrowing,
+    Package,
+    RequestDecision,
+)
 from provision.project_files.statements import Statement
 from provision.project_files.torch_choice import cuda_of_tag, end_torch
 from provision.project_files.versions import allowed_minors, named_minor
@@ -56,7 +63,7 @@ def statement_line(statement: Statement) -> str:
     return f"{'torch-' if is_index and is_of_torch else ''}{statement.kind} {statement.value}"
 
 
-def decide_cuda(decision: Decision, torch: Sequence[Package]) -> None:
+def decide_cuda(decision: RequestDecision, torch: Sequence[Package]) -> None:
     """Set CUDA, or the versions that the files leave open. torch: with its companions."""
     choices, content = decision.choices, decision.content
     universe = list(catalog.toolkits())
@@ -112,7 +119,7 @@ def decide_cuda(decision: Decision, torch: Sequence[Package]) -> None:
     end_torch(decision, torch, list(used), became)
 
 
-def _stated(decision: Decision) -> list[tuple[int, Statement, str]]:
+def _stated(decision: RequestDecision) -> list[tuple[int, Statement, str]]:
     """What is stated about CUDA: what leads first, and the weakest of all files last."""
     files = list(dict.fromkeys(statement.file for statement in decision.statements))
 
@@ -124,7 +131,7 @@ def _stated(decision: Decision) -> list[tuple[int, Statement, str]]:
     return sorted(_matches(decision), key=order)
 
 
-def _matches(decision: Decision) -> Iterator[tuple[int, Statement, str]]:
+def _matches(decision: RequestDecision) -> Iterator[tuple[int, Statement, str]]:
     lines = [(statement, statement_line(statement)) for statement in decision.statements]
     for package in decision.packages:
         lines.append((package.statement, str(package)))
@@ -137,7 +144,7 @@ def _matches(decision: Decision) -> Iterator[tuple[int, Statement, str]]:
                 break
 
 
-def _built_cudas(decision: Decision, allowed: Sequence[str]) -> list[str]:
+def _built_cudas(decision: RequestDecision, allowed: Sequence[str]) -> list[str]:
     """Of the newest release that has a build for one of some CUDA versions, and for the Python:
     the versions, newest first."""
     for version in reversed(decision.releases):

@@ -61,7 +61,7 @@ class Package:
 
 
 @dataclass(kw_only=True)
-class Decision:
+class RequestDecision:
     """One pass over the statements, for one Python.
 
     releases: of torch, that are allowed. unpaired: companions that go with any torch.
@@ -166,7 +166,7 @@ class Narrowing:
     """The versions that statements allow together. is_open: nothing has narrowed them yet, so that
     versions which nobody knows are allowed. decisive: the statement that narrowed them last."""
 
-    decision: Decision
+    decision: RequestDecision
     allowed: list[str]
     is_open: bool
     decisive: Statement | None = None

@@ -22,7 +22,7 @@ from provision.project_files.cuda_choice import (
     TORCH_INDEX,
     statement_line,
 )
-from provision.project_files.decision import COMPANIONS, TORCH, Decision, Package
+from provision.project_files.decision import COMPANIONS, TORCH, Package, RequestDecision
 from provision.project_files.requirements import shell_words
 from provision.project_files.statements import Statement
 from provision.project_files.torch_choice import EXACT
@@ -92,7 +92,7 @@ _RULES: tuple[tuple[str, Outcome, str, str, str], ...] = (
 )
 
 
-def take_others(decision: Decision) -> None:
+def take_others(decision: RequestDecision) -> None:
     """Put everything that has no entry yet into spec.yml, or leave it out."""
     for package in decision.packages:
         statement, requirement = package.statement, package.requirement
@@ -134,7 +134,7 @@ def take_others(decision: Decision) -> None:
         _add_channel(decision, "conda-forge")
 
 
-def _by_rule(decision: Decision, statement: Statement, line: str) -> bool:
+def _by_rule(decision: RequestDecision, statement: Statement, line: str) -> bool:
     """Note what a rule says of a line, if there is one."""
     for pattern, outcome, became, reason, step in _RULES:
         match = re.fullmatch(pattern, line)
@@ -145,7 +145,7 @@ def _by_rule(decision: Decision, statement: Statement, line: str) -> bool:
     return False
 
 
-def _keep_toolkit(decision: Decision, package: Package) -> None:
+def _keep_toolkit(decision: RequestDecision, package: Package) -> None:
     """A CUDA compiler stays requested, from its channel, besides the CUDA that it states."""
     stated = [one.value for one in decision.statements if one.kind == "channel"]
     channels = [name for name in stated if re.fullmatch(LABEL, name)]
@@ -162,7 +162,7 @@ def _keep_toolkit(decision: Decision, package: Package) -> None:
     decision.end(package.statement, "translated", became=became, reason="for compiling")
 
 
-def _take_conda(decision: Decision, package: Package) -> None:
+def _take_conda(decision: RequestDecision, package: Package) -> None:
     text = _conda_text(package)
     became = f"conda: {text}"
     is_extra = not re.fullmatch(f"|{_BUILD_CHANNELS}|{_ANACONDA}", package.channel)
@@ -176,7 +176,7 @@ def _take_conda(decision: Decision, package: Package) -> None:
     decision.end(package.statement, outcome, became=became, reason=reason)
 
 
-def _take_pip(decision: Decision, package: Package, requirement: PipRequirement) -> None:
+def _take_pip(decision: RequestDecision, package: Package, requirement: PipRequirement) -> None:
     statement, text = package.statement, str(requirement)
     if requirement.is_path:
         text = decision.located(requirement) if decision.located else ""
@@ -197,7 +197,7 @@ def _take_pip(decision: Decision, package: Package, requirement: PipRequirement)
         decision.add("pip", statement, text)
 
 
-def _torch_of_wheel(decision: Decision, requirement: PipRequirement) -> str:
+def _torch_of_wheel(decision: RequestDecision, requirement: PipRequirement) -> str:
     """The torch that a wheel's file name is for, if it is not the one of the environment."""
     filename = unquote(url_filename(requirement.source))
     named = re.search(r"\+\w*?(?:torch|pt)(\d)\.?(\d+)", filename)
@@ -207,7 +207,7 @@ def _torch_of_wheel(decision: Decision, requirement: PipRequirement) -> str:
     return "" if minor in map(catalog.minor, decision.releases) else minor
 
 
-def _contradicted(decision: Decision, package: Package) -> Statement | None:
+def _contradicted(decision: RequestDecision, package: Package) -> Statement | None:
     """The earlier statement that requests another version of the same package."""
     exact = EXACT.fullmatch(package.specifier)
     for earlier in decision.packages:
@@ -223,7 +223,10 @@ def _contradicted(decision: Decision, package: Package) -> Statement | None:
 
 
 def _take_constraint(
-    decision: Decision, statement: Statement, requirement: PipRequirement, requested: set[str]
+    decision: RequestDecision,
+    statement: Statement,
+    requirement: PipRequirement,
+    requested: set[str],
 ) -> None:
     if canonicalize_name(requirement.name) in requested:
         limit = replace(requirement, marker="", extras=())
@@ -233,13 +236,13 @@ def _take_constraint(
     decision.leave_out(statement, "a constraint of a package that no line requests", step)
 
 
-def _add_channel(decision: Decision, name: str) -> None:
+def _add_channel(decision: RequestDecision, name: str) -> None:
     channels = decision.content.setdefault("channels", [])
     if name not in channels:
         channels.append(name)
 
 
-def _take_index(decision: Decision, statement: Statement) -> None:
+def _take_index(decision: RequestDecision, statement: Statement) -> None:
     address = statement.value
     if statement.kind == "index" and not statement.packages:
         reason = "an index for every package is a setting of pip's or uv's"
@@ -253,7 +256,7 @@ def _take_index(decision: Decision, statement: Statement) -> None:
     decision.add(key, statement, text)
 
 
-def _take_platform(decision: Decision, statement: Statement) -> None:
+def _take_platform(decision: RequestDecision, statement: Statement) -> None:
     name, platform = statement.value, decision.platform
     if name == platform:
         decision.end(statement, "taken", became=f"platforms: {name}")

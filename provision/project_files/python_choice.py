@@ -6,12 +6,12 @@ import re
 
 from provision import catalog
 from provision.project_files.account import Outcome
-from provision.project_files.decision import Decision, Narrowing, wheel_facts
+from provision.project_files.decision import Narrowing, RequestDecision, wheel_facts
 from provision.project_files.statements import Statement
 from provision.project_files.versions import allowed_minors, named_minor
 
 
-def possible_pythons(decision: Decision, default: str) -> list[str]:
+def possible_pythons(decision: RequestDecision, default: str) -> list[str]:
     """The Pythons that the files allow, in the order in which they are tried."""
     pythons = _allowed_pythons(decision)
 
@@ -24,7 +24,7 @@ def possible_pythons(decision: Decision, default: str) -> list[str]:
     return sorted(newest_first, key=lambda python: python != default)
 
 
-def decide_python(decision: Decision) -> None:
+def decide_python(decision: RequestDecision) -> None:
     """Set the Python, if files or options state it."""
     stated = _stated(decision)
     if not stated and not decision.choices.python:
@@ -42,7 +42,7 @@ def decide_python(decision: Decision) -> None:
         decision.end(statement, outcome, became=f'python: "{python}"', reason=reason)
 
 
-def _stated(decision: Decision) -> list[tuple[Statement, str]]:
+def _stated(decision: RequestDecision) -> list[tuple[Statement, str]]:
     """What is stated about Python, in order: statements, and the wheels of one Python."""
     stated = []
     packages = {package.statement: package for package in decision.packages}
@@ -59,7 +59,7 @@ def _stated(decision: Decision) -> list[tuple[Statement, str]]:
     return stated
 
 
-def _allowed_pythons(decision: Decision) -> list[str]:
+def _allowed_pythons(decision: RequestDecision) -> list[str]:
     """The Pythons that all statements allow."""
     choice = decision.choices.python
     known = sorted(

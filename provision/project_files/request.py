@@ -18,7 +18,7 @@ from provision.core.platforms import PLATFORM, Platform
 from provision.core.requirement_lines import PipRequirement
 from provision.project_files.account import Entry
 from provision.project_files.cuda_choice import decide_cuda
-from provision.project_files.decision import COMPANIONS, TORCH, Decision
+from provision.project_files.decision import COMPANIONS, TORCH, RequestDecision
 from provision.project_files.decision import Choices as Choices
 from provision.project_files.packages import take_others
 from provision.project_files.python_choice import decide_python, possible_pythons
@@ -59,7 +59,7 @@ def decide(
     machine; empty if the user must add it.
     """
     new_decision = functools.partial(
-        Decision,
+        RequestDecision,
         statements=[_without_credentials(statement) for statement in dict.fromkeys(statements)],
         choices=choices or Choices(),
         platform=platform,
@@ -86,7 +86,7 @@ def _without_credentials(statement: Statement) -> Statement:
     )
 
 
-def _run(decision: Decision) -> None:
+def _run(decision: RequestDecision) -> None:
     decide_python(decision)
     torch = [package for package in decision.packages if package.name in TORCH]
     companions = [package for package in decision.packages if package.name in COMPANIONS]
@@ -95,7 +95,7 @@ def _run(decision: Decision) -> None:
     take_others(decision)
 
 
-def _request(decision: Decision) -> Request:
+def _request(decision: RequestDecision) -> Request:
     """The result, with the entries in the order of the files. An option that requests nothing, like a
     hash, belongs to the requirement of its line."""
     statements = decision.statements

@@ -12,14 +12,14 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from provision import catalog, sources
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.project_files.account import Outcome
-from provision.project_files.decision import COMPANIONS, Decision, Narrowing, Package
+from provision.project_files.decision import COMPANIONS, Narrowing, Package, RequestDecision
 from provision.project_files.statements import Statement
 
 EXACT = re.compile(r"\s*={2,3}\s*(\d+(?:\.\d+)*)\s*")
 
 
 def decide_torch(
-    decision: Decision, torch: Sequence[Package], companions: Sequence[Package]
+    decision: RequestDecision, torch: Sequence[Package], companions: Sequence[Package]
 ) -> None:
     """Set torch, and whether its companions are requested."""
     table = list(catalog.releases())
@@ -56,7 +56,7 @@ def decide_torch(
     _judge_index_default(decision, torch)
 
 
-def torch_pythons(decision: Decision) -> set[str]:
+def torch_pythons(decision: RequestDecision) -> set[str]:
     """The Pythons for which the allowed releases have wheels, which are taken where they exist."""
     pythons: set[str] = set()
     for version in decision.releases:
@@ -68,7 +68,7 @@ def torch_pythons(decision: Decision) -> set[str]:
 
 
 def end_torch(
-    decision: Decision, torch: Sequence[Package], with_cuda: Sequence[Statement], cuda: str
+    decision: RequestDecision, torch: Sequence[Package], with_cuda: Sequence[Statement], cuda: str
 ) -> None:
     """The entries of torch and its companions."""
     release = str(decision.content.get("torch", ""))
@@ -86,7 +86,7 @@ def end_torch(
         decision.end(statement, outcome, became=", ".join(became) or "torch")
 
 
-def _judge_index_default(decision: Decision, torch: Sequence[Package]) -> None:
+def _judge_index_default(decision: RequestDecision, torch: Sequence[Package]) -> None:
     """An exact torch of pip's lines names one wheel of the index, and so its CUDA."""
     release = catalog.releases().get(decision.releases[0])
     if release is None or len(decision.releases) > 1:

@@ -9,13 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import (
-    PipRequirement,
-    decode,
-    is_installable,
-    parse_lines,
-    read_lines,
-)
+from provision.core.requirement_files import decode, is_installable, read_lines
+from provision.core.requirement_lines import PipRequirement, parse_lines
 from provision.core.yaml_text import YamlError, parse_yaml, read_source
 from provision.project_files import (
     conda,

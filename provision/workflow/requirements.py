@@ -18,13 +18,8 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import uv
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import (
-    PipRequirement,
-    RequirementLine,
-    is_installable,
-    parse_lines,
-    read_lines,
-)
+from provision.core.requirement_files import is_installable, read_lines
+from provision.core.requirement_lines import PipRequirement, RequirementLine, parse_lines
 from provision.core.tempdirs import temporary_directory
 from provision.workflow import wheel_folder
 from provision.workflow.context import Context

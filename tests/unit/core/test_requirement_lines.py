@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import decode, marker_holds, parse_lines, read_lines
+from provision.core.requirement_files import decode, read_lines
+from provision.core.requirement_lines import marker_holds, parse_lines
 from provision.core.requirement_urls import absolute_url, relative_url
 
 # A line, and the entries that it gives: kind and value.

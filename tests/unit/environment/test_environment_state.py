@@ -302,7 +302,7 @@ def test_verdicts_are_joined_where_they_agree(
     verdicts: tuple[SmokeVerdict, ...], smoke: str, text: str
 ) -> None:
     environment = Environment(
-        project=Path("/work/repo"),
+        project=Path("/home/me/repo"),
         name="lab",
         prefix=None,
         state="current",
