@@ -31,17 +31,17 @@ def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def completed(line: str) -> list[str]:
     """The arguments of a verb with its NAME."""
-    path, args, command, words = [], line.split(), cli, line.split()
+    path, words = [], line.split()
+    command: click.Command = cli
     context = click.Context(cli, info_name="provision")
     while isinstance(command, click.Group):
         found = command.get_command(context, words[0])
         if found is None:
             break
         path.append(words.pop(0))
-        command = found  # type: ignore[assignment]
+        command = found
     command = getattr(command, "default", command)
-    args = words
-    return with_name(command, " ".join(path), click.Context(command, parent=context), args)
+    return with_name(command, " ".join(path), click.Context(command, parent=context), words)
 
 
 @pytest.mark.parametrize(
