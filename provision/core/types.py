@@ -5,7 +5,7 @@ This module owns shapes only: no file is read, nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -79,6 +79,11 @@ class Resolution:
     warnings: tuple[Choice, ...] = ()  # pitfalls of this combination that no pin can avoid
 
 
+def needs_python(dependencies: Iterable[str]) -> bool:
+    """Whether names of conda packages hold Python."""
+    return not {"python", "python_abi"}.isdisjoint(dependencies)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LockedPackage:
     """One line of the lock: exactly one file, by URL and hash."""
@@ -113,6 +118,11 @@ class LockedPackage:
     @property
     def is_editable(self) -> bool:
         return self.url.endswith(EDITABLE)
+
+    @property
+    def is_for_python(self) -> bool:
+        """Whether a conda package is for Python. A C library may have a wheel's name (zstd)."""
+        return needs_python(dependency.split()[0] for dependency in self.depends)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from packaging.utils import NormalizedName, canonicalize_name
+from packaging.utils import canonicalize_name
 
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.package_names import requirement_name
-from provision.core.types import Lock, Pin
+from provision.core.types import Lock, Manager, Pin
 from provision.lockfile.verify.entries import conda_names
 
 SHOWN_PROBLEMS = 5
@@ -42,39 +42,42 @@ def require_no_editables(lock: Lock, product: str) -> None:
 
 
 def _missing_pins(lock: Lock, pins: Sequence[Pin]) -> Iterator[str]:
-    wheel_names, conda_package_names = _names(lock)
+    names = _LockedNames(lock)
     for pin in pins:
         if "://" in pin.requirement.partition(" @ ")[0]:  # an address, without a name
             continue
         name = requirement_name(pin.requirement)
         if name.startswith("__"):
             continue
-        if pin.manager == "conda":
-            is_locked = name.lower() in conda_package_names
-        else:
-            is_locked = canonicalize_name(name) in wheel_names
-        if name and not is_locked:
+        if name and not names.has(pin.manager, name):
             yield f"it has no {name}, which the request needs"
 
 
 def _missing_dependencies(lock: Lock) -> Iterator[str]:
-    wheel_names, conda_package_names = _names(lock)
+    names = _LockedNames(lock)
     for package in lock.packages:
         for dependency in package.depends:
             name = dependency.split()[0]
             if name.startswith("__"):  # the machine's glibc or driver
                 continue
-            if package.manager == "conda":
-                is_locked = name in conda_package_names
-            else:
-                is_locked = canonicalize_name(name) in wheel_names or bool(
-                    conda_names(name) & conda_package_names
-                )
-            if not is_locked:
+            if not names.has(package.manager, name):
                 yield f"{package.name} needs {name}, which is not in it"
 
 
-def _names(lock: Lock) -> tuple[set[NormalizedName], set[str]]:
-    """The canonical names of the wheels, and the names of the conda packages."""
-    wheel_names = {canonicalize_name(package.name) for package in lock.by("pip")}
-    return wheel_names, {package.name for package in lock.by("conda")}
+class _LockedNames:
+    """The names of a lock's packages."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._conda = {package.name for package in lock.by("conda")}
+        self._conda_python = {
+            canonicalize_name(package.name) for package in lock.by("conda") if package.is_for_python
+        }
+        self._wheels = {canonicalize_name(package.name) for package in lock.by("pip")}
+
+    def has(self, manager: Manager, name: str) -> bool:
+        """Whether a package is there. conda's may stand for a wheel: its pip brings setuptools."""
+        if manager == "conda":
+            return name.lower() in self._conda
+        return canonicalize_name(name) in self._wheels or bool(
+            conda_names(name) & self._conda_python
+        )

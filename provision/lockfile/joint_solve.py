@@ -171,7 +171,10 @@ class JointSolve:
     def bounds(self) -> tuple[str, ...]:
         """The limits on conda's packages beyond its own requirements."""
         requirements = self.wheels.requirements if self.wheels else ()
-        return tuple(dict.fromkeys((*self.conda.bounds, *_wheel_bounds(requirements))))
+        names = {bound: conda.spec_name(bound) for bound in _wheel_bounds(requirements)}
+        python_packages = self.solver.python_packages(self.conda, names.values())
+        wheel_bounds = [bound for bound, name in names.items() if name in python_packages]
+        return tuple(dict.fromkeys((*self.conda.bounds, *wheel_bounds)))
 
     def guarded(self, packages: Packages, resolution: Resolution) -> Packages:
         """The packages; raises CheckFailed with the cause if torch is not the requested build, and
@@ -207,7 +210,11 @@ class JointSolve:
         bounds: list[str] = []
         for package in conda_packages:
             version = wheel_versions.get(canonicalize_name(package.name))
-            if version is None or _is_at_most(package.version, version):
+            if (
+                not package.is_for_python
+                or version is None
+                or _is_at_most(package.version, version)
+            ):
                 continue
             # conda and wheels may count versions differently (tzdata 2026.2, 2026b).
             bound = f"{package.name} <={version}"
@@ -264,8 +271,13 @@ def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:
     """Name -> version of the packages that need no wheel.
 
     conda's pytorch is in it as torch: otherwise a wheel that needs torch would bring a second one.
+    conda's graphviz is a C program, and the wheel of that name is not.
     """
-    return {WHEEL_NAMES.get(package.name, package.name): package.version for package in packages}
+    return {
+        WHEEL_NAMES.get(package.name, package.name): package.version
+        for package in packages
+        if package.is_for_python
+    }
 
 
 def _is_at_most(version: str, other: str) -> bool:

@@ -20,7 +20,7 @@ from provision.adapters import conda
 from provision.core import process
 from provision.core.errors import CheckFailed, InvalidSpec, Unsolvable
 from provision.core.platforms import Platform
-from provision.core.types import LockedPackage, Resolution
+from provision.core.types import Lock, LockedPackage, Resolution
 from provision.lockfile.diagnose import conda as diagnose_conda
 from provision.lockfile.diagnose import uv as diagnose_uv
 from provision.resolver import spec
@@ -62,7 +62,22 @@ def inputs(resolution: Resolution) -> lockfile.LockInputs:
 
 def solve(**options: object) -> Solved:
     resolution = resolve(**options)
-    return resolution, lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
+    packages = lockfile.solve(inputs(resolution), resolution, solver=RECORDS)
+    # conda's pip brings setuptools, which torch's wheels limit: what a build asks of the lock.
+    lockfile.require_complete(lock_of(packages), resolution.pins)
+    return resolution, packages
+
+
+def lock_of(packages: tuple[LockedPackage, ...]) -> Lock:
+    return Lock(
+        path=Path("conda-lock.yml"),
+        sha256="",
+        inputs_sha256="",
+        content_hash="",
+        packages=packages,
+        python_from="channel",
+        portable=True,
+    )
 
 
 def index_build(release: catalog.Release) -> catalog.Build:
@@ -456,6 +471,14 @@ def test_wheels_of_several_platforms() -> None:
 def test_package_of_both_managers_comes_from_conda() -> None:
     _, packages = solve(torch="2.3", cuda="12.1", conda=("numpy=1.26.*",))
     assert [package.manager for package in packages if package.name == "numpy"] == ["conda"]
+
+
+def test_a_c_library_does_not_stand_for_a_wheel_of_its_name() -> None:
+    """conda's xxhash 0.8 is a C library; the request's fast checkpoints need the wheel's 2.0."""
+    _, packages = solve(torch="2.3", cuda="12.1", conda=("zstd", "xxhash"), pip=("zstd",))
+    managers = {(package.name, package.manager) for package in packages}
+    for name in ("zstd", "xxhash"):
+        assert {(name, "conda"), (name, "pip")} <= managers
 
 
 def test_wheel_that_needs_torch_accepts_condas() -> None:

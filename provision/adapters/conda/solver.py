@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from provision.adapters.conda.calls import (
     details,
@@ -23,10 +23,12 @@ from provision.core.credentials import without_credentials, without_login
 from provision.core.errors import IntegrityError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM, Platform
-from provision.core.types import LockedPackage
+from provision.core.types import LockedPackage, needs_python
 
 if TYPE_CHECKING:
     import rattler
+
+T = TypeVar("T")
 
 # Long enough for a slow mirror's first byte, short enough that a firewall that drops packets does
 # not look like a hang.
@@ -91,6 +93,29 @@ class Solver:
             return False
         return True
 
+    def python_packages(self, request: SolveRequest, names: Iterable[str]) -> set[str]:
+        """Those of the names that are Python packages in the request's channels.
+
+        A C library may have the name of another project's wheel (xxhash, zstd, graphviz).
+        """
+        import rattler
+
+        channels = [rattler.Channel(url) for url in self._channel_urls(request)]
+        specs = list(names)
+
+        def read() -> list[list[rattler.RepoDataRecord]]:
+            query = self.gateway().query(
+                channels, [request.platform, "noarch"], specs, recursive=False
+            )
+            return run(query)
+
+        python_packages = set()
+        for records in _from_channels(request, read):
+            for record in records:
+                if needs_python(dependency.split()[0] for dependency in record.depends):
+                    python_packages.add(record.name.normalized)
+        return python_packages
+
     def unreachable_channels(self, channels: Sequence[str], platform: Platform) -> dict[str, str]:
         """Channels that do not serve records for a platform, each with the reason. Asks all at
         once, ANSWER_TIMEOUT_S each."""
@@ -149,7 +174,7 @@ class Solver:
         self, request: SolveRequest, sources: Sequence[rattler.Channel | _LockableRecords]
     ) -> list[rattler.RepoDataRecord]:
         import rattler
-        from rattler.exceptions import GatewayError, SolverError
+        from rattler.exceptions import SolverError
 
         def solve() -> list[rattler.RepoDataRecord]:
             return run(
@@ -169,20 +194,13 @@ class Solver:
             )
 
         try:
-            return retry(solve, GatewayError, may_pass)
+            return _from_channels(request, solve)
         except SolverError as error:
             raise Unsolvable(
                 f"No set of packages in {', '.join(request.channels)} satisfies "
                 f"{', '.join(request.specs)}.",
                 advice="Loosen a requirement, or name a channel that has the package with "
                 "--channel.",
-                details=details(error),
-            ) from error
-        except GatewayError as error:
-            raise Unreachable(
-                f"A channel among {', '.join(request.channels)} did not answer: "
-                f"{innermost_cause(error)}.",
-                advice=network_advice(error),
                 details=details(error),
             ) from error
 
@@ -251,6 +269,21 @@ class _LockableRecords:
 def _is_lockable(record: rattler.RepoDataRecord) -> bool:
     """Whether a record has the hashes that a lock needs."""
     return bool(record.sha256 and record.md5)
+
+
+def _from_channels(request: SolveRequest, read: Callable[[], T]) -> T:
+    """What reading the channels gives. Raises Unreachable."""
+    from rattler.exceptions import GatewayError
+
+    try:
+        return retry(read, GatewayError, may_pass)
+    except GatewayError as error:
+        raise Unreachable(
+            f"A channel among {', '.join(request.channels)} did not answer: "
+            f"{innermost_cause(error)}.",
+            advice=network_advice(error),
+            details=details(error),
+        ) from error
 
 
 def end_of_day(day: str) -> datetime.datetime:

@@ -17,6 +17,7 @@ from provision.adapters import conda
 from provision.adapters.http import Availability
 from provision.core.package_names import url_filename
 from provision.core.requirement_urls import EDITABLE, is_commit
+from provision.core.types import needs_python
 from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockEntry, LockFile
 from provision.lockfile.joint_solve import WHEEL_NAMES
 
@@ -68,10 +69,8 @@ def conda_names(wheel: str) -> set[str]:
 
 
 def is_python_package(entry: LockEntry) -> bool:
-    """Whether a conda package is for Python: a C library may have a wheel's name (zstd,
-    graphviz).
-    """
-    return any(name in ("python", "python_abi") for name, _ in entry.depends)
+    """Whether a conda package is for Python: a C library may have a wheel's name (graphviz)."""
+    return needs_python(name for name, _ in entry.depends)
 
 
 # How the platform tags of wheels end (PEP 425, PEP 600).

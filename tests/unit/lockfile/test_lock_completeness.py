@@ -40,22 +40,27 @@ TORCH = package("pip", "torch", "Typing_Extensions", "numpy")
 PINS = (
     Pin(manager="pip", requirement="torch==2.3.1", reason="", source=""),
     Pin(manager="conda", requirement="conda-forge::python=3.11", reason="", source=""),
+    Pin(manager="pip", requirement="numpy<3", reason="", source=""),
 )
+NUMPY = package("conda", "numpy", "python >=3.11,<3.12.0a0")
 
 
 def test_a_closed_lock_is_complete() -> None:
     typing = package("pip", "typing-extensions")
-    numpy = package("conda", "numpy")
-    lockfile.require_complete(lock(PYTHON, OPENSSL, TORCH, typing, numpy), PINS)
+    lockfile.require_complete(lock(PYTHON, OPENSSL, TORCH, typing, NUMPY), PINS)
 
 
 @pytest.mark.parametrize(
     "packages,problem",
     [
-        ((PYTHON, OPENSSL), "it has no torch, which the request needs"),
-        ((PYTHON, TORCH), "python needs openssl, which is not in it; torch needs Typing_Ext"),
-        ((PYTHON, OPENSSL, TORCH), "torch needs Typing_Extensions, which is not in it; torch ne"),
-        ((OPENSSL,), "it has no torch, which the request needs; it has no python"),
+        ((PYTHON, OPENSSL, NUMPY), "it has no torch, which the request needs"),
+        ((PYTHON, OPENSSL, package("conda", "numpy")), "it has no numpy, which the request needs"),
+        (
+            (PYTHON, TORCH, NUMPY),
+            "python needs openssl, which is not in it; torch needs Typing_Ext",
+        ),
+        ((PYTHON, OPENSSL, TORCH, NUMPY), "torch needs Typing_Extensions, which is not in it"),
+        ((OPENSSL, NUMPY), "it has no torch, which the request needs; it has no python"),
     ],
 )
 def test_a_lock_without_a_required_package_is_refused(
