@@ -320,7 +320,7 @@ def test_first_docs_example_runs_in_the_image(
     torchrun = ("torchrun", "--standalone", "--nproc-per-node", "2", "train.py")
     completed = home.run("image", "run", MAIN, "--mount", f"{tmp_path}:/workspace", "--", *torchrun)
     assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert (tmp_path / "run" / "checkpoints" / "latest").is_file()
+    assert list(tmp_path.glob("*/checkpoints/latest"))
 
 
 @pytest.mark.docker
