@@ -273,11 +273,22 @@ def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:
     conda's pytorch is in it as torch: otherwise a wheel that needs torch would bring a second one.
     conda's graphviz is a C program, and the wheel of that name is not.
     """
-    return {
-        WHEEL_NAMES.get(package.name, package.name): package.version
-        for package in packages
-        if package.is_for_python
-    }
+    versions = {}
+    for package in packages:
+        if package.is_for_python:
+            versions.update(dict.fromkeys(wheel_names(package.name), package.version))
+    return versions
+
+
+def wheel_names(name: str) -> set[str]:
+    """The names that the wheel of a conda package for Python may have.
+
+    python-graphviz and msgpack-python hold the wheels graphviz and msgpack; python-dateutil and
+    opencv-python are names of wheels as well.
+    """
+    if name in WHEEL_NAMES:
+        return {WHEEL_NAMES[name]}
+    return {name, name.removeprefix("python-"), name.removesuffix("-python")}
 
 
 def _is_at_most(version: str, other: str) -> bool:

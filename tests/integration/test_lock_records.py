@@ -473,6 +473,13 @@ def test_package_of_both_managers_comes_from_conda() -> None:
     assert [package.manager for package in packages if package.name == "numpy"] == ["conda"]
 
 
+def test_condas_package_under_another_name_stands_for_the_wheel() -> None:
+    conda_names = ("python-graphviz", "msgpack-python")
+    _, packages = solve(torch="2.3", cuda="12.1", conda=conda_names, pip=("graphviz", "msgpack"))
+    wheels = {package.name for package in packages if package.manager == "pip"}
+    assert not wheels & {"graphviz", "msgpack"}
+
+
 def test_a_c_library_does_not_stand_for_a_wheel_of_its_name() -> None:
     """conda's xxhash 0.8 is a C library; the request's fast checkpoints need the wheel's 2.0."""
     _, packages = solve(torch="2.3", cuda="12.1", conda=("zstd", "xxhash"), pip=("zstd",))

@@ -19,7 +19,7 @@ from provision.core.package_names import url_filename
 from provision.core.requirement_urls import EDITABLE, is_commit
 from provision.core.types import needs_python
 from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockEntry, LockFile
-from provision.lockfile.joint_solve import WHEEL_NAMES
+from provision.lockfile.joint_solve import wheel_names
 
 FindingKind = Literal[
     "dependency",
@@ -188,8 +188,7 @@ def two_manager_findings(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
     for entry in entries:
         if entry.manager != "conda" or not is_python_package(entry):
             continue
-        canonical = canonicalize_name(entry.name)
-        names = {str(canonical), WHEEL_NAMES.get(canonical, canonical)}
+        names = wheel_names(canonicalize_name(entry.name))
         for name in sorted(names & wheels.keys()):
             wheel = f"{name} {wheels[canonicalize_name(name)].version}"
             yield finding(
