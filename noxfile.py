@@ -19,6 +19,7 @@ nox.options.reuse_existing_virtualenvs = True
 
 TEST_TOOLS = [
     "bcrypt>=4",  # the password file of a registry
+    "conda-lock>=4.0.3,<5",  # the reference for the lock format
     "pytest>=9",
     "pytest-xdist>=3",
     "hypothesis>=6",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 from provision.core.host import usable_cpus
 
@@ -11,8 +13,10 @@ LEVEL = 3
 MAX_THREADS = 16  # each holds some megabytes
 
 
-def compress_to(chunks: Iterable[bytes], target: Path, threads: int | None = None) -> None:
-    """Write a stream as one zstd frame with a checksum.
+def compress_to(
+    chunks: Iterable[bytes], target: Path | IO[bytes], threads: int | None = None
+) -> None:
+    """Write a stream, to a path or an open file, as one zstd frame with a checksum.
 
     libzstd cuts a stream into jobs whose sizes do not depend on the number of threads, as long as
     there is at least one (not 0, its other way of working).
@@ -21,7 +25,8 @@ def compress_to(chunks: Iterable[bytes], target: Path, threads: int | None = Non
 
     count = threads or min(usable_cpus(), MAX_THREADS)
     compressor = zstandard.ZstdCompressor(level=LEVEL, threads=count, write_checksum=True)
-    with target.open("wb") as file, compressor.stream_writer(file, closefd=False) as writer:
+    opened = target.open("wb") if isinstance(target, Path) else contextlib.nullcontext(target)
+    with opened as file, compressor.stream_writer(file, closefd=False) as writer:
         for chunk in chunks:
             writer.write(chunk)
 

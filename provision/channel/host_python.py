@@ -17,18 +17,18 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 from provision.adapters import conda, uv
 from provision.adapters.http import sha256_of
 from provision.catalog import version_key
+from provision.channel.conda_package import write_conda_package
 from provision.core.atomic import remove_leftovers, replace_directory, staging_path
-from provision.core.errors import ToolFailed, ToolMissing
+from provision.core.errors import ToolMissing
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM
 from provision.core.process import run
-from provision.core.system_errors import named_errors, tool_without_space
+from provision.core.system_errors import named_errors
 from provision.core.types import Progress
 
 # Training code does not need these, and they are large or bound to a display: the test suites, Tk
@@ -49,7 +49,7 @@ GLIBC = re.compile(
 )
 
 # Fixed, so that packaging the same interpreter twice gives the same bytes.
-TIMESTAMP = datetime(2000, 1, 1, tzinfo=timezone.utc)
+TIMESTAMP_MS = 946684800000  # 2000-01-01
 # Replaces the build machine's prefix in sysconfig's table.
 PREFIX_TOKEN = "/provision-base-prefix"
 
@@ -153,27 +153,19 @@ def _assemble(name: str, version: str, files: Path, channel: Path, *, depends: l
 
     The build string is a hash of its content, so that a file name never stands for two contents.
     """
-    from rattler_build import RattlerBuildError, assemble_package
-
     build = f"h{_content_hash(files)[:8]}_0"
-    (channel / PLATFORM / f"{name}-{version}-{build}.conda").unlink(missing_ok=True)
-    try:
-        assemble_package(
-            name,
-            version,
-            PLATFORM,
-            build,
-            channel / PLATFORM,
-            files_dir=files,
-            depends=depends,
-            timestamp=TIMESTAMP,
-            compression_level=1,
-            detect_prefix=False,
-        )
-    except RattlerBuildError as error:
-        if no_space := tool_without_space(str(error), channel):
-            raise no_space from error
-        raise ToolFailed(["rattler-build", name], 1, str(error)) from error
+    package = channel / PLATFORM / f"{name}-{version}-{build}.conda"
+    package.unlink(missing_ok=True)  # it may be linked to that of the channel before
+    index = {
+        "name": name,
+        "version": version,
+        "build": build,
+        "build_number": 0,
+        "depends": depends,
+        "subdir": PLATFORM,
+        "timestamp": TIMESTAMP_MS,
+    }
+    write_conda_package(package, files, index)
 
 
 def _content_hash(folder: Path) -> str:

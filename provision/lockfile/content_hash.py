@@ -1,9 +1,7 @@
-"""conda-lock's content hash, by which its own `--check-input-hash` recognizes that a lock matches
-the two input files.
+"""The content hash of a lock: whether it matches the two input files.
 
-Importing conda-lock takes 0.45 s, half as long as a whole lock takes. So we hash inputs in the
-forms that we render as conda-lock 4 does, and leave only other forms to conda-lock. A test
-compares the two on all sorts of requirements.
+Of inputs in the forms that we render it is the hash of conda-lock 4, whose `--check-input-hash` then
+recognizes the lock. A test compares the two on all sorts of requirements.
 """
 
 from __future__ import annotations
@@ -11,18 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
-import threading
 from collections.abc import Sequence
 from typing import Any
 
-from provision.catalog import DATA
-from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.platforms import Platform
-from provision.core.tempdirs import temporary_directory
 from provision.lockfile.input_files import LockInputs, VirtualPackages
 
-# The forms of conda requirements and channels that we render; conda-lock hashes all others.
+# The forms of conda requirements and channels that we render.
 VERSION = r"[0-9]+(?:\.[0-9]+)*"
 COMPARISON = rf"(?:<=?|>=?|!=){VERSION}"
 CONDA_REQUIREMENT = re.compile(
@@ -37,12 +30,16 @@ Row = dict[str, Any]
 
 
 def content_hashes(inputs: LockInputs) -> dict[Platform, str]:
-    """Platform -> conda-lock's hash of the inputs."""
-    return own_hashes(inputs) or conda_lock_hashes(inputs)
+    """Platform -> the hash of the inputs. For forms that we do not render it is a hash of our own,
+    and conda-lock locks again."""
+    return conda_lock_hashes(inputs) or {
+        platform: hashlib.sha256(f"{inputs.sha256} {platform}".encode()).hexdigest()
+        for platform in inputs.machines
+    }
 
 
-def own_hashes(inputs: LockInputs) -> dict[Platform, str] | None:
-    """The hashes, or None if only conda-lock can compute them."""
+def conda_lock_hashes(inputs: LockInputs) -> dict[Platform, str] | None:
+    """conda-lock's hashes, or None for forms that it reads in ways of its own."""
     if not inputs.plain or not all(CHANNEL.fullmatch(channel) for channel in inputs.channels):
         return None
     for machine in inputs.machines.values():
@@ -133,41 +130,3 @@ def _subdir(subdir: str, machine: VirtualPackages) -> dict[str, object]:
             "timestamp": TIMESTAMP,
         }
     return {"info": {"subdir": subdir}, "packages": packages}
-
-
-_import_lock = threading.Lock()
-
-
-def load_conda_lock() -> None:
-    """Import conda-lock; call this before importing any of its modules.
-
-    Its modules import each other in a circle: of two threads that start with different ones, each
-    gets half-initialized modules (tried).
-    """
-    with _import_lock:
-        import conda_lock  # noqa: F401 - for the import alone
-
-
-def conda_lock_hashes(inputs: LockInputs) -> dict[Platform, str]:
-    """The hashes by conda-lock's own code, from copies of the two files."""
-    load_conda_lock()
-    from conda_lock.content_hash import compute_content_hashes
-    from conda_lock.src_parser import make_lock_spec
-    from conda_lock.virtual_package import virtual_package_repo_from_specification
-
-    names = str(DATA / "pypi-conda-names.yml")
-    with temporary_directory("hash") as folder:
-        (folder / ENVIRONMENT).write_text(inputs.environment, encoding="utf-8")
-        (folder / VIRTUAL_PACKAGES).write_text(inputs.virtual_packages, encoding="utf-8")
-        spec = make_lock_spec(
-            src_files=[folder / ENVIRONMENT],
-            platform_overrides=list(inputs.machines),
-            mapping_url=names,
-        )
-        machines = virtual_package_repo_from_specification(folder / VIRTUAL_PACKAGES)
-        try:
-            hashes: dict[Platform, str] = compute_content_hashes(spec, machines)
-        finally:
-            # conda-lock leaves this to an exit handler, which need not run.
-            shutil.rmtree(machines.base_path)
-    return hashes

@@ -20,7 +20,6 @@ from provision.core.platforms import PLATFORM
 from provision.core.sbom import Licenses, Sbom, SbomPackage, sbom_text
 from provision.core.types import Manager
 from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
-from provision.lockfile.content_hash import load_conda_lock
 
 ExportFormat = Literal["explicit", "requirements", "pylock", "pixi", "cyclonedx"]
 
@@ -131,7 +130,7 @@ def export_lock(
     """
     entries = main_entries(lock, platform)
     if kind == "explicit":
-        return explicit(lock, platform)
+        return explicit(lock, entries, platform)
     if kind == "requirements":
         return requirements(lock, entries, name, platform)
     if kind == "pylock":
@@ -151,28 +150,37 @@ def refusal(lock: LockFile, kind: str, error: Exception) -> IntegrityError:
     return IntegrityError(f"{lock.path} cannot be written as {kind}: {reason}.", advice=_VERIFY)
 
 
-def explicit(lock: LockFile, platform: str) -> str:
-    """conda's @EXPLICIT list in the order of installation, as `conda-lock render -k explicit`
-    writes it, by its own code.
+def explicit(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
+    """conda's @EXPLICIT list, each package after what it needs; wheels as `# pip` lines, which
+    micromamba and conda-lock read.
     """
-    load_conda_lock()
-    from conda_lock.conda_lock import render_lockfile_for_platform
-    from conda_lock.lockfile import parse_conda_lock_file
-
-    try:
-        lines = render_lockfile_for_platform(
-            lockfile=parse_conda_lock_file(lock.path),
-            include_dev_dependencies=False,
-            extras=set(),
-            kind="explicit",
-            platform=platform,
-            suppress_warning_for_pip_and_explicit=True,
-        )
-    except (ValueError, TypeError, LookupError, AssertionError) as error:
-        # Only conda-lock's code runs here; this is what its models raise for locks that they
-        # refuse.
-        raise refusal(lock, "explicit", error) from error
+    lines = [f"# platform: {platform}", f"# input_hash: {lock.content_hash.get(platform)}"]
+    lines.append("@EXPLICIT")
+    conda_entries = {entry.name: entry for entry in entries if entry.manager == "conda"}
+    for entry in _in_order_of_installation(conda_entries):
+        lines.append(f"{entry.url}#{entry.md5}" if entry.md5 else entry.url)
+    for entry in entries:
+        if entry.manager == "pip":
+            checksum = f"#sha256={entry.sha256}" if entry.sha256 else ""
+            lines.append(f"# pip {entry.name} @ {entry.url}{checksum}")
     return without_credentials("\n".join(lines) + "\n")
+
+
+def _in_order_of_installation(entries: Mapping[str, LockEntry]) -> list[LockEntry]:
+    """Every package after its dependencies; in a circle (python, pip) the first name goes last."""
+    ordered: dict[str, LockEntry] = {}
+    visited = set()
+
+    def visit(name: str) -> None:
+        if name in entries and name not in visited:
+            visited.add(name)
+            for dependency, _ in entries[name].depends:
+                visit(dependency)
+            ordered[name] = entries[name]
+
+    for name in sorted(entries):
+        visit(name)
+    return list(ordered.values())
 
 
 def requirements(lock: LockFile, entries: Sequence[LockEntry], name: str, platform: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from provision.adapters import conda, http
 from provision.adapters.http import sha256_of
+from provision.channel.conda_package import write_conda_package
 from provision.core.errors import IntegrityError, ProvisionError, Unreachable
 from provision.core.mirrors import Mirrors, parse_mirror
 from provision.core.types import LockedPackage
@@ -24,17 +24,20 @@ OWN = "https://channels.invalid/lab"
 @pytest.fixture(scope="module")
 def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two packages of one file each."""
-    from rattler_build import assemble_package
-
     folder = tmp_path_factory.mktemp("channel")
     (folder / "linux-64").mkdir()
     for name in ("alpha", "beta"):
         stage = tmp_path_factory.mktemp("stage")
         (stage / f"{name}.txt").write_text("".join(f"line {number}\n" for number in range(20_000)))
-        assemble_package(
-            name, "1.0", "linux-64", "h0_0", folder / "linux-64", files_dir=stage, depends=[], compression_level=1, detect_prefix=False,
-            timestamp=datetime.datetime(2000, 1, 1, tzinfo=datetime.timezone.utc),
-        )  # fmt: skip
+        index = {
+            "name": name,
+            "version": "1.0",
+            "build": "h0_0",
+            "build_number": 0,
+            "depends": [],
+            "subdir": "linux-64",
+        }
+        write_conda_package(folder / "linux-64" / f"{name}-1.0-h0_0.conda", stage, index)
     return folder
 
 

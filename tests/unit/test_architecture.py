@@ -80,7 +80,6 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "jsonschema_rs": ("provision/core/schema.py",),
     "jupyter_core": ("provision/environment/kernel.py",),
     "rattler": ("provision/adapters/conda/",),
-    "rattler_build": ("provision/channel/",),
     "requests": (
         "provision/adapters/http/",
         "provision/adapters/docker.py",
@@ -95,9 +94,7 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
 HEAVY = {
     "ClusterShell",
     "rattler",
-    "rattler_build",
     "docker",
-    "conda_lock",
     "jinja2",
     "jsonschema_rs",
     "yaml",

@@ -1,12 +1,17 @@
-"""Our content hash and conda-lock's: the same, or left to conda-lock."""
+"""Our content hash is conda-lock's for the forms that we render."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
+import conda_lock  # noqa: F401 - its modules import each other in a circle
 import pytest
+from conda_lock.content_hash import compute_content_hashes
+from conda_lock.src_parser import make_lock_spec
+from conda_lock.virtual_package import virtual_package_repo_from_specification
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,15 +53,19 @@ def inputs(conda: list[str], pip: list[str], channels: list[str]) -> lockfile.Lo
     return lockfile.read_inputs(environment, MACHINES, Path("envs/lab"))
 
 
-def test_conda_lock_computes_where_a_path_has_a_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock_inputs = inputs(["python=3.11"], ["numpy"], ["conda-forge"])
-    data = tmp_path / "the data"
-    data.mkdir()
-    shutil.copy(catalog.DATA / "pypi-conda-names.yml", data)
-    monkeypatch.setattr(content_hash, "DATA", data)
-    assert content_hash.conda_lock_hashes(lock_inputs) == content_hash.own_hashes(lock_inputs)
+def hashes_by_conda_lock(lock_inputs: lockfile.LockInputs, folder: Path) -> Mapping[str, str]:
+    """The hashes by conda-lock's own code."""
+    (folder / "environment.yml").write_text(lock_inputs.environment)
+    (folder / "virtual-packages.yml").write_text(lock_inputs.virtual_packages)
+    made = make_lock_spec(
+        src_files=[folder / "environment.yml"],
+        platform_overrides=list(lock_inputs.machines),
+        mapping_url=str(catalog.DATA / "pypi-conda-names.yml"),
+    )
+    machines = virtual_package_repo_from_specification(folder / "virtual-packages.yml")
+    result: Mapping[str, str] = compute_content_hashes(made, machines)
+    shutil.rmtree(machines.base_path)  # conda-lock leaves this to an exit handler
+    return result
 
 
 @settings(max_examples=300, deadline=None)
@@ -65,20 +74,21 @@ def test_conda_lock_computes_where_a_path_has_a_space(
     pip=st.lists(pip_specs, max_size=3),
     channels=st.lists(st.sampled_from(CHANNELS), min_size=1, max_size=2, unique=True),
 )
-def test_own_hashes_equal_conda_locks(
-    conda: list[str], pip: list[str], channels: list[str]
+def test_hashes_equal_conda_locks(
+    tmp_path_factory: pytest.TempPathFactory, conda: list[str], pip: list[str], channels: list[str]
 ) -> None:
     lock_inputs = inputs(conda, pip, channels)
     try:
         lockfile.check_inputs(lock_inputs, Path("envs/lab"))
     except Exception:  # no solver would take it either
         return
-    own = content_hash.own_hashes(lock_inputs)
-    assert own is None or own == content_hash.conda_lock_hashes(lock_inputs)
+    hashes = content_hash.conda_lock_hashes(lock_inputs)
+    folder = tmp_path_factory.getbasetemp()
+    assert hashes is None or hashes == hashes_by_conda_lock(lock_inputs, folder)
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.1.2", "2.3.1", "2.6.0", "2.9.1"])
-def test_rendered_inputs_are_hashed_without_conda_lock(version: str) -> None:
+def test_rendered_inputs_have_conda_locks_hash(version: str, tmp_path: Path) -> None:
     result = 0
     for source in ("wheels", "pytorch", "conda-forge"):
         for build in sources.by_name(source).builds(catalog.releases()[version]):
@@ -94,8 +104,8 @@ def test_rendered_inputs_are_hashed_without_conda_lock(version: str) -> None:
             lock_inputs = lockfile.read_inputs(
                 texts[render.ENVIRONMENT], texts[render.VIRTUAL_PACKAGES], Path("envs/lab")
             )
-            own = content_hash.own_hashes(lock_inputs)
-            assert own is not None and own == content_hash.conda_lock_hashes(lock_inputs)
+            hashes = content_hash.content_hashes(lock_inputs)
+            assert hashes == hashes_by_conda_lock(lock_inputs, tmp_path)
             result += 1
     assert result
 
@@ -110,8 +120,11 @@ def test_rendered_inputs_are_hashed_without_conda_lock(version: str) -> None:
         "channels: [c]\ndependencies: [python, pip: [six], {pip: [seven]}]\n",
     ],
 )
-def test_unsupported_inputs_are_left_to_conda_lock(environment: str) -> None:
-    assert (
-        content_hash.own_hashes(lockfile.read_inputs(environment, MACHINES, Path("envs/lab")))
-        is None
-    )
+def test_other_forms_have_a_hash_of_our_own(environment: str) -> None:
+    lock_inputs = lockfile.read_inputs(environment, MACHINES, Path("envs/lab"))
+    assert content_hash.conda_lock_hashes(lock_inputs) is None
+    more = environment.replace("python", "python, zlib").replace("- python, zlib", "- python")
+    hashes = content_hash.content_hashes(lock_inputs)
+    assert len(set(hashes.values())) == 2  # each platform's
+    other = lockfile.read_inputs(more + "\n# a comment\n", MACHINES, Path("envs/lab"))
+    assert (content_hash.content_hashes(other) == hashes) == (more == environment)

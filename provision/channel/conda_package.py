@@ -1,0 +1,74 @@
+"""Writes a conda package of format 2: a zip with an archive of the files and one of their description
+(conda/ceps, CEP 35).
+
+The same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from provision.adapters import zstd
+from provision.adapters.http import sha256_of
+from provision.core import tar
+
+
+def write_conda_package(package: Path, files: Path, index: Mapping[str, object]) -> None:
+    """Write the files of a folder as a package.
+
+    Args:
+        package: The file to write, NAME-VERSION-BUILD.conda.
+        files: The folder whose files, and links to them, are those of the package.
+        index: info/index.json.
+    """
+    paths = sorted(path for path in files.rglob("*") if path.is_file())
+    description = {
+        "info/index.json": index,
+        "info/paths.json": {
+            "paths": [_path_entry(path, files) for path in paths],
+            "paths_version": 1,
+        },
+    }
+    with zipfile.ZipFile(package, "w") as archive:
+        metadata = json.dumps({"conda_pkg_format_version": 2})
+        archive.writestr(zipfile.ZipInfo("metadata.json"), metadata)
+        _write_tar(archive, f"pkg-{package.stem}", _files(paths, files))
+        _write_tar(archive, f"info-{package.stem}", _documents(description))
+
+
+def _path_entry(path: Path, files: Path) -> dict[str, object]:
+    return {
+        "_path": path.relative_to(files).as_posix(),
+        "path_type": "softlink" if path.is_symlink() else "hardlink",
+        "sha256": sha256_of(path),
+        "size_in_bytes": path.stat().st_size,
+    }
+
+
+def _write_tar(archive: zipfile.ZipFile, name: str, chunks: Iterable[bytes]) -> None:
+    with archive.open(zipfile.ZipInfo(f"{name}.tar.zst"), "w", force_zip64=True) as file:
+        zstd.compress_to(itertools.chain(chunks, [tar.END]), file)
+
+
+def _files(paths: Iterable[Path], files: Path) -> Iterator[bytes]:
+    for path in paths:
+        name = path.relative_to(files).as_posix()
+        if path.is_symlink():
+            target = str(path.readlink())
+            yield tar.header(name, kind="link", mode=0o777, mtime=tar.EPOCH, target=target)
+            continue
+        status = path.stat()
+        mode = 0o755 if status.st_mode & 0o100 else 0o644
+        yield tar.header(name, kind="file", mode=mode, mtime=tar.EPOCH, size=status.st_size)
+        yield from tar.file_chunks(path)
+        yield tar.padding(status.st_size)
+
+
+def _documents(contents: Mapping[str, object]) -> Iterator[bytes]:
+    for name, document in contents.items():
+        data = json.dumps(document, sort_keys=True).encode()
+        yield from tar.file_member(name, len(data), [data])
