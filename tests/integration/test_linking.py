@@ -29,7 +29,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("alpha", "beta"):
         stage = tmp_path_factory.mktemp("stage")
         (stage / f"{name}.txt").write_text("".join(f"line {number}\n" for number in range(20_000)))
-        index = {
+        index: dict[str, object] = {
             "name": name,
             "version": "1.0",
             "build": "h0_0",
