@@ -189,13 +189,12 @@ def shm_needed(ranks: int) -> int:
 def shared_memory_finding(size: int | None, free: int | None, ranks: int) -> Finding | None:
     """size, free: bytes of the /dev/shm that so many ranks share; None: there is none."""
     needed = shm_needed(ranks)
-    need = f"{format_bytes(needed)} are needed for {format_count(ranks, 'rank')}"
+    need = f"{format_bytes(needed)} are needed for {format_count(ranks, 'rank')} and loaders"
     if size is None or free is None:
         return Finding("shm-small", f"there is no /dev/shm; {need}")
     if size < needed:
         # One rank shares no memory with others; its loader's workers may.
-        is_enough = ranks == 1 and size >= SHM_PER_RANK
-        id = "shm-limited" if is_enough else "shm-small"
+        id = "shm-limited" if ranks == 1 and size >= SHM_PER_RANK else "shm-small"
         return Finding(id, f"/dev/shm has {format_bytes(size)}; {need}")
     if free < needed:
         message = f"/dev/shm has {format_bytes(free)} of {format_bytes(size)} left; {need}"

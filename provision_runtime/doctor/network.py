@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # torchrun's default.
 DEFAULT_PORT = 29500
-# The flags of a route in use (linux/route.h, RTF_UP) and of an interface that is up (linux/if.h).
-ROUTE_UP = INTERFACE_UP = 0x1
+# The flag of a route that is in use (linux/route.h, RTF_UP).
+ROUTE_UP = 0x1
 
 
 def host_name(machine: Machine) -> Iterator[Observation]:
@@ -84,9 +84,10 @@ def interfaces(machine: Machine) -> Iterator[Observation]:
         except LookupError as error:
             source, value = f"variable {variable}", machine.environment[variable]
             yield observation("interface-absent", str(error), source, value, f"unset {variable}")
-    flags = machine.read("/sys/class/net/lo/flags")
-    if flags and not int(flags, 16) & INTERFACE_UP:
-        yield observation("loopback-down", "lo is down", "/sys/class/net/lo/flags", flags.strip())
+    # Up, it is `unknown`: it has no carrier.
+    file = "/sys/class/net/lo/operstate"
+    if machine.read(file).strip() == "down":
+        yield observation("loopback-down", "the interface lo is down", file, "down")
 
 
 def port(machine: Machine) -> Iterator[Observation]:

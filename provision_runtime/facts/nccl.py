@@ -63,7 +63,7 @@ def judged(name: str, value: str) -> tuple[str, bool]:
     effect, costly = setting.get("effect", UNKNOWN), setting.get("costly", "never")
     is_set = value.strip() != ""
     if costly in ("on", "off") and is_set and NUMBER.match(value) is None:
-        return f"NCCL reads numbers only, so this means 0. The setting: {effect}", True
+        return f"NCCL reads numbers only: this means 0, not 1. Its meaning: {effect}", True
     words = [word for word in re.split(r"[\s,;:^]+", value) if word and not word.isdigit()]
     values = setting.get("values", words)
     wrong = [word for word in words if word.upper() not in map(str.upper, values)]
@@ -163,8 +163,8 @@ def without_effect(names: Iterable[str], library: str, version: str | None) -> d
                 for text in (releases[0], version, releases[1] or version)
             )
             if not first <= release <= last:
-                span = " to ".join(filter(None, releases))
-                result[name] = f"is read by NCCL {span}; this is {version}"
+                end = releases[1] or "now"
+                result[name] = f"is read from NCCL {releases[0]} to {end}; this is {version}"
     return result
 
 

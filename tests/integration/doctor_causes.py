@@ -201,7 +201,7 @@ def tool(run: Run, name: str, text: str) -> None:
 
 
 def small_shm(run: Run, stack: contextlib.ExitStack) -> None:
-    run.shell = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
+    run.shell = "mount -t tmpfs -o size=32m tmpfs /dev/shm"
 
 
 def full_shm(run: Run, stack: contextlib.ExitStack) -> None:

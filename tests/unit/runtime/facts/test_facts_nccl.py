@@ -107,7 +107,9 @@ def test_settings_from_a_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_word_is_zero_for_nccl(name: str, value: str) -> None:
     (setting,) = nccl.effective({name: value}, [])
     assert setting["is_costly"]
-    assert setting["effect"].startswith("NCCL reads numbers only, so this means 0. The setting: ")
+    assert setting["effect"].startswith(
+        "NCCL reads numbers only: this means 0, not 1. Its meaning: "
+    )
 
 
 def test_a_word_is_a_value_for_torch() -> None:
@@ -148,11 +150,11 @@ def test_names_that_nccl_does_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "version", "reason"),
     [
-        ("NCCL_CTA_POLICY", "2.20.5", "is read by NCCL 2.27; this is 2.20.5"),
+        ("NCCL_CTA_POLICY", "2.20.5", "is read from NCCL 2.27 to now; this is 2.20.5"),
         ("NCCL_CTA_POLICY", "2.27.3", None),
         ("NCCL_CTA_POLICY", "2.99.1", None),
         ("NCCL_TREE_THRESHOLD", "2.4.8", None),
-        ("NCCL_TREE_THRESHOLD", "2.20.5", "is read by NCCL 2.4 to 2.4; this is 2.20.5"),
+        ("NCCL_TREE_THRESHOLD", "2.20.5", "is read from NCCL 2.4 to 2.4; this is 2.20.5"),
         ("NCCL_IB_TIMEOUT", "2.9.9", None),
     ],
 )
