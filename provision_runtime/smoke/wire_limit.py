@@ -25,8 +25,8 @@ SHIPPED = Path(__file__).with_name("wire_reference.json")
 # A ring's bandwidth: these cross every wire of the ring equally.
 RING_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 EFA = "efa"
-# How HPE names the interfaces of Slingshot.
-SLINGSHOT_INTERFACE = "hsn"
+# How HPE names Slingshot's interfaces and its driver (cxi_ss1).
+SLINGSHOT, SLINGSHOT_INTERFACE, SLINGSHOT_DRIVER = "slingshot", "hsn", "cxi"
 # With so many equal interfaces all but one belong to the GPUs: a3-highgpu of Google has four and
 # one more, a3-megagpu eight (https://cloud.google.com/compute/docs/gpus/gpudirect).
 GPU_INTERFACES = 5
@@ -120,7 +120,10 @@ def wire_limit(hosts: Sequence[HostWires]) -> WireLimit | None:
     if not wires or len(present) < len(wires):
         return None
     slowest = min(present, key=lambda wire: wire.least_gb_s("fail"))
-    warning = min(present, key=lambda wire: (wire.least_gb_s("warn"), wire.gb_s))
+    # A port that is not up is worth a warning, whatever else the ring crosses.
+    warning = min(
+        present, key=lambda wire: (wire.kind != "rails", wire.least_gb_s("warn"), wire.gb_s)
+    )
     in_switch = None
     kinds = {wire.kind for wire in present[-count:]}
     # Where processors limit the network, a sum in the switch is no help.
@@ -169,6 +172,8 @@ def _nvlink_gb_s(host: HostWires) -> float | None:
         to_peers = sum(count for peer, count in gpu["links_to"].items() if peer in uuids)
         # Through a switch every link leads to every GPU, so this counts links several times.
         usable = min(to_peers, len(links))
+        if not usable:
+            return None
         rates.append(sum(links) / len(links) * usable)
     # Bridges join pairs only.
     reached = {uuids[0]}
@@ -223,9 +228,10 @@ def _adapters(host: HostWires) -> tuple[int, float, str] | None:
         return _share(len(efa), host), instance_gb_s / len(efa), EFA
     if ports:
         ports = ports_of_gpus(host)
-        return len(ports), ports[0]["gb_s"], "rdma"
+        kind = SLINGSHOT if ports[0]["driver"].startswith(SLINGSHOT_DRIVER) else "rdma"
+        return len(ports), ports[0]["gb_s"], kind
     if slingshot:
-        return _share(len(slingshot), host), min(slingshot), "slingshot"
+        return _share(len(slingshot), host), min(slingshot), SLINGSHOT
     if rate is None:
         return None
     equal = list(interfaces.values()).count(rate)
