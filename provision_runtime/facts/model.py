@@ -182,7 +182,8 @@ class PortFacts(CardPath):
 
 class WireFacts(TypedDict):
     """nvlink: by the GPU's UUID. interfaces: GB/s of each whose driver reports it. instance: what
-    the firmware calls the machine, which on Amazon EC2 is the instance type. virtual: whether a hypervisor runs it."""
+    the firmware calls the machine, which on Amazon EC2 is the instance type. virtual: whether a
+    hypervisor runs it."""
 
     nvlink: Dict[str, LinkFacts]
     pcie: List[PcieFacts]

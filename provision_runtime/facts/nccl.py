@@ -1,8 +1,8 @@
 """The settings that NCCL, and torch for NCCL, will read: variables and nccl.conf files, each with
 its effect.
 
-nccl_settings.json says which settings cost speed or hide failures, nccl_variables.json which release
-reads which variable; both name their sources.
+nccl_settings.json says which settings cost speed or hide failures, nccl_variables.json which
+release reads which variable; both name their sources.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def _is_on(value: str, reads_words: bool) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def reference() -> Any:
-    """What is known of NCCL's variables: `settings` with their effects, `plugins` by their prefixes,
-    `of_builds`, and for all others `variables`, the first release and the last."""
+    """NCCL's variables: `settings` with their effects, `plugins` by their prefixes, `of_builds`, and
+    for all that NCCL itself reads `variables`, the first release and the last."""
     folder = Path(__file__).parent
     settings = json.loads((folder / "nccl_settings.json").read_text())
     return {**settings, **json.loads((folder / "nccl_variables.json").read_text())}
 
 
-def judged(name: str, value: str) -> tuple[str, bool]:
+def setting_effect(name: str, value: str) -> tuple[str, bool]:
     """The effect of this value, and whether it costs speed or hides failures, or is not what its
     author meant."""
     setting = reference()["settings"].get(name, {})
@@ -117,7 +117,7 @@ def effective(environment: Mapping[str, str], texts: list[tuple[str, str]]) -> l
         for name, value in values.items():
             is_ours = name in reference()["settings"] or name.startswith(PREFIXES)
             if is_ours and name not in result:
-                effect, is_costly = judged(name, value)
+                effect, is_costly = setting_effect(name, value)
                 result[name] = {
                     "name": name,
                     "value": value,

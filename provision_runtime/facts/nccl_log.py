@@ -32,7 +32,7 @@ FIELDS: dict[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
     "nvls_channels": (re.compile(r"NCCL INFO \d+ coll channels,.* (\d+) nvls channels"), int),
     "nvls_supported": (
         re.compile(r"NCCL INFO NVLS multicast support is (available|not available)"),
-        "available".__eq__,
+        lambda text: text == "available",
     ),
     # The NVLink domain of a GPU, since 2.20. A UUID of zeros: there is none that spans hosts.
     "clique": (
@@ -47,7 +47,8 @@ PLUGIN_NAME = re.compile(
 )
 # Since 2.20. A process may have communicators of fewer ranks, too.
 COMMUNICATOR = re.compile(
-    r"NCCL INFO comm \S+ rank \d+ nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank \d+ MNNVL (\d)"
+    r"NCCL INFO comm \S+ rank \d+ nRanks (\d+) nNodes (\d+) localRanks (\d+)"
+    r" localRank \d+ MNNVL (\d)"
 )
 # Subsystem TUNING, of rank 0 only, since 2.24; before, algorithm and protocol are numbers.
 CHOICE = re.compile(r"NCCL INFO (\w+: \d+ Bytes) -> Algo ([A-Z]\w+) proto ([A-Z]\w+)")
@@ -59,8 +60,8 @@ MAX_WARNINGS = 20
 class Transports:
     """The log of one rank. `peers`: the transport to each rank that it sends to, and `gdrdma`
     whether the network moves data to and from the GPU directly. `ranks`, `nodes`, `local_ranks`: of
-    the largest communicator, the hosts as NCCL counts them; with multi-node NVLink (`mnnvl`) those of
-    a domain are one. `clique`: the NVLink domain of the GPU, if it may span hosts. `algorithms`:
+    the largest communicator, the hosts as NCCL counts them; with multi-node NVLink (`mnnvl`) those
+    of a domain are one. `clique`: the NVLink domain of the GPU, if it may span hosts. `algorithms`:
     algorithm and protocol by collective and bytes."""
 
     version: Optional[str] = None

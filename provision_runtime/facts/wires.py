@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 SMI_TIMEOUT_S = 10.0
 # A cell of `nvidia-smi topo -m` (NVIDIA/nccl#1617): a bonded set of NVLinks.
 BONDED_LINKS = re.compile(r"NV(\d+)$")
-# PCI Express Base Specification: GB/s of a lane by generation. The share of the transfers that is
-# data: 8b/10b up to generation 2, 128b/130b up to 5, and FLITs of 256 bytes with 242 of data since 6.
+# PCI Express Base Specification: GB/s of a lane by generation. Of the transfers 8b/10b are data up to
+# generation 2, 128b/130b up to 5, and 242 of 256 bytes (FLITs) since 6.
 PCIE_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.984615, 4: 1.969231, 5: 3.938462, 6: 7.5625}
 # By gigatransfers per second and lane.
 PCIE_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}

@@ -114,7 +114,7 @@ def wire_limit(hosts: Sequence[HostWires]) -> WireLimit | None:
         if cliques == {""}:
             name = f"the network's ports (NVLink may join the {count} hosts)"
             joined = Wire(name, "multi-node", fastest, nvlink_gb_s)
-        wires = [joined]
+        wires = [joined if joined.gb_s else None]
     wires += [_within_host(host) for host in hosts if len(host.gpus) > 1]
     present = [replace(wire, hosts=count) for wire in wires if wire]
     if not wires or len(present) < len(wires):
@@ -218,7 +218,7 @@ def _network(host: HostWires) -> Wire | None:
 
 
 def _adapters(host: HostWires) -> tuple[int, float, str] | None:
-    """The adapters of these GPUs: how many, GB/s of each, and their kind; None if that is unknown."""
+    """The adapters of these GPUs: how many, GB/s of each, and their kind; None if unknown."""
     ports, interfaces = host.wires["ports"], host.wires["interfaces"]
     rate = interfaces.get(host.interface)
     slingshot = [gb_s for name, gb_s in interfaces.items() if name.startswith(SLINGSHOT_INTERFACE)]

@@ -181,7 +181,8 @@ COLLECTIVES = {
     ),
     "bandwidth-low": Rule(
         FAIL,
-        "the bandwidth is below 80 % of what is expected, or far below what the slowest wire allows",
+        "the bandwidth is below 80 % of what is expected, or far below what the slowest wire"
+        " allows",
         "run with NCCL_DEBUG=INFO to see the algorithm and transport; look for NCCL_* variables,"
         " links that are down, PCIe ACS, and missing GPUDirect",
     ),
@@ -227,8 +228,8 @@ COLLECTIVES = {
     "host-identity": Rule(
         WARN,
         "NCCL counts other hosts than there are machines",
-        "unset NCCL_HOSTID, or set it differently on each machine; give the containers of one machine"
-        " one host name (docker run --uts=host, hostNetwork)",
+        "unset NCCL_HOSTID, or set it differently on each machine; give the containers of one"
+        " machine one host name (docker run --uts=host, hostNetwork)",
         breaks="ranks of one machine use the network instead of NVLink, or those of two try NVLink",
         command="cat /proc/sys/kernel/random/boot_id; hostname; echo $NCCL_HOSTID",
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",

@@ -108,8 +108,9 @@ def test_the_slowest_slot_is_named() -> None:
     [
         [host_wires("n1", gpus=8, nvlink=NVLINK_8), host_wires("n2", gpus=8, nvlink=NVLINK_8)],
         [host_wires(gpus=1)],
+        [host_wires(n, gpus=4, nvlink=NVLINK_8, device="NVIDIA GB200") for n in "ab"],
     ],
-    ids=["no network rate", "one GPU"],
+    ids=["no network rate", "one GPU", "no network rate of a rack"],
 )
 def test_an_unknown_wire_is_no_limit(hosts: list[wire_limit.HostWires]) -> None:
     assert wire_limit.wire_limit(hosts) is None
