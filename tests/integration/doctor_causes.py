@@ -299,6 +299,10 @@ def nccl_setting(run: Run, stack: contextlib.ExitStack) -> None:
     run.variables["NCCL_P2P_DISABLE"] = "1"
 
 
+def nccl_setting_mistyped(run: Run, stack: contextlib.ExitStack) -> None:
+    run.variables["NCCL_TYPO_X"] = "1"
+
+
 # Network.
 
 
@@ -518,6 +522,7 @@ CASES = (
     Case(read_only_temporary_folders, "tmpdir-unusable", 0),
     Case(few_files, "nofile-small", 26),
     Case(nccl_setting, "nccl-setting", 28),
+    Case(nccl_setting_mistyped, "nccl-setting-mistyped", 28),
     Case(cpu_quota, "cpu-quota", 30),
     Case(many_threads, "omp-threads", 31),
     Case(absent_interface, "interface-absent", 32),
