@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from provision_runtime.facts import wires
+from provision_runtime.facts import nccl_log, wires
 from provision_runtime.smoke import bandwidth, wire_limit
+from provision_runtime.smoke.phases import collectives
+from provision_runtime.smoke.transport import RankTransports
 from tests.unit.runtime.smoke.builders import GIB, H100, host_wires, line, nvlinks
 
 MIB = 1 << 20
@@ -209,3 +211,29 @@ def test_every_row_of_the_reference_has_its_source() -> None:
     rows = [*reference["kinds"].values(), *reference["devices"]]
     assert all(row["source"] for row in rows)
     assert all(0 < kind["fail"] < kind["warn"] < 1 for kind in reference["kinds"].values())
+
+
+@pytest.mark.parametrize(
+    ("cliques", "name"),
+    [
+        (("rack 1", "rack 1"), "the NVLinks between hosts"),
+        (("rack 1", "rack 2"), "4 x 400 Gb/s of a"),
+        ((None, None), "the network's ports (NVLink may join the 2 hosts)"),
+    ],
+)
+def test_the_domain_of_nccls_log_decides_what_is_between_hosts(
+    cliques: tuple[str | None, str | None], name: str
+) -> None:
+    device = "NVIDIA GB200"
+    rank_infos: list[Any] = []
+    transports = []
+    for host, clique in zip("ab", cliques):
+        facts = host_wires(host, gpus=4, nvlink=nvlinks(4, 18, 53.125), ports=4).wires
+        for gpu in range(4):
+            info = {"host": host, "uuid": f"GPU-{gpu}", "address": f"a{gpu}"}
+            rank_infos.append({**info, "wires": facts, "interface": ""})
+        log = nccl_log.Transports(clique=clique)
+        transports.append(RankTransports(len(transports), host, "", device, 10, log, facts))
+    limit = collectives._wire_limit(rank_infos, transports, device)
+    assert limit is not None
+    assert limit.slowest.name == name
