@@ -309,7 +309,8 @@ def _judge_by_wire(line: Line, busbw: float, hardware: Hardware, limit: WireLimi
         least_gb_s = wire.least_gb_s(bound, line["bytes"])
         remark = f"{busbw / wire.gb_s:.0%} of what {wire.name} allow"
         if busbw < least_gb_s:
-            source = wire_limit.reference()["kinds"][wire.kind]["source"]
+            # The first of its sources; the file has them all.
+            source = wire_limit.reference()["kinds"][wire.kind]["source"].split(": ")[0]
             message = (
                 f"{remark} ({wire.gb_s:.4g} GB/s); in such a message healthy ones reach"
                 f" {least_gb_s:.4g} GB/s and more ({source})"

@@ -187,7 +187,7 @@ def test_the_finding_says_the_share_and_the_source() -> None:
     measured = [line(216.0, 16 * GIB)]
     (finding,) = bandwidth.judge_lines(measured, hardware, bandwidth.load_curves(), limit)
     assert "54% of what 8 x 400 Gb/s of a allow (400 GB/s)" in finding.message
-    assert "NVIDIA/nccl#812" in finding.message
+    assert finding.message.endswith("and more (NVIDIA/nccl#812)")
 
 
 @pytest.mark.parametrize("hosts", [2, 17, 128, 1000, 10000])
@@ -226,7 +226,7 @@ def test_the_domain_of_nccls_log_decides_what_is_between_hosts(
 ) -> None:
     device = "NVIDIA GB200"
     rank_infos: list[Any] = []
-    transports = []
+    transports: list[RankTransports] = []
     for host, clique in zip("ab", cliques):
         facts = host_wires(host, gpus=4, nvlink=nvlinks(4, 18, 53.125), ports=4).wires
         for gpu in range(4):
