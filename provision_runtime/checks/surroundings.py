@@ -162,10 +162,13 @@ def _nccl_setting_findings(facts: EnvironmentFacts) -> list[Finding]:
     if facts["torch"] is None or facts["torch"]["cuda"] is None:
         return []
     findings = costly_settings(facts["nccl_settings"])
-    for name, nearest in facts["nccl_mistyped"].items():
-        message = f"{name} is no setting of this NCCL; {nearest} is"
-        findings.append(Finding("nccl-setting-mistyped", message))
-    return findings
+    return [*findings, *mistyped_settings(facts["nccl_mistyped"])]
+
+
+def mistyped_settings(reasons: Mapping[str, str]) -> list[Finding]:
+    """reasons: for each variable that NCCL does not read, what is right instead."""
+    texts = [f"{name} {reason}" for name, reason in reasons.items()]
+    return [Finding("nccl-setting-mistyped", text) for text in texts]
 
 
 def costly_settings(settings: Sequence[NcclSetting]) -> list[Finding]:
@@ -186,11 +189,13 @@ def shm_needed(ranks: int) -> int:
 def shared_memory_finding(size: int | None, free: int | None, ranks: int) -> Finding | None:
     """size, free: bytes of the /dev/shm that so many ranks share; None: there is none."""
     needed = shm_needed(ranks)
-    need = f"{format_bytes(needed)} are needed for {format_count(ranks, 'rank')}"
+    need = f"{format_bytes(needed)} are needed for {format_count(ranks, 'rank')} and loaders"
     if size is None or free is None:
         return Finding("shm-small", f"there is no /dev/shm; {need}")
     if size < needed:
-        return Finding("shm-small", f"/dev/shm has {format_bytes(size)}; {need}")
+        # One rank shares no memory with others; its loader's workers may.
+        id = "shm-limited" if ranks == 1 and size >= SHM_PER_RANK else "shm-small"
+        return Finding(id, f"/dev/shm has {format_bytes(size)}; {need}")
     if free < needed:
         message = f"/dev/shm has {format_bytes(free)} of {format_bytes(size)} left; {need}"
         return Finding("shm-full", message)

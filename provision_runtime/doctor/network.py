@@ -84,6 +84,10 @@ def interfaces(machine: Machine) -> Iterator[Observation]:
         except LookupError as error:
             source, value = f"variable {variable}", machine.environment[variable]
             yield observation("interface-absent", str(error), source, value, f"unset {variable}")
+    # Up, it is `unknown`: it has no carrier.
+    file = "/sys/class/net/lo/operstate"
+    if machine.read(file).strip() == "down":
+        yield observation("loopback-down", "the interface lo is down", file, "down")
 
 
 def port(machine: Machine) -> Iterator[Observation]:
@@ -110,6 +114,6 @@ def port(machine: Machine) -> Iterator[Observation]:
 PROBES = (
     Probe("own name", ("own-name-unresolvable", "interface-loopback"), host_name),
     Probe("routes", ("routes-duplicate",), routes),
-    Probe("interfaces", ("interface-absent",), interfaces),
+    Probe("interfaces", ("interface-absent", "loopback-down"), interfaces),
     Probe("port", ("port-busy",), port),
 )

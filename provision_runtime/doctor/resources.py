@@ -98,17 +98,21 @@ def nccl_settings(machine: Machine) -> Iterator[Observation]:
         if setting["source"] != nccl.ENVIRONMENT:
             pattern = shlex.quote(f"/^{setting['name']}=/d")
             command = f"sed -i {pattern} {shlex.quote(setting['source'])}"
-        for finding in surroundings.costly_settings([setting]):
+        mistyped = nccl.without_effect([setting["name"]], "", None)
+        for finding in (
+            *surroundings.costly_settings([setting]),
+            *surroundings.mistyped_settings(mistyped),
+        ):
             value = f"{setting['name']}={setting['value']}"
             yield from judged(finding, setting["source"], value, command)
 
 
 PROBES = (
-    Probe("shared memory", ("shm-small", "shm-full"), shared_memory),
+    Probe("shared memory", ("shm-small", "shm-limited", "shm-full"), shared_memory),
     Probe("temporary files", ("tmpdir-unusable",), temporary_folder),
     Probe("limits", ("nofile-small", "memlock-small"), process_limits),
     Probe("CPUs", ("cpu-quota", "omp-threads"), cpus),
     Probe("memory", ("oom-killed", "memory-limit"), memory),
     Probe("IOMMU", ("iommu-on",), iommu),
-    Probe("NCCL settings", ("nccl-setting",), nccl_settings),
+    Probe("NCCL settings", ("nccl-setting", "nccl-setting-mistyped"), nccl_settings),
 )

@@ -44,10 +44,10 @@ def collect() -> EnvironmentFacts:
     try:
         torch = facts["torch"] = torch_facts()
         versions = torch["nccl"]
-        facts["nccl_settings"] = nccl.settings(versions["loaded"] or versions["compiled"])
+        version = versions["loaded"] or versions["compiled"]
+        facts["nccl_settings"] = nccl.settings(version)
         names = [setting["name"] for setting in facts["nccl_settings"]]
-        if versions["file"]:
-            facts["nccl_mistyped"] = nccl.mistyped(names, versions["file"])
+        facts["nccl_mistyped"] = nccl.without_effect(names, versions["file"] or "", version)
     except Exception as error:  # a broken torch may raise anything
         facts["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
     # Last, since importing torch is what loads foreign libraries.

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from typing import List, Optional
 from xml.etree import ElementTree
 
+# Brands for games and workstations leave ECC off unless somebody switches it on: only data center
+# brands (NVIDIA, Tesla) have it on (nvidia-smi(1), ECC Mode; RTX A6000 user guide).
+ECC_OFF_BY_DEFAULT = re.compile("GeForce|Titan|Quadro|NVIDIA RTX", re.IGNORECASE)
+# Virtual machines come without the persistence daemon, and last as long as their job.
+VIRTUAL = ("Pass-Through", "VGPU")
+
 QUERY = ("-q", "-x")
 NVLINK_STATUS = ("nvlink", "--status")
 NVLINK_ERRORS = ("nvlink", "-e")
@@ -106,11 +112,15 @@ def _gpu(gpu: ElementTree.Element) -> GpuHealth:
     return GpuHealth(
         address=gpu.get("id", ""),
         lost=_text(gpu, "product_name", "uuid") is None,
-        persistence=_flag(gpu, "persistence_mode"),
+        persistence=None
+        if gpu.findtext("gpu_virtualization_mode/virtualization_mode") in VIRTUAL
+        else _flag(gpu, "persistence_mode"),
         display=_flag(gpu, "display_active"),
         mig=_flag(gpu, "mig_mode/current_mig"),
         mig_instances=len(gpu.findall("mig_devices/mig_device")),
-        ecc=_flag(gpu, "ecc_mode/current_ecc"),
+        ecc=None
+        if ECC_OFF_BY_DEFAULT.search(gpu.findtext("product_brand", ""))
+        else _flag(gpu, "ecc_mode/current_ecc"),
         ecc_pending=_flag(gpu, "ecc_mode/pending_ecc"),
         uncorrectable=_uncorrectable(gpu),
         sram_threshold_exceeded=_flag(gpu, "ecc_errors/aggregate/sram_threshold_exceeded"),

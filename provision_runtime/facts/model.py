@@ -153,27 +153,41 @@ class LinkFacts(TypedDict):
     links_to: Dict[str, int]
 
 
-class PcieFacts(TypedDict):
-    """A GPU's link. generation: the lower of the card's and its slot's best."""
+class CardPath(TypedDict, total=False):
+    """path: the card's folder below /sys/devices, which shows the switches above it."""
+
+    path: str
+
+
+class PcieFacts(CardPath):
+    """A GPU's link. generation: the lower of the card's and its slot's best. card_lanes: those
+    that the card has."""
 
     address: str
     generation: int
     lanes: int
+    card_lanes: int
     gb_s: float
 
 
-class PortFacts(TypedDict):
+class PortFacts(CardPath):
     """A port of an RDMA card that is up."""
 
+    name: str
+    port: int
     gb_s: float
     driver: str
     link_layer: str
 
 
 class WireFacts(TypedDict):
-    """nvlink: by the GPU's UUID. interfaces: GB/s of each whose driver reports it."""
+    """nvlink: by the GPU's UUID. interfaces: GB/s of each whose driver reports it. instance: what
+    the firmware calls the machine, which on Amazon EC2 is the instance type. virtual: whether a
+    hypervisor runs it."""
 
     nvlink: Dict[str, LinkFacts]
     pcie: List[PcieFacts]
     ports: List[PortFacts]
     interfaces: Dict[str, float]
+    instance: str
+    virtual: bool

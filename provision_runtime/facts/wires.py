@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 SMI_TIMEOUT_S = 10.0
 # A cell of `nvidia-smi topo -m` (NVIDIA/nccl#1617): a bonded set of NVLinks.
 BONDED_LINKS = re.compile(r"NV(\d+)$")
-# PCI Express Base Specification: gigatransfers per second and lane, and the share that is data:
-# 8b/10b up to generation 2, 128b/130b up to 5, and FLITs of 256 bytes with 242 of data since 6.
-PCIE_DATA_SHARE = {2.5: 0.8, 5.0: 0.8, 8.0: 128 / 130, 16.0: 128 / 130, 32.0: 128 / 130}
-PCIE_FLIT_SHARE = 242 / 256
+# PCI Express Base Specification: GB/s of a lane by generation. Of the transfers 8b/10b are data up to
+# generation 2, 128b/130b up to 5, and 242 of 256 bytes (FLITs) since 6.
+PCIE_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.984615, 4: 1.969231, 5: 3.938462, 6: 7.5625}
+# By gigatransfers per second and lane.
 PCIE_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 GIGATRANSFERS = re.compile(r"([\d.]+) GT/s")
 PORT_ACTIVE = "ACTIVE"
@@ -44,21 +44,11 @@ class PcieLink:
     lanes: int
     card_generation: int
     card_lanes: int
+    path: str = ""
 
     @property
     def gb_s(self) -> float:
         return pcie_gb_s(self.generation, self.lanes)
-
-
-@dataclass(frozen=True)
-class NetworkPort:
-    """A port of an RDMA card that is up."""
-
-    name: str
-    port: int
-    gb_s: float
-    link_layer: str
-    driver: str
 
 
 def collect(root: Path = Path("/")) -> WireFacts:
@@ -67,8 +57,11 @@ def collect(root: Path = Path("/")) -> WireFacts:
     return {
         "nvlink": nvlink(smi(*gpu_health.NVLINK_STATUS), smi("topo", "-m")),
         "pcie": cast("list[PcieFacts]", pcie),
-        "ports": cast("list[PortFacts]", [asdict(port) for port in network_ports(root)]),
+        "ports": network_ports(root),
         "interfaces": interface_rates(root),
+        "instance": read_text(root / "sys/class/dmi/id/product_name").strip(),
+        # x86 alone has this flag; elsewhere it stays unknown.
+        "virtual": " hypervisor" in read_text(root / "proc/cpuinfo"),
     }
 
 
@@ -111,11 +104,7 @@ def parse_topology(text: str) -> dict[int, dict[int, int]]:
 
 def pcie_gb_s(generation: int, lanes: int) -> float:
     """What a link of this generation and width carries in one direction."""
-    for gigatransfers, number in PCIE_GENERATIONS.items():
-        if number == generation:
-            share = PCIE_DATA_SHARE.get(gigatransfers, PCIE_FLIT_SHARE)
-            return gigatransfers * share * lanes / 8
-    raise ValueError(f"no such generation of PCIe: {generation}")
+    return PCIE_LANE_GB_S[generation] * lanes
 
 
 def pcie_links(root: Path = Path("/")) -> list[PcieLink]:
@@ -131,8 +120,13 @@ def pcie_links(root: Path = Path("/")) -> list[PcieLink]:
         # The folder is a link into the tree of devices: the slot's port is the folder above.
         slot = _generation(folder.resolve().parent / "max_link_speed")
         generation = card if slot is None else min(card, slot)
-        links.append(PcieLink(folder.name, generation, lanes, card, card_lanes))
+        links.append(PcieLink(folder.name, generation, lanes, card, card_lanes, _path(folder)))
     return links
+
+
+def _path(card: Path) -> str:
+    """The card's folder below /sys/devices: the bridges and switches above it are in it."""
+    return str(card.resolve()).partition("/sys/devices/")[2]
 
 
 def _generation(path: Path) -> int | None:
@@ -140,9 +134,9 @@ def _generation(path: Path) -> int | None:
     return PCIE_GENERATIONS.get(float(match[1])) if match else None
 
 
-def network_ports(root: Path = Path("/")) -> list[NetworkPort]:
+def network_ports(root: Path = Path("/")) -> list[PortFacts]:
     """The ports of RDMA cards that are up and whose rate the kernel reports."""
-    ports = []
+    ports: list[PortFacts] = []
     for folder in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
         rate = PORT_RATE.match(read_text(folder / "rate"))
         if rate is None or PORT_ACTIVE not in read_text(folder / "state"):
@@ -150,13 +144,14 @@ def network_ports(root: Path = Path("/")) -> list[NetworkPort]:
         card = folder.parent.parent
         driver = (card / "device" / "driver").resolve().name
         ports.append(
-            NetworkPort(
-                name=card.name,
-                port=int(folder.name),
-                gb_s=float(rate[1]) / 8,
-                link_layer=read_text(folder / "link_layer").strip(),
-                driver=driver,
-            )
+            {
+                "name": card.name,
+                "port": int(folder.name),
+                "gb_s": float(rate[1]) / 8,
+                "link_layer": read_text(folder / "link_layer").strip(),
+                "driver": driver,
+                "path": _path(card / "device"),
+            }
         )
     return ports
 

@@ -1,6 +1,6 @@
 """Is the bandwidth what it should be? Judges measured busbw by published curves: over the size of
 the message, by GPU, number of ranks, hosts, fabric and collective. Where there is no curve, the
-slowest wire that a ring must cross is the limit (wire_limit).
+slowest wire that a ring must cross is the limit (wire_limit), for any number of hosts.
 
 Owns bandwidth_reference.json, which is shipped, and the format of `--expect FILE`, which is the
 same; every curve names its source. Pure except for reading the file. A line that neither can
@@ -223,16 +223,17 @@ def _curve(entry: object, where: str) -> ReferenceCurve:
     if entry.get("backend", NCCL) not in BACKENDS:
         raise ValueError(f"{where}, backend: {entry['backend']!r} is neither nccl nor gloo")
     if "from" in entry:
-        fields["from_bytes"] = _size(fields.pop("from"), f"{where}, from")
+        fields["from_bytes"] = parse_size(fields.pop("from"), f"{where}, from")
     points = []
     for size, rate in entry["points"].items():
         if type(rate) not in (int, float) or not 0 < rate < math.inf:
             raise ValueError(f"{where}, points, {size}: {rate!r} is not a number of GB/s above 0")
-        points.append((_size(size, f"{where}, points"), float(rate)))
+        points.append((parse_size(size, f"{where}, points"), float(rate)))
     return ReferenceCurve(**{**fields, "points": tuple(sorted(points))})
 
 
-def _size(text: object, where: str) -> int:
+def parse_size(text: object, where: str) -> int:
+    """Bytes of `512MiB` or a number. Raises ValueError, which names `where`."""
     match = SIZE.match(str(text).strip())
     unit = UNITS.get(match[2].upper()) if match else None
     if not match or unit is None or not int(match[1]):
@@ -290,16 +291,32 @@ def judge_line(
         advice = NVLS_ADVICE if curve.algorithm == NVLS else ""
         return LineVerdict(remark, expected, finding_id, message, advice, share)
     is_ring = line["collective"] in wire_limit.RING_COLLECTIVES
-    if limit is not None and is_ring and size_bytes >= limit.from_bytes:
-        remark = f"{busbw / limit.gb_s:.0%} of the slowest wire's {limit.gb_s:.4g} GB/s"
-        if busbw < limit.least_gb_s:
-            message = f"{remark}; the slowest wire: {limit.wire}. Expected: {limit.least_share:.0%}"
-            share = busbw / limit.least_gb_s
-            return LineVerdict(remark, None, "bandwidth-low", message, WIRE_ADVICE, share)
-        return LineVerdict(f"fine; {remark}")
+    if limit is not None and is_ring and size_bytes >= JUDGED_FROM_BYTES:
+        return _judge_by_wire(line, busbw, hardware, limit)
     if curve is not None:
         return LineVerdict(TOO_SMALL, curve.at(size_bytes, curves.shape))
     return LineVerdict(UNKNOWN if limit is None else TOO_SMALL)
+
+
+def _judge_by_wire(line: Line, busbw: float, hardware: Hardware, limit: WireLimit) -> LineVerdict:
+    slowest, warning = limit.slowest, limit.warning
+    if hardware.nvls and line["collective"] == "all_reduce":
+        warning = limit.in_switch or warning
+    for wire, bound, finding_id in (
+        (slowest, "fail", "bandwidth-low"),
+        (warning, "warn", "bandwidth-reduced"),
+    ):
+        least_gb_s = wire.least_gb_s(bound, line["bytes"])
+        remark = f"{busbw / wire.gb_s:.0%} of what {wire.name} allow"
+        if busbw < least_gb_s:
+            # The first of its sources; the file has them all.
+            source = wire_limit.reference()["kinds"][wire.kind]["source"].split(": ")[0]
+            message = (
+                f"{remark} ({wire.gb_s:.4g} GB/s); in such a message healthy ones reach"
+                f" {least_gb_s:.4g} GB/s and more ({source})"
+            )
+            return LineVerdict(remark, None, finding_id, message, WIRE_ADVICE, busbw / least_gb_s)
+    return LineVerdict(f"fine; {busbw / slowest.gb_s:.0%} of what {slowest.name} allow")
 
 
 def judge_lines(

@@ -41,8 +41,8 @@ FOLDER_DELAY_S = 5.2
 # A module that torch itself imports, so that torch really gets the copy in the home.
 LEAKED_MODULE = "typing_extensions"
 OTHER_TORCH = "0.0.0+other"
-# Docker's default for a container.
-SMALL_SHM = 64 * 1024**2
+# Half of Docker's default for a container, which is enough for one rank.
+SMALL_SHM = 32 * 1024**2
 SHM = b"/dev/shm"
 # linux/sched.h and sys/mount.h
 CLONE_NEWNS = 0x00020000

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 PREFIX_SINCE = (2, 2)
 # These print less than the transports that we read.
 QUIET_LEVELS = ("", "VERSION", "WARN")
-LOG_SUBSYSTEMS = "INIT,GRAPH,NET"
+# TUNING has the algorithm of each call, in a line of rank 0: some microseconds of a small message,
+# whose time nobody judges, and nothing of a large one.
+LOG_SUBSYSTEMS = "INIT,GRAPH,NET,TUNING"
 
 
 def for_run(torch_version: str, environment: Mapping[str, str], log: Path) -> dict[str, str]:

@@ -59,6 +59,8 @@ def _unreachable_reason(error: OSError, address: str, resolved: object) -> tuple
         return "store-refused", f"nothing listens at {where}"
     if isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT:
         return "store-filtered", f"{where} does not respond"
+    if error.errno == errno.ENETUNREACH and is_loopback(str(resolved)):
+        return "loopback-down", f"{where} is unreachable: the interface lo is down"
     return "store-unreachable", f"{where} is unreachable: {error.strerror or error}"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..facts.nccl_log import NET, P2P, SHM, SOCKET, Transports
 from .outcome import Finding
-from .wire_limit import WITHOUT_PEER_ACCESS
+from .wire_limit import NVLS_RANKS, device_facts, switches_in_common
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 INFINIBAND = "InfiniBand"
 EFA = "efa"
 # NVLink SHARP sums in the third generation of the switch, which Hopper brought (NVIDIA's H100
-# white paper); of 8 GPUs NCCL uses it from 5 or 6 on (stas00/ml-engineering:network/README.md#sharp).
+# white paper).
 NVLS_MAJOR = 9
-NVLS_RANKS = 8
 
 
 @dataclass(frozen=True)
 class RankTransports:
     """One rank: its host, GPU and log, and the wires of its host. `may_use_nvls`: whether NCCL's
-    version and settings allow it."""
+    version and settings allow it. `address`: of the GPU on the PCI bus. `boot`: the kernel's boot,
+    which the containers of one machine share."""
 
     rank: int
     host: str
@@ -40,11 +40,15 @@ class RankTransports:
     log: Transports
     wires: WireFacts
     may_use_nvls: bool = False
+    address: str = ""
+    boot: str = ""
 
 
 def findings(ranks: Sequence[RankTransports]) -> list[Finding]:
     """One finding for each id, about all ranks that it is true of."""
-    result = [*_socket(ranks), *_peer_access(ranks)]
+    if not ranks:
+        return []
+    result = [*_hosts(ranks), *_multi_node_nvlink(ranks), *_socket(ranks), *_peer_access(ranks)]
     affected = tuple(rank.rank for rank in ranks if _without_gpudirect(rank))
     if affected:
         message = "the network card does not reach the GPU's memory: data pass through the host's"
@@ -59,11 +63,13 @@ def findings(ranks: Sequence[RankTransports]) -> list[Finding]:
 def summary(ranks: Sequence[RankTransports]) -> dict[str, object]:
     """For the report: what all ranks agree on, else the value of each rank; and the log of each."""
     data: dict[str, object] = {}
-    for name in ("network", "gdrdma", "nvls_channels"):
+    for name in ("network", "gdrdma", "nvls_channels", "nodes", "local_ranks", "mnnvl", "clique"):
         values = [getattr(rank.log, name) for rank in ranks]
         is_common = all(value == values[0] for value in values)
         data[name] = values[0] if is_common else values
     data["plugins"] = sorted({name for rank in ranks for name in rank.log.plugins})
+    # NCCL has rank 0 alone log them.
+    data["algorithms"] = ranks[0].log.algorithms
     data["ranks"] = [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks]
     return data
 
@@ -77,6 +83,29 @@ def _peers(ranks: Sequence[RankTransports]) -> list[tuple[RankTransports, RankTr
             if peer in by_rank:
                 connections.append((rank, by_rank[peer], transport))
     return connections
+
+
+def _hosts(ranks: Sequence[RankTransports]) -> list[Finding]:
+    """NCCL takes ranks for ranks of one host by host name and boot, or by NCCL_HOSTID."""
+    log = ranks[0].log
+    machines = len({rank.boot or rank.host for rank in ranks})
+    if log.mnnvl or log.ranks != len(ranks) or log.nodes == machines:
+        return []
+    message = f"NCCL counts {log.nodes} hosts (nNodes); there are {machines}"
+    return [Finding("host-identity", message, tuple(range(len(ranks))))]
+
+
+def _multi_node_nvlink(ranks: Sequence[RankTransports]) -> list[Finding]:
+    """Hosts whose GPUs are of one NVLink domain, and that do not use it."""
+    cliques = {rank.log.clique for rank in ranks}
+    affected = tuple(rank.rank for rank in ranks if rank.log.mnnvl is False)
+    if len({rank.host for rank in ranks}) < 2 or len(cliques) > 1 or not affected:
+        return []
+    clique = cliques.pop()
+    message = (
+        f"the GPUs of these hosts are in one NVLink domain ({clique}), which NCCL does not use"
+    )
+    return [Finding("mnnvl-absent", message, affected)] if clique else []
 
 
 def _socket(ranks: Sequence[RankTransports]) -> list[Finding]:
@@ -108,8 +137,9 @@ def _fabric(rank: RankTransports, on_host: Sequence[RankTransports]) -> str:
 
 
 def _peer_access(ranks: Sequence[RankTransports]) -> list[Finding]:
-    """GPUs that NVLink joins, and that do not use it; GPUs on PCIe that exchange data through the
-    host's memory."""
+    """GPUs that NVLink joins, and that do not use it; GPUs at one PCIe switch that exchange data
+    through the host's memory. Across the processor NCCL itself prefers that memory (p2pLevel is
+    PATH_PXB, NVIDIA/nccl:src/graph/paths.cc)."""
     off_nvlink, through_host = [], []
     for sender, receiver, transport in _peers(ranks):
         pair = (sender.rank, receiver.rank, transport)
@@ -119,9 +149,7 @@ def _peer_access(ranks: Sequence[RankTransports]) -> list[Finding]:
         if gpu is not None and gpu["links_to"].get(receiver.uuid, 0) > 0:
             if not transport.startswith(P2P):
                 off_nvlink.append(pair)
-        elif transport.startswith((SHM, NET)) and not any(
-            name in sender.device for name in WITHOUT_PEER_ACCESS
-        ):
+        elif transport.startswith((SHM, NET)) and _at_one_switch(sender, receiver):
             through_host.append(pair)
     return [
         *_pairs_finding("p2p-absent", "GPUs with NVLink exchange data by another path", off_nvlink),
@@ -129,6 +157,16 @@ def _peer_access(ranks: Sequence[RankTransports]) -> list[Finding]:
             "p2p-through-host", "GPUs of one host exchange data through its memory", through_host
         ),
     ]
+
+
+def _at_one_switch(sender: RankTransports, receiver: RankTransports) -> bool:
+    """Whether a PCIe switch joins GPUs whose driver allows access to each other's memory. Below
+    one port of the processor there is a second GPU only if there is a switch."""
+    if device_facts(sender.device).get("peer_access") is False:
+        return False
+    paths = {link["address"]: link.get("path", "") for link in sender.wires["pcie"]}
+    ends = [paths.get(rank.address, "") for rank in (sender, receiver)]
+    return switches_in_common(*ends) > 0
 
 
 def _pairs_finding(
@@ -144,6 +182,10 @@ def _pairs_finding(
 
 
 def _without_gpudirect(rank: RankTransports) -> bool:
+    """Not where NVLink joins GPU and processor: there NCCL prefers the host's memory
+    (NVIDIA/nccl#1579)."""
+    if device_facts(rank.device).get("c2c"):
+        return False
     networks = [name for name in rank.log.peers.values() if name.startswith(NET)]
     return rank.log.gdrdma is False and any(SOCKET not in name for name in networks)
 

@@ -1,82 +1,162 @@
-"""The slowest wire that a ring over these ranks must cross, and so the most that busbw can be.
+"""The wire that limits a ring over these ranks, and so the most that busbw can be.
 
 busbw is defined so that a ring reaches the rate of its slowest wire (NVIDIA/nccl-tests,
-doc/PERFORMANCE.md). Healthy rings reach 0.75 and more of NVLink and of InfiniBand, and 0.55 and
-more of PCIe; so less than half means that the traffic takes another path. Pure.
+doc/PERFORMANCE.md). How much of it healthy machines reach depends on the kind of wire:
+wire_reference.json has these shares, and what devices and clouds carry, each with its source.
+Below `fail` the traffic takes another path, below `warn` something slows it. Pure, except for
+reading that file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import json
+import math
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
 
-from ..facts.model import LinkFacts, WireFacts
+from ..facts.model import PortFacts, WireFacts
 
-MIB = 1 << 20
-# The least share of the wire's rate that passes. Protocol takes 20 % of NVLink (NVIDIA/nccl#1054);
-# PCIe through the host's memory reached 0.58 (gardenlinux/gardenlinux#4556).
-LEAST_SHARE = 0.5
-# One host's processors limit TCP above some 25 Gb/s.
-LEAST_SHARE_TCP = 0.25
-# With more hosts the shares of one message that cross a wire become smaller.
-FROM_BYTES_PER_HOST = 256 * MIB
+SHIPPED = Path(__file__).with_name("wire_reference.json")
 # A ring's bandwidth: these cross every wire of the ring equally.
 RING_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
-# Cards whose driver gives no rate that NVIDIA/nccl uses: the port of an EFA card represents several.
-UNKNOWN_RATE_DRIVERS = ("efa",)
-# GPUs whose driver allows no access to each other's memory: what they send goes through the host's
-# memory, whose rate we do not know. NVIDIA/nccl-tests#117.
-WITHOUT_PEER_ACCESS = ("GeForce",)
+EFA = "efa"
+# How HPE names Slingshot's interfaces and its driver (cxi_ss1).
+SLINGSHOT, SLINGSHOT_INTERFACE, SLINGSHOT_DRIVER = "slingshot", "hsn", "cxi"
+# With so many equal interfaces all but one belong to the GPUs: a3-highgpu of Google has four and
+# one more, a3-megagpu eight (https://cloud.google.com/compute/docs/gpus/gpudirect).
+GPU_INTERFACES = 5
+# NVLink SHARP needs as many GPUs of a host; of 8 GPUs NCCL uses it from 5 or 6 on
+# (stas00/ml-engineering:network/README.md#sharp).
+NVLS_RANKS = 8
+USUAL_LANES = 16
+# With one port fewer than GPUs, one is down; but two GPUs often share one port.
+FEWEST_RAILS = 3
+
+
+@functools.lru_cache(maxsize=None)
+def reference() -> Any:
+    """The contents of wire_reference.json."""
+    return json.loads(SHIPPED.read_text())
+
+
+def device_facts(device: str) -> Any:
+    """The row of this GPU in wire_reference.json; empty if there is none."""
+    rows = reference()["devices"]
+    return next((row for row in rows if fnmatchcase(device, row["device"])), {})
+
+
+@dataclass(frozen=True)
+class Wire:
+    """gb_s: what the wire carries in one direction. intact_gb_s: what it would carry with all lanes
+    and ports that such machines have. hosts: how many the ring spans."""
+
+    name: str
+    kind: str
+    gb_s: float
+    intact_gb_s: float = 0.0
+    hosts: int = 1
+
+    def least_gb_s(self, bound: str, size_bytes: float = math.inf) -> float:
+        """The least busbw for a message of this size. bound: `fail`, of what the wire carries, or
+        `warn`, of what it would carry intact.
+
+        A message pays the latency of the ring or tree, which grows with the logarithm of the
+        hosts, once; so a small one among many hosts shows less of the rate.
+        """
+        gb_s = self.gb_s if bound == "fail" else max(self.gb_s, self.intact_gb_s)
+        latency_s = reference()["latency_s"] * math.log2(2 * self.hosts)
+        share = reference()["kinds"][self.kind][bound] / (1 + latency_s * gb_s * 1e9 / size_bytes)
+        return float(share * gb_s)
 
 
 @dataclass(frozen=True)
 class WireLimit:
-    """gb_s: what the wire carries in one direction; least_share: what a healthy ring reaches."""
+    """slowest: by which a run fails; warning: by which one is warned of; in_switch: the same for an
+    all_reduce that the NVLink switch sums, None if it cannot."""
 
-    wire: str
-    gb_s: float
-    least_share: float
-    from_bytes: int
-
-    @property
-    def least_gb_s(self) -> float:
-        return self.gb_s * self.least_share
+    slowest: Wire
+    warning: Wire
+    in_switch: Wire | None = None
 
 
 @dataclass(frozen=True)
 class HostWires:
     """One host's part of the ring: its name, the GPUs of its ranks (UUID and PCI address), and its
-    wires. `interface`: the one that TCP would use."""
+    wires. `interface`: the one that TCP would use. `clique`: the multi-node NVLink domain of its
+    GPUs, empty if it is unknown."""
 
     host: str
     gpus: tuple[tuple[str, str], ...]
     wires: WireFacts
     interface: str = ""
     device: str = ""
+    clique: str = ""
 
 
 def wire_limit(hosts: Sequence[HostWires]) -> WireLimit | None:
-    """The slowest wire of a ring over all GPUs; None if the rate of one of its wires is unknown."""
-    limits = []
-    for host in hosts:
-        if len(host.gpus) > 1:
-            limits.append(_within_host(host, len(hosts)))
-        if len(hosts) > 1:
-            limits.append(_out_of_host(host, len(hosts)))
-    rates = [limit for limit in limits if limit is not None]
-    if not limits or len(rates) < len(limits):
+    """The limit of a ring over all GPUs; None if the rate of one of its wires is unknown."""
+    count, ranks = len(hosts), sum(len(host.gpus) for host in hosts)
+    facts = device_facts(hosts[0].device)
+    nvlink_gb_s = math.prod(facts.get("nvlink", (0,)))
+    wires = [_network(host) for host in hosts if count > 1]
+    # The host with the most ports shows what the others should have.
+    fastest = max((wire.intact_gb_s for wire in wires if wire), default=0.0)
+    wires = [wire and replace(wire, intact_gb_s=fastest) for wire in wires]
+    cliques = {host.clique for host in hosts}
+    if count > 1 and len(cliques) == 1 and ranks <= facts.get("multi_node", 0):
+        # GPUs of one NVLink domain; if the domain is unknown, they may be of one.
+        joined = Wire("the NVLinks between hosts", "nvlink", nvlink_gb_s)
+        if cliques == {""}:
+            name = f"the network's ports (NVLink may join the {count} hosts)"
+            joined = Wire(name, "multi-node", fastest, nvlink_gb_s)
+        wires = [joined if joined.gb_s else None]
+    wires += [_within_host(host) for host in hosts if len(host.gpus) > 1]
+    present = [replace(wire, hosts=count) for wire in wires if wire]
+    if not wires or len(present) < len(wires):
         return None
-    return min(rates, key=lambda limit: limit.least_gb_s)
+    slowest = min(present, key=lambda wire: wire.least_gb_s("fail"))
+    # A port that is not up is worth a warning, whatever else the ring crosses.
+    warning = min(
+        present, key=lambda wire: (wire.kind != "rails", wire.least_gb_s("warn"), wire.gb_s)
+    )
+    in_switch = None
+    kinds = {wire.kind for wire in present[-count:]}
+    # Where processors limit the network, a sum in the switch is no help.
+    is_large = kinds == {"nvlink"} and ranks >= NVLS_RANKS * count and present[0].kind != "tcp"
+    if facts.get("nvls") and count <= 2 and is_large:
+        # Between two hosts each byte crosses the network once (NVLSTree), so that busbw exceeds
+        # the network's rate (NVIDIA/nccl-tests#196).
+        in_switch = Wire("NVLink and its switch", "nvls", nvlink_gb_s, hosts=count)
+        network_gb_s = fastest * 2 * (ranks - 1) / ranks
+        if count == 2 and network_gb_s < nvlink_gb_s:
+            name = "the network's ports and a sum in the switch"
+            in_switch = Wire(name, "nvls-network", network_gb_s, hosts=count)
+    return WireLimit(slowest, warning, in_switch)
 
 
-def _within_host(host: HostWires, hosts: int) -> WireLimit | None:
-    from_bytes = _from_bytes(hosts)
-    rate = _nvlink_gb_s(host)
-    if rate is not None:
-        return WireLimit(f"NVLink of {host.host}", rate, LEAST_SHARE, from_bytes)
-    if any(name in host.device for name in WITHOUT_PEER_ACCESS):
-        return None
-    return _pcie_limit(host, from_bytes)
+def _within_host(host: HostWires) -> Wire | None:
+    facts = device_facts(host.device)
+    peer_access = facts.get("peer_access", True)
+    gb_s = _nvlink_gb_s(host)
+    if gb_s is None:
+        # A hypervisor may hide that GPUs reach one another, and then nothing is broken.
+        is_virtual = host.wires.get("virtual", False)
+        return _pcie_limit(host, "virtual" if is_virtual else "pcie" if peer_access else "host")
+    name, kind = f"the NVLinks of {host.host}", "nvlink"
+    if facts.get("bridge") or not peer_access:
+        kind = "bridge"
+    links = min((host.wires["nvlink"][uuid]["links_gb_s"] for uuid, _ in host.gpus), key=len)
+    count, link_gb_s = facts.get("nvlink", (0, 0))
+    if sum(links) <= gb_s and len(links) < count:
+        inactive = count - len(links)
+        name = f"the {count} NVLinks per GPU of {host.host}, of which {inactive} are inactive,"
+        gb_s = count * link_gb_s
+    return Wire(name, kind, gb_s)
 
 
 def _nvlink_gb_s(host: HostWires) -> float | None:
@@ -95,54 +175,101 @@ def _nvlink_gb_s(host: HostWires) -> float | None:
         if not usable:
             return None
         rates.append(sum(links) / len(links) * usable)
-    if not _all_joined(uuids, host.wires["nvlink"]):
-        return None
-    return min(rates)
+    # Bridges join pairs only.
+    reached = {uuids[0]}
+    for _ in uuids:
+        reached |= {peer for uuid in reached for peer in host.wires["nvlink"][uuid]["links_to"]}
+        reached &= set(uuids)
+    return min(rates) if len(reached) == len(uuids) else None
 
 
-def _all_joined(uuids: Sequence[str], nvlink: Mapping[str, LinkFacts]) -> bool:
-    """Whether NVLinks join all these GPUs: bridges join pairs only."""
-    reached, pending = {uuids[0]}, [uuids[0]]
-    while pending:
-        for peer in nvlink[pending.pop()]["links_to"]:
-            if peer in uuids and peer not in reached:
-                reached.add(peer)
-                pending.append(peer)
-    return len(reached) == len(set(uuids))
-
-
-def _pcie_limit(host: HostWires, from_bytes: int) -> WireLimit | None:
+def _pcie_limit(host: HostWires, kind: str) -> Wire | None:
     by_address = {link["address"]: link for link in host.wires["pcie"]}
     addresses = [address for _, address in host.gpus]
     if not by_address.keys() >= set(addresses):
         return None
     slowest = min((by_address[address] for address in addresses), key=lambda link: link["gb_s"])
-    name = (
-        f"PCIe {slowest['generation']} x{slowest['lanes']} of the GPU at {slowest['address']}"
-        f" of {host.host}"
-    )
-    return WireLimit(name, slowest["gb_s"], LEAST_SHARE, from_bytes)
+    lanes, card_lanes = slowest["lanes"], slowest.get("card_lanes", USUAL_LANES)
+    all_lanes = f"(of x{card_lanes}) " if lanes < card_lanes else ""
+    name = f"the PCIe {slowest['generation']} x{lanes} lanes {all_lanes}of the GPU at "
+    name += f"{slowest['address']} of {host.host}"
+    return Wire(name, kind, slowest["gb_s"], slowest["gb_s"] * max(card_lanes / lanes, 1))
 
 
-def _out_of_host(host: HostWires, hosts: int) -> WireLimit | None:
-    """A ring leaves a host through as many cards as it has GPUs there, or as there are cards."""
-    from_bytes = _from_bytes(hosts)
-    ports = host.wires["ports"]
-    if any(port["driver"] in UNKNOWN_RATE_DRIVERS for port in ports):
+def _network(host: HostWires) -> Wire | None:
+    """The way out of a host: its adapters that belong to these GPUs, and their PCIe."""
+    facts, gpus = device_facts(host.device), len(host.gpus)
+    adapters = _adapters(host)
+    if adapters is None:
         return None
+    count, gb_s, kind = adapters
+    name = f"{count} x {gb_s * 8:g} Gb/s of {host.host}"
+    intact = count
+    if kind == "rdma" and count == gpus - 1 and gpus >= FEWEST_RAILS:
+        kind, intact = "rails", gpus
+        name += f", {gpus} GPUs,"
+    rate_limits = (facts.get("network_gb_s"), reference()["kinds"][kind].get("most_gb_s"))
+    most = min(filter(None, rate_limits), default=math.inf)
+    wire = Wire(name, kind, min(count * gb_s, most), min(intact * gb_s, most))
+    pcie = None if facts.get("c2c") else _pcie_limit(host, kind)
+    if pcie is None or pcie.gb_s * gpus >= wire.gb_s:
+        return wire
+    return replace(wire, name=pcie.name, gb_s=pcie.gb_s * gpus)
+
+
+def _adapters(host: HostWires) -> tuple[int, float, str] | None:
+    """The adapters of these GPUs: how many, GB/s of each, and their kind; None if unknown."""
+    ports, interfaces = host.wires["ports"], host.wires["interfaces"]
+    rate = interfaces.get(host.interface)
+    slingshot = [gb_s for name, gb_s in interfaces.items() if name.startswith(SLINGSHOT_INTERFACE)]
+    efa = [port["gb_s"] for port in ports if port["driver"] == EFA]
+    if efa:
+        instance_gb_s = reference()["instances"].get(host.wires.get("instance", ""), sum(efa))
+        return _share(len(efa), host), instance_gb_s / len(efa), EFA
     if ports:
-        rates = sorted((port["gb_s"] for port in ports), reverse=True)[: len(host.gpus)]
-        name = f"{len(rates)} RDMA port{'s' if len(rates) > 1 else ''} of {host.host}"
-        network = WireLimit(name, sum(rates), LEAST_SHARE, from_bytes)
-        pcie = _pcie_limit(host, from_bytes)
-        if pcie is None or pcie.gb_s * len(host.gpus) >= network.gb_s:
-            return network
-        return replace(pcie, gb_s=pcie.gb_s * len(host.gpus))
-    rate = host.wires["interfaces"].get(host.interface)
+        ports = ports_of_gpus(host)
+        kind = SLINGSHOT if ports[0]["driver"].startswith(SLINGSHOT_DRIVER) else "rdma"
+        return len(ports), ports[0]["gb_s"], kind
+    if slingshot:
+        return _share(len(slingshot), host), min(slingshot), SLINGSHOT
     if rate is None:
         return None
-    return WireLimit(f"{host.interface} of {host.host}, by TCP", rate, LEAST_SHARE_TCP, from_bytes)
+    equal = list(interfaces.values()).count(rate)
+    if equal >= GPU_INTERFACES:
+        return _share(equal - 1, host), rate, "gpudirect-tcp"
+    return 1, rate, "tcp"
 
 
-def _from_bytes(hosts: int) -> int:
-    return FROM_BYTES_PER_HOST * max(hosts, 2)
+def _share(count: int, host: HostWires) -> int:
+    """How many of the host's adapters belong to the GPUs of these ranks."""
+    gpus = max(len(host.wires["pcie"]), len(host.gpus))
+    # The rest serves storage or administration.
+    count -= count % gpus if count > gpus else 0
+    return math.ceil(count * len(host.gpus) / gpus)
+
+
+def ports_of_gpus(host: HostWires) -> list[PortFacts]:
+    """The ports that these GPUs use, as NCCL chooses them: those at the same PCIe switch. Where
+    the kernel shows no common switch (virtual machines, processors with NVLink-C2C), as many as
+    belong to so many GPUs of the host. Ports of another rate or kind serve other purposes."""
+    classes: dict[object, list[PortFacts]] = {}
+    for port in host.wires["ports"]:
+        classes.setdefault((port.get("link_layer"), port["gb_s"]), []).append(port)
+    ports = max(classes.values(), key=lambda group: sum(port["gb_s"] for port in group))
+    paths = {link["address"]: link.get("path", "") for link in host.wires["pcie"]}
+    near: set[int] = set()
+    for _, address in host.gpus:
+        path = paths.get(address, "")
+        distances = [switches_in_common(path, port.get("path", "")) for port in ports]
+        nearest = max(distances)
+        if not nearest:
+            return ports[: _share(len(ports), host)]
+        near |= {index for index, common in enumerate(distances) if common == nearest}
+    return [ports[index] for index in sorted(near)]
+
+
+def switches_in_common(gpu: str, other: str) -> int:
+    """How many ports and switches of PCIe lead to both cards; 0 if only the processor does, or if
+    it is unknown. gpu, other: the cards' folders below /sys/devices, empty if they are unknown."""
+    # The first folder is the root complex.
+    return os.path.commonpath([gpu, other]).count("/")

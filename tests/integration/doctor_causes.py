@@ -201,7 +201,7 @@ def tool(run: Run, name: str, text: str) -> None:
 
 
 def small_shm(run: Run, stack: contextlib.ExitStack) -> None:
-    run.shell = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
+    run.shell = "mount -t tmpfs -o size=32m tmpfs /dev/shm"
 
 
 def full_shm(run: Run, stack: contextlib.ExitStack) -> None:
@@ -297,6 +297,10 @@ def many_threads(run: Run, stack: contextlib.ExitStack) -> None:
 
 def nccl_setting(run: Run, stack: contextlib.ExitStack) -> None:
     run.variables["NCCL_P2P_DISABLE"] = "1"
+
+
+def nccl_setting_mistyped(run: Run, stack: contextlib.ExitStack) -> None:
+    run.variables["NCCL_TYPO_X"] = "1"
 
 
 # Network.
@@ -518,6 +522,7 @@ CASES = (
     Case(read_only_temporary_folders, "tmpdir-unusable", 0),
     Case(few_files, "nofile-small", 26),
     Case(nccl_setting, "nccl-setting", 28),
+    Case(nccl_setting_mistyped, "nccl-setting-mistyped", 28),
     Case(cpu_quota, "cpu-quota", 30),
     Case(many_threads, "omp-threads", 31),
     Case(absent_interface, "interface-absent", 32),

@@ -25,7 +25,7 @@ from tests.results import parse_result
 pytestmark = pytest.mark.slurm
 
 PROVISION = str(Path(sys.executable).parent / "provision")
-SMALL_MEMORY = ("-t", "tmpfs", "-o", "size=64m", "tmpfs")
+SMALL_MEMORY = ("-t", "tmpfs", "-o", "size=32m", "tmpfs")
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n#SBATCH --partition=gpu\n"
 CASES = {
     "rank-expanded-early": (

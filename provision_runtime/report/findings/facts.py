@@ -151,6 +151,14 @@ FACTS = {
         command="df -h /dev/shm",
         source="https://github.com/pytorch/pytorch/issues/5040",
     ),
+    "shm-limited": Rule(
+        WARN,
+        "/dev/shm is enough for one rank, but small for a DataLoader with workers",
+        "docker run --shm-size=1g or --ipc=host, if the loader has workers and large samples",
+        breaks="DataLoader workers end with a bus error once their samples do not fit",
+        command="df -h /dev/shm",
+        source="https://github.com/pytorch/pytorch/issues/5040",
+    ),
     "shm-full": Rule(
         WARN,
         "/dev/shm is nearly full",
@@ -205,8 +213,11 @@ FACTS = {
     ),
     "nccl-setting-mistyped": Rule(
         WARN,
-        "a variable of NCCL is mistyped, so it has no effect",
+        "NCCL does not read a variable, which is mistyped or of another release",
         "correct its name, or remove it",
+        breaks="the setting has no effect, and nothing says so",
+        command="env | grep NCCL",
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     ),
     "nccl-setting": Rule(
         WARN,

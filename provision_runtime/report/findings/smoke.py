@@ -124,6 +124,14 @@ RENDEZVOUS = {
         command="ip -br addr",
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     ),
+    "loopback-down": Rule(
+        FAIL,
+        "the loopback interface (lo) is down",
+        "bring it up; a network namespace of its own starts with lo down (unshare --net, ip netns)",
+        breaks="ranks of one host do not reach the store at 127.0.0.1: Network is unreachable",
+        command="sudo ip link set lo up",
+        source="https://man7.org/linux/man-pages/man7/network_namespaces.7.html",
+    ),
     "interface-loopback": Rule(
         FAIL,
         "a host's own name resolves to a loopback address, which other hosts cannot reach",
@@ -173,13 +181,15 @@ COLLECTIVES = {
     ),
     "bandwidth-low": Rule(
         FAIL,
-        "the bandwidth is below 80 % of what is expected",
+        "the bandwidth is below 80 % of what is expected, or far below what the slowest wire"
+        " allows",
         "run with NCCL_DEBUG=INFO to see the algorithm and transport; look for NCCL_* variables,"
         " links that are down, PCIe ACS, and missing GPUDirect",
     ),
     "bandwidth-reduced": Rule(
         WARN,
-        "the bandwidth is between 80 % and 90 % of what is expected",
+        "the bandwidth is between 80 % and 90 % of what is expected, or below what healthy machines"
+        " reach of the slowest wire",
         "measure again on an idle machine; if the bandwidth is still low, follow the advice for"
         " bandwidth-low",
     ),
@@ -211,9 +221,27 @@ COLLECTIVES = {
     ),
     "p2p-through-host": Rule(
         WARN,
-        "GPUs of one host exchange data through its memory instead of directly over PCIe",
-        "turn off ACS on the PCIe switches (iommu=pt); unset NCCL_P2P_DISABLE; GPUs at different"
-        " processors may have no direct way (nvidia-smi topo -m)",
+        "GPUs at one PCIe switch exchange data through the host's memory instead of directly",
+        "turn off ACS on the PCIe switches (iommu=pt); unset NCCL_P2P_DISABLE; nvidia-smi topo -m"
+        " shows which GPUs have a switch in common (PIX, PXB)",
+    ),
+    "host-identity": Rule(
+        WARN,
+        "NCCL counts other hosts than there are machines",
+        "unset NCCL_HOSTID, or set it differently on each machine; give the containers of one"
+        " machine one host name (docker run --uts=host, hostNetwork)",
+        breaks="ranks of one machine use the network instead of NVLink, or those of two try NVLink",
+        command="cat /proc/sys/kernel/random/boot_id; hostname; echo $NCCL_HOSTID",
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+    ),
+    "mnnvl-absent": Rule(
+        FAIL,
+        "NCCL does not use the multi-node NVLink that joins these hosts",
+        "see that nvidia-imex runs on all of them with one list of nodes (nvidia-imex-ctl -N); give"
+        " containers an IMEX channel; unset NCCL_MNNVL_ENABLE",
+        breaks="data between these hosts take the network, several times slower",
+        command="nvidia-imex-ctl -N",
+        source="https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/overview.html",
     ),
     "gdr-absent": Rule(
         WARN,

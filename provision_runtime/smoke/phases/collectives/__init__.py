@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from ....checks import expectation
 from ....comm.addresses import interface_with
 from ....facts import libraries, nccl_log, wires
+from ....fs.files import read_text
 from ....report.codec import decode
 from ... import bandwidth, baseline, measurement, network, transport
 from ...outcome import Finding, Outcome
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ...context import RankContext
     from .measure import Measured
 
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 RDMA_CARDS = Path("/sys/class/infiniband")
 
 
@@ -44,6 +46,7 @@ class RankInfo(measurement.RankCores, total=False):
     free_bytes: int
     uuid: str | None
     address: str
+    boot: str
     major: int
     may_use_nvls: bool
     wires: WireFacts
@@ -58,9 +61,9 @@ def run(context: RankContext) -> Outcome:
     supported, unsupported = _supported(context, sweep, scope)
     rows, measured_here = sweep.measure(plan.rows(scope, supported))
     measured: list[list[Measured]] = context.exchange("collectives measured", measured_here)
-    # GB/s of every pair of ranks; empty with too few or too many ranks. On processors it only
-    # rehearses, which the quick profile leaves out.
-    is_worthwhile = pairs.FEWEST_RANKS <= context.env.world_size <= pairs.MOST_RANKS
+    # GB/s of pairs of ranks; empty with too few. On processors it only rehearses, which the quick
+    # profile leaves out.
+    is_worthwhile = context.env.world_size >= pairs.FEWEST_RANKS
     if not is_worthwhile or (context.options.quick and not context.on_gpu):
         pair_rates = {}
     else:
@@ -75,7 +78,7 @@ def run(context: RankContext) -> Outcome:
     local_ranks = [info["local_rank"] for info in rank_infos]
     hardware = _hardware(context, len(set(hosts)))
     is_nccl = context.backend == bandwidth.NCCL
-    limit = _wire_limit(rank_infos, hardware.device) if is_nccl else None
+    limit = _wire_limit(rank_infos, rank_transports, hardware.device) if is_nccl else None
     # Gloo's rates depend on what else uses the processors.
     weak = pairs.weak_pairs(pair_rates, hosts, local_ranks) if is_nccl else []
     curves = bandwidth.load_curves(context.options.expect or bandwidth.SHIPPED)
@@ -120,6 +123,7 @@ def _rank_info(context: RankContext) -> RankInfo:
     info["free_bytes"] = torch.cuda.mem_get_info()[0]
     info["uuid"] = libraries.gpu_uuid(index)
     info["address"] = libraries.gpu_pci_address(index) or ""
+    info["boot"] = read_text(BOOT).strip()
     info["major"] = properties.major
     info["may_use_nvls"] = bandwidth.may_use_nvls(os.environ, _nccl_version(context))
     if context.env.local_rank == 0 and context.backend == bandwidth.NCCL:
@@ -163,6 +167,8 @@ def _rank_transports(
                 log=decode(nccl_log.Transports, log, "the log of NCCL"),
                 wires=wires_by_host[info["host"]],
                 may_use_nvls=info["may_use_nvls"],
+                address=info["address"],
+                boot=info["boot"],
             )
         )
     return result
@@ -176,8 +182,11 @@ def _interface(context: RankContext) -> str:
         return ""
 
 
-def _wire_limit(rank_infos: Sequence[RankInfo], device: str) -> WireLimit | None:
+def _wire_limit(
+    rank_infos: Sequence[RankInfo], transports: Sequence[transport.RankTransports], device: str
+) -> WireLimit | None:
     """What the slowest wire allows; None if one of them is unknown, or there is no GPU."""
+    cliques = {rank.host: rank.log.clique or "" for rank in transports}
     by_host: dict[str, list[RankInfo]] = {}
     for info in rank_infos:
         by_host.setdefault(info["host"], []).append(info)
@@ -187,7 +196,11 @@ def _wire_limit(rank_infos: Sequence[RankInfo], device: str) -> WireLimit | None
         gpus = [(info.get("uuid") or "", info.get("address", "")) for info in infos]
         if first is None or not all(uuid for uuid, _ in gpus):
             return None
-        hosts.append(HostWires(host, tuple(gpus), first["wires"], first["interface"], device))
+        hosts.append(
+            HostWires(
+                host, tuple(gpus), first["wires"], first["interface"], device, cliques.get(host, "")
+            )
+        )
     return wire_limit(hosts)
 
 

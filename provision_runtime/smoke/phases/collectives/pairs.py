@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 BYTES = {"cpu": 1 * MIB, "cuda": 64 * MIB}
 WARM_UP, REPEATS = 1, 5
-# More rounds take too long for what they add: nodes can be paired by `provision smoke --pairs`.
+# More rounds than that take too long for what they add.
 MOST_RANKS = 64
 FEWEST_RANKS = 3
 # A weak pair is below this share of the median of its kind.
@@ -36,8 +36,13 @@ SAME_HOST, OTHER_HOST = "on one host", "between hosts"
 
 
 def rounds(ranks: int) -> list[list[tuple[int, int]]]:
-    """The pairs of each round, by the circle method: one rank stays, the others rotate. With an
-    odd number, one rank pauses in each round."""
+    """The pairs of each round. Up to MOST_RANKS every pair, by the circle method: one rank stays,
+    the others rotate; with an odd number, one rank pauses in each round. Beyond, pairs at distances
+    of 1, 2, 4 and so on up to the other half: each rank has few partners, on its host and on its
+    rail, and a weak one still differs from the median."""
+    if ranks > MOST_RANKS:
+        distances = [1 << power for power in range((ranks - 1).bit_length())]
+        return [[(i, i + d) for i in range(ranks - d) if not i & d] for d in distances]
     circle = list(range(ranks + ranks % 2))
     half = len(circle) // 2
     result = []

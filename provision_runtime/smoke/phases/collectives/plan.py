@@ -44,6 +44,9 @@ SIZES = {
         *(MIB << shift for shift in range(13)),
     ),
 }
+# A ring of more ranks than this shows its bandwidth at a larger size only, in every profile.
+LARGE_RING = 64
+LARGE_RING_BYTES = 2 * GIB
 # The one size at which profile default measures the 16-bit types.
 SHORT_TYPE_BYTES = {"cpu": 1 * MIB, "cuda": 256 * MIB}
 # The largest size as a share of the free memory; two buffers of it live at once.
@@ -153,6 +156,8 @@ def _sizes(scope: Scope, dtype: str) -> list[int]:
     sizes: Sequence[int] = profile_sizes
     if scope.profile == "default" and dtype != "float32":
         sizes = (SHORT_TYPE_BYTES[scope.device],)
+    elif scope.device == "cuda" and scope.ranks > LARGE_RING:
+        sizes = sorted({*profile_sizes, LARGE_RING_BYTES})
     limit = scope.most_bytes
     if scope.device == "cpu":
         for ranks_per_core, size in CROWDED_LIMITS:

@@ -61,6 +61,9 @@ def test_unknown_setting_is_reported_but_not_judged() -> None:
         ("NCCL_ALGO", "Ring", True),
         ("NCCL_DEBUG", "INFO", False),
         ("NCCL_DEBUG", "trace", True),
+        ("NCCL_DEBUG", "INF0", True),
+        ("NCCL_P2P_LEVEL", "PHB", False),
+        ("NCCL_P2P_LEVEL", "2", False),
         ("NCCL_VERSION", "2.17.1-1", False),
         ("NCCL_SOCKET_IFNAME", "eth0", False),
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", False),
@@ -75,7 +78,7 @@ def test_costly_values(name: str, value: str, costly: bool) -> None:
     assert setting["is_costly"] is costly
 
 
-@given(st.dictionaries(st.sampled_from(sorted(nccl.MEANINGS)), st.text(max_size=8)))
+@given(st.dictionaries(st.sampled_from(sorted(nccl.reference()["settings"])), st.text(max_size=8)))
 def test_each_setting_is_reported_once(environment: dict[str, str]) -> None:
     conf = "\n".join(f"{name}=1" for name in environment)
     assert [setting["name"] for setting in nccl.effective(environment, [("conf", conf)])] == sorted(
@@ -104,7 +107,9 @@ def test_settings_from_a_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_word_is_zero_for_nccl(name: str, value: str) -> None:
     (setting,) = nccl.effective({name: value}, [])
     assert setting["is_costly"]
-    assert setting["effect"].endswith(f"NCCL reads numbers only, so {value!r} means 0")
+    assert setting["effect"].startswith(
+        "NCCL reads numbers only: this means 0, not 1. Its meaning: "
+    )
 
 
 def test_a_word_is_a_value_for_torch() -> None:
@@ -112,12 +117,53 @@ def test_a_word_is_a_value_for_torch() -> None:
     assert (setting["is_costly"], "numbers only" in setting["effect"]) == (True, False)
 
 
-def test_mistyped_names_are_compared_with_those_in_the_library(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("NCCL_ALGO", "Foo", "'Foo'"),
+        ("NCCL_ALGO", "ring,collnetdirect;allreduce:tree,nvsl", "'nvsl'"),
+        ("NCCL_ALGO", "allreduce:^tree", ""),
+        ("NCCL_PROTO", "^LL128", ""),
+        ("NCCL_PROTO", "LL256", "'LL256'"),
+    ],
+)
+def test_values_that_nccl_does_not_know(name: str, value: str, word: str) -> None:
+    (setting,) = nccl.effective({name: value}, [])
+    assert setting["is_costly"]
+    assert word in setting["effect"]
+    assert ("does not know" in setting["effect"]) == bool(word)
+
+
+def test_names_that_nccl_does_not_read(tmp_path: Path) -> None:
     library = tmp_path / "libnccl.so.2"
-    library.write_bytes(b"\x7fELF\0NCCL_IB_DISABLE\0NCCL_IB_TIMEOUT\0NCCL_\0")
-    names = ["NCCL_IB_DISBALE", "NCCL_IB_TIMEOUT", "NCCL_SHARP_MAX", "NCCL_SOCKET_IFNAM", "PATH"]
-    assert nccl.mistyped(names, str(library)) == {
-        "NCCL_IB_DISBALE": "NCCL_IB_DISABLE",
-        "NCCL_SOCKET_IFNAM": "NCCL_SOCKET_IFNAME",
+    library.write_bytes(b"\x7fELF\0NCCL_IB_DISABLE\0NCCL_OF_THIS_BUILD\0NCCL_\0")
+    names = ["NCCL_IB_DISBALE", "NCCL_SOCKET_IFNAM", "NCCL_TYPO_X", "NCCL_OF_THIS_BUILD"]
+    names += ["NCCL_IB_TIMEOUT", "NCCL_SHARP_MAX", "NCCL_FASTRAK_CTRL_DEV", "NCCL_HOME", "PATH"]
+    assert nccl.without_effect(names, str(library), None) == {
+        "NCCL_IB_DISBALE": "is no setting of NCCL; NCCL_IB_DISABLE is",
+        "NCCL_SOCKET_IFNAM": "is no setting of NCCL; NCCL_SOCKET_IFNAME is",
+        "NCCL_TYPO_X": nccl.NO_SETTING,
     }
-    assert nccl.mistyped(names, str(tmp_path / "absent")) == {}
+    assert "NCCL_OF_THIS_BUILD" in nccl.without_effect(names, "", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "reason"),
+    [
+        ("NCCL_CTA_POLICY", "2.20.5", "is read from NCCL 2.27 to now; this is 2.20.5"),
+        ("NCCL_CTA_POLICY", "2.27.3", None),
+        ("NCCL_CTA_POLICY", "2.99.1", None),
+        ("NCCL_TREE_THRESHOLD", "2.4.8", None),
+        ("NCCL_TREE_THRESHOLD", "2.20.5", "is read from NCCL 2.4 to 2.4; this is 2.20.5"),
+        ("NCCL_IB_TIMEOUT", "2.9.9", None),
+    ],
+)
+def test_settings_of_other_releases(name: str, version: str, reason: str | None) -> None:
+    assert nccl.without_effect([name], "", version) == ({name: reason} if reason else {})
+
+
+def test_variables_of_nccl_are_known_by_release() -> None:
+    variables = nccl.reference()["variables"]
+    assert len(variables) > 250
+    for name in ("NCCL_ALGO", "NCCL_IB_HCA", "NCCL_HOSTID", "NCCL_P2P_DISABLE", "NCCL_DEBUG"):
+        assert variables[name][1] is None

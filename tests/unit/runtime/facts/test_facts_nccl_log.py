@@ -51,6 +51,13 @@ cn13:2619530:2619530 [0] NCCL INFO Using network IB
 cn13:2619530:2619530 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/MNNVL
 cn13:2619532:2619532 [2] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
 """
+# The forms of NVIDIA/nccl:src/init.cc and src/enqueue.cc, 2.20 to 2.30.
+SCALE_UP = """\
+cn13:1:1 [0] NCCL INFO MNNVL busId 0x1901000 fabric UUID 5ca1ab1e.c0ffee cliqueId 0x7ffe state 3 healthMask 0x2aa
+cn13:1:1 [0] NCCL INFO comm 0x55 rank 0 nRanks 72 nNodes 1 localRanks 72 localRank 0 MNNVL 1
+cn13:1:1 [0] NCCL INFO comm 0x66 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0
+cn13:1:1 [0] NCCL INFO AllReduce: 1073741824 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..23}
+"""
 
 
 def parse(text: str, rank: int) -> nccl_log.Transports:
@@ -81,6 +88,12 @@ IB_PLUGIN = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so"
         # That the card could is no channel that does.
         (NEWER, 0, {"version": "2.30.7", "network": "IB", "gdrdma": None}),
         (NEWER, 0, {"peers": {1: "P2P/MNNVL"}}),
+        (SCALE_UP, 0, {"clique": "5ca1ab1e.c0ffee cliqueId 0x7ffe", "mnnvl": True}),
+        # The largest communicator counts, not that of a pair.
+        (SCALE_UP, 0, {"ranks": 72, "nodes": 1, "local_ranks": 72}),
+        (SCALE_UP, 0, {"algorithms": {"AllReduce: 1073741824 Bytes": "NVLS/SIMPLE"}}),
+        # A switch of one host has no domain that spans hosts.
+        (SCALE_UP.replace("5ca1ab1e.c0ffee", "0.0"), 0, {"clique": None}),
     ],
 )
 def test_lines_of_public_logs(text: str, rank: int, expected: dict[str, object]) -> None:

@@ -85,7 +85,12 @@ def test_an_idle_card_has_the_rate_of_its_slot(tmp_path: Path) -> None:
     lay_out_gpu(tmp_path, "16.0 GT/s PCIe\n", "8\n")
     assert wires.pcie_links(tmp_path) == [
         wires.PcieLink(
-            address="0000:1b:00.0", generation=4, lanes=8, card_generation=5, card_lanes=16
+            address="0000:1b:00.0",
+            generation=4,
+            lanes=8,
+            card_generation=5,
+            card_lanes=16,
+            path="pci0000:00/0000:00:01.0/0000:1b:00.0",
         )
     ]
 
@@ -109,16 +114,24 @@ def lay_out_port(root: Path, card: str, state: str, rate: str, driver: str = "ml
     (port / "link_layer").write_text("InfiniBand\n")
     drivers = root / "sys/bus/pci/drivers" / driver
     drivers.mkdir(parents=True, exist_ok=True)
-    device = root / "sys/class/infiniband" / card / "device"
-    device.mkdir()
+    device = root / "sys/devices/pci0000:00" / card
+    device.mkdir(parents=True)
     (device / "driver").symlink_to(drivers)
+    (root / "sys/class/infiniband" / card / "device").symlink_to(device)
 
 
 def test_ports_that_are_up(tmp_path: Path) -> None:
     lay_out_port(tmp_path, "mlx5_0", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n")
     lay_out_port(tmp_path, "mlx5_1", "1: DOWN\n", "10 Gb/sec (4X SDR)\n")
     assert wires.network_ports(tmp_path) == [
-        wires.NetworkPort("mlx5_0", 1, 50.0, "InfiniBand", "mlx5_core")
+        {
+            "name": "mlx5_0",
+            "port": 1,
+            "gb_s": 50.0,
+            "link_layer": "InfiniBand",
+            "driver": "mlx5_core",
+            "path": "pci0000:00/mlx5_0",
+        }
     ]
 
 
@@ -131,4 +144,15 @@ def test_interfaces_that_tell_their_speed(tmp_path: Path) -> None:
 
 
 def test_this_host_has_an_answer() -> None:
-    assert set(wires.collect()) == {"nvlink", "pcie", "ports", "interfaces"}
+    expected = {"nvlink", "pcie", "ports", "interfaces", "instance", "virtual"}
+    assert set(wires.collect()) == expected
+
+
+@pytest.mark.parametrize(("flags", "is_virtual"), [("fpu hypervisor lm", True), ("fpu lm", False)])
+def test_the_kind_of_machine(tmp_path: Path, flags: str, is_virtual: bool) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    (tmp_path / "sys/class/dmi/id").mkdir(parents=True)
+    (tmp_path / "sys/class/dmi/id/product_name").write_text("p5en.48xlarge\n")
+    facts = wires.collect(tmp_path)
+    assert (facts["instance"], facts["virtual"]) == ("p5en.48xlarge", is_virtual)

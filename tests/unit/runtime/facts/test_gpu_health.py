@@ -69,6 +69,25 @@ XML = """<?xml version="1.0" ?>
         ),
         ("<persistence_mode>Disabled</persistence_mode>", ["persistence-off"]),
         (
+            "<persistence_mode>Disabled</persistence_mode><gpu_virtualization_mode>"
+            "<virtualization_mode>Pass-Through</virtualization_mode></gpu_virtualization_mode>",
+            [],
+        ),
+        *[
+            (
+                f"<product_brand>{brand}</product_brand><ecc_mode><current_ecc>Disabled"
+                "</current_ecc><pending_ecc>Disabled</pending_ecc></ecc_mode>",
+                finding_ids,
+            )
+            for brand, finding_ids in (
+                ("GeForce", []),
+                ("NVIDIA RTX", []),
+                ("Quadro RTX", []),
+                ("NVIDIA", ["gpu-ecc-off"]),
+                ("Tesla", ["gpu-ecc-off"]),
+            )
+        ],
+        (
             "<persistence_mode>Disabled</persistence_mode><display_active>Enabled</display_active>",
             [],
         ),

@@ -121,6 +121,12 @@ def test_quick_run_is_all_reduce_in_float32() -> None:
     assert plan.candidates(scope(profile="quick")) == [("all_reduce", "float32")]
 
 
+@pytest.mark.parametrize(("ranks", "largest"), [(64, 512 << 20), (65, 2 << 30)])
+def test_a_large_ring_is_measured_at_a_larger_size(ranks: int, largest: int) -> None:
+    large = scope(device="cuda", profile="quick", ranks=ranks, most_bytes=1e10)
+    assert plan.rows(large, plan.candidates(large))[-1].bytes == largest
+
+
 def test_default_run_tests_short_dtypes_at_one_size() -> None:
     rows = plan.rows(scope(), plan.candidates(scope()))
     assert {(r.collective, r.dtype): sum(q.name == r.name for q in rows) for r in rows} == {

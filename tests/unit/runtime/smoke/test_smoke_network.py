@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 
@@ -24,6 +25,22 @@ def test_reasons_a_port_is_unreachable() -> None:
     assert unknown is not None
     assert unknown[0] == "master-unresolvable"
     assert listeners.listener(port) == ""
+
+
+def test_a_loopback_interface_that_is_down_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a network namespace of its own, where the kernel has no route to 127.0.0.1."""
+
+    def unreachable(self: socket.socket, address: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+    assert network.why_unreachable("127.0.0.1", 29500) == (
+        "loopback-down",
+        "127.0.0.1:29500 is unreachable: the interface lo is down",
+    )
+    reason = network.why_unreachable("192.0.2.1", 29500)
+    assert reason is not None
+    assert reason[0] == "store-unreachable"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,27 @@ def test_every_pair_meets_once_and_no_rank_twice_in_a_round(ranks: int) -> None:
         assert len(set(members)) == len(members)
 
 
+@pytest.mark.parametrize("ranks", [65, 96, 2400, 8001])
+def test_among_many_ranks_each_has_partners_up_to_the_other_half(ranks: int) -> None:
+    rounds = pairs.rounds(ranks)
+    assert len(rounds) == (ranks - 1).bit_length()
+    members = set()
+    for each in rounds:
+        ranks_of_round = [rank for pair in each for rank in pair]
+        assert len(set(ranks_of_round)) == len(ranks_of_round)
+        members.update(ranks_of_round)
+    assert members == set(range(ranks))
+
+
+def test_a_weak_gpu_among_many_is_named_alone() -> None:
+    hosts = [f"n{rank // 8}" for rank in range(128)]
+    table = {pair: 45.0 for each in pairs.rounds(128) for pair in each}
+    for pair in table:
+        if 77 in pair:
+            table[pair] = 9.0
+    assert set(named_ranks(table, hosts)) == {(77,)}
+
+
 def rates(ranks: int, gb_s: float, **slow: float) -> dict[tuple[int, int], float]:
     """slow: `_1_5=20.0` is the pair 1 and 5."""
     result = dict.fromkeys(combinations(range(ranks), 2), gb_s)

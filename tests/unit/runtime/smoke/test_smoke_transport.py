@@ -24,7 +24,8 @@ def wires(gpus: int, links: int = 18, ports: list[dict[str, Any]] | None = None)
     for name in names:
         links_to = {peer: links for peer in names if peer != name and links}
         nvlink[name] = {"links_gb_s": [26.562] * links, "links_to": links_to}
-    return {"nvlink": nvlink, "pcie": [], "ports": ports or [], "interfaces": {}}
+    pcie = [{"address": name, "path": f"pci0000:00/switch/{name}"} for name in names]
+    return {"nvlink": nvlink, "pcie": pcie, "ports": ports or [], "interfaces": {}}
 
 
 def rank(
@@ -39,7 +40,9 @@ def rank(
     sent = nccl_log.Transports(peers=peers, **log).as_json()
     log_of_rank = decode(nccl_log.Transports, json.loads(json.dumps(sent)), "log")
     uuid = f"GPU-{number if gpu is None else gpu}"
-    return transport.RankTransports(number, host, uuid, device, 9, log_of_rank, host_wires, True)
+    return transport.RankTransports(
+        number, host, uuid, device, 9, log_of_rank, host_wires, True, address=uuid
+    )
 
 
 def ids(ranks: list[transport.RankTransports]) -> list[tuple[str, tuple[int, ...]]]:
@@ -72,6 +75,10 @@ def test_one_ethernet_card_is_no_fabric_but_a_rail_for_each_gpu_is() -> None:
 def test_infiniband_without_gpudirect_warns() -> None:
     assert ids(two_hosts("NET/IB/0", [IB_PORT], gdrdma=False)) == [("gdr-absent", (0, 1))]
     assert ids(two_hosts("NET/IB/0", [IB_PORT], gdrdma=True)) == []
+    # Grace's memory is as near as the GPU's, and NCCL prefers it.
+    for device in ("NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA GB10"):
+        ranks = two_hosts("NET/IB/0", [IB_PORT], gdrdma=False)
+        assert ids([replace(each, device=device) for each in ranks]) == []
 
 
 @pytest.mark.parametrize("name", ["SHM/direct/direct", "NET/Socket/0"])
@@ -85,6 +92,9 @@ def test_pcie_through_the_host_warns_unless_the_driver_allows_no_other_way() -> 
     ranks = [rank(0, {1: "SHM/direct/direct"}, without_nvlink), rank(1, {}, without_nvlink)]
     assert ids(ranks) == [("p2p-through-host", (0, 1))]
     assert ids([replace(each, device="NVIDIA GeForce RTX 4090") for each in ranks]) == []
+    # GPUs of two sockets: NCCL itself prefers the host's memory.
+    without_nvlink["pcie"][1]["path"] = "pci0000:80/port/GPU-1"
+    assert ids(ranks) == []
 
 
 @pytest.mark.parametrize(
@@ -97,6 +107,35 @@ def test_a_switch_that_does_not_sum_warns(log: dict[str, Any]) -> None:
     assert ids(ranks[:4]) == []
     assert ids([replace(each, major=8) for each in ranks]) == []
     assert ids([replace(each, may_use_nvls=False) for each in ranks]) == []
+
+
+@pytest.mark.parametrize(
+    ("boots", "nodes", "mnnvl", "finding_ids"),
+    [
+        ("aabb", 2, False, []),
+        # Containers with host names of their own, or each with its own NCCL_HOSTID.
+        ("aaaa", 4, False, ["host-identity"]),
+        # One NCCL_HOSTID on two machines.
+        ("aabb", 1, False, ["host-identity"]),
+        ("aabb", 1, True, []),
+    ],
+)
+def test_hosts_as_nccl_counts_them(
+    boots: str, nodes: int, mnnvl: bool, finding_ids: list[str]
+) -> None:
+    host = wires(4)
+    ranks = [rank(number, {}, host, ranks=4, nodes=nodes, mnnvl=mnnvl) for number in range(4)]
+    ranks = [replace(each, boot=boot) for each, boot in zip(ranks, boots)]
+    assert [finding.id for finding in transport.findings(ranks)] == finding_ids
+
+
+def test_multi_node_nvlink_that_is_not_used_fails() -> None:
+    first, second = two_hosts("NET/IB/0", [IB_PORT], clique="1.2 cliqueId 0x1", mnnvl=False)
+    assert ids([first, second]) == [("mnnvl-absent", (0, 1))]
+    other = replace(second, log=replace(second.log, clique="1.2 cliqueId 0x2"))
+    assert ids([first, other]) == []
+    used = [replace(each, log=replace(each.log, mnnvl=True)) for each in (first, second)]
+    assert ids(used) == []
 
 
 def test_a_log_that_says_nothing_is_no_finding() -> None:
@@ -122,8 +161,8 @@ def test_our_variables_depend_on_the_release() -> None:
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, {"NCCL_DEBUG_FILE": "log", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET"}),
-        ({"NCCL_DEBUG": "TRACE"}, {"NCCL_DEBUG_FILE": "log", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET"}),
+        ({}, {"NCCL_DEBUG_FILE": "log", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,TUNING"}),
+        ({"NCCL_DEBUG": "TRACE"}, {"NCCL_DEBUG_FILE": "log", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,TUNING"}),
         (
             {"NCCL_DEBUG": "warn", "NCCL_DEBUG_SUBSYS": "ALL"},
             {"NCCL_DEBUG_FILE": "log", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL"},
