@@ -14,10 +14,10 @@ from pathlib import Path
 
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import LineKind, RequirementLine, parse_lines
+from provision.core.yaml_text import YamlError, read_source
 
-# No list of packages is longer; a file that never ends (a device) is.
-MAX_BYTES = 4 << 20
-_ENCODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_ENCODING = re.compile(rb"(?:.*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_UNREADABLE = (OSError, ValueError, YamlError)
 
 
 def decode(content: bytes) -> str:
@@ -25,17 +25,13 @@ def decode(content: bytes) -> str:
 
     Raises ValueError for other encodings, with the conversion.
     """
-    marks = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    encoding = "utf-8-sig"
-    for mark, name in zip(marks, ("utf-32", "utf-32", "utf-16", "utf-16"), strict=True):
-        if content.startswith(mark):
-            encoding = name
-            break
-    else:
-        for line in content.splitlines()[:2]:
-            if comment := _ENCODING.match(line):
-                encoding = comment[1].decode("ascii")
-    if encoding == "utf-8-sig" and b"\0" in content[:4]:
+    comment = _ENCODING.match(content)
+    encoding = comment[1].decode("ascii") if comment else "utf-8-sig"
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        encoding = "utf-32"
+    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif b"\0" in content[:4]:
         encoding = "utf-16-be" if content.startswith(b"\0") else "utf-16-le"
     try:
         return content.decode(encoding)
@@ -55,7 +51,7 @@ def read_lines(path: Path) -> list[RequirementLine]:
     """
     try:
         return list(_file_lines(path.absolute(), (), set()))
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise InvalidSpec(
             f"{path} cannot be read: {error}.", advice="Name a requirements.txt."
         ) from error
@@ -65,13 +61,16 @@ def _file_lines(
     path: Path, including: tuple[Path, ...], complete: set[Path], *, limits: bool = False
 ) -> Iterator[RequirementLine]:
     """including: the files that led here; complete: those that were read to their end. Both as
-    resolved paths: `a/../b.txt` is `b.txt`. limits: by -c. Raises OSError and ValueError."""
+    resolved paths: `a/../b.txt` is `b.txt`. limits: by -c. Raises one of _UNREADABLE."""
     resolved = path.resolve()
     if resolved in including:
         raise ValueError("it includes itself")
     if resolved in complete:
         return
-    text = decode(_read(path, is_included=bool(including)))
+    # Who names a pipe on the command line waits for it; a file that names one must not make others wait.
+    if including and path.exists() and not path.is_file():
+        raise ValueError("it is no file")
+    text = decode(read_source(path))
     for entry in parse_lines(text, str(path)):
         if entry.kind in ("include", "constraints"):
             try:
@@ -82,7 +81,7 @@ def _file_lines(
                 files = (*including, resolved)
                 entries = list(_file_lines(included, files, complete, limits=is_limit))
                 yield from [entry, *entries]
-            except (OSError, ValueError) as error:
+            except _UNREADABLE as error:
                 yield replace(entry, kind="unknown", reason=f"the file cannot be read: {error}")
         elif entry.kind == "find-links" and (path.parent / entry.value).exists():
             yield replace(entry, value=os.path.normpath(path.parent / entry.value))
@@ -91,18 +90,6 @@ def _file_lines(
         else:
             yield entry
     complete.add(resolved)
-
-
-def _read(path: Path, *, is_included: bool) -> bytes:
-    """The content of a file. Who names a pipe on the command line waits for it; a file that names one
-    must not make others wait. Raises OSError and ValueError."""
-    if is_included and path.exists() and not path.is_file():
-        raise ValueError("it is no file")
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
-    return content
 
 
 def _located(entry: RequirementLine, folder: Path, kind: LineKind) -> RequirementLine:

@@ -370,11 +370,3 @@ def put_back(path: Path, lock_sha256: str) -> None:
             replace_directory(path)
             break
     remove_leftovers(path)
-
-
-def require_interpreter(prefix: Prefix) -> None:
-    """Raise IntegrityError if the prefix has lost its interpreter."""
-    if not prefix.python.exists():
-        raise IntegrityError(
-            f"{prefix.path} has no bin/python.", advice=f"Run `provision env create {prefix.name}`."
-        )

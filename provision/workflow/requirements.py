@@ -23,6 +23,7 @@ from provision.core.requirement_lines import PipRequirement, RequirementLine, pa
 from provision.core.tempdirs import temporary_directory
 from provision.workflow import wheel_folder
 from provision.workflow.context import Context
+from provision.workflow.resolution import with_names
 from provision.workflow.wheel_folder import WHEELS
 
 # PyTorch's own index, or a mirror of it: --torch and --cuda choose what comes from there.
@@ -67,32 +68,34 @@ def prepare(
         if entry.kind == "constraint" and entry.requirement and entry.requirement.specifier:
             limits.setdefault(_key(entry.requirement), []).append(entry.requirement.specifier)
     pip: list[str] = []
-    indexes: list[str] = []
-    find_links: list[str] = []
+    sources: dict[str, list[str]] = {"extra-index": [], "find-links": []}
     wheels: dict[str, bytes] = {}
     for entry in entries:
-        if entry.kind == "requirement" and entry.requirement:
-            requirement = entry.requirement
+        note = ""
+        requirement = entry.requirement
+        if entry.kind == "requirement" and requirement:
+            note = entry.reason
             if requirement.source:
                 pip.append(_located(context, requirement, folder, python_of, wheels))
-                continue
-            specifiers = [requirement.specifier, *limits.pop(_key(requirement), ())]
-            specifier = ",".join(filter(None, specifiers))
-            pip.append(str(dataclasses.replace(requirement, specifier=specifier)))
-        elif entry.kind == "find-links":
-            find_links.append(_source_item(entry.packages, entry.value, folder))
+            else:
+                specifiers = [requirement.specifier, *limits.pop(_key(requirement), ())]
+                specifier = ",".join(filter(None, specifiers))
+                pip.append(str(dataclasses.replace(requirement, specifier=specifier)))
         elif entry.kind == "extra-index" and _TORCH_INDEX.search(entry.value):
-            context.progress.info(f"`{entry.text}`: --torch and --cuda choose PyTorch's builds")
-        elif entry.kind == "extra-index":
-            indexes.append(_source_item(entry.packages, entry.value, folder))
+            note = "--torch and --cuda choose PyTorch's builds"
+        elif entry.kind in sources:
+            sources[entry.kind].append(_source_item(entry.packages, entry.value, folder))
         elif entry.kind == "ignored":
-            context.progress.info(f"`{entry.text}`: --{entry.value} has no effect: {entry.reason}")
-        if entry.reason and entry.kind == "requirement":
-            context.progress.info(f"`{entry.text}`: {entry.reason}")
+            note = f"--{entry.value} has no effect: {entry.reason}"
+        if note:
+            context.progress.info(f"`{entry.text}`: {note}")
     if limits:
         context.progress.info(f"limits of packages that are not requested: {', '.join(limits)}")
     return Requirements(
-        pip=tuple(pip), indexes=tuple(indexes), find_links=tuple(find_links), wheels=wheels
+        pip=tuple(pip),
+        indexes=tuple(sources["extra-index"]),
+        find_links=tuple(sources["find-links"]),
+        wheels=wheels,
     )
 
 
@@ -103,12 +106,11 @@ def _refuse(entries: Sequence[RequirementLine]) -> None:
     for entry in entries:
         where = f"{entry.file}:{entry.line}: " if entry.file else ""
         reason, next_step = entry.reason, entry.next_step
+        is_torch = entry.kind == "extra-index" and _TORCH_INDEX.search(entry.value)
         if entry.kind == "index":
             reason = "the index for everything is a setting of pip's or uv's"
             next_step = f"`pip config set global.index-url {entry.value}` sets it"
-        elif entry.kind == "extra-index" and not entry.packages:
-            if _TORCH_INDEX.search(entry.value):
-                continue
+        elif entry.kind == "extra-index" and not (entry.packages or is_torch):
             reason = "an extra index serves only the packages that are named for it"
             next_step = f"write `PACKAGE --extra-index-url {entry.value}`"
         elif entry.credential:
@@ -122,9 +124,10 @@ def _refuse(entries: Sequence[RequirementLine]) -> None:
         elif entry.kind != "unknown":
             continue
         problems.append(f"{where}`{entry.text}`: {reason.rstrip('.')}.")
-        steps.append(f"{next_step[0].upper()}{next_step[1:]}." if next_step else "")
+        if next_step:
+            steps.append(f"{next_step[0].upper()}{next_step[1:]}.")
     if problems:
-        raise InvalidSpec("\n".join(problems), advice=" ".join(filter(None, steps)))
+        raise InvalidSpec("\n".join(problems), advice=" ".join(steps))
 
 
 def _key(requirement: PipRequirement) -> str:
@@ -154,20 +157,15 @@ def _located(
                 f"There is no wheel and no project at {path}.",
                 advice="Name a wheel, or a folder with a pyproject.toml or setup.py.",
             )
-        if requirement.editable:
-            name = uv.source_name(f"-e {path}", mirrors=context.mirrors)
-            source = f"file:{os.path.relpath(path, folder.absolute())}"
-        else:
-            wheel, content = _wheel(context, path, python_of)
-            wheels[wheel] = content
-            name = wheel.split("-")[0].replace("_", "-").lower()
-            source = f"file:{WHEELS}/{wheel}"
-        requirement = dataclasses.replace(requirement, name=name, source=source, editable=False)
+        name, source = "", str(path)
+        if not requirement.editable:
+            wheel, wheels[wheel] = _wheel(context, path, python_of)
+            name, source = wheel.split("-")[0].replace("_", "-").lower(), f"file:{WHEELS}/{wheel}"
+        requirement = dataclasses.replace(requirement, name=name, source=source)
     elif not requirement.name:
         context.progress.info(f"looking up {requirement.source}")
-        name = uv.source_name(requirement.source, mirrors=context.mirrors)
-        requirement = dataclasses.replace(requirement, name=name)
-    return str(requirement)
+    [text] = with_names([str(requirement)], folder, context.mirrors)
+    return text
 
 
 def _wheel(context: Context, path: Path, python_of: Callable[[], str]) -> tuple[str, bytes]:
@@ -187,13 +185,7 @@ def _wheel(context: Context, path: Path, python_of: Callable[[], str]) -> tuple[
 @contextlib.contextmanager
 def placed(folder: Path, wheels: Mapping[str, bytes], *, keep: bool = True) -> Iterator[None]:
     """Wheels next to a spec.yml. What they replaced is put back if the block fails, or unless keep."""
-    written: wheel_folder.Placed = {}
-    is_complete = False
-    try:
+    with wheel_folder.undone_on_failure(keep=keep) as written:
         for name, content in wheels.items():
             wheel_folder.place(name, content, folder, written)
         yield
-        is_complete = keep
-    finally:
-        if not is_complete:
-            wheel_folder.undo(written)

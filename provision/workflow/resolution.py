@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from provision import catalog, resolver, sources
 from provision.adapters import uv
-from provision.core import requirement_lines
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import ENVIRONMENT
 from provision.core.platforms import Platform
+from provision.core.requirement_lines import parse_lines
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus, Lock, Resolution
 from provision.resolver import spec as specs
@@ -57,7 +57,7 @@ def combine(
         content = specs.parse(text.encode(), path)
     elif path.exists():
         content = specs.read(path)
-    if any(requirement_lines.is_incomplete(item) for item in content.get("pip", ())):
+    if content.get("pip"):
         content = {**content, "pip": with_names(content["pip"], path.parent, mirrors)}
     spec = specs.combine(content, options, name=name)
     if content.get("cuda") == "auto" and not options.get("cuda") and _depends_on_machine(spec):
@@ -73,7 +73,7 @@ def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS
     """
     requirements = []
     for text in texts:
-        (entry,) = requirement_lines.parse_lines(text)
+        (entry,) = parse_lines(text)
         assert entry.requirement is not None  # the spec was checked
         requirement = entry.requirement
         if requirement.is_path and not requirement.source.startswith("file:"):
@@ -88,7 +88,9 @@ def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS
                     source = f"-e {folder / source.removeprefix('file:')}"
                 name = uv.source_name(source, mirrors=mirrors)
             requirement = dataclasses.replace(requirement, name=name)
-        requirements.append(str(dataclasses.replace(requirement, editable=False)))
+        # What is complete stays as it is written: its text is a part of the lock's inputs.
+        requirement = dataclasses.replace(requirement, editable=False)
+        requirements.append(text if requirement == entry.requirement else str(requirement))
     return requirements
 
 

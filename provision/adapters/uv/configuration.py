@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -20,6 +19,7 @@ from urllib.parse import quote
 
 from provision.adapters.uv.build_environment import is_for_builds
 from provision.core.errors import InvalidSpec
+from provision.core.toml_text import parse_toml
 
 # Keys of uv.toml, top level or [pip], that say where packages are and how to reach them
 # (docs.astral.sh/uv/reference/settings, uv 0.13).
@@ -231,15 +231,6 @@ def _setting_tables(path: Path) -> list[UvTable]:
         ) from error
     section = content.get("pip")
     return [section, content] if isinstance(section, dict) else [content]
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    content: dict[str, Any] = tomllib.loads(text)
-    return content
 
 
 def _is_link_mode(name: str, tables: Iterable[UvTable]) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, TypedDict, TypeVar
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv.configuration import parse_toml
 from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, index_settings
 from provision.adapters.uv.package_sources import PackageSources, package_sources
 from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
@@ -23,6 +22,7 @@ from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.package_names import is_pep440, package_name
 from provision.core.requirement_urls import EDITABLE, GIT
 from provision.core.tempdirs import temporary_directory
+from provision.core.toml_text import parse_toml
 from provision.core.types import LockedPackage
 
 # The project that requires what is requested, for uv.

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from provision.adapters.uv.configuration import parse_toml
 from provision.adapters.uv.indexes import IndexSettings, index_settings
 from provision.adapters.uv.uv_process import (
     COMPILER_ERROR,
@@ -20,6 +19,7 @@ from provision.adapters.uv.uv_process import (
 from provision.core.errors import InvalidSpec, ToolFailed, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.tempdirs import temporary_directory
+from provision.core.toml_text import parse_toml
 
 
 def build_wheel(

@@ -22,6 +22,7 @@ from provision.adapters.uv.configuration import (
     read_uv_settings,
     uv_environment,
 )
+from provision.core import toml_text
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
@@ -402,7 +403,7 @@ def test_wheels_are_installed_by_hash() -> None:
 
 def test_a_pylock_is_read() -> None:
     text = '[[packages]]\nname = "six"\nversion = "1.17.0"\nwheels = [{ url = "https://x.invalid/six.whl", hashes = { sha256 = "ab" } }]\n'
-    (entry,) = configuration.parse_toml(text)["packages"]
+    (entry,) = toml_text.parse_toml(text)["packages"]
     package = resolver._locked_package(entry, {"six": ("toml",)}, REQUEST)
     assert (package.name, package.version, package.sha256) == ("six", "1.17.0", "ab")
     assert (package.depends, package.direct) == (("toml",), False)
