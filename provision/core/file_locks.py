@@ -6,12 +6,12 @@ written, so a run that finds nothing to do leaves no trace.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -32,7 +32,7 @@ def lock_files(folders: Folders) -> list[Path]:
     return sorted(path for project in projects for path in (project / _FOLDER).glob("*"))
 
 
-@contextlib.contextmanager
+@contextmanager
 def environment_lock(
     folders: Folders, name: str, progress: Progress, *, wait: bool = True
 ) -> Iterator[None]:
@@ -74,7 +74,7 @@ def environment_lock(
         os.close(descriptor)
 
 
-@contextlib.contextmanager
+@contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
     """Lock a file, which is created if missing; waits as long as another process holds it."""
     descriptor = open_lock_file(path)

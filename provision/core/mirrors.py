@@ -8,10 +8,10 @@ knows no URL itself: the caller says which URL a channel's name stands for (ratt
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -64,11 +64,11 @@ class _Translations:
     mirrors: tuple[Mirror, ...]
     wheels: tuple[MirroredWheel, ...]
 
-    @functools.cached_property
+    @cached_property
     def wheel_by_url(self) -> Mapping[str, MirroredWheel]:
         return {wheel.canonical: wheel for wheel in self.wheels}
 
-    @functools.cached_property
+    @cached_property
     def wheel_by_hash(self) -> Mapping[str, MirroredWheel]:
         return {wheel.sha256: wheel for wheel in self.wheels}
 
@@ -152,7 +152,7 @@ class Mirrors:
                 canonical = mirror.canonical + plain_url[len(prefix) :]
         return canonical
 
-    @functools.cached_property
+    @cached_property
     def _translations(self) -> _Translations:
         mirrors: list[Mirror] = []
         wheels: list[MirroredWheel] = []

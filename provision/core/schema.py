@@ -4,10 +4,10 @@ reports, layouts.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -167,14 +167,14 @@ def location(document: Any, path: Sequence[str | int]) -> str:
     return (text.removeprefix(".") or "the top level") + name
 
 
-@functools.cache
+@cache
 def _schema(schema: str) -> Mapping[str, Any]:
     document = json.loads((SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8"))
     assert isinstance(document, dict)
     return document
 
 
-@functools.cache
+@cache
 def _validator(schema: str) -> Any:
     import jsonschema_rs
 

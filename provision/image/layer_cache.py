@@ -10,10 +10,10 @@ again.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def link_first(candidates: Iterable[CachedLayer], layout: Path) -> str | None:
         target = oci_layout.blobs(layout) / layer.path.name
         # OSError: the file was removed, or is on another disk, or the disk has no hard links. The
         # layer is made then.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if not layer.is_unchanged:
                 continue
             if not target.exists():
@@ -137,7 +137,7 @@ def quarantine_corrupt(
             if digest not in corrupt:
                 keys.setdefault(digest, "")
         # A layout that we may not write to is hashed again next time.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             record(layout, keys)
     return corrupt
 
@@ -145,7 +145,7 @@ def quarantine_corrupt(
 def discard_blob(blob: Path) -> None:
     """Remove a corrupt blob from its layout. Its mtime changes first, so that other layouts with a
     link to the same file hash it again too."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.utime(blob)
         blob.unlink()
 

@@ -4,9 +4,9 @@ implementation of the standard.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
 from typing import Any
 
 from packaging.markers import Marker
@@ -50,7 +50,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
         elif marker:
             result.append(_left_out(toml, index, package, marker, selection))
     for statement in toml.stated({"tool.provision.conda": ("conda", "")}):
-        result.append(dataclasses.replace(statement, exported=True))
+        result.append(replace(statement, exported=True))
     return result
 
 

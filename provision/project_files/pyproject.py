@@ -4,10 +4,10 @@ setuptools. Poetry's and pixi's have modules of their own.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from packaging.utils import canonicalize_name
@@ -142,7 +142,7 @@ class _PyProject:
     ) -> Statement:
         """What one of a package's sources states."""
         pairs = ", ".join(f"{key} = {json.dumps(value)}" for key, value in source.items())
-        state = functools.partial(
+        state = partial(
             self.toml.state, keys=("tool", "uv", "sources", name), text=f"{name} = {{ {pairs} }}"
         )
         marker, index = source.get("marker", ""), source.get("index")
@@ -220,7 +220,7 @@ class _PyProject:
     def _dynamic(self) -> Statement:
         """Requirements that the build backend finds elsewhere."""
         toml = self.toml
-        state = functools.partial(toml.state, keys=("project", "dynamic"), item="dependencies")
+        state = partial(toml.state, keys=("project", "dynamic"), item="dependencies")
         backend = toml.value("build-system", "build-backend") or "setuptools.build_meta"
         if backend.startswith("setuptools"):
             reason = "setup.py or setup.cfg states the dependencies"

@@ -7,10 +7,10 @@ that leads counts, and the other one is named; within one file neither does.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from provision.core.credentials import credential_problem, public_request
@@ -58,7 +58,7 @@ def decide(
     it, else the newest that is. located: the requirement of spec.yml for a folder or file of this
     machine; empty if the user must add it.
     """
-    new_decision = functools.partial(
+    new_decision = partial(
         RequestDecision,
         statements=[_without_credentials(statement) for statement in dict.fromkeys(statements)],
         choices=choices or Choices(),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packaging.markers import InvalidMarker
@@ -92,9 +91,9 @@ class TomlFile:
             return statement
         lines = statements_of(parse_lines(value))
         if not lines:
-            return dataclasses.replace(statement, kind="unknown", reason="it is empty")
+            return replace(statement, kind="unknown", reason="it is empty")
         parsed = lines[0]
-        return dataclasses.replace(
+        return replace(
             statement,
             kind=kind if parsed.kind == "pip" else parsed.kind,
             value=parsed.value,
@@ -209,7 +208,7 @@ class Selection:
         self, statement: Statement, option: str, name: str, members: Iterable[str]
     ) -> Statement:
         """The statement about a group or an extra that is not taken. members: its requirements."""
-        return dataclasses.replace(
+        return replace(
             statement,
             text=f"{name}: {', '.join(members)}",
             reason=f"the {option} `{name}` is taken on request",

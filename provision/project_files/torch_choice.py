@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import shlex
 from collections.abc import Sequence
+from functools import cache
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -112,7 +112,7 @@ def _expression(package: Package) -> str:
     return prefix[1] if prefix else re.sub(r"^={2,3}", "", text)
 
 
-@functools.cache
+@cache
 def _matching(expression: str) -> list[str]:
     """The releases that an expression means, oldest first."""
     versions: list[str] = []

@@ -6,13 +6,13 @@ working folder. That may be anybody's checkout, so they run in Jinja's sandbox.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import pickle
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,7 +217,7 @@ def _failing_line(error: Exception, folder: Path) -> str:
     return location
 
 
-@functools.cache
+@cache
 def _our_environment() -> jinja2.Environment:
     import jinja2
 
@@ -227,7 +227,7 @@ def _our_environment() -> jinja2.Environment:
     return _strict_environment(jinja2.Environment, loader)
 
 
-@functools.cache
+@cache
 def _lab_environment(folder: Path) -> jinja2.Environment:
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -6,15 +6,14 @@ for, unless they are read out of its library, and which driver its CUDA needs.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
 import hashlib
 import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -85,7 +84,7 @@ class TorchIndex:
         versions = sorted({Version(wheel.base) for wheel in self.torch})
         return [str(version) for version in versions if version >= OLDEST]
 
-    @functools.cached_property
+    @cached_property
     def companions(self) -> Mapping[str, list[LinuxWheel]]:
         return {name: self.index.wheels(name) for name in COMPANIONS}
 
@@ -155,7 +154,7 @@ class TorchIndex:
             source = f"metadata torch=={version}+{tag} (PyTorch wheel index)"
             # The folder says the CUDA of wheels that do not pin its runtime.
             cuda = pins.cuda or re.sub(r"cu(\d+)(\d)", r"\1.\2", tag)
-            pins = dataclasses.replace(pins, cuda=cuda)
+            pins = replace(pins, cuda=cuda)
             row["wheels"][tag] = build_row(pins, source, on_pypi=False)
 
     def _add_companions(self, row: Row, version: str) -> None:
@@ -366,7 +365,7 @@ def ensure_release(folders: Folders, mirrors: Mirrors, spec: Spec) -> None:
     key = hashlib.sha256(f"{__version__} {torch} {tags} {indexes}".encode()).hexdigest()
     path = folders.index_facts / f"{key[:24]}.json"
     rows: dict[str, Row] = {}
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         rows = json.loads(path.read_bytes())
     if not rows or time.time() - path.stat().st_mtime > KEEP_S:
         try:

@@ -4,9 +4,9 @@ docs/onboarding.md describes it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,7 +108,7 @@ def read_lab(folder: Path) -> Lab:
     document = read_checked_yaml(
         folder / FILE,
         "lab",
-        further=functools.partial(_mistakes, folder),
+        further=partial(_mistakes, folder),
         advice=ADVICE,
         advice_without="Name a lab's repository, or a folder of one; `provision lab init` writes a "
         "lab.yml.",
@@ -124,14 +124,14 @@ def _mistakes(folder: Path, document: Mapping[str, Any], lines: YamlLines) -> It
     checks: list[tuple[DocumentPath, Callable[[], object]]] = []
     for name, cluster in document.get("clusters", {}).items():
         if "login" in cluster:
-            expand = functools.partial(clustershell.expand, cluster["login"])
+            expand = partial(clustershell.expand, cluster["login"])
             checks.append((("clusters", name, "login"), expand))
     for index, text in enumerate(document.get("mirrors", ())):
-        checks.append((("mirrors", index), functools.partial(parse_mirror, text, folder)))
+        checks.append((("mirrors", index), partial(parse_mirror, text, folder)))
     for index, text in enumerate(document.get("smoke", ())):
-        checks.append((("smoke", index), functools.partial(_check_smoke_setting, text)))
+        checks.append((("smoke", index), partial(_check_smoke_setting, text)))
     for key, text in document.get("paths", {}).items():
-        checks.append((("paths", key), functools.partial(folder_path, text, folder)))
+        checks.append((("paths", key), partial(folder_path, text, folder)))
     for document_path, check in checks:
         try:
             check()

@@ -8,8 +8,8 @@ and what a lock still gives up is said. docs/choosing.md has the order.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 
 from packaging.requirements import Requirement
@@ -42,7 +42,7 @@ def with_locked_torch(spec: Spec, lock: Lock, resolution: Resolution) -> Spec:
     }
     for release in catalog.matching_releases(spec.torch):
         if release.version in locked and release.version != resolution.torch:
-            return dataclasses.replace(spec, torch=release.version)
+            return replace(spec, torch=release.version)
     return spec
 
 
@@ -65,7 +65,7 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
         request, possible = _with_listed_wheels(request, resolution, possible)
     bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
     bounds += [f"!={release}" for release in catalog.releases() if release not in possible]
-    request = dataclasses.replace(request, constraints=(",".join(bounds),))
+    request = replace(request, constraints=(",".join(bounds),))
     try:
         packages = uv.resolve(request)
         glibc = _needed_glibc(request, packages)
@@ -92,12 +92,12 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
         context.progress.info(
             f"torch {release}, not {resolution.torch}: {', '.join(named)} {verb} with it"
         )
-        spec = dataclasses.replace(spec, torch=release)
+        spec = replace(spec, torch=release)
     if glibc is not None and spec.glibc is None and not (folder / SPEC).exists():
         context.progress.info(
             f"every machine needs glibc {glibc}: for {resolution.glibc} some wheels do not exist"
         )
-        spec = dataclasses.replace(spec, glibc=str(glibc))
+        spec = replace(spec, glibc=str(glibc))
     return spec
 
 
@@ -111,14 +111,14 @@ def _with_listed_wheels(
             release, resolution.cuda, resolution.platforms[0]
         )
         try:
-            uv.package_sources(dataclasses.replace(request, torch=build))
+            uv.package_sources(replace(request, torch=build))
         except (uv.NoWheelFits, Unreachable):
             continue
         fitting[release] = build
     if not fitting:
         return request, possible
     newest = next(iter(fitting.values()))
-    return dataclasses.replace(request, torch=newest), list(fitting)
+    return replace(request, torch=newest), list(fitting)
 
 
 def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest) -> Spec:
@@ -128,10 +128,10 @@ def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest)
         return spec
     pythons = {python for release in catalog.releases().values() for python in release.python}
     for python in sorted(pythons, key=lambda python: steps(python, request.python)):
-        other = dataclasses.replace(spec, python=python)
+        other = replace(spec, python=python)
         try:
             resolver.resolve(other)
-            uv.resolve_versions(dataclasses.replace(request, python=python))
+            uv.resolve_versions(replace(request, python=python))
         except ProvisionError:
             continue
         context.progress.info(f"Python {python}: for {request.python} the wheels do not exist")
@@ -230,7 +230,7 @@ def _obstacle(context: Context, resolution: Resolution, newest: str, lock: Lock)
         return f"does not go with {rest}"
     sentence = f"needs torch {release}"
     try:
-        resolver.resolve(dataclasses.replace(resolution.spec, torch=release))
+        resolver.resolve(replace(resolution.spec, torch=release))
     except ProvisionError:
         return f"{sentence}, which has no build for this request"
     return f"{sentence} (`--torch {release}` gives it)"

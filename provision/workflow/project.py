@@ -7,13 +7,13 @@ so that a killed process leaves each thing in one of two folders, and the next o
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import errno
 import json
 import os
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from provision.core import prefix_registry, settings
@@ -50,7 +50,7 @@ def settle(folders: Folders) -> tuple[Folders, list[str]]:
     recorded = recorded_projects(folders.data)
     try:
         for project, envs in recorded.items() if folders.project not in recorded else ():
-            candidate = dataclasses.replace(folders, project=project)
+            candidate = replace(folders, project=project)
             if not envs.exists() and _is_of_same_lock(candidate):
                 _move(candidate, envs)
                 folders = candidate
@@ -76,7 +76,7 @@ def _move(folders: Folders, before: Path) -> None:
         for name, path in prefix_registry.list_prefixes(folders).items():
             present = marker.read(path)
             if present is not None and present.folder == str(before / name):
-                moved = dataclasses.replace(present, folder=str(folders.envs / name))
+                moved = replace(present, folder=str(folders.envs / name))
                 marker.write(path, moved)
         prefix_registry.record_project(folders)
 
@@ -144,7 +144,7 @@ def _take_over(folders: Folders, name: str) -> None:
         for source, target in _renames(folders, name):
             make_private_directory(target.parent)
             source.rename(target)
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 source.parent.rmdir()  # it was the last
         for path in prefix_registry.prefix_paths(before, name):
             if path.is_dir():

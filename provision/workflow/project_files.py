@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from provision.core.errors import InvalidSpec
@@ -79,20 +79,20 @@ def _statements(
     if reader is None:
         for statement in statements_of(read_lines(path)):
             statement = _located(statement, Path(statement.file).parent)
-            yield dataclasses.replace(statement, file=_shown(Path(statement.file)))
+            yield replace(statement, file=_shown(Path(statement.file)))
         return
     for statement in reader(_shown(path), text, selection):
         if statement.kind not in ("include", "constraints"):
             yield _located(statement, path.parent)
             continue
         if not (path.parent / statement.value).is_file():
-            yield dataclasses.replace(statement, kind="unknown", reason="there is no such file")
+            yield replace(statement, kind="unknown", reason="there is no such file")
             continue
         yield statement
         files = (*including, resolved)
         for included in _statements(path.parent / statement.value, files, selection):
             is_limit = statement.kind == "constraints" and included.kind == "pip"
-            yield dataclasses.replace(included, kind="constraint") if is_limit else included
+            yield replace(included, kind="constraint") if is_limit else included
 
 
 def _reader(path: Path, text: str) -> Reader | None:
@@ -139,7 +139,7 @@ def _yaml_reader(path: Path, text: str) -> Reader:
 def _located(statement: Statement, folder: Path) -> Statement:
     """The statement with an absolute path, if it requests one. What is not there is unknown."""
     if statement.kind == "find-links" and "://" not in statement.value:
-        return dataclasses.replace(statement, value=f"file:{_absolute(statement.value, folder)}")
+        return replace(statement, value=f"file:{_absolute(statement.value, folder)}")
     if statement.kind != "pip":
         return statement
     requirement = parse_lines(statement.value)[0].requirement
@@ -147,15 +147,15 @@ def _located(statement: Statement, folder: Path) -> Statement:
         return statement
     source = requirement.source.removeprefix("file://")
     path = _absolute(source, folder)
-    requirement = dataclasses.replace(requirement, source=path)
+    requirement = replace(requirement, source=path)
     if not is_installable(Path(path.partition("#")[0])):
-        return dataclasses.replace(
+        return replace(
             statement,
             kind="unknown",
             reason="there is no file and no project of that path here",
             next_step=f"provision add NAME {shell_words(requirement)}",
         )
-    return dataclasses.replace(statement, value=str(requirement))
+    return replace(statement, value=str(requirement))
 
 
 def _absolute(path: str, folder: Path) -> str:

@@ -6,12 +6,11 @@ become wheels in the environment's folder. In spec.yml itself, a folder is an ed
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -80,7 +79,7 @@ def prepare(
             else:
                 specifiers = [requirement.specifier, *limits.pop(_key(requirement), ())]
                 specifier = ",".join(filter(None, specifiers))
-                pip.append(str(dataclasses.replace(requirement, specifier=specifier)))
+                pip.append(str(replace(requirement, specifier=specifier)))
         elif entry.kind == "extra-index" and _TORCH_INDEX.search(entry.value):
             note = "--torch and --cuda choose PyTorch's builds"
         elif entry.kind in sources:
@@ -161,7 +160,7 @@ def _located(
         if not requirement.editable:
             wheel, wheels[wheel] = _wheel(context, path, python_of)
             name, source = wheel.split("-")[0].replace("_", "-").lower(), f"file:{WHEELS}/{wheel}"
-        requirement = dataclasses.replace(requirement, name=name, source=source)
+        requirement = replace(requirement, name=name, source=source)
     elif not requirement.name:
         context.progress.info(f"looking up {requirement.source}")
     [text] = with_names([str(requirement)], folder, context.mirrors)
@@ -182,7 +181,7 @@ def _wheel(context: Context, path: Path, python_of: Callable[[], str]) -> tuple[
         return path.name, path.read_bytes()
 
 
-@contextlib.contextmanager
+@contextmanager
 def placed(folder: Path, wheels: Mapping[str, bytes], *, keep: bool = True) -> Iterator[None]:
     """Wheels next to a spec.yml. What they replaced is put back if the block fails, or unless keep."""
     with wheel_folder.undone_on_failure(keep=keep) as written:

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -79,7 +78,7 @@ def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS
         if requirement.is_path and not requirement.source.startswith("file:"):
             path = folder / Path(requirement.source).expanduser()
             address = os.path.relpath(path, folder)
-            requirement = dataclasses.replace(requirement, source=f"file:{address}")
+            requirement = replace(requirement, source=f"file:{address}")
         if not requirement.name:
             name = _rendered_name(requirement.source, folder)
             if not name:
@@ -87,16 +86,16 @@ def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS
                 if requirement.is_path:
                     source = f"-e {folder / source.removeprefix('file:')}"
                 name = uv.source_name(source, mirrors=mirrors)
-            requirement = dataclasses.replace(requirement, name=name)
+            requirement = replace(requirement, name=name)
         # What is complete stays as it is written: its text is a part of the lock's inputs.
-        requirement = dataclasses.replace(requirement, editable=False)
+        requirement = replace(requirement, editable=False)
         requirements.append(text if requirement == entry.requirement else str(requirement))
     return requirements
 
 
 def _rendered_name(source: str, folder: Path) -> str:
     """The name that environment.yml has for an address; empty if it has none."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
+    with suppress(OSError, UnicodeDecodeError):
         text = (folder / ENVIRONMENT).read_text(encoding="utf-8")
         match = re.search(rf"([\w.-]+)(?:\[[^\]]*\])? @ {re.escape(source)}(?=[\s'\"]|$)", text)
         return match[1] if match else ""
@@ -173,7 +172,7 @@ def resolve_with_python(
         # With the Python that the lock holds, whichever Python runs provision.
         python = lock.find("python")
         if spec.python is None and python is not None:
-            spec = dataclasses.replace(spec, python=catalog.minor(python.version))
+            spec = replace(spec, python=catalog.minor(python.version))
         return ResolvedRequest(python_from="host", resolution=resolve(spec))
     if spec.python_from == "host":
         return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
@@ -195,7 +194,7 @@ def resolve_with_python(
     return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
 
 
-@functools.cache
+@cache
 def unanswered_channels(
     solver: conda.Solver, channels: tuple[str, ...], platform: Platform
 ) -> dict[str, str]:
@@ -232,7 +231,7 @@ def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
     if resolution is not None and resolution.spec.python == version:
         return resolution
     try:
-        return resolve(dataclasses.replace(spec, python=version))
+        return resolve(replace(spec, python=version))
     except NoSuchBuild as error:
         resolve(spec)  # refuses a build that exists with no Python at all in words of its own
         raise ToolMissing(

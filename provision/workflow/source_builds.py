@@ -6,13 +6,13 @@ node installs the same bytes, and none needs a compiler. docs/choosing.md.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import hashlib
 import os
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ _NINJA_STEP = re.compile(r"\[\d+/(\d+)\] ")
 _DECIDING = ("TORCH_CUDA_ARCH_LIST", "FORCE_CUDA", "CC", "CXX", "CFLAGS", "CXXFLAGS", "MAX_JOBS")
 
 
-@contextlib.contextmanager
+@contextmanager
 def built(
     context: Context, plan: Plan, packages: Sequence[LockedPackage], *, dry_run: bool = False
 ) -> Iterator[tuple[LockedPackage, ...]]:
@@ -67,7 +67,7 @@ def built(
                 _warn_of_glibc(context, plan, wheel)
             target = place(wheel.name, wheel.read_bytes(), plan.folder, placed)
             sha256 = hashlib.sha256(target.read_bytes()).hexdigest()
-            wheels[package] = dataclasses.replace(
+            wheels[package] = replace(
                 package, url=target.absolute().as_uri(), sha256=sha256, direct=True
             )
         names = {package.name for package in archives}
@@ -132,7 +132,7 @@ def _facts(plan: Plan, package: LockedPackage) -> catalog.SourceBuild:
     if facts is None:
         stated = {"needs", "cuda"} & settings.keys()
         facts = catalog.SourceBuild(isolation=False if stated else None)
-    return dataclasses.replace(
+    return replace(
         facts,
         isolation=settings.get("isolation", facts.isolation),
         needs=tuple(specs.replace_packages(facts.needs, settings.get("needs", ()))),
@@ -156,7 +156,7 @@ def _build(
     facts, resolution = _facts(plan, package), plan.resolution
     variables = {*facts.env, *_DECIDING} & os.environ.keys()
     env = {**facts.env, **{name: os.environ[name] for name in variables}}
-    manner = dataclasses.replace(facts, env={**env, "MAX_JOBS": ""})
+    manner = replace(facts, env={**env, "MAX_JOBS": ""})
     build = (resolution.python, resolution.local_version, resolution.cuda, resolution.spec.gpu)
     key = f"{package.sha256} {package.platform} {build} {manner}"
     digest = hashlib.sha256(key.encode()).hexdigest()
@@ -217,11 +217,11 @@ def _build(
             raise _refusal(package, error) from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def _shown_steps(context: Context, title: str) -> Iterator[Callable[[str], None]]:
     """Takes the lines that a build prints, and shows that it goes on, and ninja's steps if it has
     some."""
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         stack.enter_context(context.progress.meter(f"building {title}", 0))
         meters: list[Meter] = []
 

@@ -7,9 +7,9 @@ other is the user's, and stays.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -33,7 +33,7 @@ def place(name: str, content: bytes, folder: Path, placed: Placed) -> Path:
     return target
 
 
-@contextlib.contextmanager
+@contextmanager
 def undone_on_failure(*, keep: bool = True) -> Iterator[Placed]:
     """What the block places, for `place`, is undone if the block fails, or unless keep."""
     placed: Placed = {}
@@ -84,6 +84,6 @@ def _text(lines: list[str]) -> bytes:
 
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         path.parent.rmdir()  # if it is empty
         path.parent.parent.rmdir()

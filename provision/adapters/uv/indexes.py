@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import configparser
-import functools
 import os
 import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -184,7 +184,7 @@ def pip_settings() -> dict[str, str]:
     return _read_pip_settings(tuple(sorted(variables)))
 
 
-@functools.cache
+@cache
 def _read_pip_settings(variables: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Running pip takes 0.3 s or more: only if several files are to be merged, or one cannot be
     read, and once per run, as long as the variables that decide its answer stay."""

@@ -3,7 +3,6 @@ installed wheels, so that later changes show."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -11,6 +10,7 @@ import os
 import posixpath
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -103,7 +103,7 @@ def recorded_wheels(prefix: Path) -> dict[str, set[str]]:
             continue
         listed = paths[dist_info.name] = set()
         # One that cannot be read lists nothing; checking it later reports that.
-        with contextlib.suppress(OSError, ValueError, csv.Error):
+        with suppress(OSError, ValueError, csv.Error):
             listed.update(map(normal_path, recorded_paths(dist_info / "RECORD")))
     return paths
 
@@ -137,7 +137,7 @@ def _install(
         except Unreachable as error:
             if not is_index_silent(error):
                 raise
-            with contextlib.suppress(ProvisionError):  # uv's cache may hold them all
+            with suppress(ProvisionError):  # uv's cache may hold them all
                 run_uv([*command, "--offline"], indexes, show=show_bars)
                 warn(
                     f"{error.message} All wheels were in uv's cache, and were installed from there."
@@ -217,7 +217,7 @@ def wheels_to_reinstall(packages: Sequence[LockedPackage], site: Path) -> list[L
 def _record_rows(dist_info: Path) -> list[list[str]]:
     """The rows of a RECORD. One that cannot be read has no rows here; checking it later reports
     that."""
-    with contextlib.suppress(OSError, ValueError, csv.Error):
+    with suppress(OSError, ValueError, csv.Error):
         lines = (dist_info / "RECORD").read_text(encoding="utf-8").splitlines()
         return [row for row in csv.reader(lines) if row]
     return []

@@ -7,9 +7,9 @@ so those for others are excluded here.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from urllib.parse import unquote
 
 from packaging.requirements import Requirement
@@ -88,7 +88,7 @@ def package_sources(request: ResolveRequest) -> PackageSources:
     return PackageSources(tables=tables, exclusions=tuple(exclusions))
 
 
-@functools.cache
+@cache
 def _listed(url: str) -> tuple[Distribution, ...]:
     """The packages that an address lists. Other files may lie there too."""
     with HttpClient(pip_settings()) as client:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -85,10 +85,10 @@ def _remote_then_local(
     """
     sources = package_sources(request)
     limits = (*request.constraints, *sources.exclusions)
-    request = dataclasses.replace(request, constraints=limits)
+    request = replace(request, constraints=limits)
     indexes = index_settings(request.build_path, request.mirrors)
     further = {**indexes.further, "dependency-metadata": _stated_requirements(sources)}
-    indexes = dataclasses.replace(indexes, further=further)
+    indexes = replace(indexes, further=further)
     with temporary_directory("uv") as folder:
         try:
             return compile_with(request, indexes, folder)
@@ -130,7 +130,7 @@ def _compile_new_requirements(
         of_new = ""
         if request.new_requirements:
             others = [text for text in request.requirements if _is_constraint(text)]
-            alone = dataclasses.replace(request, requirements=request.new_requirements)
+            alone = replace(request, requirements=request.new_requirements)
             of_new = _pip_compile(alone, indexes, folder, constraints=others)
         annotated = _pip_compile(request, indexes, folder, "--offline")
     except ProvisionError:  # nothing in the cache, or a conflict, which the usual way explains

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from provision.adapters.uv.indexes import IndexSettings, index_settings
@@ -74,7 +74,7 @@ def build_wheel(
         ) from error
     finally:
         shutil.rmtree(project / build_base, ignore_errors=True)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             (project / "build").rmdir()  # if that was all
     (wheel,) = folder.glob("*.whl")
     return wheel

@@ -6,9 +6,8 @@ leaves spec.yml, the lock and the prefix as they were.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -126,10 +125,9 @@ def add(
     with requirements.placed(folder, prepared.wheels, keep=not dry_run):
         result = change(context, name, changes, smoke=smoke, dry_run=dry_run)
     entries = tuple(
-        dataclasses.replace(entry, next_step=printed_step(entry.next_step, name))
-        for entry in request.entries
+        replace(entry, next_step=printed_step(entry.next_step, name)) for entry in request.entries
     )
-    return dataclasses.replace(result, account=entries)
+    return replace(result, account=entries)
 
 
 def _read_files(context: Context, name: str, files: Sequence[Path]) -> Request:

@@ -7,10 +7,10 @@ it loaded. The caches of uv and of other tools are theirs.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -94,7 +94,7 @@ def clean(context: Context, items: Sequence[Removable]) -> list[Removable]:
     return removed
 
 
-@contextlib.contextmanager
+@contextmanager
 def _unused(context: Context, item: Removable) -> Iterator[None]:
     """Hold what a build would need. Raises InUse if another process is working there, and for a
     link: what it names may be anybody's."""

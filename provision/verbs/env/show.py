@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def show_environment(context: Context, name: str) -> EnvironmentDetails:
         packages[package.manager] = packages.get(package.manager, 0) + 1
     for pin in plan.pins_in_environment_file():
         locked = passports.locked_version(pin, lock) if lock else None
-        requirements.append(Requirement(**dataclasses.asdict(pin), locked=locked))
+        requirements.append(Requirement(**asdict(pin), locked=locked))
     summary, image, kernel = describe_environment(context, name)
     return EnvironmentDetails(
         summary=summary,

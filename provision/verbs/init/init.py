@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +260,7 @@ def propose(
     if moved:
         remaining = [text for text in spec.conda if text not in moved]
         pip = (*spec.pip, *map(conda.as_wheel, moved))
-        spec = dataclasses.replace(spec, conda=tuple(remaining), pip=pip)
+        spec = replace(spec, conda=tuple(remaining), pip=pip)
         resolution = resolve(spec)
     notes += _repository_note(name, reading)
     notes += _problems_here(resolution, machine)
@@ -274,9 +273,9 @@ def propose(
     entries = []
     for entry in request.entries:
         step = printed_step(entry.next_step, name)
-        entry = dataclasses.replace(entry, next_step=step)
+        entry = replace(entry, next_step=step)
         if entry.became.removeprefix("conda: ") in moved:
-            entry = dataclasses.replace(
+            entry = replace(
                 entry,
                 outcome="translated",
                 became=f"pip: {conda.as_wheel(entry.became.removeprefix('conda: '))}",

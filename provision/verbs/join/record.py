@@ -4,13 +4,12 @@ Everything else each run looks at again.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
@@ -70,5 +69,5 @@ def write_record(folder: Path, record: JoinRecord) -> None:
     """Write the record, unless it says that already."""
     if read_record(folder) == record:
         return
-    document = {"schema": SCHEMA, **dataclasses.asdict(record)}
+    document = {"schema": SCHEMA, **asdict(record)}
     atomic_write(folder / FILE, json.dumps(document, indent=1, sort_keys=True) + "\n")

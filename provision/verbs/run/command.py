@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +101,7 @@ def run(
     if image:
         _run_in_image(console, name, command, envs, dry_run)
         return
-    find = functools.partial(require_prefix, default_folders(envs), name, prefix)
+    find = partial(require_prefix, default_folders(envs), name, prefix)
     installed = up_to_date(console, name, find, envs=envs, path=prefix, dry_run=dry_run, **options)
     launch = command_run.run_launch(installed, command)
     if dry_run:
@@ -152,7 +152,7 @@ def shell(
     from provision.verbs.run import run as command_run
     from provision.workflow.project import require_prefix
 
-    find = functools.partial(require_prefix, default_folders(envs), name, prefix)
+    find = partial(require_prefix, default_folders(envs), name, prefix)
     installed = up_to_date(console, name, find, envs=envs, path=prefix, **options)
     interactive = sys.stdin.isatty()
     launch = command_run.shell_launch(installed, interactive=interactive)

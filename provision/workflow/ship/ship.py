@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import getpass
 import hashlib
 import os
@@ -10,7 +9,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from provision.cluster import pack as packs
@@ -115,7 +114,7 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
             shipment.check(shipment.in_state("pending"), options.deadline_s)
         else:
             shipment.ship()
-    return dataclasses.replace(
+    return replace(
         _report("ship", pack.key, request, shipment, run.journal),
         required=min(required, len(shipment.states)),
         size=pack.size,
@@ -148,7 +147,7 @@ def ship_from_registry(context: Context, request: ShipRequest, image: str) -> Sh
         if not request.dry_run:
             shipment.ship(reference, size)
     report = _report("ship", reference, request, shipment, run.journal)
-    return dataclasses.replace(report, size=size, from_registry=True)
+    return replace(report, size=size, from_registry=True)
 
 
 def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) -> ShipReport:
