@@ -8,15 +8,17 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import LineKind, RequirementLine, parse_lines
+from provision.core.requirement_lines import parse_lines
+from provision.core.statements import Kind, Statement
 from provision.core.yaml_text import YamlError, read_source
 
 _ENCODING = re.compile(rb"(?:.*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+Reader = Callable[[Path, str], Iterable[Statement]]
 _UNREADABLE = (OSError, ValueError, YamlError)
 
 
@@ -42,24 +44,34 @@ def decode(content: bytes) -> str:
         ) from error
 
 
-def read_lines(path: Path) -> list[RequirementLine]:
-    """What a requirements.txt states, and the files that it includes.
+def read_lines(path: Path) -> list[Statement]:
+    """What a requirements.txt states, and the files that it includes; as `read_files` says."""
+    return list(read_files(path, lambda file, text: parse_lines(text, str(file))))
+
+
+def read_files(path: Path, read: Reader) -> Iterator[Statement]:
+    """What a file states, and the files that it includes. read: of a file's path and text.
 
     Each file is read once, however many include it. A path in it is absolute then; a relative one
     starts at the file's folder, or at the nearest one above it that has such a project or file. What
     cannot be included is unknown. Raises InvalidSpec if the file itself cannot be read.
     """
     try:
-        return list(_file_lines(path.absolute(), (), set()))
+        yield from _statements(path.absolute(), read, (), set())
     except _UNREADABLE as error:
         raise InvalidSpec(
-            f"{path} cannot be read: {error}.", advice="Name a requirements.txt."
+            f"{path} cannot be read: {error}.", advice="Correct the file, or name another one."
         ) from error
 
 
-def _file_lines(
-    path: Path, including: tuple[Path, ...], complete: set[Path], *, limits: bool = False
-) -> Iterator[RequirementLine]:
+def _statements(
+    path: Path,
+    read: Reader,
+    including: tuple[Path, ...],
+    complete: set[Path],
+    *,
+    limits: bool = False,
+) -> Iterator[Statement]:
     """including: the files that led here; complete: those that were read to their end. Both as
     resolved paths: `a/../b.txt` is `b.txt`. limits: by -c. Raises one of _UNREADABLE."""
     resolved = path.resolve()
@@ -70,8 +82,7 @@ def _file_lines(
     # Who names a pipe on the command line waits for it; a file that names one must not make others wait.
     if including and path.exists() and not path.is_file():
         raise ValueError("it is no file")
-    text = decode(read_source(path))
-    for entry in parse_lines(text, str(path)):
+    for entry in read(path, decode(read_source(path))):
         if entry.kind in ("include", "constraints"):
             try:
                 if "://" in entry.value:
@@ -79,20 +90,20 @@ def _file_lines(
                 included = path.parent / Path(entry.value).expanduser()
                 is_limit = limits or entry.kind == "constraints"
                 files = (*including, resolved)
-                entries = list(_file_lines(included, files, complete, limits=is_limit))
+                entries = list(_statements(included, read, files, complete, limits=is_limit))
                 yield from [entry, *entries]
             except _UNREADABLE as error:
                 yield replace(entry, kind="unknown", reason=f"the file cannot be read: {error}")
         elif entry.kind == "find-links" and (path.parent / entry.value).exists():
             yield replace(entry, value=os.path.normpath(path.parent / entry.value))
-        elif entry.kind == "requirement":
-            yield _located(entry, path.parent, "constraint" if limits else "requirement")
+        elif entry.kind == "pip":
+            yield _located(entry, path.parent, "constraint" if limits else "pip")
         else:
             yield entry
     complete.add(resolved)
 
 
-def _located(entry: RequirementLine, folder: Path, kind: LineKind) -> RequirementLine:
+def _located(entry: Statement, folder: Path, kind: Kind) -> Statement:
     """The entry with an absolute path, if its requirement is one."""
     requirement = entry.requirement
     if requirement is None or not requirement.is_path or "://" in requirement.source:

@@ -14,9 +14,8 @@ import getopt
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 from urllib.parse import unquote
 
 from packaging.markers import InvalidMarker, Marker
@@ -29,80 +28,10 @@ from provision.core.credentials import (
     without_login,
 )
 from provision.core.package_names import parse_distribution, url_filename
-from provision.core.platforms import PLATFORM, Platform
 from provision.core.requirement_urls import GIT
+from provision.core.statements import Kind, PipRequirement, Statement
 
-LineKind = Literal[
-    "requirement",
-    "include",  # -r FILE
-    "constraints",  # -c FILE
-    "constraint",  # a requirement in such a file: it limits what others request
-    "index",  # --index-url: the only index
-    "extra-index",  # --extra-index-url
-    "find-links",  # -f: an address or a folder that lists files
-    "ignored",  # an option without effect on what is requested; `reason` says why
-    "unknown",  # not understood; `reason` says why
-]
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipRequirement:
-    """One requirement of pip.
-
-    name: as written; empty where only the package itself says it. source: where it is, if not in an
-    index: a git address (`git+...`), the address of an archive, or a path as written. Without
-    logins.
-    """
-
-    name: str = ""
-    extras: tuple[str, ...] = ()
-    specifier: str = ""
-    source: str = ""
-    marker: str = ""
-    editable: bool = False
-
-    @property
-    def is_path(self) -> bool:
-        """Whether the source is a file or folder of this machine."""
-        return bool(self.source) and ("://" not in self.source or self.source.startswith("file:"))
-
-    def __str__(self) -> str:
-        """The text from which the parser reads the same. With a name it is PEP 508's."""
-        extras = f"[{','.join(self.extras)}]" if self.extras else ""
-        text = f"{self.name}{extras}{self.specifier}"
-        if self.editable or not self.name:
-            text = f"{'-e ' * self.editable}{self.source}{extras}"
-        elif self.source:
-            text += f" @ {self.source}"
-        separator = " ; " if self.source else "; "
-        return f"{text}{separator}{self.marker}" if self.marker else text
-
-    def applies(self, python: str, platform: Platform = PLATFORM) -> bool:
-        """Whether its marker holds for a minor version of Python on a platform."""
-        return marker_holds(self.marker, python, platform)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequirementLine:
-    """What one line states. A line with several options has an entry for each.
-
-    line: where it begins, from 1. text: as written, without comments and credentials. value: of a
-    requirement, its text (`str(requirement)`); of an option, its value. packages: the only ones that
-    an index or page on a requirement's line is for. reason: why it is unknown or ignored, or what
-    was read otherwise than written. credential: what was taken out, and where it belongs.
-    """
-
-    file: str
-    line: int
-    text: str
-    kind: LineKind
-    value: str = ""
-    requirement: PipRequirement | None = None
-    packages: tuple[str, ...] = ()
-    reason: str = ""
-    next_step: str = ""
-    credential: str = ""
 
 
 class _NotUnderstood(ValueError):
@@ -114,7 +43,7 @@ class _NotUnderstood(ValueError):
 
 
 # By pip's options: what they state, and why those that have no effect have none.
-_KINDS: dict[str, LineKind] = {
+_KINDS: dict[str, Kind] = {
     "requirement": "include",
     "constraint": "constraints",
     "find-links": "find-links",
@@ -185,15 +114,16 @@ _NO_COMMA = re.compile(r"((?:[<>!~]=?|==)\s*\d[\w.]*)\s*(?=[<>=!~])")
 _VARIABLE_LOGIN = re.compile(r"(?<=://)[^/@\s]*\$\{[A-Z0-9_]+\}[^/@\s]*@")
 
 
-def parse_lines(text: str, file: str = "") -> list[RequirementLine]:
-    """What the lines of a text state, in order. file: its name, for the entries."""
-    entries: list[RequirementLine] = []
-    for number, line in _logical_lines(text):
-        written, logins = _VARIABLE_LOGIN.subn("", line)
-        entry = RequirementLine(
+def parse_lines(text: str, file: str = "", line: int | None = None) -> list[Statement]:
+    """What the lines of a text state, in order. file: its name, for the entries. line: of the file,
+    where that holds the text as one of its values."""
+    entries: list[Statement] = []
+    for number, content in _logical_lines(text):
+        written, logins = _VARIABLE_LOGIN.subn("", content)
+        entry = Statement(
             file=file,
-            line=number,
-            text=public_request(line),
+            line=line or number,
+            text=public_request(content),
             kind="unknown",
             reason="its login was left out: ~/.netrc holds logins" * logins,
         )
@@ -202,27 +132,6 @@ def parse_lines(text: str, file: str = "") -> list[RequirementLine]:
         except _NotUnderstood as error:
             entries.append(replace(entry, reason=str(error), next_step=error.next_step))
     return entries
-
-
-def marker_holds(marker: str, python: str, platform: Platform = PLATFORM) -> bool:
-    """Whether a marker holds for a minor version of Python on a platform of conda."""
-    if not marker:
-        return True
-    environment = {
-        "implementation_name": "cpython",
-        "implementation_version": f"{python}.0",
-        "os_name": "posix",
-        "platform_machine": "aarch64" if platform == "linux-aarch64" else "x86_64",
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": f"{python}.0",
-        "python_version": python,
-        "sys_platform": "linux",
-        "extra": "",
-    }
-    return Marker(marker).evaluate(environment)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -243,7 +152,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             yield first, joined
 
 
-def _line_entries(line: str, entry: RequirementLine) -> list[RequirementLine]:
+def _line_entries(line: str, entry: Statement) -> list[Statement]:
     """The entries of one logical line. Raises _NotUnderstood."""
     if variables := _VARIABLE.findall(line):
         raise _NotUnderstood(
@@ -289,16 +198,14 @@ def _options(text: str) -> tuple[list[tuple[str, str]], list[str]]:
     return [(_SHORT.get(name) or name[2:], value) for name, value in options], surplus
 
 
-def _requirement_entry(
-    text: str, entry: RequirementLine, *, editable: bool = False
-) -> RequirementLine:
+def _requirement_entry(text: str, entry: Statement, *, editable: bool = False) -> Statement:
     problem = credential_problem(text) or ""
     if problem and public_request(text) != without_login(text):
         raise _NotUnderstood(problem)  # a file that its token opens
     requirement, reason = _parse_requirement(public_request(text), editable=editable)
     return replace(
         entry,
-        kind="requirement",
+        kind="pip",
         value=str(requirement),
         requirement=requirement,
         reason=reason or entry.reason,

@@ -13,7 +13,7 @@ from packaging.markers import Marker
 from packaging.pylock import Pylock, PylockValidationError
 
 from provision.core.errors import InvalidSpec
-from provision.project_files.statements import Statement
+from provision.core.statements import Statement
 from provision.project_files.toml_file import PYTHONS, Selection, TomlFile, parse_toml
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import PipRequirement, parse_lines
+from provision.core.requirement_lines import parse_lines
+from provision.core.statements import Kind, PipRequirement, Statement
 from provision.project_files import pixi, poetry
-from provision.project_files.statements import Kind, Statement
 from provision.project_files.toml_file import (
     KeyKinds,
     Keys,
@@ -123,8 +123,7 @@ class _PyProject:
         """A statement; of a requirement that uv takes from somewhere else, where that is. chosen: the
         group or extra that it is in."""
         replaced = False
-        line = parse_lines(statement.value)[0] if statement.kind == "pip" else None
-        requirement = line.requirement if line else None
+        requirement = statement.requirement if statement.kind == "pip" else None
         for name, sources in self.sources.items() if requirement else ():
             assert requirement is not None
             if canonicalize_name(name) != canonicalize_name(requirement.name):

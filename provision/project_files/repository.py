@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from provision.core.package_names import package_name
+from provision.core.statements import Statement
 from provision.project_files.decision import COMPANIONS, TORCH
-from provision.project_files.statements import Statement
 
 # A file of conda or pixi has Python and CUDA as well. A requirements.txt is more exact than the
 # ranges of the project's own table.

@@ -15,14 +15,13 @@ from typing import Any
 
 from provision.core.credentials import credential_problem, public_request
 from provision.core.platforms import PLATFORM, Platform
-from provision.core.requirement_lines import PipRequirement
+from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Entry
 from provision.project_files.cuda_choice import decide_cuda
 from provision.project_files.decision import COMPANIONS, TORCH, RequestDecision
 from provision.project_files.decision import Choices as Choices
 from provision.project_files.packages import take_others
 from provision.project_files.python_choice import decide_python, possible_pythons
-from provision.project_files.statements import Statement
 from provision.project_files.torch_choice import decide_torch, torch_pythons
 
 

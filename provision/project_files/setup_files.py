@@ -15,8 +15,7 @@ from typing import Literal, Union
 from provision.core.credentials import public_request
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import parse_lines
-from provision.project_files.requirements import statements_of
-from provision.project_files.statements import Kind, Statement
+from provision.core.statements import Kind, Statement
 from provision.project_files.toml_file import Selection
 
 _FILE = re.compile(r"[\w./-]+\.(?:txt|in)")
@@ -85,7 +84,7 @@ def _statements(
                     kind="unknown",
                 )
             elif kind == "pip":
-                yield from statements_of(parse_lines(item.text), file=file, line=item.line)
+                yield from parse_lines(item.text, file, item.line)
             else:
                 yield statement
 

@@ -11,9 +11,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from provision import catalog, sources
 from provision.core.errors import InvalidSpec, NoSuchBuild
+from provision.core.statements import Statement
 from provision.project_files.account import Outcome
 from provision.project_files.decision import COMPANIONS, Narrowing, Package, RequestDecision
-from provision.project_files.statements import Statement
 
 EXACT = re.compile(r"\s*={2,3}\s*(\d+(?:\.\d+)*)\s*")
 

@@ -29,8 +29,8 @@ from provision.core.errors import NoSuchBuild, Unreachable
 from provision.core.mirrors import Mirrors
 from provision.core.paths import Folders, make_private_directory
 from provision.core.platforms import Platform
-from provision.core.requirement_lines import marker_holds
 from provision.core.spec_fields import Spec
+from provision.core.statements import marker_holds
 from provision.resolver import constraints
 
 MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}

@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 from provision.adapters import uv
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_files import is_installable, read_lines
-from provision.core.requirement_lines import PipRequirement, RequirementLine, parse_lines
+from provision.core.requirement_lines import parse_lines
+from provision.core.statements import PipRequirement, Statement
 from provision.core.tempdirs import temporary_directory
 from provision.workflow import wheel_folder
 from provision.workflow.context import Context
@@ -39,7 +40,7 @@ class Requirements:
     wheels: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def read(arguments: Sequence[str]) -> list[RequirementLine]:
+def read(arguments: Sequence[str]) -> list[Statement]:
     """What words of the command line state, and the files that `-r FILE` among them names."""
     entries = []
     for argument in arguments:
@@ -51,7 +52,7 @@ def read(arguments: Sequence[str]) -> list[RequirementLine]:
 
 def prepare(
     context: Context,
-    entries: Sequence[RequirementLine],
+    entries: Sequence[Statement],
     folder: Path,
     *,
     python_of: Callable[[], str],
@@ -72,7 +73,7 @@ def prepare(
     for entry in entries:
         note = ""
         requirement = entry.requirement
-        if entry.kind == "requirement" and requirement:
+        if entry.kind == "pip" and requirement:
             note = entry.reason
             if requirement.source:
                 pip.append(_located(context, requirement, folder, python_of, wheels))
@@ -98,7 +99,7 @@ def prepare(
     )
 
 
-def _refuse(entries: Sequence[RequirementLine]) -> None:
+def _refuse(entries: Sequence[Statement]) -> None:
     """Raise InvalidSpec for the lines that cannot be taken, all at once."""
     problems = []
     steps = []

@@ -18,13 +18,13 @@ from provision.core.paths import SPEC
 from provision.core.platforms import PLATFORM
 from provision.core.process import run
 from provision.core.settings import folder_settings
+from provision.core.statements import Statement
 from provision.core.types import HostGpus, Resolution
 from provision.project_files import repository
 from provision.project_files.account import Entry
 from provision.project_files.conda import environment_statements
 from provision.project_files.decision import CPU, Choices
 from provision.project_files.request import Request, decide
-from provision.project_files.statements import Statement
 from provision.project_files.toml_file import Selection
 from provision.resolver import spec as specs
 from provision.workflow import lab_definition
