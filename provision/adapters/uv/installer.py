@@ -16,7 +16,8 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from provision.adapters.installed_files import normal_path, recorded_paths, wheel_records
-from provision.adapters.uv.indexes import IndexSettings, index_settings
+from provision.adapters.uv.configuration import IndexSettings
+from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.uv_process import is_index_silent, run_uv, uv_executable
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url

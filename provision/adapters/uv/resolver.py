@@ -11,7 +11,8 @@ from typing import Any, TypedDict, TypeVar
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, index_settings
+from provision.adapters.uv.configuration import IndexSettings
+from provision.adapters.uv.indexes import canonical_file_url, index_settings
 from provision.adapters.uv.package_sources import PackageSources, package_sources
 from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.adapters.uv.source_packages import static_version

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from provision.adapters.uv.indexes import IndexSettings, index_settings
+from provision.adapters.uv.configuration import IndexSettings
+from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.uv_process import (
     COMPILER_ERROR,
     PYTHON_ERROR,

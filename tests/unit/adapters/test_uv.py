@@ -18,7 +18,7 @@ from provision.adapters import uv
 from provision.adapters.uv import configuration, indexes, resolver
 from provision.adapters.uv.build_environment import BUILD_ENV, chosen_variables
 from provision.adapters.uv.configuration import (
-    UvConfiguration,
+    IndexSettings,
     read_uv_settings,
     uv_environment,
 )
@@ -130,7 +130,7 @@ def test_pip_settings_become_uv_settings() -> None:
 def test_local_sources_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"index-url": "https://one.invalid/simple", "find-links": "/srv/wheels"}
     monkeypatch.setattr(indexes, "pip_settings", lambda: settings)
-    monkeypatch.setattr(indexes, "read_uv_settings", lambda environ: UvConfiguration())
+    monkeypatch.setattr(indexes, "read_uv_settings", lambda environ: IndexSettings())
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl")
     result = uv.index_settings("cu126")
     assert "/srv/wheels" not in result.to_toml()
@@ -448,7 +448,7 @@ def mirrors(*texts: str, manifest: str = "") -> Mirrors:
 
 
 def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexes, "read_uv_settings", lambda environ: UvConfiguration())
+    monkeypatch.setattr(indexes, "read_uv_settings", lambda environ: IndexSettings())
     settings = {
         "index-url": "https://one.invalid/simple",
         "extra-index-url": "https://two.invalid/simple",
