@@ -67,9 +67,17 @@ class Policy:
     umask: int | None = None
     home_free_gib: float = HOME_FREE_GIB
     test_here: bool = True
-    job_s: float = JOB_MINUTES * 60.0
-    queue_s: float = QUEUE_MINUTES * 60.0
+    job_minutes: float = JOB_MINUTES
+    queue_minutes: float = QUEUE_MINUTES
     fail_on: FailOn = "fail"
+
+    @property
+    def job_s(self) -> float:
+        return self.job_minutes * 60.0
+
+    @property
+    def queue_s(self) -> float:
+        return self.queue_minutes * 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +166,7 @@ def _check_smoke_setting(text: str) -> None:
 
 def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
     policy = document.get("policy", {})
-    known_hosts = document.get("known_hosts")
+    umask, known_hosts = policy.get("umask"), document.get("known_hosts")
     mirrors = []
     for text in document.get("mirrors", ()):
         setting = parse_mirror(text, folder)
@@ -169,7 +177,8 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
         contact=document["contact"],
         cuda=document.get("cuda"),
         clusters=tuple(
-            _cluster(name, content) for name, content in document.get("clusters", {}).items()
+            Cluster(**{"name": name, **content, "login": _login(content)})
+            for name, content in document.get("clusters", {}).items()
         ),
         known_hosts=folder / known_hosts if known_hosts else None,
         folders={key: folder_path(text, folder) for key, text in document.get("paths", {}).items()},
@@ -182,26 +191,17 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
             for name, content in document.get("environments", {}).items()
         ),
         policy=Policy(
-            groups=tuple(policy.get("groups", ())),
-            umask=int(policy["umask"], 8) if "umask" in policy else None,
-            home_free_gib=policy.get("home_free_gib", HOME_FREE_GIB),
-            test_here=policy.get("test_here", True),
-            job_s=policy.get("job_minutes", JOB_MINUTES) * 60.0,
-            queue_s=policy.get("queue_minutes", QUEUE_MINUTES) * 60.0,
-            fail_on=policy.get("fail_on", "fail"),
+            **{
+                **policy,
+                "groups": tuple(policy.get("groups", ())),
+                "umask": umask and int(umask, 8),
+            }
         ),
     )
 
 
-def _cluster(name: str, content: Mapping[str, Any]) -> Cluster:
-    login = clustershell.expand(content["login"]) if "login" in content else []
-    return Cluster(
-        name=name,
-        engine=content["engine"],
-        nodes=content["nodes"],
-        login=tuple(login),
-        account=content.get("account", ""),
-    )
+def _login(cluster: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(clustershell.expand(cluster["login"])) if "login" in cluster else ()
 
 
 def _environment(name: str, content: Mapping[str, Any]) -> LabEnvironment:

@@ -60,7 +60,7 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
         possible = resolver.possible_releases(spec, machine)
     folder = context.folders.envs / (spec.name or "new")
     requirements = [absolute_requirement(text, folder) for text in spec.pip]
-    request = _request(context, resolution, requirements, ())
+    request = _request(context, resolution, *requirements)
     if request.sources and len(possible) > 1:
         request, possible = _with_listed_wheels(request, resolution, possible)
     bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
@@ -148,59 +148,53 @@ def _needed_glibc(request: uv.ResolveRequest, packages: Sequence[LockedPackage])
 
 def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
     """Say which of the wheels that a request names are not the newest in its lock, and why."""
-    locked = {package.name: package.version for package in lock.by("pip") if not package.direct}
-    named = [text for text in resolution.spec.pip if "@" not in text]
-    request = _request(context, resolution, (), ())
+    locked = {
+        package_name(package.name): package.version
+        for package in lock.by("pip")
+        if not package.direct
+    }
+    request = _request(context, resolution)
 
     def releases(text: str) -> tuple[uv.IndexRelease, ...]:
         return uv.index_releases(package_name(text), request)
 
+    named = [text for text in resolution.spec.pip if "@" not in text]
     try:
-        listed = dict(
-            in_parallel(releases, [text for text in named if package_name(text) in locked])
-        )
+        listed = in_parallel(releases, [text for text in named if package_name(text) in locked])
+        for text, found in sorted(listed, key=lambda pair: named.index(pair[0])):
+            version = locked[package_name(text)]
+            _report_older(context, resolution, Requirement(text), version, lock, found)
     except Unreachable as error:
         context.progress.info(f"whether named packages have newer releases is not known: {error}")
-        return
-    for text in named:
-        if text in listed:
-            _report_older(context, resolution, text, lock, listed[text])
 
 
 def _report_older(
     context: Context,
     resolution: Resolution,
-    text: str,
+    requirement: Requirement,
+    version: str,
     lock: Lock,
     listed: Sequence[uv.IndexRelease],
 ) -> None:
-    requirement = Requirement(text)
-    locked = {package_name(package.name): package.version for package in lock.by("pip")}
-    version = locked[package_name(text)]
-    current = Version(version)
+    """version: the locked one. listed: by the index."""
+    current, assumed = Version(version), Version(resolution.glibc)
     allowed = {}
+    with_wheel = [current]
     for release in listed:
         is_usual = current.is_prerelease or not release.version.is_prerelease
         if is_usual and requirement.specifier.contains(release.version, prereleases=True):
             allowed[release.version] = release
-    assumed = Version(resolution.glibc)
-    with_wheel = [
-        release for release in allowed.values() if release.glibc and release.glibc <= assumed
-    ]
+            if release.glibc and release.glibc <= assumed:
+                with_wheel.append(release.version)
     newest = max(allowed, default=current)
     if newest <= current:
         return
-    name = requirement.name
-    sentence = f"{name} {version}; {newest} "
-    newest_wheel = max((release.version for release in with_wheel), default=current)
-    if newest_wheel > current:
-        newest = newest_wheel
+    reason = f"has no wheel for Python {resolution.python} on {resolution.platforms[0]}"
+    if max(with_wheel) > current:
+        newest = max(with_wheel)
         requirement.specifier = requirement.specifier & f"=={newest}"
-        sentence = (
-            f"{name} {version}; {newest} {_obstacle(context, resolution, str(requirement), lock)}"
-        )
-    else:
-        sentence += f"has no wheel for Python {resolution.python} on {resolution.platforms[0]}"
+        reason = _obstacle(context, resolution, str(requirement), lock)
+    sentence = f"{requirement.name} {version}; {newest} {reason}"
     days = _days_between(allowed.get(current), allowed[newest])
     if days < OLD_DAYS or OLD_RELEASE in resolution.spec.accept:
         context.progress.info(sentence)
@@ -213,10 +207,11 @@ def _report_older(
 
 def _obstacle(context: Context, resolution: Resolution, newest: str, lock: Lock) -> str:
     """Why the newest release of a package is not in the lock. newest: a requirement of exactly it."""
-    versions = _resolve(context, resolution, [newest], [])
-    release = versions.get("torch", "").partition("+")[0]
-    if not versions:
+    try:
+        versions = uv.resolve_versions(_request(context, resolution, newest))
+    except (Unsolvable, Unreachable):
         return f"has requirements that nothing for Python {resolution.python} meets"
+    release = versions.get("torch", "").partition("+")[0]
     if release in ("", resolution.torch):
         # conda may lack a version that the wheels allow.
         newer = []
@@ -248,37 +243,18 @@ def _leaves_torch_open(spec: Spec) -> bool:
     return bool(spec.pip) and spec.torch not in catalog.releases()
 
 
-def _request(
-    context: Context,
-    resolution: Resolution,
-    requirements: Sequence[str],
-    constraints: Sequence[str],
-) -> uv.ResolveRequest:
+def _request(context: Context, resolution: Resolution, *requirements: str) -> uv.ResolveRequest:
     spec, platform = resolution.spec, resolution.platforms[0]
     build = sources.by_name(resolution.source).torch_build(
         resolution.torch, resolution.cuda, platform
     )
     return uv.ResolveRequest(
-        requirements=tuple(requirements),
-        constraints=tuple(constraints),
+        requirements=requirements,
         python=resolution.python,
         glibc=resolution.glibc,
-        platform=resolution.platforms[0],
-        as_of=resolution.spec.as_of,
+        platform=platform,
+        as_of=spec.as_of,
         sources=absolute_sources(spec.package_sources, context.folders.envs / (spec.name or "new")),
         torch=None if _leaves_torch_open(spec) else build,
         mirrors=context.mirrors,
     )
-
-
-def _resolve(
-    context: Context,
-    resolution: Resolution,
-    requirements: Sequence[str],
-    constraints: Sequence[str],
-) -> dict[str, str]:
-    """Versions by name; nothing if the indexes have none, or do not respond."""
-    try:
-        return uv.resolve_versions(_request(context, resolution, requirements, constraints))
-    except (Unsolvable, Unreachable):
-        return {}
