@@ -6,6 +6,7 @@ this machine's disk (`file:` indexes, find-links folders) are used only if the i
 satisfy the request, so that a lock names files that others can download wherever possible.
 """
 
+from provision.adapters.uv.configuration import IndexSettings
 from provision.adapters.uv.index_releases import (
     IndexRelease,
     index_releases,
@@ -14,7 +15,6 @@ from provision.adapters.uv.index_releases import (
 )
 from provision.adapters.uv.indexes import (
     TORCH_INDEX,
-    IndexSettings,
     configured_settings,
     index_settings,
     pip_settings,
