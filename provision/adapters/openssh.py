@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Literal
@@ -78,11 +77,10 @@ def verify_signature(content: bytes, signature: bytes, signers: Path, namespace:
 
 def _keygen(arguments: list[str], content: bytes) -> str:
     """What ssh-keygen prints; empty if it refuses."""
-
-    def feed(descriptor: int) -> None:
-        with os.fdopen(descriptor, "wb", closefd=False) as stream:
-            stream.write(content)
-
-    command = ["ssh-keygen", *arguments]
-    result = process.run(command, timeout_s=COMMAND_TIMEOUT_S, check=False, feed=feed)
+    result = process.run(
+        ["ssh-keygen", *arguments],
+        timeout_s=COMMAND_TIMEOUT_S,
+        check=False,
+        feed=lambda stdin: process.write_all(stdin, content),
+    )
     return result.stdout if result.returncode == 0 else ""

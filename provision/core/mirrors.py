@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 from provision.core.credentials import without_login
 from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
-from provision.core.json_text import parse_json
-from provision.core.schema import schema_error
+from provision.core.schema import InvalidDocument, parse_document
 
 ALL_CHANNELS = "*"  # as a name: every channel that is known by its name only
 PACKAGE_INDEX = "pypi"  # as a name: the package index that uv uses by default
@@ -230,12 +229,12 @@ def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWh
     """The content of a mirror folder, by its manifest. Raises IntegrityError if the text is no
     manifest."""
     try:
-        content = parse_json(text)
-    except ValueError as error:
-        raise _not_a_manifest(folder, "it is not JSON") from error
-    problem = schema_error(content, "mirror")
-    if problem:
-        raise _not_a_manifest(folder, problem)
+        content = parse_document(text, "mirror")
+    except InvalidDocument as error:
+        raise IntegrityError(
+            f"{folder}{MANIFEST} is not the manifest of a mirror: {error}.",
+            advice="Make the folder again: provision channel mirror.",
+        ) from error
     mirrors = [
         Mirror(canonical=canonical, url=_url_in(folder, path))
         for canonical, path in content["channels"].items()
@@ -245,13 +244,6 @@ def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWh
         for sha256, row in content["wheels"].items()
     ]
     return mirrors, wheels
-
-
-def _not_a_manifest(folder: str, problem: str) -> IntegrityError:
-    return IntegrityError(
-        f"{folder}{MANIFEST} is not the manifest of a mirror: {problem}.",
-        advice="Make the folder again: provision channel mirror.",
-    )
 
 
 def _url_in(folder: str, path: str) -> str:

@@ -30,6 +30,7 @@ from provision.core.errors import (
     ToolFailed,
     ToolMissing,
 )
+from provision.core.schema import parse_document
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
 from provision.image.base import BaseImage, chosen_base
@@ -111,7 +112,7 @@ def config_digest_in(archive: Iterable[bytes]) -> str | None:
                 content = file.read()
                 digests[member.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
                 if member.name == "manifest.json":
-                    manifest = oci_layout.parse_document(content, "docker-archive")
+                    manifest = parse_document(content, "docker-archive")
     except tar.UNREADABLE as error:  # InvalidDocument is a ValueError, and among them
         raise IntegrityError(
             f"The archive that the engine saved cannot be read: {error}.",

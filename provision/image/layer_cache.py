@@ -19,6 +19,7 @@ from pathlib import Path
 
 from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_stream, atomic_write
+from provision.core.schema import InvalidDocument, parse_document
 from provision.core.tar import CHUNK
 from provision.image import oci_layout
 
@@ -66,8 +67,8 @@ def record(layout: Path, keys: Mapping[str, str]) -> None:
 def read(layout: Path) -> list[CachedLayer]:
     """The recorded layers of a layout; empty if the record cannot be read."""
     try:
-        rows = oci_layout.parse_document((layout / FILE).read_bytes(), "image-layers")
-    except (OSError, oci_layout.InvalidDocument):
+        rows = parse_document((layout / FILE).read_bytes(), "image-layers")
+    except (OSError, InvalidDocument):
         return []
     return [
         CachedLayer(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from provision.catalog import TEMPLATES
 from provision.core.credentials import without_credentials
 from provision.core.errors import InvalidSpec, TimedOut
-from provision.core.process import run
+from provision.core.process import run, write_all
 
 if TYPE_CHECKING:
     import jinja2
@@ -128,13 +128,12 @@ def _render_apart(path: Path, name: str, values: Values) -> str:
     """The text of a lab's template, rendered by a process that may use little time and memory:
     nothing in this process can end a loop, or an expression that fills the memory."""
     request = pickle.dumps((path, name, dict(values)))
-
-    def feed(descriptor: int) -> None:
-        with os.fdopen(descriptor, "wb", closefd=False) as stream:
-            stream.write(request)
-
     try:
-        result = run([sys.executable, "-I", "-m", WORKER], feed=feed, timeout_s=TIME_LIMIT_S)
+        result = run(
+            [sys.executable, "-I", "-m", WORKER],
+            feed=lambda stdin: write_all(stdin, request),
+            timeout_s=TIME_LIMIT_S,
+        )
     except TimedOut as error:
         raise InvalidSpec(
             f"{path} was not rendered within {TIME_LIMIT_S:.0f} s.",

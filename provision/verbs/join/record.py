@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
-from provision.core.json_text import parse_json
-from provision.core.schema import schema_error
+from provision.core.schema import InvalidDocument, parse_document
 
 SCHEMA = 1
 FILE = "join.json"
@@ -51,10 +50,8 @@ def read_record(folder: Path) -> JoinRecord | None:
     """The record of a lab; None if there is none, or if it is damaged: all that it says can be
     found out again."""
     try:
-        document = parse_json((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if schema_error(document, "join-record") is not None:
+        document = parse_document((folder / FILE).read_bytes(), "join-record")
+    except (OSError, InvalidDocument):
         return None
     return JoinRecord(source=document["source"], lab=document["lab"], tests=document["tests"])
 
