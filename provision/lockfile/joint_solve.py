@@ -7,7 +7,7 @@ the wheels that conda does not provide.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -303,7 +303,7 @@ def update(
     inputs: LockInputs,
     resolution: Resolution,
     names: Sequence[str],
-    locks: Mapping[Platform, Lock],
+    locks: Sequence[Lock],
     *,
     local_python: LocalPythonChannel | None = None,
     solver: conda.Solver | None = None,
@@ -316,14 +316,14 @@ def update(
     """
     solver = solver or conda.Solver()
     locked_packages: list[LockedPackage] = []
-    for lock in locks.values():
+    for lock in locks:
         locked_packages += lock.packages
     _check_names(names, locked_packages, inputs.folder.name)
     moving = {canonicalize_name(name) for name in names}
     packages: Packages = ()
-    for platform in inputs.machines:
-        joint = joint_solve(inputs, resolution, platform, local_python, solver)
-        packages += joint.guarded(_update(joint, locks[platform], moving), resolution)
+    for lock in locks:
+        joint = joint_solve(inputs, resolution, lock.platform, local_python, solver)
+        packages += joint.guarded(_update(joint, lock, moving), resolution)
     return packages
 
 
@@ -348,7 +348,7 @@ def _check_names(names: Sequence[str], packages: Sequence[LockedPackage], enviro
 def change(
     inputs: LockInputs,
     resolution: Resolution,
-    locks: Mapping[Platform, Lock],
+    locks: Sequence[Lock],
     *,
     changed: Collection[str] = (),
     local_python: LocalPythonChannel | None = None,
@@ -361,10 +361,9 @@ def change(
     """
     solver = solver or conda.Solver()
     packages: Packages = ()
-    for platform in inputs.machines:
-        joint = joint_solve(inputs, resolution, platform, local_python, solver)
-        answer = _update(joint, locks[platform], (), changed)
-        packages += joint.guarded(answer, resolution)
+    for lock in locks:
+        joint = joint_solve(inputs, resolution, lock.platform, local_python, solver)
+        packages += joint.guarded(_update(joint, lock, (), changed), resolution)
     return packages
 
 

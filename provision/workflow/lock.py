@@ -106,7 +106,7 @@ def update(
             plan.inputs,
             plan.resolution,
             names,
-            {lock.platform: lock for lock in locks.read_platforms(path)},
+            locks.read_platforms(path),
             local_python=local_python(context, plan, context.folders.channels),
             solver=context.solver,
         )

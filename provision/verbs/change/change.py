@@ -177,7 +177,7 @@ def change(
         packages = locks.change(
             changed.inputs,
             changed.resolution,
-            {lock.platform: lock for lock in locks.read_platforms(plan.lock.path)},
+            locks.read_platforms(plan.lock.path),
             changed=changes.added_names,
             local_python=local_python(context, changed, context.folders.channels),
             solver=context.solver,
@@ -204,7 +204,7 @@ def update(
                 plan.inputs,
                 plan.resolution,
                 packages,
-                {lock.platform: lock for lock in locks.read_platforms(plan.lock.path)},
+                locks.read_platforms(plan.lock.path),
                 local_python=local_python(context, plan, context.folders.channels),
                 solver=context.solver,
             )
