@@ -165,8 +165,7 @@ def recorded_paths(record: Path) -> Iterator[str]:
 
     An environment has tens of thousands, so only lines with quotes are parsed as CSV.
     """
-    text = record.read_text(encoding="utf-8", errors="surrogateescape")
-    for line in text.splitlines():
+    for line in record.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         if '"' in line:
             for row in csv.reader([line]):
                 yield row[0]

@@ -67,10 +67,8 @@ def verify_signature(content: bytes, signature: bytes, signers: Path, namespace:
         path = Path(folder) / "signature"
         path.write_bytes(signature)
         files = ["-s", str(path), "-f", str(signers)]
-        listing = _keygen(["-Y", "find-principals", *files], b"")
-        for principal in listing.splitlines():
-            arguments = ["-Y", "verify", "-n", namespace, "-I", principal, *files]
-            if _keygen(arguments, content):
+        for principal in _keygen(["-Y", "find-principals", *files], b"").splitlines():
+            if _keygen(["-Y", "verify", "-n", namespace, "-I", principal, *files], content):
                 return principal
     raise IntegrityError(f"The signature is by nobody whom {signers} allows, or of other bytes.")
 

@@ -43,8 +43,7 @@ def environment_lock(
     directory = (folders.data if name.startswith("+") else folders.project_data) / _FOLDER
     make_private_directory(directory)
     # A lab may put a data folder into the hands of one account.
-    owner = folders.data.stat().st_uid
-    problem = Trust(trusted_user=owner).path_problem(str(folders.data))
+    problem = Trust(trusted_user=folders.data.stat().st_uid).path_problem(str(folders.data))
     if problem is not None:
         progress.warn(
             f"other users can change the programs that you run from {folders.data}: {problem}. "

@@ -164,8 +164,7 @@ def run(
     if reader:
         err = reader.text()
     if any(pipe is not None and pipe.is_cut for pipe in (stdout_reader, reader)):
-        message = f"it printed more than {most_bytes} bytes"
-        raise OutputTooLong(argv, child.returncode, message)
+        raise OutputTooLong(argv, child.returncode, f"it printed more than {most_bytes} bytes")
     if check and child.returncode != 0:
         raise ToolFailed(argv, child.returncode, err or out)
     return subprocess.CompletedProcess(argv, child.returncode, out, err)

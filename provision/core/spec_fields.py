@@ -452,8 +452,7 @@ _KEYS_BY_OPTION = {key.option: key for key in SPEC_KEYS}
 
 def _query_key(name: str, help: str, **changes: Any) -> SpecKey:
     """An option of a query: that of a request with another help, and perhaps looser forms."""
-    declared = _KEYS_BY_OPTION[f"--{name}"]
-    return replace(declared, name=name, default="", help=help, **changes)
+    return replace(_KEYS_BY_OPTION[f"--{name}"], name=name, default="", help=help, **changes)
 
 
 # The options of a query.

@@ -289,8 +289,7 @@ def _take_writing(path: str, mode: int) -> None:
 
 def _check_complete(lock: Lock, name: str, staging: Path) -> None:
     """Raise IntegrityError unless exactly the locked packages were installed."""
-    installed = Prefix(name=name, path=staging, lock_sha256=lock.sha256)
-    drifts = find_package_drift(installed, lock)
+    drifts = find_package_drift(Prefix(name=name, path=staging, lock_sha256=lock.sha256), lock)
     if drifts:
         rows = [f"{drift.name}: {drift.detail}" for drift in drifts]
         raise IntegrityError(

@@ -224,8 +224,7 @@ class JointSolve:
         free = replace(self.wheels, prefer={}, new_requirements=None)
         newest = self._wheel_versions(conda_packages, free)
         pins = tuple(f"{name}=={newest[name]}" for name in sorted(names) if name in newest)
-        request = replace(self.wheels, constraints=pins, new_requirements=None)
-        return replace(self, wheels=request)
+        return replace(self, wheels=replace(self.wheels, constraints=pins, new_requirements=None))
 
     def _wheel_versions(self, conda_packages: Packages, request: ResolveRequest) -> dict[str, str]:
         """The versions by name that the wheels have without what only conda's packages need."""

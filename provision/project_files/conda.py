@@ -208,8 +208,7 @@ def lock_statements(file: str, text: str, selection: object = None) -> list[Stat
             statement = _exported(file, number, written, value)
             statements.append(statement.because(reason, kind="ignored"))
         elif package.get("manager") == "pip":
-            is_git = url.startswith("git+")
-            requirement = f"{name} @ {url}" if is_git else f"{name}=={version}"
+            requirement = f"{name} @ {url}" if url.startswith("git+") else f"{name}=={version}"
             statements += _wheel(file, number, requirement)
         else:
             statements.append(_exported(file, number, written, value))

@@ -72,8 +72,7 @@ def _statements(
                 value=item.text,
             )
             if kind == "ignored":
-                reason = "it is needed to build or test the project, not to use it"
-                yield statement.because(reason)
+                yield statement.because("it is needed to build or test the project, not to use it")
             elif item.kind == "file" and kind == "pip":
                 yield statement.because(f"{file} reads it for {keyword}", kind="include")
             elif item.kind != "text":

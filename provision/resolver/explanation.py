@@ -73,8 +73,7 @@ def _newer_releases(described: Spec, candidate: Candidate) -> Iterator[Choice]:
     chosen = version_key(candidate.release.version)
     for version in reversed(constraints.releases_of(described.torch)):
         if version_key(version) > chosen:
-            newer = replace(described, torch=version)
-            yield _contradicted("torch", version, contradictions(newer))
+            yield _contradicted("torch", version, contradictions(replace(described, torch=version)))
 
 
 def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:

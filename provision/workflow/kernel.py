@@ -22,8 +22,7 @@ def add_kernel(context: Context, request: BuildRequest) -> tuple[Kernel, bool]:
 def preview_kernel(context: Context, request: BuildRequest) -> kernels.KernelSpec:
     """The kernel.json that `add_kernel` would install."""
     plan = make_plan(context, request)
-    prefix = _startable_prefix(context, plan)
-    return kernels.kernel_spec(prefix, plan.kernel_title)
+    return kernels.kernel_spec(_startable_prefix(context, plan), plan.kernel_title)
 
 
 def _startable_prefix(context: Context, plan: Plan) -> Prefix:

@@ -76,8 +76,7 @@ def _move(folders: Folders, before: Path) -> None:
         for name, path in prefix_registry.list_prefixes(folders).items():
             present = marker.read(path)
             if present is not None and present.folder == str(before / name):
-                moved = replace(present, folder=str(folders.envs / name))
-                marker.write(path, moved)
+                marker.write(path, replace(present, folder=str(folders.envs / name)))
         prefix_registry.record_project(folders)
 
 

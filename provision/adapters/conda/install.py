@@ -68,8 +68,7 @@ def install_packages(
     """
     downloads = []
     for package in packages:
-        url = public_url(mirrors.actual_url(package.url))
-        downloads.append(replace(package, url=url))
+        downloads.append(replace(package, url=public_url(mirrors.actual_url(package.url))))
     for package in downloads:
         _verify_local_file(package)
     make_private_directory(cache.parent)

@@ -67,8 +67,7 @@ def partitions() -> list[str]:
 
     Raises ToolMissing without sinfo, Unreachable if the controller does not respond.
     """
-    names = _sinfo("-o", "%R").split()
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(_sinfo("-o", "%R").split()))
 
 
 def partition_state(partition: str) -> str:

@@ -232,8 +232,7 @@ def unpack_wheel(
     command += ["--target", target, "--python-version", python]
     command += ["--no-python-downloads", "--python", sys.executable]
     run_uv([*command, requirement], index_settings(mirrors=mirrors))
-    dist_info = next(target.glob("*.dist-info"))
-    return dist_info.name.removesuffix(".dist-info").rpartition("-")[2]
+    return next(target.glob("*.dist-info")).name.removesuffix(".dist-info").rpartition("-")[2]
 
 
 def fingerprints(prefix: Path, *, unchanged: Mapping[str, str] | None = None) -> dict[str, str]:

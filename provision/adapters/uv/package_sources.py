@@ -77,8 +77,7 @@ def package_sources(request: ResolveRequest) -> PackageSources:
             if name in by_url or name in tables:
                 continue
             url = address if is_page else f"{address.rstrip('/')}/{name}/"
-            specifier = requested.get(name, SpecifierSet())
-            exclusions += _exclusions(request, name, specifier, url)
+            exclusions += _exclusions(request, name, requested.get(name, SpecifierSet()), url)
             tables[name] = {
                 "name": f"source-{number}",
                 "url": address,

@@ -168,8 +168,7 @@ def change(
         assert plan.lock is not None
         path = plan.folder / SPEC
         text = _changed_spec(render.read_text(path), plan, changes)
-        request = BuildRequest(name=name, spec_text=text)
-        changed = make_plan(context, request)
+        changed = make_plan(context, BuildRequest(name=name, spec_text=text))
         if changed.inputs.pip:
             report_index_settings(context)
         report_left_out(context, changed)

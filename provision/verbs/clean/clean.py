@@ -65,8 +65,7 @@ def removable(context: Context, kinds: Sequence[str] = ()) -> list[Removable]:
         if kinds and kind not in kinds:
             continue
         for name, path in paths:
-            usage = disk_usage.measure(path)
-            items.append(Removable(kind=kind, path=path, usage=usage, name=name))
+            items.append(Removable(kind=kind, path=path, usage=disk_usage.measure(path), name=name))
     return items
 
 

@@ -96,8 +96,7 @@ def package_tree(context: Context, name: str, package: str | None) -> list[tree.
     path = plan.folder / LOCK
     if plan.lock is None:
         raise missing_file(path, advice=f"`provision lock {name}` makes it.")
-    entries = locks.read_file(path).for_platform(plan.lock.platform)
-    graph = tree.PackageGraph(entries)
+    graph = tree.PackageGraph(locks.read_file(path).for_platform(plan.lock.platform))
     pins: tuple[Pin, ...] = plan.pins_in_environment_file()
     if package is None:
         return tree.dependency_tree(graph, pins)

@@ -272,8 +272,7 @@ def propose(
         content["torch"] = resolution.torch
     entries = []
     for entry in request.entries:
-        step = printed_step(entry.next_step, name)
-        entry = replace(entry, next_step=step)
+        entry = replace(entry, next_step=printed_step(entry.next_step, name))
         if entry.became.removeprefix("conda: ") in moved:
             entry = replace(
                 entry,

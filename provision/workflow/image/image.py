@@ -225,8 +225,7 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
                 f"The Docker engine is on another machine, which does not have {folder}.",
                 advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there.",
             )
-        working_folder = launch.ContainerMount(source=str(folder), target=WORKSPACE)
-        mounts = (working_folder, *mounts)
+        mounts = (launch.ContainerMount(source=str(folder), target=WORKSPACE), *mounts)
     user = options.user or docker.user_of_caller(client)
     return replace(options, mounts=mounts, user=user)
 

@@ -88,8 +88,7 @@ class Shipment(StageRun):
         check_s: how long a node may take for each of the two replies, in seconds.
         """
         suffix = self._pack.image.name.removeprefix(self._key)
-        readers = self._selection.defaults.readers
-        script = probe_script(self._path, self._pack, suffix, readers)
+        script = probe_script(self._path, self._pack, suffix, self._selection.defaults.readers)
         probes = self.ask(nodes, actions.PROBE, script, stage="check", deadline_s=check_s)
         remaining = []
         for name, probe in probes.items():
