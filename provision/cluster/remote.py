@@ -219,7 +219,10 @@ class _RemoteRun(Generic[ResultT]):
             if name == "srun":
                 self.over_srun(members)
             elif name in commands:
-                self._run_commands(members, commands[name], "ssh" if name == "ssh" else "exec")
+                worker: clustershell.Worker = "exec"
+                if name == "ssh":
+                    worker = "ssh"
+                self._run_commands(members, commands[name], worker)
             else:
                 for node in members:
                     self._fail(node, "not-run", REASONS["not-run"].meaning)

@@ -31,7 +31,7 @@ def url_filename(url: str) -> str:
     return url.partition("#")[0].partition("?")[0].rpartition("/")[2]
 
 
-class Distribution(NamedTuple):
+class DistributionFile(NamedTuple):
     """What the name of a wheel or of a source archive says. tags: of a wheel."""
 
     name: str
@@ -40,14 +40,14 @@ class Distribution(NamedTuple):
     tags: frozenset[Tag] = frozenset()
 
 
-def parse_distribution(filename: str) -> Distribution | None:
+def parse_distribution(filename: str) -> DistributionFile | None:
     """The name, canonical, and the rest of what a file's name says; None for any other file."""
     from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
     try:
         if filename.endswith(".whl"):
-            return Distribution(*parse_wheel_filename(filename))
-        return Distribution(*parse_sdist_filename(filename))
+            return DistributionFile(*parse_wheel_filename(filename))
+        return DistributionFile(*parse_sdist_filename(filename))
     except ValueError:
         return None
 

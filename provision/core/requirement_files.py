@@ -81,7 +81,7 @@ def _statements(
         return
     # Who names a pipe on the command line waits for it; a file that names one must not make others wait.
     if including and not path.is_file():
-        raise ValueError("it is no file" if path.exists() else "there is no such file")
+        raise ValueError("there is no such file")
     for entry in read(path, decode(read_source(path))):
         if entry.kind in ("include", "constraints"):
             try:

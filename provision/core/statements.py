@@ -55,13 +55,19 @@ class PipRequirement:
     def __str__(self) -> str:
         """The text from which the parser reads the same. With a name it is PEP 508's."""
         extras = f"[{','.join(self.extras)}]" if self.extras else ""
-        text = f"{self.name}{extras}{self.specifier}"
-        if self.editable or not self.name:
-            text = f"{'-e ' * self.editable}{self.source}{extras}"
+        if self.editable:
+            text = f"-e {self.source}{extras}"
+        elif not self.name:
+            text = f"{self.source}{extras}"
         elif self.source:
-            text += f" @ {self.source}"
-        separator = " ; " if self.source else "; "
-        return f"{text}{separator}{self.marker}" if self.marker else text
+            text = f"{self.name}{extras} @ {self.source}"
+        else:
+            text = f"{self.name}{extras}{self.specifier}"
+        if self.marker and self.source:
+            return f"{text} ; {self.marker}"
+        if self.marker:
+            return f"{text}; {self.marker}"
+        return text
 
     def applies(self, python: str, platform: Platform = PLATFORM) -> bool:
         """Whether its marker holds for a minor version of Python on a platform."""

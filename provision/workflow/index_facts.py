@@ -107,7 +107,7 @@ class TorchIndex:
     ) -> None:
         """What the index serves as plain torch==V on a platform."""
         wheel = specimen(wheels)
-        pins = self._pins_of(self.index, wheel, f"{version} {platform}") if wheel else None
+        pins = self._pins_of(self.index, wheel, f"{version} {platform}")
         if wheel is None or pins is None:
             return
         self.pins[version][platform] = pins
@@ -128,7 +128,9 @@ class TorchIndex:
             else:
                 self.unread.append(f"{version} {platform}: the GPU architectures in {wheel.name}")
 
-    def _pins_of(self, index: WheelIndex, wheel: LinuxWheel, title: str) -> Pins | None:
+    def _pins_of(self, index: WheelIndex, wheel: LinuxWheel | None, title: str) -> Pins | None:
+        if wheel is None:
+            return None
         requirements = index.requirements(wheel)
         if requirements is None:
             self.unread.append(f"{title}: metadata of {wheel.name}")
@@ -149,7 +151,7 @@ class TorchIndex:
             return
         with WheelIndex(url) as index:
             wheel = specimen(of_machine(index.wheels("torch"), version, "x86_64", tag))
-            pins = self._pins_of(index, wheel, f"{version} {tag}") if wheel else None
+            pins = self._pins_of(index, wheel, f"{version} {tag}")
         if pins and (pins.cuda or pins.nccl or pins.cudnn):
             source = f"metadata torch=={version}+{tag} (PyTorch wheel index)"
             # The folder says the CUDA of wheels that do not pin its runtime.

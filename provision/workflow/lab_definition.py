@@ -201,7 +201,9 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
 
 
 def _login(cluster: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(clustershell.expand(cluster["login"])) if "login" in cluster else ()
+    if "login" not in cluster:
+        return ()
+    return tuple(clustershell.expand(cluster["login"]))
 
 
 def _environment(name: str, content: Mapping[str, Any]) -> LabEnvironment:

@@ -178,11 +178,14 @@ def _from_pip(settings: Mapping[str, str]) -> IndexSettings:
     names = ("index-url", "extra-index-url", "find-links")
     main, *lists = (settings.get(name, "") for name in names)
     extra, locations = (text.split() for text in lists)
-    indexes: list[IndexTable] = [{"url": main, "default": True}] if main else []
-    links = [
-        location if "://" in location else str(Path(location).expanduser().absolute())
-        for location in locations
-    ]
+    indexes: list[IndexTable] = []
+    if main:
+        indexes.append({"url": main, "default": True})
+    links = []
+    for location in locations:
+        if "://" not in location:
+            location = str(Path(location).expanduser().absolute())
+        links.append(location)
     local_links = [link for link in links if "://" not in link or link.startswith("file:")]
     local_extra = [url for url in extra if url.startswith("file:")]
     indexes += [{"url": url} for url in extra if url not in local_extra]

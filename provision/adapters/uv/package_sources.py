@@ -24,7 +24,7 @@ from provision.adapters.uv.indexes import pip_settings
 from provision.adapters.uv.resolve_request import ResolveRequest
 from provision.core.credentials import without_credentials
 from provision.core.errors import Unsolvable
-from provision.core.package_names import Distribution, parse_distribution, url_filename
+from provision.core.package_names import DistributionFile, parse_distribution, url_filename
 from provision.core.requirement_urls import source_address, source_packages
 
 MAX_REASONS = 3
@@ -88,7 +88,7 @@ def package_sources(request: ResolveRequest) -> PackageSources:
 
 
 @cache
-def _listed(url: str) -> tuple[Distribution, ...]:
+def _listed(url: str) -> tuple[DistributionFile, ...]:
     """The packages that an address lists. Other files may lie there too."""
     with HttpClient(pip_settings()) as client:
         packages = page_files(client, url, url.rstrip("/").rpartition("/")[2])
