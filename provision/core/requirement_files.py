@@ -57,7 +57,7 @@ def read_files(path: Path, read: Reader) -> Iterator[Statement]:
     cannot be included is unknown. Raises InvalidSpec if the file itself cannot be read.
     """
     try:
-        yield from _statements(path.absolute(), read, (), set())
+        yield from _statements(path, read, (), set())
     except _UNREADABLE as error:
         raise InvalidSpec(
             f"{path} cannot be read: {error}.", advice="Correct the file, or name another one."
@@ -74,7 +74,7 @@ def _statements(
 ) -> Iterator[Statement]:
     """including: the files that led here; complete: those that were read to their end. Both as
     resolved paths: `a/../b.txt` is `b.txt`. limits: by -c. Raises one of _UNREADABLE."""
-    resolved = path.resolve()
+    resolved, folder = path.resolve(), path.absolute().parent
     if resolved in including:
         raise ValueError("it includes itself")
     if resolved in complete:
@@ -94,10 +94,10 @@ def _statements(
                 yield from [entry, *entries]
             except _UNREADABLE as error:
                 yield replace(entry, kind="unknown", reason=f"the file cannot be read: {error}")
-        elif entry.kind == "find-links" and (path.parent / entry.value).exists():
-            yield replace(entry, value=os.path.normpath(path.parent / entry.value))
+        elif entry.kind == "find-links" and (folder / entry.value).exists():
+            yield replace(entry, value=os.path.normpath(folder / entry.value))
         elif entry.kind == "pip":
-            yield _located(entry, path.parent, "constraint" if limits else "pip")
+            yield _located(entry, folder, "constraint" if limits else "pip")
         else:
             yield entry
     complete.add(resolved)
