@@ -336,9 +336,7 @@ def updated(path: Path, resolution: Resolution, *names: str) -> dict[str, str]:
     locks = [lockfile.read(path, platform) for platform in resolution.platforms]
     packages = lockfile.update(inputs(resolution), resolution, names, locks, solver=RECORDS)
     before = {
-        (package.platform, package.name): package
-        for lock in locks
-        for package in lock.packages
+        (package.platform, package.name): package for lock in locks for package in lock.packages
     }
     after = {(package.platform, package.name): package for package in packages}
     moved = sorted(
