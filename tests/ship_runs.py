@@ -18,7 +18,7 @@ from provision.cluster.pack import Pack, Sidecar
 from provision.core.types import MeterContext
 from provision.workflow.ship.journal import ShipJournal
 from provision.workflow.ship.shipment import Shipment
-from provision.workflow.ship.stages import RunIdentity, ShipOptions
+from provision.workflow.ship.stages import RunIdentity, RunSetup, ShipOptions
 from tests.node_stores import PackedToy
 from tests.programs import write_program
 
@@ -159,12 +159,37 @@ def shipment(
     **options: Any,
 ) -> Shipment:
     return Shipment(
-        nodes.selection(),
+        setup(
+            nodes,
+            image.name,
+            identity=identity,
+            journal=journal,
+            progress=progress,
+            finished=tuple(finished),
+            **options,
+        ),
         image,
-        identity,
-        ShipOptions(**options),
-        journal,
-        progress or Notes(),
+    )
+
+
+def setup(
+    nodes: SimulatedNodes,
+    name: str,
+    *,
+    identity: RunIdentity = SOURCE,
+    journal: ShipJournal | None = None,
+    progress: Notes | None = None,
+    finished: tuple[str, ...] = (),
+    **options: Any,
+) -> RunSetup:
+    """options: of ShipOptions."""
+    return RunSetup(
+        name=name,
+        selection=nodes.selection(),
+        identity=identity,
+        options=ShipOptions(**options),
+        progress=progress or Notes(),
+        journal=journal,
         finished=finished,
     )
 

@@ -7,7 +7,6 @@ password nor about a host key.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import re
@@ -20,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from provision.core.errors import InvalidSpec, ToolMissing
@@ -123,7 +123,7 @@ def run(
     worker_class = _worker_class(worker, math.inf if is_labeled else most_bytes)
     task = Task(thread=threading.current_thread())
     interrupts = _Interrupts()
-    limit_s = functools.partial(time_limit_s, timeout_s, straggler_factor)
+    limit_s = partial(time_limit_s, timeout_s, straggler_factor)
     label_bytes = most_bytes if is_labeled else None
     collector = _collector(on_output, limit_s, interrupts, label_bytes)
     try:

@@ -97,8 +97,7 @@ def clone(url: str, folder: Path) -> None:
 
     After an error the folder does not exist either: git removes it, also when it is interrupted.
     """
-    command = ["clone", "--quiet", "--depth", "1", "--", url, str(folder)]
-    _git(command, url, CLONE_TIMEOUT_S)
+    _git(["clone", "--quiet", "--depth", "1", "--", url, str(folder)], url, CLONE_TIMEOUT_S)
 
 
 def head(folder: Path) -> str:
@@ -110,8 +109,7 @@ def remote_head(folder: Path, url: str) -> str:
     """The commit of the origin's branch that is checked out here. Writes nothing."""
     name = ["-C", str(folder), "symbolic-ref", "--quiet", "--short", "HEAD"]
     branch = _git(name, str(folder)).strip()
-    listed = _git(["ls-remote", "--", url, f"refs/heads/{branch}"], url)
-    commit = listed.split()
+    commit = _git(["ls-remote", "--", url, f"refs/heads/{branch}"], url).split()
     if not commit:
         raise InvalidSpec(f"{url} has no branch `{branch}` any more.")
     return commit[0]

@@ -5,7 +5,6 @@ must be the same on every host, and what provision itself records.
 from __future__ import annotations
 
 import base64
-import contextlib
 import csv
 import hashlib
 import io
@@ -14,6 +13,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, cast
 
@@ -62,7 +62,7 @@ def conda_records(prefix: Path) -> dict[Path, CondaRecord]:
     counts as missing."""
     records = {}
     for path in sorted((prefix / "conda-meta").glob("*.json")):
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             record = parse_json(path.read_text(encoding="utf-8"))
             if isinstance(record, dict) and "name" in record:
                 records[path] = cast(CondaRecord, record)
@@ -165,8 +165,7 @@ def recorded_paths(record: Path) -> Iterator[str]:
 
     An environment has tens of thousands, so only lines with quotes are parsed as CSV.
     """
-    text = record.read_text(encoding="utf-8", errors="surrogateescape")
-    for line in text.splitlines():
+    for line in record.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         if '"' in line:
             for row in csv.reader([line]):
                 yield row[0]

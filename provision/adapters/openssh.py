@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Literal
@@ -68,21 +67,18 @@ def verify_signature(content: bytes, signature: bytes, signers: Path, namespace:
         path = Path(folder) / "signature"
         path.write_bytes(signature)
         files = ["-s", str(path), "-f", str(signers)]
-        listing = _keygen(["-Y", "find-principals", *files], b"")
-        for principal in listing.splitlines():
-            arguments = ["-Y", "verify", "-n", namespace, "-I", principal, *files]
-            if _keygen(arguments, content):
+        for principal in _keygen(["-Y", "find-principals", *files], b"").splitlines():
+            if _keygen(["-Y", "verify", "-n", namespace, "-I", principal, *files], content):
                 return principal
     raise IntegrityError(f"The signature is by nobody whom {signers} allows, or of other bytes.")
 
 
 def _keygen(arguments: list[str], content: bytes) -> str:
     """What ssh-keygen prints; empty if it refuses."""
-
-    def feed(descriptor: int) -> None:
-        with os.fdopen(descriptor, "wb", closefd=False) as stream:
-            stream.write(content)
-
-    command = ["ssh-keygen", *arguments]
-    result = process.run(command, timeout_s=COMMAND_TIMEOUT_S, check=False, feed=feed)
+    result = process.run(
+        ["ssh-keygen", *arguments],
+        timeout_s=COMMAND_TIMEOUT_S,
+        check=False,
+        feed=lambda stdin: process.write_all(stdin, content),
+    )
     return result.stdout if result.returncode == 0 else ""

@@ -131,15 +131,21 @@ def parse_document(content: str | bytes, name: str) -> Document:
             f"{name} has facts of schema {schema}; this provision reads schema {SCHEMA}.",
             advice=advice,
         )
-    problem = schema_error(document, "facts")
-    if problem is None:
-        try:
-            check_sources(document["tables"], "tables")
-        except ValueError as error:
-            problem = str(error)
-    if problem is not None:
+    problem = _problem(document, "facts", name)
+    if problem:
         raise IntegrityError(f"{name} has no valid facts: {problem}.")
     return cast(Document, document)
+
+
+def _problem(content: Any, schema: str, name: str) -> str:
+    """What makes a document invalid, or a row in it that has no source; empty if it is valid."""
+    problem = schema_error(content, schema)
+    try:
+        if problem is None:
+            check_sources(content, name)
+    except ValueError as error:
+        problem = str(error)
+    return problem or ""
 
 
 @functools.cache
@@ -182,20 +188,14 @@ def read_user_file(path: Path) -> tuple[UserFile, Document]:
     try:
         user: UserFile = json.loads(path.read_text(encoding="utf-8"))
         document: Document = json.loads(user["document"])
-        schemas = {user["schema"], document["schema"]}
-        if schemas != {SCHEMA}:
-            problem = f"it has schema {min(schemas)}, and this provision reads schema {SCHEMA}"
-        elif _sha256(user["document"]) != user["sha256"]:
-            problem = "it is damaged (its hash is another)"
-        elif user.keys() != UserFile.__annotations__.keys() or set(TABLES) - set(
-            document["tables"]
-        ):
-            problem = "it is damaged (parts are missing)"
-        else:
+        is_whole = user.keys() == UserFile.__annotations__.keys()
+        is_whole &= document["tables"].keys() >= set(TABLES)
+        is_same = _sha256(user["document"]) == user["sha256"]
+        if is_whole and is_same and {user["schema"], document["schema"]} == {SCHEMA}:
             return user, document
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        problem = f"it is damaged ({type(error).__name__})"
-    raise IntegrityError(f"{path} cannot be used: {problem}.")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        pass
+    raise IntegrityError(f"{path} cannot be used: it is damaged, or of another provision.")
 
 
 def _sha256(text: str) -> str:
@@ -223,13 +223,8 @@ def read_lab_facts(path: Path) -> dict[str, Any]:
         raise InvalidSpec(error.in_file(path)) from error
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}.") from error
-    problem = schema_error(content, "lab-facts")
-    if problem is None:
-        try:
-            check_sources(content, LAB_FACTS)
-        except ValueError as error:
-            problem = str(error)
-    if problem is not None:
+    problem = _problem(content, "lab-facts", LAB_FACTS)
+    if problem:
         raise InvalidSpec(f"{path}: {problem}.", advice="docs/facts.md describes it.")
     assert isinstance(content, dict)
     return content

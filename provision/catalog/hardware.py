@@ -300,8 +300,7 @@ def _architecture_sources() -> dict[str, str]:
 def _plain_name(name: str) -> str:
     """A product name without the parts that nvidia-smi, data sheets and people write
     differently."""
-    card = VGPU_TYPE.sub("", name.lower().strip())
-    parts = re.split(r"[\s_]+|-(?=[^q])", card)
+    parts = re.split(r"[\s_]+|-(?=[^q])", VGPU_TYPE.sub("", name.lower().strip()))
     return " ".join(part for part in parts if part and not DECORATION.fullmatch(part))
 
 
@@ -317,8 +316,7 @@ def _products_named(name: str) -> list[Gpu]:
 
 def _short_name(name: str) -> str:
     """A plain name without spaces and without `RTX` or `GTX` at its beginning: 4090ti."""
-    joined = _plain_name(name).replace(" ", "")
-    return re.sub("^[rg]tx(?=.)", "", joined)
+    return re.sub("^[rg]tx(?=.)", "", _plain_name(name).replace(" ", ""))
 
 
 def _suggestion(name: str) -> str:

@@ -14,7 +14,7 @@ from packaging.version import Version
 from provision.catalog.releases import minor
 
 # pt23 and pt210 hold no patch; torch230 and torch2100 do.
-_TORCH = re.compile(r"(?:pt|torch)(?P<dotted>\d+\.\d+)|pt(?P<short>\d{2,3})|torch(?P<long>\d{2,4})")
+_TORCH = re.compile(r"(?:pt|torch)(\d)\.(\d+)|pt(\d)(\d{1,2})(?!\d)|torch(\d)(\d{1,2}?)\d?(?!\d)")
 _CUDA = re.compile(r"cu(?:da)?(?P<major>1\d|[89])\.?(?P<minor>\d)?(?!\d)")
 _ABI = re.compile(r"abi(?P<is_new>true|false|1|0)")
 
@@ -31,10 +31,7 @@ class TorchBuild:
     def mismatch(self, version: Version) -> str:
         """What a local version names that this build is not; empty if it fits, or names nothing."""
         local = version.local or ""
-        for problem in (self._torch(local), self._cuda(local), self._abi(local)):
-            if problem:
-                return problem
-        return ""
+        return self._torch(local) or self._cuda(local) or self._abi(local)
 
     def is_for_exact_cuda(self, version: Version) -> bool:
         """Whether a local version names the build's CUDA by its minor version, too."""
@@ -43,15 +40,7 @@ class TorchBuild:
 
     def _torch(self, local: str) -> str:
         match = _TORCH.search(local)
-        if match is None:
-            return ""
-        if match["dotted"]:
-            named = match["dotted"]
-        else:
-            digits = match["short"] or match["long"]
-            named = f"{digits[0]}.{digits[1:]}"
-            if match["long"] and len(digits) > 2:
-                named = f"{digits[0]}.{digits[1:-1]}"
+        named = ".".join(filter(None, match.groups())) if match else minor(self.torch)
         return "" if named == minor(self.torch) else f"is for torch {named}"
 
     def _cuda(self, local: str) -> str:
@@ -69,9 +58,8 @@ class TorchBuild:
         match = _ABI.search(local)
         if match is None:
             return ""
-        is_new = match["is_new"] in ("true", "1")
         if self.cxx11_abi is None:
             return "is for one C++ ABI, and no source says which one this torch has"
-        return (
-            "" if is_new is self.cxx11_abi else f"is for torch with cxx11abi {str(is_new).upper()}"
-        )
+        is_new = match["is_new"] in ("true", "1")
+        other = "FALSE" if self.cxx11_abi else "TRUE"
+        return f"is for torch with cxx11abi {other}" if is_new != self.cxx11_abi else ""

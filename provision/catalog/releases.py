@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from provision.catalog.facts import cached, edition, facts_table
@@ -95,7 +94,7 @@ class Build:
         assert platform in self.platforms, f"{self.tag} has no {platform}"
         if platform == PLATFORM:
             return self
-        return dataclasses.replace(self, **self.by_platform[platform])
+        return replace(self, **self.by_platform[platform])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +231,7 @@ def covers_minor(expression: str, minor: str) -> bool:
     return all(selects(version) for version in (*patches, f"{minor}.99"))
 
 
-@functools.cache
+@cache
 def _selection(expression: str) -> Callable[[str], bool]:
     """Whether an expression other than `latest` selects a version."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -464,7 +463,7 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-@functools.cache
+@cache
 def version_key(version: str) -> tuple[int, ...]:
     """Numeric order for versions made of numbers and dots: 2.10 after 2.9. A nightly's day is one
     more number."""

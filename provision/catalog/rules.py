@@ -7,9 +7,9 @@ A row of rules.yml is a condition (every field that it has must hold) and a cons
 from __future__ import annotations
 
 import fnmatch
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from provision.catalog.facts import cached, facts_table
@@ -119,7 +119,7 @@ def matching_rules(
     return tuple(matching)
 
 
-@functools.cache
+@cache
 def _contains(specifier: str | None, version: str | None) -> bool:
     """Whether a version is known and satisfies the specifier; without a specifier, any does."""
     from packaging.specifiers import SpecifierSet

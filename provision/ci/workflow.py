@@ -6,12 +6,12 @@ expression that somebody else wrote.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from provision.catalog.data_files import load
@@ -280,14 +280,14 @@ def _hosted_label(format: WorkflowFormat, platform: Platform) -> str | None:
     return row["label"] if row else None
 
 
-@functools.cache
+@cache
 def _ci_facts() -> Mapping[str, Any]:
     facts = load("ci.yml")
     assert isinstance(facts, dict)
     return facts
 
 
-@functools.cache
+@cache
 def _image() -> str:
     """The image, by digest, of jobs on GitLab's own runners: the base of our own images."""
     for row in load("base_images.yml")["images"]:

@@ -7,7 +7,6 @@ provision/schemas/results and docs/json.md. What the text says is in each verb's
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
@@ -16,6 +15,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
 
 def to_json(value: Any) -> Any:
     """A value in types that JSON can hold."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -67,5 +67,4 @@ def up_to_date(
             if not console.quiet:
                 console.warn(f"{name} is not up to date: {reason} (--sync brings it up to date)")
             return prefix
-    context = context_of(console, envs, {"mirrors": ()})
-    return freshness.sync(context, name, path, relock=not locked)
+    return freshness.sync(context_of(console, envs, {"mirrors": ()}), name, path, relock=not locked)

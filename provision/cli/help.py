@@ -5,6 +5,10 @@ The verbs are made by click's decorators in their own modules. `dressed` gives e
 
 from __future__ import annotations
 
+import json
+from functools import cache
+from pathlib import Path
+
 import click
 
 from provision.cli.completion import add_completion
@@ -29,72 +33,13 @@ EXIT_CODES = (
     "12 in use, 13 timed out, 14 the system refused, 130 interrupted."
 )
 
-# One example for each verb, as it is typed.
-EXAMPLES = {
-    "activate": "activate lab --on slurm:gpu",
-    "add": "add lab einops 'numpy<2'",
-    "build": "build --torch 2.3 --cuda 12.1",
-    "channel bootstrap": "channel bootstrap",
-    "channel mirror": "channel mirror lab /mnt/usb/mirror",
-    "checkpoint list": "checkpoint list run/ckpt",
-    "checkpoint prune": "checkpoint prune run/ckpt --keep 3 --dry-run",
-    "checkpoint show": "checkpoint show run/ckpt",
-    "checkpoint verify": "checkpoint verify run/ckpt --all",
-    "clean": "clean --dry-run",
-    "doctor": "doctor lab",
-    "drift": "drift lab --on slurm:gpu",
-    "env create": "env create lab",
-    "env diff": "env diff lab --files",
-    "env list": "env list",
-    "env remove": "env remove lab",
-    "env show": "env show lab",
-    "env tree": "env tree lab numpy",
-    "facts check": "facts check",
-    "facts show": "facts show",
-    "facts update": "facts update",
-    "image build": "image build lab --base debian:bookworm-slim",
-    "image contract": "image contract lab --format slurm-pyxis",
-    "image pull": "image pull registry.lab:5000/ml/torch:2.3",
-    "image push": "image push lab registry.lab:5000/ml/torch:2.3",
-    "image run": "image run lab --jupyter",
-    "image sbom": "image sbom lab -o lab.cdx.json",
-    "image show": "image show registry.lab:5000/ml/torch:2.3",
-    "import": "import environment.yml",
-    "init": "init",
-    "jobs cancel": "jobs cancel 123",
-    "jobs list": "jobs list",
-    "jobs log": "jobs log 123",
-    "join": "join https://git.lab/ml/envs.git",
-    "kernel add": "kernel add lab",
-    "kernel list": "kernel list",
-    "kernel remove": "kernel remove lab",
-    "lab check": "lab check",
-    "lab init": "lab init",
-    "launch": "launch lab --on slurm:gpu --nodes 4 --gpus 8 -- train.py",
-    "lock diff": "lock diff lab lab2",
-    "lock export": "lock export lab --format requirements",
-    "lock verify": "lock verify lab",
-    "lock": "lock lab --update numpy",
-    "matrix": "matrix --driver 535 --gpu V100",
-    "matrix ci": "matrix ci --format github",
-    "matrix explain": "matrix explain --torch 2.3 --cuda 12.1",
-    "matrix lock": "matrix lock --torch 2.3 --dry-run",
-    "nodes check": "nodes check lab --on slurm:gpu",
-    "nodes list": "nodes list --on slurm:gpu",
-    "notebook": "notebook lab",
-    "pack": "pack lab",
-    "passport show": "passport show lab",
-    "remove": "remove lab einops",
-    "render": "render lab",
-    "report": "report lab -o report.html",
-    "rollback": "rollback lab --on slurm:gpu",
-    "run": "run lab -- python train.py",
-    "shell": "shell lab",
-    "ship": "ship lab --on slurm:gpu",
-    "smoke": "smoke lab --quick",
-    "status": "status",
-    "update": "update lab numpy",
-}
+
+@cache
+def examples() -> dict[str, str]:
+    """One example for each verb, as it is typed."""
+    file = Path(__file__).with_name("examples.json")
+    texts: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    return texts
 
 
 class GroupedHelp(click.Command):
@@ -141,8 +86,8 @@ class GroupedHelp(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
-        if self.path in EXAMPLES:
-            formatter.write_text(f"Example: provision {EXAMPLES[self.path]}")
+        if example := examples().get(self.path):
+            formatter.write_text(f"Example: provision {example}")
         formatter.write_text(SHARED)
         formatter.write_text(EXIT_CODES)
 

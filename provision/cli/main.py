@@ -7,7 +7,6 @@ and `provision --help` imports none. docs/cli.md is generated from here, and a t
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import getpass
 import importlib
@@ -16,6 +15,7 @@ import keyword
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import TracebackType
 
 import click
@@ -100,7 +100,7 @@ def main() -> None:
     status = _run()
     # What a verb printed is written; this is the object of an error.
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, SystemExit):
+        with suppress(OSError, SystemExit):
             stream.flush()
     os._exit(status)
 

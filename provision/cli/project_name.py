@@ -7,12 +7,12 @@ after it are not; what could be either is refused, with both forms.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -90,7 +90,7 @@ def with_name(
     return args if name is None else [name, *args]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Typed:
     """What was typed after a verb. values: of its options and arguments, up to `--`. names: of the
     project's environments."""

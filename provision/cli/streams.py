@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Literal, TextIO
 
 from provision.core.system_errors import named_errors
@@ -32,16 +32,16 @@ class Narrative(StandardOutput):
     """Standard error. What cannot be written there is lost, and the work goes on."""
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             super().flush()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _output_errors() -> Iterator[None]:
     try:
         with named_errors(STANDARD_OUTPUT):

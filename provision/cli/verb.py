@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
-import functools
 import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, is_dataclass
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
     """Give a command its Console, and turn what it raises into one line and an exit code."""
     takes_envs = "envs" in inspect.signature(command).parameters
 
-    @functools.wraps(command)
+    @wraps(command)
     def run(**options: Any) -> None:
         from provision.cli.console import Console
         from provision.cli.project_name import NOTES, project_folders
@@ -117,8 +117,8 @@ def _refuse_control_characters() -> None:
 
 def _texts(value: object) -> Iterator[str]:
     """The texts and paths in the value of a parameter."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.astuple(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        value = astuple(value)
     if isinstance(value, (str, Path)):
         yield str(value)
     elif isinstance(value, tuple):
@@ -154,7 +154,7 @@ def context_of(
         progress=console,
         solver=conda.Solver(mirrors_of(mirrors)),
         wait=not options.get("no_wait"),
-        on_smoke_line=functools.partial(_show_smoke_line, console) if console.has_watcher else None,
+        on_smoke_line=partial(_show_smoke_line, console) if console.has_watcher else None,
     )
 
 

@@ -22,10 +22,9 @@ from provision.catalog import required_glibc
 from provision.core import tar
 from provision.core.atomic import atomic_stream, atomic_write, remove_tree
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
-from provision.core.json_text import parse_json
 from provision.core.paths import Folders
 from provision.core.platforms import Platform
-from provision.core.schema import schema_error
+from provision.core.schema import InvalidDocument, parse_document
 from provision.core.similar_names import did_you_mean
 from provision.core.system_errors import disk_full_raises
 from provision.core.types import Lock, Resolution
@@ -190,14 +189,11 @@ def read_pack(path: Path) -> Pack:
 def read_sidecar(path: Path) -> Sidecar:
     """Raises IntegrityError for one that is missing or invalid."""
     try:
-        sidecar: Sidecar = parse_json(path.read_text(encoding="utf-8"))
+        sidecar: Sidecar = parse_document(path.read_bytes(), "pack")
     except FileNotFoundError as error:
         raise _damaged(path, "it is missing") from error
-    except ValueError as error:
-        raise _damaged(path, f"it is not JSON ({error})") from error
-    problem = schema_error(sidecar, "pack")
-    if problem:
-        raise _damaged(path, problem)
+    except InvalidDocument as error:
+        raise _damaged(path, str(error)) from error
     return sidecar
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import base64
-import functools
 import json
 import shlex
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def node_command(length: int | None = None, python: str = "python3") -> str:
     return f"{python} {PYTHON_OPTIONS} -c {shlex.quote(reader)}"
 
 
-@functools.cache
+@cache
 def _modules_text(action: str) -> bytes:
     module_name = ACTIONS[action].partition(":")[0]
     modules = [PROGRAM, f"{PACKAGE}.node.{module_name}"]

@@ -207,36 +207,43 @@ class _RemoteRun(Generic[ResultT]):
     replies: dict[str, NodeReply[ResultT]] = field(default_factory=dict)
 
     def on(self, nodes: Sequence[Node]) -> list[NodeReply[ResultT]]:
+        commands = {
+            "ssh": self.command,
+            "exec": f"{SIMULATED_NAME}=%h exec {self.command}",
+            "local": f"exec {self.command.replace('%', '%%')}",
+        }
         by_transport: dict[str, list[Node]] = {}
         for node in nodes:
             by_transport.setdefault(transport(node, self.defaults), []).append(node)
-        quoted = self.command.replace("%", "%%")
         for name, members in by_transport.items():
-            if name == "ssh":
-                self.over_ssh(members)
-            elif name == "exec":
-                command = f"{SIMULATED_NAME}=%h exec {self.command}"
-                self._run_commands({node.address: node for node in members}, command, "exec")
-            elif name == "local":
-                self._run_commands({node.name: node for node in members}, f"exec {quoted}", "exec")
-            elif name == "srun":
+            if name == "srun":
                 self.over_srun(members)
+            elif name in commands:
+                worker: clustershell.Worker = "exec"
+                if name == "ssh":
+                    worker = "ssh"
+                self._run_commands(members, commands[name], worker)
             else:
                 for node in members:
                     self._fail(node, "not-run", REASONS["not-run"].meaning)
         return [self.replies[node.name] for node in nodes]
 
-    def over_ssh(self, nodes: Sequence[Node]) -> None:
+    def _run_commands(
+        self, nodes: Sequence[Node], command: str, worker: clustershell.Worker
+    ) -> None:
         # Two nodes may have one address (a node under two names): one after the other.
         remaining = list(nodes)
         while remaining:
             by_address: dict[str, Node] = {}
+            later = []
             for node in remaining:
-                by_address.setdefault(node.address, node)
-            remaining = [node for node in remaining if by_address[node.address] is not node]
-            self._run_commands(by_address, self.command, "ssh")
+                address = node.address or node.name
+                if by_address.setdefault(address, node) is not node:
+                    later.append(node)
+            remaining = later
+            self._run_command(by_address, command, worker)
 
-    def _run_commands(
+    def _run_command(
         self, nodes: Mapping[str, Node], command: str, worker: clustershell.Worker
     ) -> None:
         """nodes: by what ClusterShell calls them."""
@@ -292,18 +299,12 @@ class _RemoteRun(Generic[ResultT]):
                 elif name not in messages:
                     # The status of the step is that of a task which is named.
                     status = 0 if messages else output.status
-                    lines = [
-                        line for line in output.stderr.splitlines() if not _SRUN_EXIT.search(line)
+                    errors = [
+                        line
+                        for line in output.stderr.splitlines()
+                        if line.startswith("srun: error") and not _SRUN_EXIT.search(line)
                     ]
-                    self._fail(
-                        node,
-                        *classify(
-                            status,
-                            "",
-                            "\n".join(line for line in lines if line.startswith("srun: error")),
-                        ),
-                        output,
-                    )
+                    self._fail(node, *classify(status, "", "\n".join(errors)), output)
                 elif messages[name].status is None:
                     self._fail(node, "no-slurmd", messages[name].text, output)
                 else:

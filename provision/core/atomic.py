@@ -6,7 +6,6 @@ A file is replaced by `atomic_write`, a large one by `atomic_stream`. A director
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import glob
 import os
@@ -15,6 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -61,7 +61,7 @@ def remove_unfinished(path: Path) -> None:
         unfinished.unlink()
 
 
-@contextlib.contextmanager
+@contextmanager
 def atomic_stream(path: Path) -> Iterator[IO[bytes]]:
     """A file to write, which replaces `path` at the end of the block; after an error, `path` is as
     it was.
@@ -89,7 +89,7 @@ def _remove_unfinished(path: Path) -> None:
             continue
         if _is_other_process(int(match[1])):
             continue
-        with contextlib.suppress(OSError), other.open("r+b") as file:
+        with suppress(OSError), other.open("r+b") as file:
             if try_lock(file.fileno()) == "locked":
                 other.unlink()
 

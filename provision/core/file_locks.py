@@ -6,12 +6,12 @@ written, so a run that finds nothing to do leaves no trace.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -32,7 +32,7 @@ def lock_files(folders: Folders) -> list[Path]:
     return sorted(path for project in projects for path in (project / _FOLDER).glob("*"))
 
 
-@contextlib.contextmanager
+@contextmanager
 def environment_lock(
     folders: Folders, name: str, progress: Progress, *, wait: bool = True
 ) -> Iterator[None]:
@@ -43,8 +43,7 @@ def environment_lock(
     directory = (folders.data if name.startswith("+") else folders.project_data) / _FOLDER
     make_private_directory(directory)
     # A lab may put a data folder into the hands of one account.
-    owner = folders.data.stat().st_uid
-    problem = Trust(trusted_user=owner).path_problem(str(folders.data))
+    problem = Trust(trusted_user=folders.data.stat().st_uid).path_problem(str(folders.data))
     if problem is not None:
         progress.warn(
             f"other users can change the programs that you run from {folders.data}: {problem}. "
@@ -74,7 +73,7 @@ def environment_lock(
         os.close(descriptor)
 
 
-@contextlib.contextmanager
+@contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
     """Lock a file, which is created if missing; waits as long as another process holds it."""
     descriptor = open_lock_file(path)

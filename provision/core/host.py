@@ -4,7 +4,6 @@ cgroups)."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import hmac
 import math
@@ -12,6 +11,7 @@ import os
 import platform
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from provision.core import process
@@ -163,7 +163,7 @@ LOST = ("ERR!", "[Unknown Error]", "[GPU is lost]", "[GPU requires reset]")
 FIELDS = ("driver_version,compute_cap,name", "driver_version,name")
 
 
-@functools.cache
+@cache
 def this_machine() -> HostGpus:
     """Runs nvidia-smi once per process: naming and planning must not see two results."""
     machine = HostGpus()
@@ -246,7 +246,7 @@ def _read_line(path: Path) -> str:
         return ""
 
 
-@functools.cache
+@cache
 def _gpu_identity() -> tuple[str, str]:
     """The driver, and a digest of the names and UUIDs of the GPUs; both empty without a driver."""
     try:

@@ -8,17 +8,16 @@ knows no URL itself: the caller says which URL a channel's name stands for (ratt
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from provision.core.credentials import without_login
 from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
-from provision.core.json_text import parse_json
-from provision.core.schema import schema_error
+from provision.core.schema import InvalidDocument, parse_document
 
 ALL_CHANNELS = "*"  # as a name: every channel that is known by its name only
 PACKAGE_INDEX = "pypi"  # as a name: the package index that uv uses by default
@@ -64,11 +63,11 @@ class _Translations:
     mirrors: tuple[Mirror, ...]
     wheels: tuple[MirroredWheel, ...]
 
-    @functools.cached_property
+    @cached_property
     def wheel_by_url(self) -> Mapping[str, MirroredWheel]:
         return {wheel.canonical: wheel for wheel in self.wheels}
 
-    @functools.cached_property
+    @cached_property
     def wheel_by_hash(self) -> Mapping[str, MirroredWheel]:
         return {wheel.sha256: wheel for wheel in self.wheels}
 
@@ -152,7 +151,7 @@ class Mirrors:
                 canonical = mirror.canonical + plain_url[len(prefix) :]
         return canonical
 
-    @functools.cached_property
+    @cached_property
     def _translations(self) -> _Translations:
         mirrors: list[Mirror] = []
         wheels: list[MirroredWheel] = []
@@ -230,12 +229,12 @@ def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWh
     """The content of a mirror folder, by its manifest. Raises IntegrityError if the text is no
     manifest."""
     try:
-        content = parse_json(text)
-    except ValueError as error:
-        raise _not_a_manifest(folder, "it is not JSON") from error
-    problem = schema_error(content, "mirror")
-    if problem:
-        raise _not_a_manifest(folder, problem)
+        content = parse_document(text, "mirror")
+    except InvalidDocument as error:
+        raise IntegrityError(
+            f"{folder}{MANIFEST} is not the manifest of a mirror: {error}.",
+            advice="Make the folder again: provision channel mirror.",
+        ) from error
     mirrors = [
         Mirror(canonical=canonical, url=_url_in(folder, path))
         for canonical, path in content["channels"].items()
@@ -245,13 +244,6 @@ def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWh
         for sha256, row in content["wheels"].items()
     ]
     return mirrors, wheels
-
-
-def _not_a_manifest(folder: str, problem: str) -> IntegrityError:
-    return IntegrityError(
-        f"{folder}{MANIFEST} is not the manifest of a mirror: {problem}.",
-        advice="Make the folder again: provision channel mirror.",
-    )
 
 
 def _url_in(folder: str, path: str) -> str:

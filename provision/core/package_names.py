@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from packaging.tags import Tag
+    from packaging.utils import BuildTag
+    from packaging.version import Version
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -23,6 +29,27 @@ def package_name(requirement: str) -> str:
 def url_filename(url: str) -> str:
     """The file that an address names."""
     return url.partition("#")[0].partition("?")[0].rpartition("/")[2]
+
+
+class DistributionFile(NamedTuple):
+    """What the name of a wheel or of a source archive says. tags: of a wheel."""
+
+    name: str
+    version: Version
+    build: BuildTag = ()
+    tags: frozenset[Tag] = frozenset()
+
+
+def parse_distribution(filename: str) -> DistributionFile | None:
+    """The name, canonical, and the rest of what a file's name says; None for any other file."""
+    from packaging.utils import parse_sdist_filename, parse_wheel_filename
+
+    try:
+        if filename.endswith(".whl"):
+            return DistributionFile(*parse_wheel_filename(filename))
+        return DistributionFile(*parse_sdist_filename(filename))
+    except ValueError:
+        return None
 
 
 def wheel_variant(filename: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,7 +153,7 @@ def make_private_directory(path: Path, *, mode: int = 0o755) -> None:
         path.mkdir(exist_ok=True, mode=mode)
 
 
-@contextlib.contextmanager
+@contextmanager
 def owner_writes_only() -> Iterator[None]:
     """In this block nobody else may write to the files and folders that this process makes, nor to
     those of its children, whatever the user's umask is: from the first moment on, because a link or

@@ -3,11 +3,11 @@ folder and those that `--prefix` put elsewhere, which a file lists."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
@@ -20,7 +20,7 @@ LOCATIONS = "elsewhere.json"
 LOCK = "elsewhere.lock"
 
 
-@contextlib.contextmanager
+@contextmanager
 def projects_lock(folders: Folders) -> Iterator[None]:
     """Only one process moves projects at a time."""
     make_private_directory(folders.data / PROJECTS)
@@ -37,7 +37,7 @@ def record_project(folders: Folders) -> None:
 
 def unsorted(folders: Folders) -> Folders:
     """Where an earlier provision kept the products of all projects."""
-    return dataclasses.replace(folders, project=Path())
+    return replace(folders, project=Path())
 
 
 def all_projects(folders: Folders) -> list[Folders]:
@@ -45,7 +45,7 @@ def all_projects(folders: Folders) -> list[Folders]:
     of these, `folders` first."""
     projects = {folders.project: folders}
     for project, envs in recorded_projects(folders.data).items():
-        projects.setdefault(project, dataclasses.replace(folders, project=project, envs=envs))
+        projects.setdefault(project, replace(folders, project=project, envs=envs))
     projects.setdefault(Path(), unsorted(folders))
     return list(projects.values())
 
@@ -77,7 +77,7 @@ def list_prefixes(folders: Folders) -> dict[str, Path]:
         prefixes[name] = Path(recorded[-1])
     if folders.project == Path() and prefixes:
         for project in recorded_projects(folders.data):
-            for paths in _read(dataclasses.replace(folders, project=project)).values():
+            for paths in _read(replace(folders, project=project)).values():
                 prefixes = {name: path for name, path in prefixes.items() if str(path) not in paths}
     return prefixes
 

@@ -7,7 +7,6 @@ up.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import fcntl
 import os
@@ -21,6 +20,7 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -135,7 +135,7 @@ def run(
         _reading(stdout_reader),
         _reading(reader),
         _open_feeder(feed) as stdin,
-        contextlib.ExitStack() as signals,
+        ExitStack() as signals,
     ):
         stderr = reader.child_end if reader else subprocess.PIPE
         signals.enter_context(_hold_signals())
@@ -164,8 +164,7 @@ def run(
     if reader:
         err = reader.text()
     if any(pipe is not None and pipe.is_cut for pipe in (stdout_reader, reader)):
-        message = f"it printed more than {most_bytes} bytes"
-        raise OutputTooLong(argv, child.returncode, message)
+        raise OutputTooLong(argv, child.returncode, f"it printed more than {most_bytes} bytes")
     if check and child.returncode != 0:
         raise ToolFailed(argv, child.returncode, err or out)
     return subprocess.CompletedProcess(argv, child.returncode, out, err)
@@ -198,7 +197,7 @@ def _start(
         raise ToolMissing(f"`{argv[0]}` cannot be started: {error.strerror}.") from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def _hold_signals() -> Iterator[None]:
     """Handle Ctrl-C and SIGTERM after the block.
 
@@ -297,7 +296,7 @@ class _Terminal:
     def __init__(self, hidden: Sequence[str] = ()) -> None:
         self._hidden = tuple(text.encode() for text in hidden)
         self._our_end, self.child_end = pty.openpty()
-        with contextlib.suppress(OSError):  # our own terminal may not know its size
+        with suppress(OSError):  # our own terminal may not know its size
             size = fcntl.ioctl(2, termios.TIOCGWINSZ, b"\0" * 8)
             fcntl.ioctl(self.child_end, termios.TIOCSWINSZ, size)
         self._recorded = b""
@@ -316,9 +315,9 @@ class _Terminal:
             if not self._may_become_hidden(unfinished):
                 visible.append(unfinished)
                 unfinished = b""
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.write(2, b"".join(visible))
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.write(2, unfinished)
 
     def _read(self) -> bytes:
@@ -396,7 +395,7 @@ class _LinePipe:
 _Reader = _Terminal | _LinePipe
 
 
-@contextlib.contextmanager
+@contextmanager
 def _reading(reader: _Reader | None) -> Iterator[None]:
     """Read a child's output while it runs; None: it is read at its end."""
     if reader is None:
@@ -409,7 +408,7 @@ def _reading(reader: _Reader | None) -> Iterator[None]:
         reader.close()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _open_feeder(feed: Callable[[int], None] | None) -> Iterator[int]:
     """The child's standard input, into which another thread writes.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from provision.core.errors import InvalidSpec
 from provision.core.schema import schema_error
+from provision.core.toml_text import parse_toml
 
 ENVS = "envs"
 FILE, PYPROJECT, TABLE = "provision.toml", "pyproject.toml", "provision"
@@ -39,12 +39,8 @@ def read_settings(folder: Path) -> tuple[Path, ProjectSettings] | None:
         path = folder / name
         if not os.access(path, os.R_OK) or (name == PYPROJECT and TABLE not in _text(path)):
             continue
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
         try:
-            content: Any = tomllib.loads(_text(path))
+            content: Any = parse_toml(_text(path))
         except ValueError as error:
             raise InvalidSpec(f"{path} is not TOML: {error}.", advice="Correct it.") from error
         if name == PYPROJECT:

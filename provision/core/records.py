@@ -5,8 +5,8 @@ Documents with a published schema are checked by `core.schema`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from types import UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -28,7 +28,7 @@ def _value(kind: Any, value: object) -> object:
     if type(value) is kind:
         return value
     origin, arguments = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+    if is_dataclass(kind) and isinstance(value, dict):
         types = get_type_hints(kind)
         fields = {name: _value(types[name], item) for name, item in value.items() if name in types}
         try:

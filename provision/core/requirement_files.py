@@ -8,16 +8,18 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import LineKind, RequirementLine, parse_lines
+from provision.core.requirement_lines import parse_lines
+from provision.core.statements import Kind, Statement
+from provision.core.yaml_text import YamlError, read_source
 
-# No list of packages is longer; a file that never ends (a device) is.
-MAX_BYTES = 4 << 20
-_ENCODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_ENCODING = re.compile(rb"(?:.*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+Reader = Callable[[Path, str], Iterable[Statement]]
+_UNREADABLE = (OSError, ValueError, YamlError)
 
 
 def decode(content: bytes) -> str:
@@ -25,17 +27,13 @@ def decode(content: bytes) -> str:
 
     Raises ValueError for other encodings, with the conversion.
     """
-    marks = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    encoding = "utf-8-sig"
-    for mark, name in zip(marks, ("utf-32", "utf-32", "utf-16", "utf-16"), strict=True):
-        if content.startswith(mark):
-            encoding = name
-            break
-    else:
-        for line in content.splitlines()[:2]:
-            if comment := _ENCODING.match(line):
-                encoding = comment[1].decode("ascii")
-    if encoding == "utf-8-sig" and b"\0" in content[:4]:
+    comment = _ENCODING.match(content)
+    encoding = comment[1].decode("ascii") if comment else "utf-8-sig"
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        encoding = "utf-32"
+    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif b"\0" in content[:4]:
         encoding = "utf-16-be" if content.startswith(b"\0") else "utf-16-le"
     try:
         return content.decode(encoding)
@@ -46,33 +44,45 @@ def decode(content: bytes) -> str:
         ) from error
 
 
-def read_lines(path: Path) -> list[RequirementLine]:
-    """What a requirements.txt states, and the files that it includes.
+def read_lines(path: Path) -> list[Statement]:
+    """What a requirements.txt states, and the files that it includes; as `read_files` says."""
+    return list(read_files(path, lambda file, text: parse_lines(text, str(file))))
+
+
+def read_files(path: Path, read: Reader) -> Iterator[Statement]:
+    """What a file states, and the files that it includes. read: of a file's path and text.
 
     Each file is read once, however many include it. A path in it is absolute then; a relative one
     starts at the file's folder, or at the nearest one above it that has such a project or file. What
     cannot be included is unknown. Raises InvalidSpec if the file itself cannot be read.
     """
     try:
-        return list(_file_lines(path.absolute(), (), set()))
-    except (OSError, ValueError) as error:
+        yield from _statements(path, read, (), set())
+    except _UNREADABLE as error:
         raise InvalidSpec(
-            f"{path} cannot be read: {error}.", advice="Name a requirements.txt."
+            f"{path} cannot be read: {error}.", advice="Correct the file, or name another one."
         ) from error
 
 
-def _file_lines(
-    path: Path, including: tuple[Path, ...], complete: set[Path], *, limits: bool = False
-) -> Iterator[RequirementLine]:
+def _statements(
+    path: Path,
+    read: Reader,
+    including: tuple[Path, ...],
+    complete: set[Path],
+    *,
+    limits: bool = False,
+) -> Iterator[Statement]:
     """including: the files that led here; complete: those that were read to their end. Both as
-    resolved paths: `a/../b.txt` is `b.txt`. limits: by -c. Raises OSError and ValueError."""
-    resolved = path.resolve()
+    resolved paths: `a/../b.txt` is `b.txt`. limits: by -c. Raises one of _UNREADABLE."""
+    resolved, folder = path.resolve(), path.absolute().parent
     if resolved in including:
         raise ValueError("it includes itself")
     if resolved in complete:
         return
-    text = decode(_read(path, is_included=bool(including)))
-    for entry in parse_lines(text, str(path)):
+    # Who names a pipe on the command line waits for it; a file that names one must not make others wait.
+    if including and not path.is_file():
+        raise ValueError("there is no such file")
+    for entry in read(path, decode(read_source(path))):
         if entry.kind in ("include", "constraints"):
             try:
                 if "://" in entry.value:
@@ -80,32 +90,20 @@ def _file_lines(
                 included = path.parent / Path(entry.value).expanduser()
                 is_limit = limits or entry.kind == "constraints"
                 files = (*including, resolved)
-                entries = list(_file_lines(included, files, complete, limits=is_limit))
+                entries = list(_statements(included, read, files, complete, limits=is_limit))
                 yield from [entry, *entries]
-            except (OSError, ValueError) as error:
+            except _UNREADABLE as error:
                 yield replace(entry, kind="unknown", reason=f"the file cannot be read: {error}")
-        elif entry.kind == "find-links" and (path.parent / entry.value).exists():
-            yield replace(entry, value=os.path.normpath(path.parent / entry.value))
-        elif entry.kind == "requirement":
-            yield _located(entry, path.parent, "constraint" if limits else "requirement")
+        elif entry.kind == "find-links" and (folder / entry.value).exists():
+            yield replace(entry, value=os.path.normpath(folder / entry.value))
+        elif entry.kind == "pip":
+            yield _located(entry, folder, "constraint" if limits else "pip")
         else:
             yield entry
     complete.add(resolved)
 
 
-def _read(path: Path, *, is_included: bool) -> bytes:
-    """The content of a file. Who names a pipe on the command line waits for it; a file that names one
-    must not make others wait. Raises OSError and ValueError."""
-    if is_included and path.exists() and not path.is_file():
-        raise ValueError("it is no file")
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
-    return content
-
-
-def _located(entry: RequirementLine, folder: Path, kind: LineKind) -> RequirementLine:
+def _located(entry: Statement, folder: Path, kind: Kind) -> Statement:
     """The entry with an absolute path, if its requirement is one."""
     requirement = entry.requirement
     if requirement is None or not requirement.is_path or "://" in requirement.source:

@@ -14,20 +14,12 @@ import getopt
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 from urllib.parse import unquote
 
 from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
 
 from provision.core.credentials import (
     credential_problem,
@@ -35,85 +27,11 @@ from provision.core.credentials import (
     without_credentials,
     without_login,
 )
-from provision.core.package_names import url_filename
-from provision.core.platforms import PLATFORM, Platform
+from provision.core.package_names import parse_distribution, url_filename
 from provision.core.requirement_urls import GIT
+from provision.core.statements import Kind, PipRequirement, Statement
 
-LineKind = Literal[
-    "requirement",
-    "include",  # -r FILE
-    "constraints",  # -c FILE
-    "constraint",  # a requirement in such a file: it limits what others request
-    "index",  # --index-url: the only index
-    "extra-index",  # --extra-index-url
-    "find-links",  # -f: an address or a folder that lists files
-    "ignored",  # an option without effect on what is requested; `reason` says why
-    "unknown",  # not understood; `reason` says why
-]
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipRequirement:
-    """One requirement of pip.
-
-    name: as written; empty where only the package itself says it. source: where it is, if not in an
-    index: a git address (`git+...`), the address of an archive, or a path as written. Without
-    logins.
-    """
-
-    name: str = ""
-    extras: tuple[str, ...] = ()
-    specifier: str = ""
-    source: str = ""
-    marker: str = ""
-    editable: bool = False
-
-    @property
-    def is_path(self) -> bool:
-        """Whether the source is a file or folder of this machine."""
-        return bool(self.source) and ("://" not in self.source or self.source.startswith("file:"))
-
-    def __str__(self) -> str:
-        """The text from which the parser reads the same. With a name it is PEP 508's."""
-        extras = f"[{','.join(self.extras)}]" if self.extras else ""
-        if self.editable:
-            text = f"-e {self.source}{extras}"
-        elif not self.name:
-            text = f"{self.source}{extras}"
-        elif self.source:
-            text = f"{self.name}{extras} @ {self.source}"
-        else:
-            text = f"{self.name}{extras}{self.specifier}"
-        if not self.marker:
-            return text
-        return f"{text} ; {self.marker}" if self.source else f"{text}; {self.marker}"
-
-    def applies(self, python: str, platform: Platform = PLATFORM) -> bool:
-        """Whether its marker holds for a minor version of Python on a platform."""
-        return marker_holds(self.marker, python, platform)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequirementLine:
-    """What one line states. A line with several options has an entry for each.
-
-    line: where it begins, from 1. text: as written, without comments and credentials. value: of a
-    requirement, its text (`str(requirement)`); of an option, its value. packages: the only ones that
-    an index or page on a requirement's line is for. reason: why it is unknown or ignored, or what
-    was read otherwise than written. credential: what was taken out, and where it belongs.
-    """
-
-    file: str
-    line: int
-    text: str
-    kind: LineKind
-    value: str = ""
-    requirement: PipRequirement | None = None
-    packages: tuple[str, ...] = ()
-    reason: str = ""
-    next_step: str = ""
-    credential: str = ""
 
 
 class _NotUnderstood(ValueError):
@@ -125,10 +43,9 @@ class _NotUnderstood(ValueError):
 
 
 # By pip's options: what they state, and why those that have no effect have none.
-_KINDS: dict[str, LineKind] = {
+_KINDS: dict[str, Kind] = {
     "requirement": "include",
     "constraint": "constraints",
-    "editable": "requirement",
     "find-links": "find-links",
     "index-url": "index",
     "pypi-url": "index",
@@ -152,7 +69,7 @@ _IGNORED = {
     "install-option": _BUILD,
 }
 _FLAGS = ("require-hashes", "prefer-binary", "no-index", "pre")
-_LONG = [name if name in _FLAGS else f"{name}=" for name in (*_KINDS, *_IGNORED)]
+_LONG = [name if name in _FLAGS else f"{name}=" for name in ("editable", *_KINDS, *_IGNORED)]
 _SHORT = {
     "-r": "requirement",
     "-c": "constraint",
@@ -162,21 +79,25 @@ _SHORT = {
     "-C": "config-settings",
 }
 
-_NAME_ONLY = re.compile(r"[\w.-]*[\w-](\[[\w,.-]*\])?\s*([<>=!~][^/]*)?")
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _OPTIONS = re.compile(r"(?:^|\s)-")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
 _EXTRAS = r"(?:\s*\[(?P<extras>[\w\s.,-]*)\])?"
-_NAMED = re.compile(rf"(?P<name>[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?){_EXTRAS}\s*@\s*(?P<source>.+)")
+_NAME = re.compile(rf"(?P<name>[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?){_EXTRAS}")
+_NAMED = re.compile(rf"{_NAME.pattern}\s*@\s*(?P<source>.+)")
+_EGG = re.compile(r"(?<=[#&])egg=([^&]*)&?")
 _LOCATION = re.compile(rf"(?P<source>[^\[\]]+?){_EXTRAS}")
 _MARKED = re.compile(r"(?P<text>.*?)(?:\s+;\s*|;\s+)(?P<marker>.+)")
 _SCP = re.compile(r"(?:git\+)?(?P<user>[\w.-]+)@(?P<host>[\w.-]+):(?P<path>[^/\d\s][^\s]*)")
+_PATH = re.compile(r"[.~]|file:|.*[/\\]")
+_REPOSITORY = re.compile(r"git\+|git://|ssh://|https?://[^#]*\.git(@[^/#]+)?(#|$)")
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\|file:///[A-Za-z]:")
 # Where conda's packages were built, as `pip freeze` prints it in an environment of conda.
 _CONDA_BUILD = re.compile(
     r"file:///(?:[^#]*/)?(?:croot|conda-bld|feedstock_root|build_artifacts|bld|rattler-build[^/]*)/"
     r"|file:///(?:tmp/build|work|[A-Za-z]:)/|file:///[^#]*/(?:ci(?:_py\w*)?/|work(?:$|/dist/|[#]))"
 )
+_WHEEL_VERSION = re.compile(r"/[^/-]+-([^/-]+)-[^/]+\.whl")
 # What people write who mean something else: what it is, and what to write instead.
 _OTHERS = (
     (
@@ -193,15 +114,16 @@ _NO_COMMA = re.compile(r"((?:[<>!~]=?|==)\s*\d[\w.]*)\s*(?=[<>=!~])")
 _VARIABLE_LOGIN = re.compile(r"(?<=://)[^/@\s]*\$\{[A-Z0-9_]+\}[^/@\s]*@")
 
 
-def parse_lines(text: str, file: str = "") -> list[RequirementLine]:
-    """What the lines of a text state, in order. file: its name, for the entries."""
-    entries: list[RequirementLine] = []
-    for number, line in _logical_lines(text):
-        written, logins = _VARIABLE_LOGIN.subn("", line)
-        entry = RequirementLine(
+def parse_lines(text: str, file: str = "", line: int | None = None) -> list[Statement]:
+    """What the lines of a text state, in order. file: its name, for the entries. line: of the file,
+    where that holds the text as one of its values."""
+    entries: list[Statement] = []
+    for number, content in _logical_lines(text):
+        written, logins = _VARIABLE_LOGIN.subn("", content)
+        entry = Statement(
             file=file,
-            line=number,
-            text=public_request(line),
+            line=line or number,
+            text=public_request(content),
             kind="unknown",
             reason="its login was left out: ~/.netrc holds logins" * logins,
         )
@@ -212,43 +134,11 @@ def parse_lines(text: str, file: str = "") -> list[RequirementLine]:
     return entries
 
 
-def is_incomplete(text: str) -> bool:
-    """Whether a text holds a requirement by its address alone, or by a path as people write it."""
-    if _NAME_ONLY.fullmatch(text):
-        return False
-    requirements = [entry.requirement for entry in parse_lines(text) if entry.requirement]
-    return any(
-        not requirement.name or (requirement.is_path and not requirement.source.startswith("file:"))
-        for requirement in requirements
-    )
-
-
-def marker_holds(marker: str, python: str, platform: Platform = PLATFORM) -> bool:
-    """Whether a marker holds for a minor version of Python on a platform of conda."""
-    if not marker:
-        return True
-    environment = {
-        "implementation_name": "cpython",
-        "implementation_version": f"{python}.0",
-        "os_name": "posix",
-        "platform_machine": "aarch64" if platform == "linux-aarch64" else "x86_64",
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": f"{python}.0",
-        "python_version": python,
-        "sys_platform": "linux",
-        "extra": "",
-    }
-    return Marker(marker).evaluate(environment)
-
-
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines without comments, continued ones joined, each with the number of its first."""
     parts: list[str] = []
     first = 1
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate([*text.splitlines(), ""], 1):
         if not parts:
             first = number
         is_comment = line.lstrip().startswith("#")
@@ -260,11 +150,9 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         parts = []
         if joined:
             yield first, joined
-    if joined := _COMMENT.sub("", "".join(parts)).strip():
-        yield first, joined
 
 
-def _line_entries(line: str, entry: RequirementLine) -> list[RequirementLine]:
+def _line_entries(line: str, entry: Statement) -> list[Statement]:
     """The entries of one logical line. Raises _NotUnderstood."""
     if variables := _VARIABLE.findall(line):
         raise _NotUnderstood(
@@ -273,30 +161,28 @@ def _line_entries(line: str, entry: RequirementLine) -> list[RequirementLine]:
         )
     start = _OPTIONS.search(line)
     end = start.start() if start else len(line)
-    requirements = [line[:end].strip()]
     options, surplus = _options(line[end:])
-    if surplus and surplus[0].startswith(";"):  # the marker of an editable
-        options[-1] = (options[-1][0], " ".join([options[-1][1], *surplus]))
-    elif surplus:
-        requirements.append(" ".join(surplus))
-    entries = [_requirement_entry(text, entry) for text in requirements if text]
-    names = tuple(one.requirement.name for one in entries if one.requirement)
+    if options and surplus and surplus[0].startswith(";"):  # the marker of an editable
+        name, value = options.pop()
+        options.append((name, " ".join([value, *surplus])))
+        surplus = []
+    requirements = filter(None, [line[:end].strip(), " ".join(surplus)])
+    entries = [_requirement_entry(text, entry) for text in requirements]
+    names = [other.requirement.name for other in entries if other.requirement]
     for name, value in options:
-        kind = _KINDS.get(name)
         if name == "editable":
             entries.append(_requirement_entry(value, entry, editable=True))
-        elif kind is None:
+        elif name in _IGNORED:
             entries.append(replace(entry, kind="ignored", value=name, reason=_IGNORED[name]))
         else:
-            entries.append(
-                replace(
-                    entry,
-                    kind=kind,
-                    value=without_credentials(value).replace("\\", "/"),
-                    packages=tuple(filter(None, names)),
-                    credential=credential_problem(value) or "",
-                )
+            stated = replace(
+                entry,
+                kind=_KINDS[name],
+                value=without_credentials(value).replace("\\", "/"),
+                packages=tuple(filter(None, names)),
+                credential=credential_problem(value) or "",
             )
+            entries.append(stated)
     return entries
 
 
@@ -312,16 +198,14 @@ def _options(text: str) -> tuple[list[tuple[str, str]], list[str]]:
     return [(_SHORT.get(name) or name[2:], value) for name, value in options], surplus
 
 
-def _requirement_entry(
-    text: str, entry: RequirementLine, *, editable: bool = False
-) -> RequirementLine:
+def _requirement_entry(text: str, entry: Statement, *, editable: bool = False) -> Statement:
     problem = credential_problem(text) or ""
     if problem and public_request(text) != without_login(text):
         raise _NotUnderstood(problem)  # a file that its token opens
     requirement, reason = _parse_requirement(public_request(text), editable=editable)
     return replace(
         entry,
-        kind="requirement",
+        kind="pip",
         value=str(requirement),
         requirement=requirement,
         reason=reason or entry.reason,
@@ -343,19 +227,19 @@ def _parse_requirement(text: str, *, editable: bool) -> tuple[PipRequirement, st
             )
         return _index_requirement(text)
     if named and _CONDA_BUILD.match(location):
-        return _conda_built(named["name"], location), "its address is of the machine that built it"
+        wheel = _WHEEL_VERSION.search(unquote(location))
+        requirement = PipRequirement(name=named["name"], specifier=f"=={wheel[1]}" if wheel else "")
+        return requirement, "its address is of the machine that built it"
     if _WINDOWS.match(location):
         raise _NotUnderstood(f"`{location}` is a path of a Windows machine", "name one of this one")
-    source, egg = _without_egg(repository or location.strip())
-    match = _LOCATION.fullmatch(source)
+    source = repository or location.strip()
+    egg = _EGG.search(source)
+    match = _LOCATION.fullmatch(_EGG.sub("", source).rstrip("#&"))
     if match is None:
         raise _NotUnderstood(f"`{location}` is neither an address nor a path")
-    source, name, extras = match["source"], egg, match["extras"]
-    if named:
-        name, extras = named["name"], named["extras"]
-    elif egg:
-        name, _, egg_extras = egg.partition("[")
-        extras = egg_extras.rstrip("]")
+    source, name, extras = match["source"], "", match["extras"]
+    if stated := named or (egg and _NAME.fullmatch(unquote(egg[1]))):
+        name, extras = stated["name"], stated["extras"]
     if "://" not in source:
         source = source.replace("\\", "/")
     _check_source(source, editable=editable)
@@ -403,33 +287,23 @@ def _index_requirement(text: str) -> tuple[PipRequirement, str]:
 
 def _repository(location: str) -> str:
     """The address of a git repository as `git+...`; empty for any other location."""
-    scp = _SCP.fullmatch(location)
-    if scp:
-        return f"{GIT}ssh://{scp['user']}@{scp['host']}/{scp['path']}"
-    if location.startswith(GIT):
-        return location
-    path = location.partition("#")[0]
-    is_git = location.startswith(("git://", "ssh://"))
-    if is_git or (location.startswith("http") and re.search(r"\.git(@[^/]+)?$", path)):
-        return f"{GIT}{location}"
-    return ""
+    if scp := _SCP.fullmatch(location):
+        return scp.expand(r"git+ssh://\g<user>@\g<host>/\g<path>")
+    return GIT + location.removeprefix(GIT) if _REPOSITORY.match(location) else ""
 
 
 def _is_location(text: str) -> bool:
     """Whether a text is an address or a path, not the name of a package."""
     path = text.partition("[")[0].strip()
-    if path.startswith((".", "~", "file:")) or "/" in path or "\\" in path:
-        return True
-    return path.lower().endswith(ARCHIVES)
+    return bool(_PATH.match(path)) or path.lower().endswith(ARCHIVES)
 
 
 def _check_source(source: str, *, editable: bool) -> None:
     """Raise _NotUnderstood for an address that holds no package that we can read."""
     scheme = source.partition("://")[0] if "://" in source else ""
-    system = scheme.partition("+")[0]
-    if system in ("hg", "svn", "bzr"):
+    if scheme.startswith(("hg", "svn", "bzr")):
         raise _NotUnderstood(
-            f"it is a repository of {system}, and uv reads those of git",
+            f"it is a repository of {scheme.partition('+')[0]}, and uv reads those of git",
             "clone it, and name its folder",
         )
     if editable and scheme not in ("", "file") and not source.startswith(GIT):
@@ -440,38 +314,10 @@ def _check_source(source: str, *, editable: bool) -> None:
         )
 
 
-def _conda_built(name: str, source: str) -> PipRequirement:
-    """A package of conda's as `pip freeze` prints it: by name, and by version if its wheel has it."""
-    try:
-        _, version, _, _ = parse_wheel_filename(unquote(url_filename(source)))
-    except InvalidWheelFilename:
-        return PipRequirement(name=name)
-    return PipRequirement(name=name, specifier=f"=={version}")
-
-
-def _without_egg(source: str) -> tuple[str, str]:
-    """An address without `egg=NAME` in its fragment, and that name."""
-    address, _, fragment = source.partition("#")
-    egg = ""
-    others = []
-    for part in fragment.split("&"):
-        key, _, value = part.partition("=")
-        if key == "egg":
-            egg = unquote(value)
-        elif part:
-            others.append(part)
-    return f"{address}#{'&'.join(others)}" if others else address, egg
-
-
 def _archive_name(source: str) -> str:
     """The package of a wheel or source archive by its file's name; empty if that does not say it."""
-    filename = Path(unquote(url_filename(source) or source)).name
-    try:
-        if filename.endswith(".whl"):
-            return canonicalize_name(parse_wheel_filename(filename)[0])
-        return canonicalize_name(parse_sdist_filename(filename)[0])
-    except (InvalidWheelFilename, InvalidSdistFilename):
-        return ""
+    named = parse_distribution(Path(unquote(url_filename(source) or source)).name)
+    return named.name if named else ""
 
 
 def _split_extras(text: str | None) -> tuple[str, ...]:

@@ -8,10 +8,10 @@ SBOM gives the same bytes.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -153,7 +153,7 @@ def read_licenses(files: Iterable[tuple[str, bytes]]) -> Licenses:
     with its path."""
     licenses: dict[tuple[Manager, str], str] = {}
     for path, content in files:
-        with contextlib.suppress(ValueError):  # what is not JSON, or not UTF-8, names no license
+        with suppress(ValueError):  # what is not JSON, or not UTF-8, names no license
             if path.endswith(".json"):
                 record = parse_json(content)
                 if isinstance(record, dict) and record.get("license") and record.get("name"):
@@ -169,7 +169,7 @@ def read_licenses(files: Iterable[tuple[str, bytes]]) -> Licenses:
 def _metadata_files(prefix: Path) -> Iterator[tuple[str, bytes]]:
     for pattern in ("conda-meta/*.json", "lib/python*/site-packages/*.dist-info/METADATA"):
         for path in sorted(prefix.glob(pattern)):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 yield str(path), path.read_bytes()
 
 

@@ -4,12 +4,14 @@ reports, layouts.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from provision.core.json_text import parse_json
 
 SCHEMAS = Path(__file__).parent.parent / "schemas"
 # A message may quote the whole value; this many characters of it are enough to recognize it.
@@ -17,6 +19,10 @@ MESSAGE_LIMIT = 160
 # jsonschema-rs refuses documents that are nested more deeply than about 255 levels.
 DEPTH_LIMIT = 200
 DocumentPath = tuple[str | int, ...]
+
+
+class InvalidDocument(ValueError):
+    """A text is no document of its schema; the message names the entry and field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,18 @@ def schema_error(document: Any, schema: str) -> str | None:
         return None
     first = min(violations, key=lambda violation: len(violation.path))
     return f"{location(document, first.path)}: {first.message}"
+
+
+def parse_document(content: str | bytes, schema: str) -> Any:
+    """The JSON document in a text, if it fits `provision/schemas/<schema>.schema.json`. Raises
+    InvalidDocument."""
+    try:
+        document = parse_json(content)
+    except ValueError as error:
+        raise InvalidDocument(f"it is not JSON ({error})") from error
+    if problem := schema_error(document, schema):
+        raise InvalidDocument(problem)
+    return document
 
 
 def first_schema_error(document: Any, schema: str) -> str | None:
@@ -167,14 +185,14 @@ def location(document: Any, path: Sequence[str | int]) -> str:
     return (text.removeprefix(".") or "the top level") + name
 
 
-@functools.cache
+@cache
 def _schema(schema: str) -> Mapping[str, Any]:
     document = json.loads((SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8"))
     assert isinstance(document, dict)
     return document
 
 
-@functools.cache
+@cache
 def _validator(schema: str) -> Any:
     import jsonschema_rs
 

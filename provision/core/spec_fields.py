@@ -7,9 +7,8 @@ the documentation are made from `SPEC_KEYS`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict
 
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
@@ -427,7 +426,7 @@ CPU = SpecKey(
 def declared_keys(spec_class: type[Spec]) -> tuple[SpecKey, ...]:
     """The keys that the fields declare, with their names, options and defaults filled in."""
     keys = []
-    for declared in dataclasses.fields(spec_class):
+    for declared in fields(spec_class):
         if "key" not in declared.metadata:
             continue  # the name: it is the folder's
         spec_key: SpecKey = declared.metadata["key"]
@@ -437,9 +436,7 @@ def declared_keys(spec_class: type[Spec]) -> tuple[SpecKey, ...]:
             default = "yes" if declared.default else "no"
         elif spec_key.kind in ("choice", "source"):
             default = str(declared.default)
-        keys.append(
-            dataclasses.replace(spec_key, name=declared.name, option=option, default=default)
-        )
+        keys.append(replace(spec_key, name=declared.name, option=option, default=default))
         if declared.name == "cuda":
             keys.append(CPU)
     return tuple(keys)
@@ -455,8 +452,7 @@ _KEYS_BY_OPTION = {key.option: key for key in SPEC_KEYS}
 
 def _query_key(name: str, help: str, **changes: Any) -> SpecKey:
     """An option of a query: that of a request with another help, and perhaps looser forms."""
-    declared = _KEYS_BY_OPTION[f"--{name}"]
-    return dataclasses.replace(declared, name=name, default="", help=help, **changes)
+    return replace(_KEYS_BY_OPTION[f"--{name}"], name=name, default="", help=help, **changes)
 
 
 # The options of a query.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from provision.core.errors import NoSpace, ProvisionError, SystemRefused
@@ -37,7 +37,7 @@ def tool_without_space(output: str, folder: Path | None = None) -> NoSpace | Non
     return NoSpace(f"{disk} is full: {lines[-1].rstrip('.')}.", advice=FREE_SPACE, details=output)
 
 
-@contextlib.contextmanager
+@contextmanager
 def disk_full_raises(path: Path, advice: str = FREE_SPACE) -> Iterator[None]:
     """Raise NoSpace where the disk is full or the quota used up; other errors pass. path: as in
     `from_system`."""
@@ -49,7 +49,7 @@ def disk_full_raises(path: Path, advice: str = FREE_SPACE) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
+@contextmanager
 def named_errors(file: Path | str) -> Iterator[None]:
     """Errors of this block name a file, unless they do: a failed write does not say where."""
     try:

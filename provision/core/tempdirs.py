@@ -7,11 +7,11 @@ temporary directory removes those that killed processes left. Children do not in
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from provision.core.file_locks import try_lock
@@ -19,7 +19,7 @@ from provision.core.file_locks import try_lock
 PREFIX = "provision."  # then the purpose: provision.smoke.k3j2h1
 
 
-@contextlib.contextmanager
+@contextmanager
 def temporary_directory(purpose: str) -> Iterator[Path]:
     """A new, empty directory, removed at the end of the block."""
     remove_abandoned()

@@ -146,10 +146,10 @@ def _run(function: Callable[..., Any], text: str | bytes) -> Any:
     # libyaml's loader, where PyYAML was built with it, is about 10 times as fast.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        if _depth_bound(text) > MAX_DEPTH:
-            _check_depth(text, loader)
-        if _has_aliases(text):
-            _check_aliases(text, loader)
+        data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+        # A query in an address looks like an anchor.
+        if _depth_bound(data) > MAX_DEPTH or b"&" in data:
+            _check_structure(text, loader)
         return function(text, Loader=loader)
     except yaml.reader.ReaderError as error:
         if "UTF-8" in error.reason:
@@ -168,40 +168,17 @@ def _run(function: Callable[..., Any], text: str | bytes) -> Any:
         raise YamlError("a value does not fit its type") from error
 
 
-def _depth_bound(text: str | bytes) -> int:
+def _depth_bound(data: bytes) -> int:
     """At least the number of levels: every level starts with a bracket or is indented further."""
-    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-    longest_line = max(map(len, data.splitlines()), default=0)
-    return data.count(b"[") + data.count(b"{") + longest_line
+    return data.count(b"[") + data.count(b"{") + max(map(len, data.splitlines()), default=0)
 
 
-def _check_depth(text: str | bytes, loader: Any) -> None:
-    """Raise RecursionError if the text has more than MAX_DEPTH levels.
+def _check_structure(text: str | bytes, loader: Any) -> None:
+    """Raise RecursionError for a text of more than MAX_DEPTH levels, and YamlError for one of aliases
+    that stand for more than MAX_NODES, or for themselves.
 
-    Goes through the parser's events, which takes about as long as loading.
-    """
-    import yaml
-
-    depth = 0
-    for event in yaml.parse(text, Loader=loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_DEPTH:
-            raise RecursionError
-
-
-def _has_aliases(text: str | bytes) -> bool:
-    """Whether it may have some; a query in an address looks like an anchor."""
-    return "&" in text if isinstance(text, str) else b"&" in text
-
-
-def _check_aliases(text: str | bytes, loader: Any) -> None:
-    """Raise YamlError for a text of aliases that stand for more than MAX_NODES, or for themselves.
-
-    PyYAML loads these at once, as references. What goes through such a document, as a schema or `str`
-    does, never ends.
+    PyYAML loads aliases at once, as references. What goes through such a document, as a schema or
+    `str` does, never ends. Goes through the parser's events, which takes about as long as loading.
     """
     import yaml
 
@@ -209,19 +186,20 @@ def _check_aliases(text: str | bytes, loader: Any) -> None:
     open_anchors: list[str | None] = []
     open_sizes = [0]
     for event in yaml.parse(text, Loader=loader):
+        anchor, size = getattr(event, "anchor", None), 1
         if isinstance(event, yaml.CollectionStartEvent):
-            open_anchors.append(event.anchor)
+            open_anchors.append(anchor)
             open_sizes.append(1)
+            if len(open_anchors) > MAX_DEPTH:
+                raise RecursionError
             continue
         if isinstance(event, yaml.CollectionEndEvent):
             anchor, size = open_anchors.pop(), open_sizes.pop()
-        elif isinstance(event, yaml.ScalarEvent):
-            anchor, size = event.anchor, 1
         elif isinstance(event, yaml.AliasEvent):
-            if event.anchor in open_anchors:
-                raise YamlError(f"*{event.anchor} stands for itself", _line(event))
-            anchor, size = None, sizes.get(str(event.anchor), 1)  # PyYAML refuses an unknown one
-        else:
+            if anchor in open_anchors:
+                raise YamlError(f"*{anchor} stands for itself", _line(event))
+            anchor, size = None, sizes.get(str(anchor), 1)  # PyYAML refuses an unknown one
+        elif not isinstance(event, yaml.ScalarEvent):
             continue
         if anchor:
             sizes[anchor] = size

@@ -28,7 +28,7 @@ from provision.adapters.installed_files import (
 )
 from provision.core.errors import ToolFailed
 from provision.core.host import usable_cpus
-from provision.core.process import run
+from provision.core.process import run, write_all
 from provision.core.system_errors import tool_without_space
 from provision.core.types import Meter, Progress
 from provision.environment import runtime_package
@@ -182,13 +182,8 @@ def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode) -> N
     # The hash seed decides the order of sets, and so their bytes.
     variables = {"PATH": os.defpath, "PYTHONHASHSEED": "0"}
     text = os.fsencode("\n\n".join("\n".join(batch) for batch in batches))
-
-    def feed(descriptor: int) -> None:
-        with os.fdopen(descriptor, "wb", closefd=False) as stream:
-            stream.write(text)
-
     try:
-        run(command, env=variables, feed=feed)
+        run(command, env=variables, feed=lambda stdin: write_all(stdin, text))
     except ToolFailed as error:
         if no_space := tool_without_space(error.tail, tree.parent):
             raise no_space from error

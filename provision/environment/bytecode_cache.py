@@ -8,13 +8,13 @@ about the bytes: the Python package, the compiler, the mode, and every source wi
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import posixpath
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from provision.adapters import zstd
@@ -54,7 +54,7 @@ class ByteCodeCache:
     def add(self, tree: Path, missing: Mapping[Path, Sequence[str]]) -> None:
         """Store what the batches became that `restore` returned. An OSError, as on a full disk,
         only ends it: the tree is complete without the cache."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for path, batch in missing.items():
                 make_private_directory(path.parent)
                 with atomic_stream(path) as file:
@@ -69,7 +69,7 @@ class ByteCodeCache:
         contents = {}
         for source in batch:
             file = self._byte_code(source)
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 contents[file] = (tree / file).read_bytes()
         sizes = {file: len(content) for file, content in contents.items()}
         index = json.dumps(sizes).encode()

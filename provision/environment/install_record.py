@@ -46,8 +46,7 @@ def write(
     hashes = bytecode.compiled_files(tree) if byte_code is None else byte_code
     hashes = {path: sha256 for path, sha256 in hashes.items() if RUNTIME_FOLDER not in path}
     entries = digests(tree) if distributions is None else distributions
-    content = {"distributions": entries, "byte_code": hashes}
-    text = json.dumps(content, indent=1) + "\n"
+    text = json.dumps({"distributions": entries, "byte_code": hashes}, indent=1) + "\n"
     atomic_write(tree / INSTALL_RECORD, text)
     return len(text)
 

@@ -4,13 +4,12 @@ prefix's packages.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
@@ -53,7 +52,7 @@ class KernelSpec:
     metadata: KernelMetadata
 
     def text(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=1)
+        return json.dumps(asdict(self), indent=1)
 
 
 def display_name(resolution: Resolution, project: str) -> str:

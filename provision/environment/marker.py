@@ -5,11 +5,10 @@ Imports little, because `provision run` reads it before it becomes the user's co
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
@@ -41,7 +40,7 @@ class Marker:
 
 def write(prefix: Path, marker: Marker) -> None:
     """Write the marker: from now on the folder is a prefix."""
-    content = {key: value for key, value in dataclasses.asdict(marker).items() if value}
+    content = {key: value for key, value in asdict(marker).items() if value}
     # It replaces the file, which may be a hard link into the prefix that is still in use.
     atomic_write(prefix / MARKER, json.dumps(content, indent=1) + "\n")
 
@@ -68,7 +67,7 @@ def record_spec(prefix: Path, folder: Path) -> None:
     sha256 = freshness.spec_sha256(str(folder))
     if marker is not None and marker.spec_sha256 != sha256:
         installed = (prefix / MARKER).stat()
-        write(prefix, dataclasses.replace(marker, spec_sha256=sha256))
+        write(prefix, replace(marker, spec_sha256=sha256))
         os.utime(prefix / MARKER, ns=(installed.st_atime_ns, installed.st_mtime_ns))
 
 

@@ -32,10 +32,9 @@ from provision.core.documents import (
     Verdict,
 )
 from provision.core.errors import IntegrityError
-from provision.core.json_text import parse_json
 from provision.core.package_names import package_name
 from provision.core.paths import Folders
-from provision.core.schema import schema_error
+from provision.core.schema import InvalidDocument, parse_document
 from provision.core.spec_fields import SpecContent
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
 from provision.environment import runtime_package
@@ -340,20 +339,13 @@ def read_smoke_attachment(content: bytes) -> dict[str, Any]:
     Raises IntegrityError for anything else: anyone who may push can attach it.
     """
     try:
-        document = parse_json(content)
-    except ValueError as error:
+        return dict(parse_document(content, "smoke-attachment"))
+    except InvalidDocument as error:
         raise IntegrityError(
-            "A verdict that is attached to the image is not JSON.",
-            advice="Report it to those who push to this registry.",
+            f"A verdict that is attached to the image is not of schema {SMOKE_SCHEMA}: {error}.",
+            advice="Read it with the provision that made it, or report it to those who push to this "
+            "registry.",
         ) from error
-    violation = schema_error(document, "smoke-attachment")
-    if violation is not None:
-        raise IntegrityError(
-            f"A verdict that is attached to the image is not of schema {SMOKE_SCHEMA}: at "
-            f"{violation}.",
-            advice="Read it with the provision that made it.",
-        )
-    return dict(document)
 
 
 def _now() -> str:
@@ -374,18 +366,15 @@ def find(folders: Folders, name: str) -> Passport | None:
     damaged one.
     """
     path = folders.passport(name) / FILE
-    advice = "Build again: that writes a new passport."
     try:
-        passport = parse_json(path.read_text(encoding="utf-8"))
+        passport = parse_document(path.read_bytes(), "passport")
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise IntegrityError(f"{path} is not JSON: {error}.", advice=advice) from error
-    violation = schema_error(passport, "passport")
-    if violation is not None:
+    except InvalidDocument as error:
         raise IntegrityError(
-            f"{path} is not a passport of schema {SCHEMA}: at {violation}.", advice=advice
-        )
+            f"{path} is not a passport of schema {SCHEMA}: {error}.",
+            advice="Build again: that writes a new passport.",
+        ) from error
     if passport["name"] != name:
         return None
     image = passport["image"]

@@ -289,8 +289,7 @@ def _take_writing(path: str, mode: int) -> None:
 
 def _check_complete(lock: Lock, name: str, staging: Path) -> None:
     """Raise IntegrityError unless exactly the locked packages were installed."""
-    installed = Prefix(name=name, path=staging, lock_sha256=lock.sha256)
-    drifts = find_package_drift(installed, lock)
+    drifts = find_package_drift(Prefix(name=name, path=staging, lock_sha256=lock.sha256), lock)
     if drifts:
         rows = [f"{drift.name}: {drift.detail}" for drift in drifts]
         raise IntegrityError(
@@ -370,11 +369,3 @@ def put_back(path: Path, lock_sha256: str) -> None:
             replace_directory(path)
             break
     remove_leftovers(path)
-
-
-def require_interpreter(prefix: Prefix) -> None:
-    """Raise IntegrityError if the prefix has lost its interpreter."""
-    if not prefix.python.exists():
-        raise IntegrityError(
-            f"{prefix.path} has no bin/python.", advice=f"Run `provision env create {prefix.name}`."
-        )

@@ -3,11 +3,11 @@ about a base, and what a base must contain."""
 
 from __future__ import annotations
 
-import functools
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -71,7 +71,7 @@ class BaseImage:
 # References
 
 
-@functools.cache
+@cache
 def shipped_images() -> tuple[ShippedImage, ...]:
     """The rows of base_images.yml, checked."""
     import yaml

@@ -3,10 +3,10 @@ and removes the container."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -155,7 +155,7 @@ def run_smoke(
     return status, printed
 
 
-@contextlib.contextmanager
+@contextmanager
 def _follow(container: Any, on_line: Callable[[str], None] | None) -> Iterator[None]:
     """Pass on the lines of a container's standard output while the block runs."""
     if on_line is None:

@@ -3,11 +3,11 @@ unpacking or running anything."""
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 import re
 import tarfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def _add_file(
     contents.files.pop(path, None)
     if not (member.isreg() or member.islnk()):
         return
-    with contextlib.suppress(KeyError):  # a hard link to a file that is not in this layer
+    with suppress(KeyError):  # a hard link to a file that is not in this layer
         file = archive.extractfile(member)
         contents.files[path] = file.read(SIZE_LIMIT + 1) if file else b""
         contents.size += len(contents.files[path])

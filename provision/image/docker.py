@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from provision.core.errors import (
     ToolFailed,
     ToolMissing,
 )
+from provision.core.schema import parse_document
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
 from provision.image.base import BaseImage, chosen_base
@@ -111,7 +112,7 @@ def config_digest_in(archive: Iterable[bytes]) -> str | None:
                 content = file.read()
                 digests[member.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
                 if member.name == "manifest.json":
-                    manifest = oci_layout.parse_document(content, "docker-archive")
+                    manifest = parse_document(content, "docker-archive")
     except tar.UNREADABLE as error:  # InvalidDocument is a ValueError, and among them
         raise IntegrityError(
             f"The archive that the engine saved cannot be read: {error}.",
@@ -185,8 +186,8 @@ def _remove_superseded(
         if image_id == current or candidate.tags:
             remaining.append(image_id)
             continue
-        with contextlib.suppress(InUse), engine_errors(f"remove {image_id}"):
-            none_if_missing(functools.partial(client.images.remove, image_id))
+        with suppress(InUse), engine_errors(f"remove {image_id}"):
+            none_if_missing(partial(client.images.remove, image_id))
         if get_image(client, image_id) is not None:
             remaining.append(image_id)
     return tuple(remaining)
@@ -197,7 +198,7 @@ def send_image(image: Image, client: Client, progress: Progress) -> str:
     Its layers must be uncompressed."""
     shared = _shared_layers(image, client)
     if shared:
-        with contextlib.suppress(ToolFailed):
+        with suppress(ToolFailed):
             return _send(image, client, progress, skip=shared)
     return _send(image, client, progress, skip=0)
 
@@ -352,7 +353,7 @@ def _shared_layers(image: Image, client: Client) -> int:
 def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str:
     size = sum(layer.size for layer in image.layers[skip:])
     try:
-        with engine_errors(f"load {image.reference}"), contextlib.ExitStack() as waiting:
+        with engine_errors(f"load {image.reference}"), ExitStack() as waiting:
 
             def archive() -> Iterator[bytes]:
                 with progress.meter("sending the image to Docker", size) as meter:

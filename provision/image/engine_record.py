@@ -14,9 +14,8 @@ from pathlib import Path
 
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError
-from provision.core.json_text import parse_json
 from provision.core.paths import make_private_directory
-from provision.core.schema import schema_error
+from provision.core.schema import InvalidDocument, parse_document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,23 +57,16 @@ def write_record(layout: Path, engine: str, record: EngineRecord) -> None:
 def _read_engines(layout: Path) -> dict[str, EngineRecord]:
     path = record_path(layout)
     try:
-        document = parse_json(path.read_text(encoding="utf-8"))
+        document = parse_document(path.read_bytes(), "engine-images")
     except FileNotFoundError:
         return {}
-    except ValueError as error:
-        raise _damaged(path, f"it is not JSON ({error})") from error
-    problem = schema_error(document, "engine-images")
-    if problem:
-        raise _damaged(path, problem)
+    except InvalidDocument as error:
+        raise IntegrityError(
+            f"{path} is damaged: {error}.",
+            advice="It only lists which images of the Docker engine are yours. Delete it, and "
+            "remove those images with `docker rmi`.",
+        ) from error
     return {
         engine: EngineRecord(references=row["references"], images=tuple(row["images"]))
         for engine, row in document["engines"].items()
     }
-
-
-def _damaged(path: Path, problem: str) -> IntegrityError:
-    return IntegrityError(
-        f"{path} is damaged: {problem}.",
-        advice="It only lists which images of the Docker engine are yours. Delete it, and remove "
-        "those images with `docker rmi`.",
-    )

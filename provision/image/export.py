@@ -14,6 +14,7 @@ from typing import Literal, cast
 from provision.core import tar
 from provision.core.atomic import atomic_stream
 from provision.core.errors import InUse, InvalidSpec
+from provision.core.schema import InvalidDocument
 from provision.core.system_errors import disk_full_raises
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
@@ -134,7 +135,7 @@ def _why_not_replaceable(path: Path) -> str:
         return "exists and is not an image layout"
     try:
         index = oci_layout.parse_index((path / oci_layout.INDEX_FILE).read_bytes())
-    except (OSError, oci_layout.InvalidDocument):
+    except (OSError, InvalidDocument):
         return "has an index that cannot be read; all of it would be replaced"
     entries = index["manifests"]
     is_nested = any(entry["mediaType"] in oci_layout.INDEX_TYPES for entry in entries)

@@ -10,15 +10,16 @@ again.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_stream, atomic_write
+from provision.core.schema import InvalidDocument, parse_document
 from provision.core.tar import CHUNK
 from provision.image import oci_layout
 
@@ -66,8 +67,8 @@ def record(layout: Path, keys: Mapping[str, str]) -> None:
 def read(layout: Path) -> list[CachedLayer]:
     """The recorded layers of a layout; empty if the record cannot be read."""
     try:
-        rows = oci_layout.parse_document((layout / FILE).read_bytes(), "image-layers")
-    except (OSError, oci_layout.InvalidDocument):
+        rows = parse_document((layout / FILE).read_bytes(), "image-layers")
+    except (OSError, InvalidDocument):
         return []
     return [
         CachedLayer(
@@ -90,7 +91,7 @@ def link_first(candidates: Iterable[CachedLayer], layout: Path) -> str | None:
         target = oci_layout.blobs(layout) / layer.path.name
         # OSError: the file was removed, or is on another disk, or the disk has no hard links. The
         # layer is made then.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if not layer.is_unchanged:
                 continue
             if not target.exists():
@@ -137,7 +138,7 @@ def quarantine_corrupt(
             if digest not in corrupt:
                 keys.setdefault(digest, "")
         # A layout that we may not write to is hashed again next time.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             record(layout, keys)
     return corrupt
 
@@ -145,7 +146,7 @@ def quarantine_corrupt(
 def discard_blob(blob: Path) -> None:
     """Remove a corrupt blob from its layout. Its mtime changes first, so that other layouts with a
     link to the same file hash it again too."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.utime(blob)
         blob.unlink()
 

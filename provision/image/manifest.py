@@ -9,7 +9,7 @@ from typing import Any
 
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
-from provision.core.schema import schema_error
+from provision.core.schema import InvalidDocument, parse_document, schema_error
 from provision.image import oci_layout
 from provision.image.oci_layout import (
     INDEX_TYPES,
@@ -142,8 +142,8 @@ def check_digest(source: str, digest: str, content: bytes) -> None:
 def parse(source: str, content: bytes, schema: str) -> Any:
     """A document that fits its schema, or IntegrityError with the entry and field."""
     try:
-        return oci_layout.parse_document(content, schema)
-    except oci_layout.InvalidDocument as error:
+        return parse_document(content, schema)
+    except InvalidDocument as error:
         kind = schema.partition("-")[2]
         raise IntegrityError(f"{source}: invalid {kind}: {error}.", advice=_ADVICE) from error
 

@@ -22,9 +22,8 @@ from typing import Any, TypedDict
 from provision.core.atomic import backup_path, remove_tree, replace_directory
 from provision.core.errors import IntegrityError
 from provision.core.file_locks import open_lock_file, try_lock
-from provision.core.json_text import parse_json
 from provision.core.paths import make_private_directory
-from provision.core.schema import schema_error
+from provision.core.schema import InvalidDocument, parse_document
 from provision.core.types import Image, Layer
 
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -96,10 +95,6 @@ class ImageConfig(TypedDict, total=False):
 Settings = dict[str, Any]
 
 
-class InvalidDocument(ValueError):
-    """A document of an image is not valid; the message names the entry and field."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LayoutManifest:
     """The manifest of a complete layout."""
@@ -129,18 +124,6 @@ def sha256_digest(content: bytes) -> str:
 def canonical(document: object) -> bytes:
     """A document as bytes, so that its digest depends on its content only."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-
-
-def parse_document(content: bytes, schema: str) -> Any:
-    """A JSON document that fits its schema, or InvalidDocument."""
-    try:
-        document = parse_json(content)
-        error = schema_error(document, schema)
-    except ValueError as failure:
-        raise InvalidDocument("it is not JSON, or nested too deeply") from failure
-    if error is not None:
-        raise InvalidDocument(error)
-    return document
 
 
 def read_verified(layout: Path, digest: str) -> bytes:

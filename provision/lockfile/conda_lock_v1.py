@@ -1,9 +1,8 @@
 """conda-lock.yml, version 1: read and written without importing conda-lock, which takes 0.45 s.
 
-There are two readers. `read` is strict, for installing: it returns one platform, and refuses the
-whole lock for one malformed hash. `read_file` is for inspecting: it returns every entry as written,
-also for platforms that we do not support, so that `verify` can name what is wrong and `diff` and
-`export` lose nothing.
+`read_file` returns every entry as written, also for platforms that we do not support, so that
+`verify` can name what is wrong and `diff` and `export` lose nothing. `read`, for installing, returns
+one platform of that, and refuses the whole lock for one malformed hash.
 
 Below its header, the text that we write is byte for byte what conda-lock's own models and writer
 make of the same packages (a test compares them).
@@ -119,6 +118,7 @@ class LockEntry:
     build: str  # empty if only the file name holds it
     depends: tuple[tuple[str, str], ...]  # name, constraint
     category: str
+    direct: bool = False  # a wheel that is installed by its address
 
     @property
     def filename(self) -> str:
@@ -162,15 +162,13 @@ def read(path: Path, platform: Platform | None = None) -> Lock:
     Raises IntegrityError for a file that is not a valid lock, InvalidSpec for a platform that it
     does not have.
     """
-    content, document = _load(path)
-    return _lock(path, content, document, platform)
+    return _lock(read_file(path), platform)
 
 
 def read_platforms(path: Path) -> tuple[Lock, ...]:
     """The lock for each of its platforms. Raises IntegrityError as `read` does."""
-    content, document = _load(path)
-    platforms = _platforms(path, document["metadata"]["content_hash"])
-    return tuple(_lock(path, content, document, platform) for platform in platforms)
+    file = read_file(path)
+    return tuple(_lock(file, platform) for platform in _platforms(file))
 
 
 def read_file(path: Path, content: bytes | None = None) -> LockFile:
@@ -178,7 +176,10 @@ def read_file(path: Path, content: bytes | None = None) -> LockFile:
 
     Raises IntegrityError if it is not a lock file of version 1.
     """
-    content, document = _load(path, content)
+    return _file(path, *_load(path, content))
+
+
+def _file(path: Path, content: bytes, document: LockDocument) -> LockFile:
     metadata = document["metadata"]
     entries = []
     credentials = []
@@ -203,6 +204,7 @@ def read_file(path: Path, content: bytes | None = None) -> LockFile:
                 build=entry.get("build") or "",
                 depends=tuple((name, constraint or "") for name, constraint in depends.items()),
                 category=entry.get("category") or "main",
+                direct=bool(entry.get("source")),
             )
         )
     return LockFile(
@@ -249,7 +251,7 @@ def compose(
     """The text of a lock file, and the Lock that `read` would return for it at `path`."""
     document = _document(inputs, packages, python_from)
     text = _text(document)
-    return text, _lock(path, text.encode(), document, None)
+    return text, _lock(_file(path, text.encode(), document), None)
 
 
 def _load(path: Path, content: bytes | None = None) -> tuple[bytes, LockDocument]:
@@ -270,37 +272,35 @@ def _load(path: Path, content: bytes | None = None) -> tuple[bytes, LockDocument
     return content, cast(LockDocument, document)
 
 
-def _lock(path: Path, content: bytes, document: LockDocument, platform: Platform | None) -> Lock:
-    metadata = document["metadata"]
-    hashes = metadata["content_hash"]
-    custom = metadata.get("custom_metadata") or {}
-    platforms = _platforms(path, hashes)
-    platform = _choose_platform(path, platforms, platform)
+def _lock(file: LockFile, platform: Platform | None) -> Lock:
+    custom = file.custom_metadata
+    platforms = _platforms(file)
+    platform = _choose_platform(file.path, platforms, platform)
     packages = []
-    for index, entry in enumerate(document["package"]):
-        if entry["platform"] == platform:
-            packages.append(_package(path, index, entry, platform))
+    for index, entry in enumerate(file.entries):
+        if entry.platform == platform:
+            packages.append(_package(file.path, index, entry, platform))
     return Lock(
-        path=path,
-        sha256=hashlib.sha256(content).hexdigest(),
+        path=file.path,
+        sha256=file.sha256,
         inputs_sha256=custom.get(INPUTS, ""),
-        content_hash=hashes[platform],
+        content_hash=file.content_hash[platform],
         packages=tuple(packages),
         python_from="host" if custom.get(PYTHON_FROM) == "host" else "channel",
         portable=custom.get(PORTABLE) != "false",
         platform=platform,
         platforms=platforms,
-        channels=_channels(metadata),
+        channels=file.channels,
         as_of=custom.get(AS_OF),
         builds=tuple(custom.get(BUILDS, "").splitlines()),
     )
 
 
-def _platforms(path: Path, hashes: Mapping[str, str]) -> tuple[Platform, ...]:
-    platforms = tuple(platform for platform in PLATFORMS if platform in hashes)
+def _platforms(file: LockFile) -> tuple[Platform, ...]:
+    platforms = tuple(platform for platform in PLATFORMS if platform in file.content_hash)
     if not platforms:
         raise IntegrityError(
-            f"{path} is not a lock that provision can use: metadata.content_hash has neither "
+            f"{file.path} is not a lock that provision can use: metadata.content_hash has neither "
             f"{' nor '.join(PLATFORMS)}.",
             advice=_RELOCK,
         )
@@ -329,44 +329,31 @@ def _channels(metadata: LockMetadata) -> tuple[str, ...]:
     return tuple(channels)
 
 
-def _package(path: Path, index: int, entry: LockRow, platform: Platform) -> LockedPackage:
-    name, version = entry["name"], entry["version"]
-    url = without_credentials(absolute_url(entry["url"], path.parent))
-    sha256, md5 = entry["hash"].get("sha256") or "", entry["hash"].get("md5")
-    malformed = ""
-    is_unhashed = is_commit(url) or url.endswith(EDITABLE)
-    may_lack_hash = is_unhashed and entry["manager"] == "pip" and not sha256
-    if not may_lack_hash and not SHA256.fullmatch(sha256):
-        malformed = "no well-formed sha256"
-    elif md5 is not None and not MD5.fullmatch(md5):
-        malformed = "no well-formed md5"
-    if malformed:
+def _package(path: Path, index: int, entry: LockEntry, platform: Platform) -> LockedPackage:
+    problem = ""
+    is_wheel = entry.manager == "pip"
+    is_unhashed = is_commit(entry.url) or entry.url.endswith(EDITABLE)
+    may_lack_hash = is_unhashed and is_wheel and not entry.sha256
+    if not may_lack_hash and not SHA256.fullmatch(entry.sha256):
+        problem = f"hash ({entry.name}): no well-formed sha256"
+    elif entry.md5 and not MD5.fullmatch(entry.md5):
+        problem = f"hash ({entry.name}): no well-formed md5"
+    elif is_wheel and not is_pep440(entry.version):
+        problem = f"version ({entry.name}): `{entry.version}` is not a version of PEP 440"
+    if problem:
         raise IntegrityError(
-            f"{path} is not a valid lock file: package[{index}].hash ({name}): {malformed}.",
-            advice=_RELOCK,
+            f"{path} is not a valid lock file: package[{index}].{problem}.", advice=_RELOCK
         )
-    if entry["manager"] == "pip" and not is_pep440(version):
-        raise IntegrityError(
-            f"{path} is not a valid lock file: package[{index}].version ({name}): `{version}` is "
-            "not a version of PEP 440.",
-            advice=_RELOCK,
-        )
-    build = wheel_variant(url_filename(url))
-    if entry["manager"] == "conda":
-        build = entry.get("build") or _build_in_filename(url_filename(url), name, version)
-    depends = []
-    for dependency, constraint in (entry.get("dependencies") or {}).items():
-        depends.append(f"{dependency} {constraint or ''}".strip())
     return LockedPackage(
-        manager=entry["manager"],
-        name=name,
-        version=version,
-        url=url,
-        sha256=sha256,
-        md5=md5,
-        build=build,
-        direct=bool(entry.get("source")),
-        depends=tuple(depends),
+        manager=entry.manager,
+        name=entry.name,
+        version=entry.version,
+        url=entry.url,
+        sha256=entry.sha256,
+        md5=entry.md5 or None,
+        build=entry.build_string,
+        direct=entry.direct,
+        depends=tuple(" ".join(filter(None, dependency)) for dependency in entry.depends),
         platform=platform,
     )
 

@@ -5,9 +5,9 @@ Also explains, from the channels' records, why a solver chose another build.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from provision import sources
 from provision.adapters import conda
@@ -140,15 +140,13 @@ def _conflict(
     for record in right_builds[:MAX_BUILDS_TRIED]:
         exact = f"{record.channel}::{record.name}=={record.version}={record.build}"
         other_specs = [spec for spec in request.specs if spec not in specs]
-        exact_request = dataclasses.replace(request, specs=(exact, *other_specs))
+        exact_request = replace(request, specs=(exact, *other_specs))
         try:
             solver.solve(exact_request)
         except Unsolvable as error:
             from provision.lockfile.diagnose import conda as diagnose_conda
 
-            exact_reasons = dataclasses.replace(
-                reasons, reasons={**reasons.reasons, exact: "the right build"}
-            )
+            exact_reasons = replace(reasons, reasons={**reasons.reasons, exact: "the right build"})
             explained = diagnose_conda.explain(error, exact_request, solver, exact_reasons)
             sentence = f"The right build, {record.build}, cannot be installed"
             if explained is error:  # no cause was found, or the time for it is used up

@@ -6,10 +6,9 @@ the wheels that conda does not provide.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from packaging.utils import canonicalize_name
@@ -150,17 +149,17 @@ class JointSolve:
             return conda_packages
         if not self.named:
             try:
-                request = dataclasses.replace(self.wheels, provided=provided(conda_packages))
+                request = replace(self.wheels, provided=provided(conda_packages))
                 return conda_packages + wheels.resolve(request)
             except Unsolvable:
                 pass  # perhaps only because conda's packages are newer than the wheels allow
         conda_packages = self._solve_conda_below_wheels(conda_packages)
-        request = dataclasses.replace(self.wheels, provided=provided(conda_packages))
+        request = replace(self.wheels, provided=provided(conda_packages))
         return conda_packages + self._explained(wheels.resolve, request)
 
     def solve_conda(self, *bounds: str) -> Packages:
         """conda's part, within these bounds and those of the requests."""
-        request = dataclasses.replace(self.conda, bounds=(*self.bounds(), *bounds))
+        request = replace(self.conda, bounds=(*self.bounds(), *bounds))
         try:
             return self.solver.solve(request)
         except Unsolvable as error:
@@ -218,7 +217,7 @@ class JointSolve:
                 continue
             # conda and wheels may count versions differently (tzdata 2026.2, 2026b).
             bound = f"{package.name} <={version}"
-            bounded = dataclasses.replace(self.conda, bounds=(*self.bounds(), *bounds, bound))
+            bounded = replace(self.conda, bounds=(*self.bounds(), *bounds, bound))
             if self.solver.is_solvable(bounded):
                 bounds.append(bound)
         return self.solve_conda(*bounds) if bounds else conda_packages
@@ -229,18 +228,17 @@ class JointSolve:
         A locked package that stays would otherwise hold a new one back: uv prefers to keep it.
         """
         assert self.wheels is not None
-        free = dataclasses.replace(self.wheels, prefer={}, new_requirements=None)
+        free = replace(self.wheels, prefer={}, new_requirements=None)
         newest = self._wheel_versions(conda_packages, free)
         pins = tuple(f"{name}=={newest[name]}" for name in sorted(names) if name in newest)
-        request = dataclasses.replace(self.wheels, constraints=pins, new_requirements=None)
-        return dataclasses.replace(self, wheels=request)
+        return replace(self, wheels=replace(self.wheels, constraints=pins, new_requirements=None))
 
     def _wheel_versions(self, conda_packages: Packages, request: ResolveRequest) -> dict[str, str]:
         """The versions by name that the wheels have without what only conda's packages need."""
         with_version = {conda.spec_name(spec) for spec in self.conda.specs}
         with_version.difference_update(self.conda.specs)
         binding = [package for package in conda_packages if package.name in with_version]
-        request = dataclasses.replace(request, provided=provided(binding))
+        request = replace(request, provided=provided(binding))
         return self._explained(wheels.resolve_versions, request)
 
     def _explained(self, resolve: Callable[[ResolveRequest], T], request: ResolveRequest) -> T:
@@ -327,7 +325,7 @@ def update(
     inputs: LockInputs,
     resolution: Resolution,
     names: Sequence[str],
-    locks: Mapping[Platform, Lock],
+    locks: Sequence[Lock],
     *,
     local_python: LocalPythonChannel | None = None,
     solver: conda.Solver | None = None,
@@ -340,14 +338,14 @@ def update(
     """
     solver = solver or conda.Solver()
     locked_packages: list[LockedPackage] = []
-    for lock in locks.values():
+    for lock in locks:
         locked_packages += lock.packages
     _check_names(names, locked_packages, inputs.folder.name)
     moving = {canonicalize_name(name) for name in names}
     packages: Packages = ()
-    for platform in inputs.machines:
-        joint = joint_solve(inputs, resolution, platform, local_python, solver)
-        packages += joint.guarded(_update(joint, locks[platform], moving), resolution)
+    for lock in locks:
+        joint = joint_solve(inputs, resolution, lock.platform, local_python, solver)
+        packages += joint.guarded(_update(joint, lock, moving), resolution)
     return packages
 
 
@@ -372,7 +370,7 @@ def _check_names(names: Sequence[str], packages: Sequence[LockedPackage], enviro
 def change(
     inputs: LockInputs,
     resolution: Resolution,
-    locks: Mapping[Platform, Lock],
+    locks: Sequence[Lock],
     *,
     changed: Collection[str] = (),
     local_python: LocalPythonChannel | None = None,
@@ -385,10 +383,9 @@ def change(
     """
     solver = solver or conda.Solver()
     packages: Packages = ()
-    for platform in inputs.machines:
-        joint = joint_solve(inputs, resolution, platform, local_python, solver)
-        answer = _update(joint, locks[platform], (), changed)
-        packages += joint.guarded(answer, resolution)
+    for lock in locks:
+        joint = joint_solve(inputs, resolution, lock.platform, local_python, solver)
+        packages += joint.guarded(_update(joint, lock, (), changed), resolution)
     return packages
 
 
@@ -403,7 +400,7 @@ def _update(
         if canonicalize_name(package.name) not in moving:
             staying = staying_conda if package.manager == "conda" else staying_wheels
             staying.append(package)
-    request = dataclasses.replace(joint.conda, prefer=tuple(staying_conda))
+    request = replace(joint.conda, prefer=tuple(staying_conda))
 
     target_bounds = []
     if moving:
@@ -413,7 +410,7 @@ def _update(
     if target_bounds or not moving:
         bounds = (*joint.bounds(), *target_bounds)
         try:
-            request = _keep_all_possible(joint.solver, dataclasses.replace(request, bounds=bounds))
+            request = _keep_all_possible(joint.solver, replace(request, bounds=bounds))
         except Unsolvable:
             joint.solve_conda(*target_bounds)  # raises the same, explained
             raise
@@ -421,13 +418,13 @@ def _update(
     if wheel_request is not None:
         requirements = _with_locked_commits(wheel_request.requirements, staying_wheels, changed)
         new = [text for text in requirements if canonicalize_name(conda.spec_name(text)) in changed]
-        wheel_request = dataclasses.replace(
+        wheel_request = replace(
             wheel_request,
             requirements=requirements,
             prefer=versions(staying_wheels),
             new_requirements=None if moving else tuple(new),
         )
-    joint = dataclasses.replace(joint, conda=request, wheels=wheel_request)
+    joint = replace(joint, conda=request, wheels=wheel_request)
     packages = joint.solve()
     if wheel_request is None or not _is_held_back({*moving, *changed}, packages, wheel_request):
         return packages
@@ -488,7 +485,7 @@ def _keep_all_possible(solver: conda.Solver, request: conda.SolveRequest) -> con
         new = answer.get(package.name)
         if new is None or (new.version, new.build) == (package.version, package.build):
             continue
-        bounded = dataclasses.replace(request, bounds=(*request.bounds, _exact_bound(package)))
+        bounded = replace(request, bounds=(*request.bounds, _exact_bound(package)))
         if solver.is_solvable(bounded):
             request = bounded
             answer = {package.name: package for package in solver.solve(request)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.project_files.statements import Statement
+from provision.core.statements import Statement
 
 Outcome = Literal["taken", "translated", "left out"]
 

@@ -12,9 +12,8 @@ from provision.core.errors import InvalidSpec
 from provision.core.package_names import archive_stem, url_filename
 from provision.core.platforms import PLATFORM
 from provision.core.requirement_lines import parse_lines
+from provision.core.statements import Kind, Statement
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml
-from provision.project_files.requirements import statements_of
-from provision.project_files.statements import Kind, Statement
 
 # Of a key or a list item.
 Path = Sequence[str | int]
@@ -135,7 +134,7 @@ class _Environment:
                 for index, text in enumerate(items or ()):
                     line = self.lines.line((*section, index))
                     if isinstance(text, str):
-                        yield from statements_of(parse_lines(text), file=self.file, line=line)
+                        yield from parse_lines(text, self.file, line)
                     else:
                         problem = f"`{text}` is no requirement; write it as text."
                         self.mistake((*section, index), problem)
@@ -209,8 +208,7 @@ def lock_statements(file: str, text: str, selection: object = None) -> list[Stat
             statement = _exported(file, number, written, value)
             statements.append(statement.because(reason, kind="ignored"))
         elif package.get("manager") == "pip":
-            is_git = url.startswith("git+")
-            requirement = f"{name} @ {url}" if is_git else f"{name}=={version}"
+            requirement = f"{name} @ {url}" if url.startswith("git+") else f"{name}=={version}"
             statements += _wheel(file, number, requirement)
         else:
             statements.append(_exported(file, number, written, value))
@@ -234,4 +232,4 @@ def _exported(file: str, line: int, text: str, value: str) -> Statement:
 
 
 def _wheel(file: str, line: int, requirement: str) -> list[Statement]:
-    return statements_of(parse_lines(requirement), file=file, line=line)
+    return parse_lines(requirement, file, line)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from provision import catalog, sources
+from provision.core.statements import Statement
 from provision.project_files.decision import (
     COMPANIONS,
     CPU,
@@ -14,7 +15,6 @@ from provision.project_files.decision import (
     Package,
     RequestDecision,
 )
-from provision.project_files.statements import Statement
 from provision.project_files.torch_choice import cuda_of_tag, end_torch
 from provision.project_files.versions import allowed_minors, named_minor
 
@@ -58,9 +58,11 @@ _RULES: tuple[tuple[int, str, str], ...] = (
 
 def statement_line(statement: Statement) -> str:
     """The line of a statement that the tables match."""
-    is_index = statement.kind in ("index", "find-links")
+    kind = statement.kind.removeprefix("extra-")
     is_of_torch = not statement.packages or set(statement.packages) & set(TORCH)
-    return f"{'torch-' if is_index and is_of_torch else ''}{statement.kind} {statement.value}"
+    if kind in ("index", "find-links") and is_of_torch:
+        kind = f"torch-{kind}"
+    return f"{kind} {statement.value}"
 
 
 def decide_cuda(decision: RequestDecision, torch: Sequence[Package]) -> None:

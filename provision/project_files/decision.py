@@ -13,9 +13,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from provision.adapters import conda
 from provision.core.package_names import url_filename
 from provision.core.platforms import Platform
-from provision.core.requirement_lines import PipRequirement, parse_lines
+from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Entry, Outcome, entry_of
-from provision.project_files.statements import Statement
 
 CPU = "cpu"
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
@@ -91,24 +90,22 @@ class RequestDecision:
                 self.packages += self._conda_package(statement)
 
     def _pip_package(self, statement: Statement) -> Iterator[Package]:
-        for line in parse_lines(statement.value):
-            requirement = line.requirement
-            if requirement is None:
-                self.leave_out(statement, line.reason, line.next_step)
-            elif not requirement.applies(self.python, self.platform):
-                reason = f"its marker does not hold for Python {self.python} on {self.platform}"
-                self.leave_out(statement, reason)
-            else:
-                version, _ = wheel_facts(requirement)
-                specifier = f"=={version}" if version else requirement.specifier
-                local = _LOCAL.search(specifier)
-                yield Package(
-                    statement=statement,
-                    name=canonicalize_name(requirement.name),
-                    specifier=_LOCAL.sub("", specifier),
-                    local=local[0] if local else "",
-                    requirement=requirement,
-                )
+        requirement = statement.requirement
+        assert requirement is not None
+        if not requirement.applies(self.python, self.platform):
+            reason = f"its marker does not hold for Python {self.python} on {self.platform}"
+            self.leave_out(statement, reason)
+            return
+        version, _ = wheel_facts(requirement)
+        specifier = f"=={version}" if version else requirement.specifier
+        local = _LOCAL.search(specifier)
+        yield Package(
+            statement=statement,
+            name=canonicalize_name(requirement.name),
+            specifier=_LOCAL.sub("", specifier),
+            local=local[0] if local else "",
+            requirement=requirement,
+        )
 
     def _conda_package(self, statement: Statement) -> Iterator[Package]:
         try:

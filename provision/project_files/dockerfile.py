@@ -10,8 +10,7 @@ from pathlib import PurePosixPath
 
 from provision.core.credentials import public_request
 from provision.core.requirement_lines import parse_lines
-from provision.project_files.requirements import statements_of
-from provision.project_files.statements import Kind, Statement
+from provision.core.statements import Kind, Statement
 from provision.project_files.toml_file import Selection
 
 _VARIABLE = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
@@ -106,7 +105,9 @@ def _image(file: str, line: int, image: str) -> list[Statement]:
     for pattern, kind, value in _IMAGES:
         match = re.match(pattern, image)
         if match:
-            stated.append(replace(note, kind=kind, value=match.expand(value)))
+            value = match.expand(value)
+            requirement = parse_lines(value)[0].requirement if kind == "pip" else None
+            stated.append(replace(note, kind=kind, value=value, requirement=requirement))
     return stated or [note.because("its tag names no release of PyTorch, CUDA or Python")]
 
 
@@ -136,7 +137,7 @@ def _command(file: str, line: int, command: str) -> Iterator[Statement]:
         elif word.startswith("-") and word.partition("=")[0] not in _PIP_OPTIONS:
             continue
         if is_pip:
-            yield from statements_of(parse_lines(word), file=file, line=line)
+            yield from parse_lines(word, file, line)
         else:
             text = public_request(word)
             yield Statement(file=file, line=line, text=text, kind=kind, value=text)

@@ -13,7 +13,7 @@ from provision import catalog
 from provision.core.credentials import public_request
 from provision.core.package_names import url_filename
 from provision.core.platforms import PLATFORMS
-from provision.core.requirement_lines import PipRequirement
+from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Outcome
 from provision.project_files.cuda_choice import (
     LABEL,
@@ -24,7 +24,6 @@ from provision.project_files.cuda_choice import (
 )
 from provision.project_files.decision import COMPANIONS, TORCH, Package, RequestDecision
 from provision.project_files.requirements import shell_words
-from provision.project_files.statements import Statement
 from provision.project_files.torch_choice import EXACT
 
 # Channels that provision takes where a build needs them, and conda's words.
@@ -124,7 +123,7 @@ def take_others(decision: RequestDecision) -> None:
         elif statement.kind == "channel":
             _add_channel(decision, statement.value)
             decision.end(statement, "taken", became=f"channels: {statement.value}")
-        elif statement.kind in ("index", "find-links"):
+        elif statement.kind in ("index", "extra-index", "find-links"):
             _take_index(decision, statement)
         elif statement.kind == "platform":
             _take_platform(decision, statement)
@@ -244,7 +243,7 @@ def _add_channel(decision: RequestDecision, name: str) -> None:
 
 def _take_index(decision: RequestDecision, statement: Statement) -> None:
     address = statement.value
-    if statement.kind == "index" and not statement.packages:
+    if statement.kind != "find-links" and not statement.packages:
         reason = "an index for every package is a setting of pip's or uv's"
         setting = "index-url" if _REPLACES_INDEX.match(statement.text) else "extra-index-url"
         step = f"pip config set global.{setting} {address}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.project_files.statements import Statement
+from provision.core.statements import Statement
 from provision.project_files.toml_file import Selection, TomlFile, read_toml
 
 # The tables of a Pipfile that are not categories of packages.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from provision.project_files.statements import Statement
+from provision.core.statements import Statement
 from provision.project_files.toml_file import (
     KeyKinds,
     Keys,

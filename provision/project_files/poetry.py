@@ -13,7 +13,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from provision.project_files.statements import Kind, Statement
+from provision.core.statements import Kind, Statement
 from provision.project_files.toml_file import Keys, Selection, TomlFile, table_requirement
 
 if TYPE_CHECKING:

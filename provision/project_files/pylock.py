@@ -4,16 +4,16 @@ implementation of the standard.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
 from typing import Any
 
 from packaging.markers import Marker
 from packaging.pylock import Pylock, PylockValidationError
 
 from provision.core.errors import InvalidSpec
-from provision.project_files.statements import Statement
+from provision.core.statements import Statement
 from provision.project_files.toml_file import PYTHONS, Selection, TomlFile, parse_toml
 
 
@@ -50,7 +50,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
         elif marker:
             result.append(_left_out(toml, index, package, marker, selection))
     for statement in toml.stated({"tool.provision.conda": ("conda", "")}):
-        result.append(dataclasses.replace(statement, exported=True))
+        result.append(replace(statement, exported=True))
     return result
 
 

@@ -4,18 +4,18 @@ setuptools. Poetry's and pixi's have modules of their own.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import PipRequirement, parse_lines
+from provision.core.requirement_lines import parse_lines
+from provision.core.statements import Kind, PipRequirement, Statement
 from provision.project_files import pixi, poetry
-from provision.project_files.statements import Kind, Statement
 from provision.project_files.toml_file import (
     KeyKinds,
     Keys,
@@ -123,8 +123,7 @@ class _PyProject:
         """A statement; of a requirement that uv takes from somewhere else, where that is. chosen: the
         group or extra that it is in."""
         replaced = False
-        line = parse_lines(statement.value)[0] if statement.kind == "pip" else None
-        requirement = line.requirement if line else None
+        requirement = statement.requirement if statement.kind == "pip" else None
         for name, sources in self.sources.items() if requirement else ():
             assert requirement is not None
             if canonicalize_name(name) != canonicalize_name(requirement.name):
@@ -142,7 +141,7 @@ class _PyProject:
     ) -> Statement:
         """What one of a package's sources states."""
         pairs = ", ".join(f"{key} = {json.dumps(value)}" for key, value in source.items())
-        state = functools.partial(
+        state = partial(
             self.toml.state, keys=("tool", "uv", "sources", name), text=f"{name} = {{ {pairs} }}"
         )
         marker, index = source.get("marker", ""), source.get("index")
@@ -220,7 +219,7 @@ class _PyProject:
     def _dynamic(self) -> Statement:
         """Requirements that the build backend finds elsewhere."""
         toml = self.toml
-        state = functools.partial(toml.state, keys=("project", "dynamic"), item="dependencies")
+        state = partial(toml.state, keys=("project", "dynamic"), item="dependencies")
         backend = toml.value("build-system", "build-backend") or "setuptools.build_meta"
         if backend.startswith("setuptools"):
             reason = "setup.py or setup.cfg states the dependencies"

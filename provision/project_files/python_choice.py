@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from provision import catalog
+from provision.core.statements import Statement
 from provision.project_files.account import Outcome
 from provision.project_files.decision import Narrowing, RequestDecision, wheel_facts
-from provision.project_files.statements import Statement
 from provision.project_files.versions import allowed_minors, named_minor
 
 

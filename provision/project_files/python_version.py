@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from provision.project_files.statements import Kind, Statement
+from provision.core.statements import Kind, Statement
 from provision.project_files.toml_file import Selection
 
 _VERSION = re.compile(r"(?:python|cpython)?[-@ ]?\s*(\d+\.\d+)(\.\d+\w*)?t?(?:-.*)?")

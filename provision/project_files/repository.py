@@ -7,13 +7,13 @@ the only file.
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from provision.core.package_names import package_name
+from provision.core.statements import Statement
 from provision.project_files.decision import COMPANIONS, TORCH
-from provision.project_files.statements import Statement
 
 # A file of conda or pixi has Python and CUDA as well. A requirements.txt is more exact than the
 # ranges of the project's own table.
@@ -76,7 +76,7 @@ def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
                 if (statement.line, statement.text) in noted:
                     continue
                 noted.add((statement.line, statement.text))
-                statement = dataclasses.replace(
+                statement = replace(
                     statement,
                     kind="note",
                     reason="a Dockerfile's lines are notes where other files state packages",
@@ -84,7 +84,7 @@ def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
                 )
             elif name in decided:
                 reason = f"{decided[name]} requests {name} already"
-                statement = dataclasses.replace(statement, kind="ignored", reason=reason)
+                statement = replace(statement, kind="ignored", reason=reason)
             elif name:
                 names[name] = statement.file
             result.append(statement)

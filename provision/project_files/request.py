@@ -7,22 +7,21 @@ that leads counts, and the other one is named; within one file neither does.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from provision.core.credentials import credential_problem, public_request
 from provision.core.platforms import PLATFORM, Platform
-from provision.core.requirement_lines import PipRequirement
+from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Entry
 from provision.project_files.cuda_choice import decide_cuda
 from provision.project_files.decision import COMPANIONS, TORCH, RequestDecision
 from provision.project_files.decision import Choices as Choices
 from provision.project_files.packages import take_others
 from provision.project_files.python_choice import decide_python, possible_pythons
-from provision.project_files.statements import Statement
 from provision.project_files.torch_choice import decide_torch, torch_pythons
 
 
@@ -58,7 +57,7 @@ def decide(
     it, else the newest that is. located: the requirement of spec.yml for a folder or file of this
     machine; empty if the user must add it.
     """
-    new_decision = functools.partial(
+    new_decision = partial(
         RequestDecision,
         statements=[_without_credentials(statement) for statement in dict.fromkeys(statements)],
         choices=choices or Choices(),

@@ -15,8 +15,7 @@ from typing import Literal, Union
 from provision.core.credentials import public_request
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import parse_lines
-from provision.project_files.requirements import statements_of
-from provision.project_files.statements import Kind, Statement
+from provision.core.statements import Kind, Statement
 from provision.project_files.toml_file import Selection
 
 _FILE = re.compile(r"[\w./-]+\.(?:txt|in)")
@@ -73,8 +72,7 @@ def _statements(
                 value=item.text,
             )
             if kind == "ignored":
-                reason = "it is needed to build or test the project, not to use it"
-                yield statement.because(reason)
+                yield statement.because("it is needed to build or test the project, not to use it")
             elif item.kind == "file" and kind == "pip":
                 yield statement.because(f"{file} reads it for {keyword}", kind="include")
             elif item.kind != "text":
@@ -85,7 +83,7 @@ def _statements(
                     kind="unknown",
                 )
             elif kind == "pip":
-                yield from statements_of(parse_lines(item.text), file=file, line=item.line)
+                yield from parse_lines(item.text, file, item.line)
             else:
                 yield statement
 

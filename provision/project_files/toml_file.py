@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packaging.markers import InvalidMarker
 
 from provision.core.credentials import credential_problem, public_request, without_credentials
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import marker_holds, parse_lines
+from provision.core.requirement_lines import parse_lines
 from provision.core.schema import schema_error
-from provision.project_files.requirements import statements_of
-from provision.project_files.statements import Kind, Statement
+from provision.core.statements import Kind, Statement, marker_holds
 
 Keys = Sequence[str]
 # What dotted keys state, and the reason of their statements.
@@ -90,17 +88,19 @@ class TomlFile:
         )
         if kind not in ("pip", "constraint"):
             return statement
-        lines = statements_of(parse_lines(value))
+        lines = parse_lines(value)
         if not lines:
-            return dataclasses.replace(statement, kind="unknown", reason="it is empty")
+            return replace(statement, kind="unknown", reason="it is empty")
         parsed = lines[0]
-        return dataclasses.replace(
-            statement,
+        return replace(
+            parsed,
+            file=self.file,
+            line=line,
+            text=statement.text,
             kind=kind if parsed.kind == "pip" else parsed.kind,
-            value=parsed.value,
             reason=parsed.reason or reason,
             next_step=parsed.next_step or next_step,
-            credential=parsed.credential,
+            packages=packages,
         )
 
     def stated(self, kinds: KeyKinds, root: Keys = ()) -> Iterator[Statement]:
@@ -209,7 +209,7 @@ class Selection:
         self, statement: Statement, option: str, name: str, members: Iterable[str]
     ) -> Statement:
         """The statement about a group or an extra that is not taken. members: its requirements."""
-        return dataclasses.replace(
+        return replace(
             statement,
             text=f"{name}: {', '.join(members)}",
             reason=f"the {option} `{name}` is taken on request",

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import shlex
 from collections.abc import Sequence
+from functools import cache
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from provision import catalog, sources
 from provision.core.errors import InvalidSpec, NoSuchBuild
+from provision.core.statements import Statement
 from provision.project_files.account import Outcome
 from provision.project_files.decision import COMPANIONS, Narrowing, Package, RequestDecision
-from provision.project_files.statements import Statement
 
 EXACT = re.compile(r"\s*={2,3}\s*(\d+(?:\.\d+)*)\s*")
 
@@ -112,7 +112,7 @@ def _expression(package: Package) -> str:
     return prefix[1] if prefix else re.sub(r"^={2,3}", "", text)
 
 
-@functools.cache
+@cache
 def _matching(expression: str) -> list[str]:
     """The releases that an expression means, oldest first."""
     versions: list[str] = []

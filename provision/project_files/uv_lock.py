@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from provision.core.errors import InvalidSpec
-from provision.project_files.statements import Statement
+from provision.core.statements import Statement
 from provision.project_files.toml_file import (
     PYTHONS,
     Selection,

@@ -6,20 +6,20 @@ working folder. That may be anybody's checkout, so they run in Jinja's sandbox.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import pickle
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog import TEMPLATES
 from provision.core.credentials import without_credentials
 from provision.core.errors import InvalidSpec, TimedOut
-from provision.core.process import run
+from provision.core.process import run, write_all
 
 if TYPE_CHECKING:
     import jinja2
@@ -128,13 +128,12 @@ def _render_apart(path: Path, name: str, values: Values) -> str:
     """The text of a lab's template, rendered by a process that may use little time and memory:
     nothing in this process can end a loop, or an expression that fills the memory."""
     request = pickle.dumps((path, name, dict(values)))
-
-    def feed(descriptor: int) -> None:
-        with os.fdopen(descriptor, "wb", closefd=False) as stream:
-            stream.write(request)
-
     try:
-        result = run([sys.executable, "-I", "-m", WORKER], feed=feed, timeout_s=TIME_LIMIT_S)
+        result = run(
+            [sys.executable, "-I", "-m", WORKER],
+            feed=lambda stdin: write_all(stdin, request),
+            timeout_s=TIME_LIMIT_S,
+        )
     except TimedOut as error:
         raise InvalidSpec(
             f"{path} was not rendered within {TIME_LIMIT_S:.0f} s.",
@@ -217,7 +216,7 @@ def _failing_line(error: Exception, folder: Path) -> str:
     return location
 
 
-@functools.cache
+@cache
 def _our_environment() -> jinja2.Environment:
     import jinja2
 
@@ -227,7 +226,7 @@ def _our_environment() -> jinja2.Environment:
     return _strict_environment(jinja2.Environment, loader)
 
 
-@functools.cache
+@cache
 def _lab_environment(folder: Path) -> jinja2.Environment:
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment

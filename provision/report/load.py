@@ -153,5 +153,4 @@ def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
         )
     violation = schema_error(document, kind)
     if violation is not None:
-        advice = MAKE_AGAIN[kind]
-        raise IntegrityError(f"{label} is damaged: at {violation}.", advice=advice)
+        raise IntegrityError(f"{label} is damaged: at {violation}.", advice=MAKE_AGAIN[kind])

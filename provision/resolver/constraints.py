@@ -6,8 +6,8 @@ use it. A violation names the fact that contradicts the request, and that fact's
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from provision import catalog, sources
 from provision.catalog import Gpu, Library, version_key
@@ -333,8 +333,8 @@ CONSTRAINTS: dict[Axis, Callable[[Candidate, Spec], Iterator[Violation]]] = {
     "source": _source,
     "platform": _platform,
     "python": _python,
-    "nccl": functools.partial(_library, "nccl"),
-    "cudnn": functools.partial(_library, "cudnn"),
+    "nccl": partial(_library, "nccl"),
+    "cudnn": partial(_library, "cudnn"),
     "gpu": _gpu,
     "driver": _driver,
     "glibc": _glibc,

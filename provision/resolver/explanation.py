@@ -3,10 +3,9 @@ alternatives that were not chosen."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provision import sources
 from provision.catalog import version_key
@@ -74,8 +73,7 @@ def _newer_releases(described: Spec, candidate: Candidate) -> Iterator[Choice]:
     chosen = version_key(candidate.release.version)
     for version in reversed(constraints.releases_of(described.torch)):
         if version_key(version) > chosen:
-            newer = dataclasses.replace(described, torch=version)
-            yield _contradicted("torch", version, contradictions(newer))
+            yield _contradicted("torch", version, contradictions(replace(described, torch=version)))
 
 
 def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:
@@ -88,7 +86,7 @@ def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:
     for cuda, group in itertools.groupby(rivals, key=lambda rival: rival.cuda):
         same_cuda = list(group)
         value = f"{cuda} ({', '.join(rival.source.name for rival in same_cuda)})"
-        exact = dataclasses.replace(described, torch=candidate.release.version, cuda=cuda)
+        exact = replace(described, torch=candidate.release.version, cuda=cuda)
         if not constraints.fits(same_cuda[0], described, "cuda"):
             reason = NOT_REQUESTED
         elif violations := contradictions(exact):
@@ -104,7 +102,7 @@ def _other_cudas(described: Spec, candidate: Candidate) -> Iterator[Choice]:
 
 def _other_sources(described: Spec, candidate: Candidate) -> Iterator[Choice]:
     """The other sources: whether they have this build, and why they were not chosen."""
-    exact = dataclasses.replace(described, torch=candidate.release.version, cuda=candidate.cuda)
+    exact = replace(described, torch=candidate.release.version, cuda=candidate.cuda)
     same_builds = {
         other.source.name: other
         for other in sources.candidates_of(candidate.release.version)
@@ -113,7 +111,7 @@ def _other_sources(described: Spec, candidate: Candidate) -> Iterator[Choice]:
     for source in sources.REGISTRY:
         if source is candidate.source:
             continue
-        from_source = dataclasses.replace(exact, source=source.name)
+        from_source = replace(exact, source=source.name)
         other = same_builds.get(source.name)
         if other is None or not constraints.fits(other, from_source):
             yield _contradicted("source", source.name, contradictions(from_source))

@@ -3,8 +3,8 @@ comments."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 
 from provision import catalog, sources
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, Spec
@@ -29,7 +29,7 @@ def choices(
     yield Choice(
         what="source",
         value=source.name,
-        reason=source_reason(dataclasses.replace(described, cuda=candidate.cuda), candidate),
+        reason=source_reason(replace(described, cuda=candidate.cuda), candidate),
         source=candidate.origin,
     )
     yield Choice(

@@ -137,8 +137,7 @@ def _unreleased_builds(
     come across them."""
     for candidate in of_release:
         for source in of_sources:
-            unreleased = source.unreleased_builds(candidate.release)
-            for cuda, (note, origin) in unreleased.items():
+            for cuda, (note, origin) in source.unreleased_builds(candidate.release).items():
                 if spec.cuda and means(spec.cuda, cuda):
                     version = candidate.release.version
                     fact = (

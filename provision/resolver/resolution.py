@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provision import catalog
 from provision.catalog import CompatibilityRule
@@ -53,7 +52,7 @@ def decide(spec: Spec, machine: HostGpus) -> Decision:
     if candidate is None:
 
         def leads_to_as_typed(offered: Spec) -> Candidate | None:
-            return leads_to(dataclasses.replace(offered, gpu=spec.gpu, driver=spec.driver))
+            return leads_to(replace(offered, gpu=spec.gpu, driver=spec.driver))
 
         raise no_such_build(with_machine(spec, machine), leads_to_as_typed)
     return _decision(spec, machine, candidate)
@@ -102,7 +101,7 @@ def build_known_to_run(spec: Spec) -> str | None:
 
     def leads_to_known(offered: Spec) -> Candidate | None:
         candidate = leads_to(offered)
-        on_machine = dataclasses.replace(offered, gpu=spec.gpu, driver=spec.driver)
+        on_machine = replace(offered, gpu=spec.gpu, driver=spec.driver)
         if candidate and any(constraints.violations(candidate, on_machine, constraints.MACHINE)):
             return None
         return candidate
@@ -115,7 +114,7 @@ def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
     described = with_machine(spec, machine)
     settled = settle(spec, candidate)
     # Known problems on the machine that `auto` was for are reported too.
-    on_machine = dataclasses.replace(settled, gpu=described.gpu, driver=described.driver)
+    on_machine = replace(settled, gpu=described.gpu, driver=described.driver)
     ordered_channels = channels(settled, candidate)
     violations = list(constraints.violations(candidate, on_machine))
     rules = catalog.matching_rules(

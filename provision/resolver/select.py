@@ -6,9 +6,9 @@ of that the source that `auto` means.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from provision import catalog, sources
 from provision.core.errors import InvalidSpec
@@ -51,7 +51,7 @@ def for_machine(spec: Spec, machine: HostGpus) -> Spec:
     """The spec with a machine's driver and those of its GPUs that are in the table."""
     unknown = unknown_gpus(machine)
     gpus = tuple(gpu for gpu in machine.gpus if gpu not in unknown)
-    return dataclasses.replace(spec, gpu=gpus, driver=machine.driver)
+    return replace(spec, gpu=gpus, driver=machine.driver)
 
 
 def unknown_gpus(machine: HostGpus) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def unknown_gpus(machine: HostGpus) -> tuple[str, ...]:
 def settle(spec: Spec, candidate: Candidate) -> Spec:
     """The spec with what it leaves open made exact, so that it means this candidate on every
     machine."""
-    exact = dataclasses.replace(
+    exact = replace(
         spec,
         torch=_torch_or_release(spec, candidate),
         cuda=candidate.cuda,
@@ -76,8 +76,8 @@ def settle(spec: Spec, candidate: Candidate) -> Spec:
     )
     if next(_best(exact), None) is not candidate:
         # `auto` went by a machine that the spec does not describe.
-        exact = dataclasses.replace(exact, source=candidate.source.name)
-    return dataclasses.replace(exact, name=spec.name or _name(spec, exact, candidate))
+        exact = replace(exact, source=candidate.source.name)
+    return replace(exact, name=spec.name or _name(spec, exact, candidate))
 
 
 def _torch_or_release(spec: Spec, candidate: Candidate) -> str:
@@ -96,7 +96,7 @@ def _name(spec: Spec, exact: Spec, candidate: Candidate) -> str:
         torch = candidate.release.minor
     python = (exact.python or "").replace(".", "")
     parts = [f"torch{torch}", f"cuda{candidate.cuda}" if candidate.cuda else "cpu", f"py{python}"]
-    plain = dataclasses.replace(
+    plain = replace(
         exact,
         source=sources.AUTO,
         torch=torch,

@@ -377,7 +377,7 @@ def _pip_problem(key: SpecKey, requirements: Sequence[str]) -> str | None:
             if entry.kind == "unknown":
                 step = f"; {entry.next_step}" if entry.next_step else ""
                 return f"{sentence}: {entry.reason}{step}."
-            if entry.kind != "requirement":
+            if entry.kind != "pip":
                 step = f"; `provision add NAME '{entry.text}'` reads it"
                 if entry.kind in keys:
                     step = f"; write its address under `{keys[entry.kind]}`"

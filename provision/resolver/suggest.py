@@ -8,12 +8,11 @@ driver, glibc) never changes.
 from __future__ import annotations
 
 import bisect
-import dataclasses
-import functools
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from provision import catalog, sources
 from provision.catalog import Library, minor, version_key
@@ -109,9 +108,9 @@ def _with_leading_options(
     candidate = neighbor.candidate
     for torch in (neighbor.spec.torch, candidate.release.version):
         for source in (neighbor.spec.source, candidate.source.name):
-            offered = dataclasses.replace(neighbor.spec, torch=torch, source=source)
+            offered = replace(neighbor.spec, torch=torch, source=source)
             if leads_to(offered) is candidate:
-                return dataclasses.replace(neighbor, spec=offered)
+                return replace(neighbor, spec=offered)
     return None
 
 
@@ -152,7 +151,7 @@ def _neighbor(candidate: Candidate, spec: Spec) -> Neighbor | None:
     torch = closer.torch
     if "torch" not in changed and not catalog.EXACT.fullmatch(spec.torch):
         torch = candidate.release.version
-    closer = dataclasses.replace(closer, cuda=candidate.cuda, torch=torch)
+    closer = replace(closer, cuda=candidate.cuda, torch=torch)
     return Neighbor(candidate=candidate, spec=closer, changed=tuple(changed), steps=steps)
 
 
@@ -165,18 +164,18 @@ def _change_torch(candidate: Candidate, spec: Spec) -> Change:
     minors = _minors()
     requested = constraints.releases_of(spec.torch) or re.findall(r"\d+(?:\.\d+)*", spec.torch)
     distance = _distance(candidate.release.minor, map(minor, requested or minors[-1:]), minors)
-    return dataclasses.replace(spec, torch=candidate.release.version), distance
+    return replace(spec, torch=candidate.release.version), distance
 
 
 def _change_cuda(candidate: Candidate, spec: Spec) -> Change:
-    changed = dataclasses.replace(spec, cuda=candidate.cuda)
+    changed = replace(spec, cuda=candidate.cuda)
     if candidate.cuda is None or spec.cuda is None:
         return changed, ACROSS
     return changed, _distance(candidate.cuda, _matching(spec.cuda, _cudas()), _cudas())
 
 
 def _change_source(candidate: Candidate, spec: Spec) -> Change:
-    return dataclasses.replace(spec, source=candidate.source.name), 0
+    return replace(spec, source=candidate.source.name), 0
 
 
 def _change_platform(candidate: Candidate, spec: Spec) -> Change:
@@ -186,7 +185,7 @@ def _change_platform(candidate: Candidate, spec: Spec) -> Change:
     if not platforms:
         return None
     dropped = set(spec.platforms) - set(platforms)
-    return dataclasses.replace(spec, platforms=platforms), len(dropped)
+    return replace(spec, platforms=platforms), len(dropped)
 
 
 def _change_python(candidate: Candidate, spec: Spec) -> Change:
@@ -195,7 +194,7 @@ def _change_python(candidate: Candidate, spec: Spec) -> Change:
         return None
     python = python_versions.nearest(pythons, spec.python)
     distance = python_versions.steps(python, spec.python)
-    return dataclasses.replace(spec, python=python), distance
+    return replace(spec, python=python), distance
 
 
 def _change_library(library: Library, candidate: Candidate, spec: Spec) -> Change:
@@ -205,8 +204,8 @@ def _change_library(library: Library, candidate: Candidate, spec: Spec) -> Chang
     closest = min(versions, key=lambda version: _distance(version, requested, scale), default=None)
     distance = _distance(closest, requested, scale) if closest else ACROSS
     if library == "nccl":
-        return dataclasses.replace(spec, nccl=closest), distance
-    return dataclasses.replace(spec, cudnn=closest), distance
+        return replace(spec, nccl=closest), distance
+    return replace(spec, cudnn=closest), distance
 
 
 def _possible_versions(library: Library, candidate: Candidate, spec: Spec) -> Iterator[str]:
@@ -238,8 +237,8 @@ CHANGES: dict[Axis, Callable[[Candidate, Spec], Change]] = {
     "source": _change_source,
     "platform": _change_platform,
     "python": _change_python,
-    "nccl": functools.partial(_change_library, "nccl"),
-    "cudnn": functools.partial(_change_library, "cudnn"),
+    "nccl": partial(_change_library, "nccl"),
+    "cudnn": partial(_change_library, "cudnn"),
 }
 
 

@@ -9,11 +9,10 @@ fit: it is counted, and shown only on request, marked. Whether a build fits is d
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provision import catalog, sources
@@ -87,7 +86,7 @@ class Query:
     def without(self, field: str) -> Query:
         """The query with one part given up."""
         emptied: Any = () if isinstance(getattr(self, field), tuple) else None
-        return dataclasses.replace(self, **{field: emptied})
+        return replace(self, **{field: emptied})
 
 
 def parse_query(options: Mapping[str, Any]) -> Query:

@@ -35,8 +35,7 @@ class PytorchChannel(CondaChannelSource):
 
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
         version, cuda = candidate.release.version, candidate.cuda
-        reason = f"the default wheel of {version} has another CUDA; the pytorch channel has {cuda}"
-        return 1, reason
+        return 1, f"the default wheel of {version} has another CUDA; the pytorch channel has {cuda}"
 
     def library_violations(
         self, library: Library, candidate: Candidate, spec: Spec, version: str

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from provision import render as renderer
 from provision.core.errors import InvalidSpec, ProvisionError
@@ -142,7 +142,7 @@ def _outcome(
         assert request.name is not None
         name = request.name
         progress = PrefixedProgress(name, context.progress)
-        outcome = work(dataclasses.replace(context, progress=progress), request, name)
+        outcome = work(replace(context, progress=progress), request, name)
     except ProvisionError as error:
         outcome = EnvironmentOutcome(
             name=name,
@@ -150,4 +150,4 @@ def _outcome(
             detail=" ".join(str(error).split()),
             exit_code=error.exit_code,
         )
-    return dataclasses.replace(outcome, seconds=time.monotonic() - started)
+    return replace(outcome, seconds=time.monotonic() - started)

@@ -6,11 +6,10 @@ environment puts them back.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from provision.core.atomic import atomic_write, remove_leftovers, remove_unfinished
@@ -37,7 +36,7 @@ class UnfinishedChange:
     prefix_lock_sha256: str = ""
 
 
-@contextlib.contextmanager
+@contextmanager
 def all_or_nothing(
     folders: Folders, folder: Path, texts: Mapping[str, str], prefix: Prefix | None = None
 ) -> Iterator[None]:
@@ -55,10 +54,8 @@ def all_or_nothing(
             files[name] = FileChange(before=before, after=text)
     change = UnfinishedChange(folder=str(folder), files=files)
     if prefix is not None:
-        change = dataclasses.replace(
-            change, prefix=str(prefix.path), prefix_lock_sha256=prefix.lock_sha256
-        )
-    atomic_write(journal, json.dumps(dataclasses.asdict(change)))
+        change = replace(change, prefix=str(prefix.path), prefix_lock_sha256=prefix.lock_sha256)
+    atomic_write(journal, json.dumps(asdict(change)))
     try:
         yield
     except BaseException:
@@ -124,5 +121,5 @@ def _put_back(change: UnfinishedChange) -> None:
             (folder / name).unlink(missing_ok=True)
         elif _text(folder / name) != content.before:
             atomic_write(folder / name, content.before.encode(errors="surrogateescape"))
-    with contextlib.suppress(OSError):  # it holds something else
+    with suppress(OSError):  # it holds something else
         folder.rmdir()

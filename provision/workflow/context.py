@@ -5,10 +5,10 @@ Also the error for an environment that does not exist, which most commands can r
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ class Context:
     def mirrors(self) -> Mirrors:
         return self.solver.mirrors
 
-    @functools.cached_property
+    @cached_property
     def templates(self) -> Templates:
         """Templates of generated files. Reports which of them are the lab's own."""
         from provision.render import Templates
@@ -57,7 +57,7 @@ class Context:
         return Templates(self.folders.templates, self.progress.info)
 
 
-@contextlib.contextmanager
+@contextmanager
 def reported_steps(progress: Progress) -> Iterator[list[str]]:
     """A list for the steps that are done. If an error or Ctrl-C ends the block, they are shown."""
     steps: list[str] = []

@@ -5,10 +5,10 @@ Each `ensure_*` reuses what already matches and returns whether it made anything
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from provision import channel, render
@@ -50,7 +50,7 @@ from provision.workflow.trust import require_trusted_path
 BOOTSTRAP = "+channel"
 
 
-@contextlib.contextmanager
+@contextmanager
 def locked_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
     """Hold the environment's lock, and plan. The plan sees what other processes did before, and
     nothing of a change that was killed."""
@@ -63,7 +63,7 @@ def locked_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
             yield make_plan(context, request)
 
 
-@contextlib.contextmanager
+@contextmanager
 def previewed_plan(context: Context, request: BuildRequest) -> Iterator[Plan]:
     """The plan without holding a lock. Nothing of it stays."""
     request, wheels = prepared_request(context, request)
@@ -80,7 +80,7 @@ def prepared_request(
     if not texts:
         return request, {}
     options = dict(request.options)
-    without = dataclasses.replace(request, options={**options, "pip": ()})
+    without = replace(request, options={**options, "pip": ()})
     prepared = requirements.prepare(
         context,
         requirements.read(texts),
@@ -89,7 +89,7 @@ def prepared_request(
     )
     for key in ("pip", "indexes", "find_links"):
         options[key] = getattr(prepared, key)
-    return dataclasses.replace(request, options=options), prepared.wheels
+    return replace(request, options=options), prepared.wheels
 
 
 def check_unedited(plan: Plan) -> None:
@@ -240,7 +240,7 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Plan, Lock, bool, list[st
             return plan, lock, True, written
 
 
-@contextlib.contextmanager
+@contextmanager
 def new_lock(
     context: Context,
     plan: Plan,
@@ -346,8 +346,8 @@ def solve_giving_way(
             raise
         for names in (*([name] for name in extras), list(extras)):
             changed = {**options, **dict.fromkeys(names, False)}
-            request = dataclasses.replace(plan.request, options=changed, resolved=None)
-            with contextlib.suppress(Unsolvable):
+            request = replace(plan.request, options=changed, resolved=None)
+            with suppress(Unsolvable):
                 other = make_plan(context, request)
                 packages = solve(context, other, channels)
                 left_out = " and ".join(extras[name] for name in names)
@@ -424,7 +424,7 @@ def ensure_prefix(
     prefix = plan.reusable_prefix(lock)
     if prefix is not None:
         is_new = _install_runtime(context, prefix)
-        with contextlib.suppress(SystemRefused):  # by the prefix of somebody else
+        with suppress(SystemRefused):  # by the prefix of somebody else
             marker.record_spec(prefix.path, plan.folder)
         return prefix, is_new
     locks.require_complete(lock, plan.pins_in_environment_file())

@@ -6,8 +6,7 @@ compared with the lock, and no tree is walked.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -87,7 +86,7 @@ def environments_of_all(context: Context) -> list[Environment]:
     """The environments of all projects of this user, those of the present one first."""
     rows: list[Environment] = []
     for folders in prefix_registry.all_projects(context.folders):
-        of_project = environments(dataclasses.replace(context, folders=folders))
+        of_project = environments(replace(context, folders=folders))
         if folders.project == Path() != context.folders.project:
             of_project = [row for row in of_project if row.prefix is not None]
         rows += of_project

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 from provision import report
@@ -26,7 +26,7 @@ def load_evidence(folders: Folders, path: Path) -> EvidenceFile:
         reason = outdated(folders, evidence.passport)
     else:
         reason = differs_from_lock(evidence.passport, path.parent / LOCK)
-    return dataclasses.replace(evidence, outdated=reason)
+    return replace(evidence, outdated=reason)
 
 
 def evidence_file(folders: Folders, target: str) -> Path:

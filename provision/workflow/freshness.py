@@ -6,8 +6,8 @@ Imports little, because `provision run` asks this each time.
 
 from __future__ import annotations
 
-import dataclasses
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,7 @@ def sync(context: Context, name: str, path: Path | None, *, relock: bool = True)
     request = BuildRequest(name=name, prefix=path)
     plan = make_plan(context, request)
     is_stale = plan.lock is not None and not plan.lock_is_current
-    prefix, _ = create(context, dataclasses.replace(request, relock=is_stale and relock))
+    prefix, _ = create(context, replace(request, relock=is_stale and relock))
     if any(registered.prefix == prefix.path for registered in kernel.list_kernels()):
         add_kernel(context, request)
     return prefix

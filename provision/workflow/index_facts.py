@@ -6,15 +6,14 @@ for, unless they are read out of its library, and which driver its CUDA needs.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
 import hashlib
 import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -29,10 +28,14 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import NoSuchBuild, Unreachable
 from provision.core.mirrors import Mirrors
 from provision.core.paths import Folders, make_private_directory
+from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
+from provision.core.statements import marker_holds
 from provision.resolver import constraints
 
 MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+# Pythons that markers of triton tell apart.
+PYTHONS = ("3.8", "3.10", "3.11", "3.12", "3.13")
 COMPANIONS = ("torchvision", "torchaudio")
 OLDEST = Version("1.12")  # the table's first release
 # For so long what was read of a release is not read again: a patch release may follow.
@@ -41,6 +44,7 @@ KEEP_S = 86_400.0
 # compute_ is PTX.
 ARCHITECTURES_IN = "torch/lib/libtorch_python.so"
 _ARCHITECTURES = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)+(?=\0)")
+_MANYLINUX = re.compile(r"manylinux_2_(\d+)_.*")
 Row = dict[str, Any]
 
 
@@ -80,20 +84,9 @@ class TorchIndex:
         versions = sorted({Version(wheel.base) for wheel in self.torch})
         return [str(version) for version in versions if version >= OLDEST]
 
-    @functools.cached_property
+    @cached_property
     def companions(self) -> Mapping[str, list[LinuxWheel]]:
         return {name: self.index.wheels(name) for name in COMPANIONS}
-
-    def read_ahead(self, releases: Iterable[str]) -> None:
-        """Read all that these releases need at once."""
-        needed = []
-        for release in releases:
-            for machine in MACHINES.values():
-                needed.append(specimen(of_machine(self.torch, release, machine)))
-        for wheels in self.companions.values():
-            for version in {wheel.base for wheel in wheels}:
-                needed.append(specimen(of_machine(wheels, version, "x86_64")))
-        self.index.read(wheel for wheel in needed if wheel)
 
     def release(self, version: str, tags: Iterable[str] = ()) -> Row:
         """The facts of a release as the table of releases has them; the rest is unknown.
@@ -114,13 +107,9 @@ class TorchIndex:
     ) -> None:
         """What the index serves as plain torch==V on a platform."""
         wheel = specimen(wheels)
-        if wheel is None:
+        pins = self._pins_of(self.index, wheel, f"{version} {platform}")
+        if wheel is None or pins is None:
             return
-        requirements = self.index.requirements(wheel)
-        if requirements is None:
-            self.unread.append(f"{version} {platform}: metadata of {wheel.name}")
-            return
-        pins = read_pins(requirements, wheel.machine, wheel.python)
         self.pins[version][platform] = pins
         default = default_row(version, wheels, pins)
         row["index_default"][platform] = default
@@ -132,18 +121,27 @@ class TorchIndex:
             if pins.cuda:
                 library_row = row["wheels"][tag] = build_row(pins, source, on_pypi=True)
         if self.architectures and pins.cuda:
-            library = self.index.member(wheel, ARCHITECTURES_IN)
-            architectures = compiled_for(version, wheel.machine, library or b"")
+            _, contents = self.index.members(wheel, ARCHITECTURES_IN)
+            architectures = compiled_for(version, wheel.machine, b"".join(contents))
             if architectures:
                 library_row["architectures"] = architectures
             else:
                 self.unread.append(f"{version} {platform}: the GPU architectures in {wheel.name}")
 
+    def _pins_of(self, index: WheelIndex, wheel: LinuxWheel | None, title: str) -> Pins | None:
+        if wheel is None:
+            return None
+        requirements = index.requirements(wheel)
+        if requirements is None:
+            self.unread.append(f"{title}: metadata of {wheel.name}")
+            return None
+        return read_pins(requirements, wheel.machine, wheel.python)
+
     def _build_of(self, wheel: LinuxWheel, pins: Pins) -> str | None:
         """cu132, or cpu; None if there are no pins, and CUDA code may be in the wheel."""
         if pins.cuda:
             return build_tag(pins.cuda)
-        names = self.index.names(wheel)
+        names, _ = self.index.members(wheel)
         has_no_cuda = names and not any("libtorch_cuda" in name for name in names)
         return "cpu" if has_no_cuda else None
 
@@ -153,17 +151,13 @@ class TorchIndex:
             return
         with WheelIndex(url) as index:
             wheel = specimen(of_machine(index.wheels("torch"), version, "x86_64", tag))
-            requirements = index.requirements(wheel) if wheel else None
-        if wheel and requirements is None:
-            self.unread.append(f"{version} {tag}: metadata of {wheel.name}")
-        elif wheel and requirements:
+            pins = self._pins_of(index, wheel, f"{version} {tag}")
+        if pins and (pins.cuda or pins.nccl or pins.cudnn):
             source = f"metadata torch=={version}+{tag} (PyTorch wheel index)"
-            pins = read_pins(requirements, "x86_64", wheel.python)
-            if pins.cuda or pins.nccl or pins.cudnn:
-                # The folder says the CUDA of wheels that do not pin its runtime.
-                cuda = pins.cuda or re.sub(r"cu(\d+)(\d)", r"\1.\2", tag)
-                pins = dataclasses.replace(pins, cuda=cuda)
-                row["wheels"][tag] = build_row(pins, source, on_pypi=False)
+            # The folder says the CUDA of wheels that do not pin its runtime.
+            cuda = pins.cuda or re.sub(r"cu(\d+)(\d)", r"\1.\2", tag)
+            pins = replace(pins, cuda=cuda)
+            row["wheels"][tag] = build_row(pins, source, on_pypi=False)
 
     def _add_companions(self, row: Row, version: str) -> None:
         torch = of_machine(self.torch, version, "x86_64")
@@ -211,28 +205,27 @@ def specimen(wheels: Sequence[LinuxWheel]) -> LinuxWheel | None:
 
 def read_pins(requirements: Sequence[str], machine: str, python: str) -> Pins:
     """The pins that hold on a Linux machine of this kind, with this Python."""
-    parsed = [Requirement(text) for text in requirements]
-    exact = {}
-    for requirement in parsed:
-        if _holds(requirement, machine, python):
+    platform: Platform = "linux-aarch64" if machine == "aarch64" else "linux-64"
+    exact: dict[str, str | None] = {}
+    triton = "none"
+    for text in requirements:
+        requirement = Requirement(text)
+        marker = str(requirement.marker or "")
+        if marker_holds(marker, python, platform):
             exact[requirement.name] = _exact_version(requirement.specifier)
+        # triton's marker also names Pythons; any that holds for the machine counts.
+        if requirement.name == "triton" and any(
+            marker_holds(marker, minor, platform) for minor in (*PYTHONS, python)
+        ):
+            triton = str(requirement.specifier)
 
     def of(prefix: str) -> str | None:
         return next((exact[name] for name in exact if name.startswith(prefix)), None)
 
-    toolkit = exact.get("cuda-toolkit")
-    cuda = toolkit or of("nvidia-cuda-runtime")
-    # triton's marker also names Pythons; any that holds for the machine counts.
-    triton = "none"
-    for requirement in parsed:
-        pythons = ("3.8", "3.10", "3.11", "3.12", "3.13", python.rstrip("t"))
-        if requirement.name == "triton" and any(
-            _holds(requirement, machine, python) for python in pythons
-        ):
-            triton = str(requirement.specifier)
+    cuda = exact.get("cuda-toolkit") or of("nvidia-cuda-runtime")
     return Pins(
         cuda=".".join(cuda.split(".")[:2]) if cuda else None,
-        toolkit=toolkit,
+        toolkit=exact.get("cuda-toolkit"),
         nccl=of("nvidia-nccl"),
         cudnn=of("nvidia-cudnn-cu"),
         triton=triton,
@@ -247,7 +240,7 @@ def build_tag(cuda: str) -> str:
 def default_row(version: str, wheels: Sequence[LinuxWheel], pins: Pins) -> Row:
     """What the names of its wheels say of the default on one platform."""
     machine = wheels[0].machine
-    pythons = sorted({wheel.python for wheel in wheels}, key=_python_key)
+    pythons = sorted({wheel.python for wheel in wheels}, key=lambda text: Version(text.rstrip("t")))
     tags = ", ".join(sorted({wheel.platform_tag for wheel in wheels}))
     files = f"PyPI file list torch=={version}"
     return {
@@ -291,12 +284,12 @@ def compiled_for(version: str, machine: str, library: bytes) -> Row | None:
 def glibc(wheels: Sequence[LinuxWheel]) -> str | None:
     """The glibc that platform tags promise. manylinux1 wheels of torch need a newer one than the
     tag says, so it proves nothing."""
-    floors = set()
-    for wheel in wheels:
-        tag = wheel.platform_tag.replace("manylinux2014_", "manylinux_2_17_")
-        match = re.match(r"manylinux_(\d+)_(\d+)_", tag)
-        floors.add(f"{match[1]}.{match[2]}" if match else None)
-    return floors.pop() if len(floors) == 1 else None
+    floors = {
+        _MANYLINUX.sub(r"2.\1", wheel.platform_tag.replace("manylinux2014", "manylinux_2_17"))
+        for wheel in wheels
+    }
+    floor = floors.pop()
+    return None if floors or not floor.startswith("2.") else floor
 
 
 def companion(
@@ -312,11 +305,10 @@ def companion(
     for version, requirements in candidates:
         if requirements is None:
             continue
-        parsed = [Requirement(text) for text in requirements]
-        specifiers = next(
-            (requirement.specifier for requirement in parsed if requirement.name == "torch"),
-            SpecifierSet(),
-        )
+        specifiers = SpecifierSet()
+        for requirement in map(Requirement, requirements):
+            if requirement.name == "torch":
+                specifiers = requirement.specifier
         exact = _exact_version(specifiers)
         if exact == torch:
             return version, True
@@ -332,27 +324,10 @@ def fewer_pythons(
 ) -> list[str] | None:
     """Pythons that every companion has wheels for, if torch has others."""
     torch_pythons = {wheel.python for wheel in torch if not wheel.python.endswith("t")}
-    common = set()
-    for python in torch_pythons:
-        if all(any(wheel.runs_on(python) for wheel in wheels) for wheels in companions):
-            common.add(python)
-    return sorted(common, key=_python_key) if common != torch_pythons else None
-
-
-def _holds(requirement: Requirement, machine: str, python: str) -> bool:
-    if requirement.marker is None:
-        return True
-    return requirement.marker.evaluate(
-        {
-            "platform_system": "Linux",
-            "sys_platform": "linux",
-            "platform_machine": machine,
-            "os_name": "posix",
-            "python_version": python,
-            "python_full_version": f"{python}.0",
-            "extra": "",
-        }
-    )
+    common = set(torch_pythons)
+    for wheels in companions:
+        common &= {python for python in common if any(wheel.runs_on(python) for wheel in wheels)}
+    return sorted(common, key=Version) if common != torch_pythons else None
 
 
 def _exact_version(specifiers: SpecifierSet) -> str | None:
@@ -360,10 +335,6 @@ def _exact_version(specifiers: SpecifierSet) -> str | None:
         if specifier.operator == "==":
             return specifier.version
     return None
-
-
-def _python_key(python: str) -> tuple[int, ...]:
-    return tuple(map(int, python.rstrip("t").split(".")))
 
 
 # Releases that the facts do not have
@@ -396,7 +367,7 @@ def ensure_release(folders: Folders, mirrors: Mirrors, spec: Spec) -> None:
     key = hashlib.sha256(f"{__version__} {torch} {tags} {indexes}".encode()).hexdigest()
     path = folders.index_facts / f"{key[:24]}.json"
     rows: dict[str, Row] = {}
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         rows = json.loads(path.read_bytes())
     if not rows or time.time() - path.stat().st_mtime > KEEP_S:
         try:
@@ -413,10 +384,7 @@ def ensure_release(folders: Folders, mirrors: Mirrors, spec: Spec) -> None:
 def _read_release(torch: str, tags: Sequence[str], mirrors: Mirrors) -> dict[str, Row]:
     with WheelIndex(mirrors=mirrors) as index:
         torch_index = TorchIndex(index)
-        parts = torch.split(".")
-        versions = [
-            version for version in torch_index.releases if version.split(".")[: len(parts)] == parts
-        ]
+        versions = [text for text in torch_index.releases if f"{text}.".startswith(f"{torch}.")]
         row = usable(torch_index.release(versions[-1], tags)) if versions else None
     if row is None:
         unread = f"{'; '.join(torch_index.unread)}. " if torch_index.unread else ""

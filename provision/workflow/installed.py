@@ -10,20 +10,15 @@ from typing import Any
 
 from provision import image as images
 from provision import lockfile as locks
-from provision.core import prefix_registry
 from provision.core.atomic import remove_tree
-from provision.core.errors import ToolMissing
 from provision.core.process import run
 from provision.core.types import Lock, Prefix
-from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
-from provision.workflow.context import Context, existing_environments, missing_file
+from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import check_prefix_path, ensure_lock, ensure_prefix, locked_plan
 from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest
-from provision.workflow.project import other_projects
 from provision.workflow.smoke.runner import RUNTIME
-from provision.workflow.trust import require_trusted_prefix
 
 
 def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
@@ -34,25 +29,6 @@ def create(context: Context, request: BuildRequest) -> tuple[Prefix, bool]:
         prefix, is_new = ensure_prefix(context, plan, lock)
         write_passport(context, plan, lock, prefix, is_new_lock=is_new_lock)
         return prefix, is_new
-
-
-def require_prefix(context: Context, name: str, path: Path | None = None) -> Prefix:
-    """The prefix of an environment. Raises ToolMissing if it is not installed, SystemRefused if
-    another user could change it."""
-    specs.check_name(name)
-    prefix = prefixes.find(name, prefix_registry.prefix_path(context.folders, name, path))
-    if prefix is None:
-        advice = f"`provision env create {name}` installs it."
-        if not (context.folders.envs / name).is_dir():
-            advice = existing_environments(context.folders.envs, name)
-        installed = ", ".join(sorted(prefix_registry.list_prefixes(context.folders))) or "none"
-        raise ToolMissing(
-            f"Environment `{name}` is not installed on this machine.",
-            advice=f"{advice} {other_projects(context.folders, name)}Installed: {installed}.",
-        )
-    prefixes.require_interpreter(prefix)
-    require_trusted_prefix(context.folders, prefix.path)
-    return prefix
 
 
 def require_lock(context: Context, name: str) -> Lock:

@@ -4,9 +4,9 @@ docs/onboarding.md describes it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,9 +67,17 @@ class Policy:
     umask: int | None = None
     home_free_gib: float = HOME_FREE_GIB
     test_here: bool = True
-    job_s: float = JOB_MINUTES * 60.0
-    queue_s: float = QUEUE_MINUTES * 60.0
+    job_minutes: float = JOB_MINUTES
+    queue_minutes: float = QUEUE_MINUTES
     fail_on: FailOn = "fail"
+
+    @property
+    def job_s(self) -> float:
+        return self.job_minutes * 60.0
+
+    @property
+    def queue_s(self) -> float:
+        return self.queue_minutes * 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +116,7 @@ def read_lab(folder: Path) -> Lab:
     document = read_checked_yaml(
         folder / FILE,
         "lab",
-        further=functools.partial(_mistakes, folder),
+        further=partial(_mistakes, folder),
         advice=ADVICE,
         advice_without="Name a lab's repository, or a folder of one; `provision lab init` writes a "
         "lab.yml.",
@@ -124,14 +132,14 @@ def _mistakes(folder: Path, document: Mapping[str, Any], lines: YamlLines) -> It
     checks: list[tuple[DocumentPath, Callable[[], object]]] = []
     for name, cluster in document.get("clusters", {}).items():
         if "login" in cluster:
-            expand = functools.partial(clustershell.expand, cluster["login"])
+            expand = partial(clustershell.expand, cluster["login"])
             checks.append((("clusters", name, "login"), expand))
     for index, text in enumerate(document.get("mirrors", ())):
-        checks.append((("mirrors", index), functools.partial(parse_mirror, text, folder)))
+        checks.append((("mirrors", index), partial(parse_mirror, text, folder)))
     for index, text in enumerate(document.get("smoke", ())):
-        checks.append((("smoke", index), functools.partial(_check_smoke_setting, text)))
+        checks.append((("smoke", index), partial(_check_smoke_setting, text)))
     for key, text in document.get("paths", {}).items():
-        checks.append((("paths", key), functools.partial(folder_path, text, folder)))
+        checks.append((("paths", key), partial(folder_path, text, folder)))
     for document_path, check in checks:
         try:
             check()
@@ -158,7 +166,7 @@ def _check_smoke_setting(text: str) -> None:
 
 def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
     policy = document.get("policy", {})
-    known_hosts = document.get("known_hosts")
+    umask, known_hosts = policy.get("umask"), document.get("known_hosts")
     mirrors = []
     for text in document.get("mirrors", ()):
         setting = parse_mirror(text, folder)
@@ -169,7 +177,8 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
         contact=document["contact"],
         cuda=document.get("cuda"),
         clusters=tuple(
-            _cluster(name, content) for name, content in document.get("clusters", {}).items()
+            Cluster(**{"name": name, **content, "login": _login(content)})
+            for name, content in document.get("clusters", {}).items()
         ),
         known_hosts=folder / known_hosts if known_hosts else None,
         folders={key: folder_path(text, folder) for key, text in document.get("paths", {}).items()},
@@ -182,26 +191,19 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
             for name, content in document.get("environments", {}).items()
         ),
         policy=Policy(
-            groups=tuple(policy.get("groups", ())),
-            umask=int(policy["umask"], 8) if "umask" in policy else None,
-            home_free_gib=policy.get("home_free_gib", HOME_FREE_GIB),
-            test_here=policy.get("test_here", True),
-            job_s=policy.get("job_minutes", JOB_MINUTES) * 60.0,
-            queue_s=policy.get("queue_minutes", QUEUE_MINUTES) * 60.0,
-            fail_on=policy.get("fail_on", "fail"),
+            **{
+                **policy,
+                "groups": tuple(policy.get("groups", ())),
+                "umask": umask and int(umask, 8),
+            }
         ),
     )
 
 
-def _cluster(name: str, content: Mapping[str, Any]) -> Cluster:
-    login = clustershell.expand(content["login"]) if "login" in content else []
-    return Cluster(
-        name=name,
-        engine=content["engine"],
-        nodes=content["nodes"],
-        login=tuple(login),
-        account=content.get("account", ""),
-    )
+def _login(cluster: Mapping[str, Any]) -> tuple[str, ...]:
+    if "login" not in cluster:
+        return ()
+    return tuple(clustershell.expand(cluster["login"]))
 
 
 def _environment(name: str, content: Mapping[str, Any]) -> LabEnvironment:

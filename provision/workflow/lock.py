@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision import lockfile as locks
@@ -76,8 +75,8 @@ def solve_preview(context: Context, plan: Plan) -> tuple[LockedPackage, ...]:
     A local channel that solving needs is made in a temporary folder.
     """
     with temporary_directory("preview") as folder:
-        folders = dataclasses.replace(context.folders, data=folder)
-        temporary = dataclasses.replace(context, folders=folders)
+        folders = replace(context.folders, data=folder)
+        temporary = replace(context, folders=folders)
         channels = context.folders.channels
         if not channels.exists():
             channels = folders.channels
@@ -107,7 +106,7 @@ def update(
             plan.inputs,
             plan.resolution,
             names,
-            {lock.platform: lock for lock in locks.read_platforms(path)},
+            locks.read_platforms(path),
             local_python=local_python(context, plan, context.folders.channels),
             solver=context.solver,
         )

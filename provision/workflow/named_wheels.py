@@ -8,8 +8,8 @@ and what a lock still gives up is said. docs/choosing.md has the order.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 
 from packaging.requirements import Requirement
@@ -42,7 +42,7 @@ def with_locked_torch(spec: Spec, lock: Lock, resolution: Resolution) -> Spec:
     }
     for release in catalog.matching_releases(spec.torch):
         if release.version in locked and release.version != resolution.torch:
-            return dataclasses.replace(spec, torch=release.version)
+            return replace(spec, torch=release.version)
     return spec
 
 
@@ -60,12 +60,12 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
         possible = resolver.possible_releases(spec, machine)
     folder = context.folders.envs / (spec.name or "new")
     requirements = [absolute_requirement(text, folder) for text in spec.pip]
-    request = _request(context, resolution, requirements, ())
+    request = _request(context, resolution, *requirements)
     if request.sources and len(possible) > 1:
         request, possible = _with_listed_wheels(request, resolution, possible)
     bounds = [f"torch>={possible[-1]}", f"<={possible[0]}"]
     bounds += [f"!={release}" for release in catalog.releases() if release not in possible]
-    request = dataclasses.replace(request, constraints=(",".join(bounds),))
+    request = replace(request, constraints=(",".join(bounds),))
     try:
         packages = uv.resolve(request)
         glibc = _needed_glibc(request, packages)
@@ -92,12 +92,12 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
         context.progress.info(
             f"torch {release}, not {resolution.torch}: {', '.join(named)} {verb} with it"
         )
-        spec = dataclasses.replace(spec, torch=release)
+        spec = replace(spec, torch=release)
     if glibc is not None and spec.glibc is None and not (folder / SPEC).exists():
         context.progress.info(
             f"every machine needs glibc {glibc}: for {resolution.glibc} some wheels do not exist"
         )
-        spec = dataclasses.replace(spec, glibc=str(glibc))
+        spec = replace(spec, glibc=str(glibc))
     return spec
 
 
@@ -111,14 +111,14 @@ def _with_listed_wheels(
             release, resolution.cuda, resolution.platforms[0]
         )
         try:
-            uv.package_sources(dataclasses.replace(request, torch=build))
+            uv.package_sources(replace(request, torch=build))
         except (uv.NoWheelFits, Unreachable):
             continue
         fitting[release] = build
     if not fitting:
         return request, possible
     newest = next(iter(fitting.values()))
-    return dataclasses.replace(request, torch=newest), list(fitting)
+    return replace(request, torch=newest), list(fitting)
 
 
 def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest) -> Spec:
@@ -128,10 +128,10 @@ def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest)
         return spec
     pythons = {python for release in catalog.releases().values() for python in release.python}
     for python in sorted(pythons, key=lambda python: steps(python, request.python)):
-        other = dataclasses.replace(spec, python=python)
+        other = replace(spec, python=python)
         try:
             resolver.resolve(other)
-            uv.resolve_versions(dataclasses.replace(request, python=python))
+            uv.resolve_versions(replace(request, python=python))
         except ProvisionError:
             continue
         context.progress.info(f"Python {python}: for {request.python} the wheels do not exist")
@@ -148,59 +148,53 @@ def _needed_glibc(request: uv.ResolveRequest, packages: Sequence[LockedPackage])
 
 def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
     """Say which of the wheels that a request names are not the newest in its lock, and why."""
-    locked = {package.name: package.version for package in lock.by("pip") if not package.direct}
-    named = [text for text in resolution.spec.pip if "@" not in text]
-    request = _request(context, resolution, (), ())
+    locked = {
+        package_name(package.name): package.version
+        for package in lock.by("pip")
+        if not package.direct
+    }
+    request = _request(context, resolution)
 
     def releases(text: str) -> tuple[uv.IndexRelease, ...]:
         return uv.index_releases(package_name(text), request)
 
+    named = [text for text in resolution.spec.pip if "@" not in text]
     try:
-        listed = dict(
-            in_parallel(releases, [text for text in named if package_name(text) in locked])
-        )
+        listed = in_parallel(releases, [text for text in named if package_name(text) in locked])
+        for text, found in sorted(listed, key=lambda pair: named.index(pair[0])):
+            version = locked[package_name(text)]
+            _report_older(context, resolution, Requirement(text), version, lock, found)
     except Unreachable as error:
         context.progress.info(f"whether named packages have newer releases is not known: {error}")
-        return
-    for text in named:
-        if text in listed:
-            _report_older(context, resolution, text, lock, listed[text])
 
 
 def _report_older(
     context: Context,
     resolution: Resolution,
-    text: str,
+    requirement: Requirement,
+    version: str,
     lock: Lock,
     listed: Sequence[uv.IndexRelease],
 ) -> None:
-    requirement = Requirement(text)
-    locked = {package_name(package.name): package.version for package in lock.by("pip")}
-    version = locked[package_name(text)]
-    current = Version(version)
+    """version: the locked one. listed: by the index."""
+    current, assumed = Version(version), Version(resolution.glibc)
     allowed = {}
+    with_wheel = [current]
     for release in listed:
         is_usual = current.is_prerelease or not release.version.is_prerelease
         if is_usual and requirement.specifier.contains(release.version, prereleases=True):
             allowed[release.version] = release
-    assumed = Version(resolution.glibc)
-    with_wheel = [
-        release for release in allowed.values() if release.glibc and release.glibc <= assumed
-    ]
+            if release.glibc and release.glibc <= assumed:
+                with_wheel.append(release.version)
     newest = max(allowed, default=current)
     if newest <= current:
         return
-    name = requirement.name
-    sentence = f"{name} {version}; {newest} "
-    newest_wheel = max((release.version for release in with_wheel), default=current)
-    if newest_wheel > current:
-        newest = newest_wheel
+    reason = f"has no wheel for Python {resolution.python} on {resolution.platforms[0]}"
+    if max(with_wheel) > current:
+        newest = max(with_wheel)
         requirement.specifier = requirement.specifier & f"=={newest}"
-        sentence = (
-            f"{name} {version}; {newest} {_obstacle(context, resolution, str(requirement), lock)}"
-        )
-    else:
-        sentence += f"has no wheel for Python {resolution.python} on {resolution.platforms[0]}"
+        reason = _obstacle(context, resolution, str(requirement), lock)
+    sentence = f"{requirement.name} {version}; {newest} {reason}"
     days = _days_between(allowed.get(current), allowed[newest])
     if days < OLD_DAYS or OLD_RELEASE in resolution.spec.accept:
         context.progress.info(sentence)
@@ -213,10 +207,11 @@ def _report_older(
 
 def _obstacle(context: Context, resolution: Resolution, newest: str, lock: Lock) -> str:
     """Why the newest release of a package is not in the lock. newest: a requirement of exactly it."""
-    versions = _resolve(context, resolution, [newest], [])
-    release = versions.get("torch", "").partition("+")[0]
-    if not versions:
+    try:
+        versions = uv.resolve_versions(_request(context, resolution, newest))
+    except (Unsolvable, Unreachable):
         return f"has requirements that nothing for Python {resolution.python} meets"
+    release = versions.get("torch", "").partition("+")[0]
     if release in ("", resolution.torch):
         # conda may lack a version that the wheels allow.
         newer = []
@@ -230,7 +225,7 @@ def _obstacle(context: Context, resolution: Resolution, newest: str, lock: Lock)
         return f"does not go with {rest}"
     sentence = f"needs torch {release}"
     try:
-        resolver.resolve(dataclasses.replace(resolution.spec, torch=release))
+        resolver.resolve(replace(resolution.spec, torch=release))
     except ProvisionError:
         return f"{sentence}, which has no build for this request"
     return f"{sentence} (`--torch {release}` gives it)"
@@ -248,37 +243,18 @@ def _leaves_torch_open(spec: Spec) -> bool:
     return bool(spec.pip) and spec.torch not in catalog.releases()
 
 
-def _request(
-    context: Context,
-    resolution: Resolution,
-    requirements: Sequence[str],
-    constraints: Sequence[str],
-) -> uv.ResolveRequest:
+def _request(context: Context, resolution: Resolution, *requirements: str) -> uv.ResolveRequest:
     spec, platform = resolution.spec, resolution.platforms[0]
     build = sources.by_name(resolution.source).torch_build(
         resolution.torch, resolution.cuda, platform
     )
     return uv.ResolveRequest(
-        requirements=tuple(requirements),
-        constraints=tuple(constraints),
+        requirements=requirements,
         python=resolution.python,
         glibc=resolution.glibc,
-        platform=resolution.platforms[0],
-        as_of=resolution.spec.as_of,
+        platform=platform,
+        as_of=spec.as_of,
         sources=absolute_sources(spec.package_sources, context.folders.envs / (spec.name or "new")),
         torch=None if _leaves_torch_open(spec) else build,
         mirrors=context.mirrors,
     )
-
-
-def _resolve(
-    context: Context,
-    resolution: Resolution,
-    requirements: Sequence[str],
-    constraints: Sequence[str],
-) -> dict[str, str]:
-    """Versions by name; nothing if the indexes have none, or do not respond."""
-    try:
-        return uv.resolve_versions(_request(context, resolution, requirements, constraints))
-    except (Unsolvable, Unreachable):
-        return {}

@@ -3,9 +3,9 @@ writing what was made and measured into it."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +146,7 @@ def write_passport(
     return result
 
 
-@contextlib.contextmanager
+@contextmanager
 def _locked(context: Context, name: str) -> Iterator[None]:
     """Several machines with one home may write verdicts at the same time."""
     folder = context.folders.passport(name)

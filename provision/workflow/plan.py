@@ -6,11 +6,10 @@ two cannot differ.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -356,10 +355,10 @@ def _named_by_options(context: Context, request: BuildRequest) -> BuildRequest:
     folder = context.folders.envs / name
     if (folder / render.SPEC).exists() or (folder / locks.FILE).exists():
         # Its spec.yml may say more than the options, and its lock says where Python comes from.
-        return dataclasses.replace(request, name=name)
+        return replace(request, name=name)
     resolved = resolve_with_python(context, draft, None, resolution)
     name = resolved.resolution.spec.name
-    return dataclasses.replace(request, name=name, resolved=resolved)
+    return replace(request, name=name, resolved=resolved)
 
 
 def make_plan(context: Context, request: BuildRequest) -> Plan:
@@ -393,7 +392,7 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
         sources=spec.package_sources,
     )
     builds = [f"{name} {json.dumps(row, sort_keys=True)}" for name, row in spec.build.items()]
-    inputs = dataclasses.replace(inputs, builds=tuple(sorted(builds)))
+    inputs = replace(inputs, builds=tuple(sorted(builds)))
     if edited or context.templates.lab_file(render.ENVIRONMENT):
         locks.check_inputs(inputs, folder)
     is_current = (
@@ -474,9 +473,8 @@ def _refuse_options_without_effect(
         return
     written = resolve(specs.combine(specs.read(path), {}, name=folder.name)).spec
     # Neither of these is part of the edited files.
-    before = dataclasses.replace(written, base=None, as_of=None, accept=())
-    after = dataclasses.replace(resolution.spec, base=None, as_of=None, accept=())
-    if before != after:
+    before = replace(written, base=None, as_of=None, accept=())
+    if before != replace(resolution.spec, base=None, as_of=None, accept=()):
         files = ", ".join(str(folder / name) for name in edited)
         raise StaleLock(
             f"{files} was edited by hand, so {', '.join(flags)} would have no effect.",

@@ -7,20 +7,24 @@ so that a killed process leaves each thing in one of two folders, and the next o
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import errno
-import hashlib
 import json
 import os
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from provision.core import prefix_registry, settings
-from provision.core.paths import LOCK, Folders, make_private_directory
+from provision.core.errors import IntegrityError, ToolMissing
+from provision.core.paths import Folders, make_private_directory
 from provision.core.project import recorded_projects
+from provision.core.similar_names import did_you_mean
+from provision.core.types import Prefix
 from provision.environment import marker
+from provision.workflow.trust import require_trusted_prefix
+from provision_runtime.facts import freshness
 
 # Of an environment, below the data folder. `.{}.engine.json`: see image/engine_record.py.
 RENAMED = (
@@ -46,24 +50,23 @@ def settle(folders: Folders) -> tuple[Folders, list[str]]:
     recorded = recorded_projects(folders.data)
     try:
         for project, envs in recorded.items() if folders.project not in recorded else ():
-            candidate = dataclasses.replace(folders, project=project)
+            candidate = replace(folders, project=project)
             if not envs.exists() and _is_of_same_lock(candidate):
                 _move(candidate, envs)
                 folders = candidate
                 notes.append(f"this project was {envs}: its environments go on as they are")
                 break
-        names = sorted(_unsorted_names(folders)) if folders.project != Path() else ()
+        names = sorted(_unsorted_names(folders)) if folders.project != Path() else []
         for name in names:
             _take_over(folders, name)
+        if names:
+            notes.append(
+                f"{', '.join(names)}: kept by an earlier provision for all projects, from now on "
+                f"for this one, in {folders.project_data}"
+            )
     except OSError as error:
         if error.errno not in NOT_OURS:
             raise
-        return folders, notes
-    if names:
-        notes.append(
-            f"{', '.join(names)}: kept by an earlier provision for all projects, from now on for "
-            f"this one, in {folders.project_data}"
-        )
     return folders, notes
 
 
@@ -73,24 +76,20 @@ def _move(folders: Folders, before: Path) -> None:
         for name, path in prefix_registry.list_prefixes(folders).items():
             present = marker.read(path)
             if present is not None and present.folder == str(before / name):
-                described = str(folders.envs / name)
-                marker.write(path, dataclasses.replace(present, folder=described))
+                marker.write(path, replace(present, folder=str(folders.envs / name)))
         prefix_registry.record_project(folders)
 
 
 def _is_of_same_lock(candidate: Folders) -> bool:
-    for name, path in prefix_registry.list_prefixes(candidate).items():
-        present = marker.read(path)
-        if present is not None and present.lock_sha256 == _lock_sha256(candidate.envs / name):
-            return True
-    return False
+    return any(
+        _has_lock_of(marker.read(path), candidate.envs / name)
+        for name, path in prefix_registry.list_prefixes(candidate).items()
+    )
 
 
-def _lock_sha256(folder: Path) -> str:
-    try:
-        return hashlib.sha256((folder / LOCK).read_bytes()).hexdigest()
-    except OSError:
-        return ""
+def _has_lock_of(present: marker.Marker | None, folder: Path) -> bool:
+    """Whether a prefix was installed from the lock that a folder has now."""
+    return present is not None and present.lock_sha256 == freshness.lock_sha256(str(folder))
 
 
 def _unsorted_names(folders: Folders) -> Iterator[str]:
@@ -102,8 +101,7 @@ def _unsorted_names(folders: Folders) -> Iterator[str]:
             yield name
     # An environment may have other products alone.
     elsewhere = {path.name for path in before.prefixes.glob("*")} | set(installed)
-    tops = [before.data / top for top in ("passports", "images", "packs")]
-    for folder in folders.envs.glob("*") if any(top.is_dir() for top in tops) else ():
+    for folder in folders.envs.glob("*"):
         if folder.name not in elsewhere and any(_renames(folders, folder.name)):
             yield folder.name
 
@@ -121,7 +119,7 @@ def _belongs_here(folders: Folders, name: str, path: Path) -> bool:
     present = marker.read(path) if described.is_dir() else None
     if present is None or present.name != name:
         return False
-    is_of_same_lock = present.lock_sha256 == _lock_sha256(described)
+    is_of_same_lock = _has_lock_of(present, described)
     if present.pack:  # its folder is that of the nodes' store, and `provision join` recorded it
         return is_of_same_lock or settings.folder_settings(os.environ).get("envs") == folders.envs
     if os.path.realpath(present.folder) == os.path.realpath(described):
@@ -145,7 +143,7 @@ def _take_over(folders: Folders, name: str) -> None:
         for source, target in _renames(folders, name):
             make_private_directory(target.parent)
             source.rename(target)
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 source.parent.rmdir()  # it was the last
         for path in prefix_registry.prefix_paths(before, name):
             if path.is_dir():
@@ -166,11 +164,31 @@ def owners(folders: Folders, name: str) -> list[Path]:
     return sorted(found)
 
 
-def other_projects(folders: Folders, name: str) -> str:
-    """A sentence with the other projects that have an environment of that name installed, and a
-    space; empty if there is none."""
-    found = [envs for envs in owners(folders, name) if envs != folders.envs]
-    if not found:
-        return ""
-    commands = " or ".join(f"--envs {shlex.quote(str(envs))}" for envs in found)
-    return f"Another project has it: {commands} names that. "
+def require_prefix(folders: Folders, name: str, path: Path | None = None) -> Prefix:
+    """The installed prefix of an environment.
+
+    Raises ToolMissing if there is none, IntegrityError if it has lost its interpreter, SystemRefused
+    if another user could change it.
+    """
+    prefix = marker.find(name, prefix_registry.prefix_path(folders, name, path))
+    if prefix is None:
+        prefixes = sorted(prefix_registry.list_prefixes(folders))
+        advice = did_you_mean(name, prefixes) or (
+            f"`provision build {name}` makes it, in the folder that has envs/{name}. "
+        )
+        if (folders.envs / name).is_dir():
+            advice = f"`provision env create {name}` installs it. "
+        elsewhere = [envs for envs in owners(folders, name) if envs != folders.envs]
+        if elsewhere:
+            commands = " or ".join(f"--envs {shlex.quote(str(envs))}" for envs in elsewhere)
+            advice += f"Another project has it: {commands} names that. "
+        raise ToolMissing(
+            f"Environment `{name}` is not installed on this machine.",
+            advice=f"{advice}Installed: {', '.join(prefixes) or 'none'}.",
+        )
+    if not prefix.python.exists():
+        raise IntegrityError(
+            f"{prefix.path} has no bin/python.", advice=f"Run `provision env create {name}`."
+        )
+    require_trusted_prefix(folders, prefix.path)
+    return prefix

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_files import decode, is_installable, read_lines
-from provision.core.requirement_lines import PipRequirement, parse_lines
-from provision.core.yaml_text import YamlError, parse_yaml, read_source
+from provision.core.requirement_files import is_installable, read_files
+from provision.core.requirement_lines import parse_lines
+from provision.core.statements import PipRequirement, Statement
+from provision.core.yaml_text import YamlError, parse_yaml
 from provision.project_files import (
     conda,
     dockerfile,
@@ -26,10 +27,8 @@ from provision.project_files import (
 from provision.project_files.requirements import (
     PIP_TABLE,
     shell_words,
-    statements_of,
     table_statements,
 )
-from provision.project_files.statements import Statement
 from provision.project_files.toml_file import Selection
 
 Reader = Callable[[str, str, Selection], list[Statement]]
@@ -59,44 +58,20 @@ def read_file(path: Path, selection: Selection | None = None) -> list[Statement]
 
     Raises InvalidSpec if it cannot be read, or is of no known kind.
     """
-    return list(_statements(path, (), selection or Selection()))
+    chosen = selection or Selection()
+
+    def read(file: Path, text: str) -> list[Statement]:
+        return _reader(file, text)(_shown(file), text, chosen)
+
+    return list(map(_located, read_files(path, read)))
 
 
-def _statements(
-    path: Path, including: tuple[Path, ...], selection: Selection
-) -> Iterator[Statement]:
-    resolved = path.resolve()
-    if resolved in including:
-        raise InvalidSpec(f"{path} includes itself.", advice="Remove one of the inclusions.")
-    try:
-        text = decode(read_source(path))
-    except (OSError, YamlError, ValueError) as error:
-        reason = error.problem if isinstance(error, YamlError) else str(error)
-        raise InvalidSpec(
-            f"{path} cannot be read: {reason}.", advice="Correct the file."
-        ) from error
-    reader = _reader(path, text)
-    if reader is None:
-        for statement in statements_of(read_lines(path)):
-            statement = _located(statement, Path(statement.file).parent)
-            yield dataclasses.replace(statement, file=_shown(Path(statement.file)))
-        return
-    for statement in reader(_shown(path), text, selection):
-        if statement.kind not in ("include", "constraints"):
-            yield _located(statement, path.parent)
-            continue
-        if not (path.parent / statement.value).is_file():
-            yield dataclasses.replace(statement, kind="unknown", reason="there is no such file")
-            continue
-        yield statement
-        files = (*including, resolved)
-        for included in _statements(path.parent / statement.value, files, selection):
-            is_limit = statement.kind == "constraints" and included.kind == "pip"
-            yield dataclasses.replace(included, kind="constraint") if is_limit else included
+def _pip_lines(file: str, text: str, selection: Selection) -> list[Statement]:
+    return parse_lines(text, file)
 
 
-def _reader(path: Path, text: str) -> Reader | None:
-    """The reader of a file; None for lines of pip, which include files by themselves."""
+def _reader(path: Path, text: str) -> Reader:
+    """The reader of a file."""
     if path.name in _READERS:
         return _READERS[path.name]
     if path.name == "runtime.txt" and text.startswith("python-"):
@@ -118,7 +93,7 @@ def _reader(path: Path, text: str) -> Reader | None:
     is_listed = bool(lines) and all(_LISTED.fullmatch(line.strip()) for line in lines)
     if conda.LIST_HEADER.search(text) or is_listed:
         return conda.list_statements
-    return table_statements if PIP_TABLE.match(text) else None
+    return table_statements if PIP_TABLE.match(text) else _pip_lines
 
 
 def _yaml_reader(path: Path, text: str) -> Reader:
@@ -136,32 +111,24 @@ def _yaml_reader(path: Path, text: str) -> Reader:
     return conda.environment_statements
 
 
-def _located(statement: Statement, folder: Path) -> Statement:
-    """The statement with an absolute path, if it requests one. What is not there is unknown."""
+def _located(statement: Statement) -> Statement:
+    """The statement with a path as spec.yml has it, if it requests one. What is not there is
+    unknown."""
+    requirement = statement.requirement
     if statement.kind == "find-links" and "://" not in statement.value:
-        return dataclasses.replace(statement, value=f"file:{_absolute(statement.value, folder)}")
-    if statement.kind != "pip":
+        path = Path(statement.file).absolute().parent / Path(statement.value).expanduser()
+        return replace(statement, value=f"file:{os.path.normpath(path)}")
+    if statement.kind != "pip" or requirement is None or not requirement.is_path:
         return statement
-    requirement = parse_lines(statement.value)[0].requirement
-    if requirement is None or not requirement.is_path:
-        return statement
-    source = requirement.source.removeprefix("file://")
-    path = _absolute(source, folder)
-    requirement = dataclasses.replace(requirement, source=path)
-    if not is_installable(Path(path.partition("#")[0])):
-        return dataclasses.replace(
+    requirement = replace(requirement, source=requirement.source.removeprefix("file://"))
+    if not is_installable(Path(requirement.source.partition("#")[0])):
+        return replace(
             statement,
             kind="unknown",
             reason="there is no file and no project of that path here",
             next_step=f"provision add NAME {shell_words(requirement)}",
         )
-    return dataclasses.replace(statement, value=str(requirement))
-
-
-def _absolute(path: str, folder: Path) -> str:
-    # `Path.expanduser` raises for a user that does not exist.
-    written = os.path.expanduser(path.removeprefix("file:"))  # noqa: PTH111
-    return os.path.normpath(folder.absolute() / written)
+    return replace(statement, value=str(requirement), requirement=requirement)
 
 
 def _shown(path: Path) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
+from dataclasses import replace
 from pathlib import Path
 
 from provision import lockfile as locks
@@ -54,7 +54,7 @@ def preview(context: Context, request: BuildRequest) -> tuple[Plan, list[str]]:
 
 def check(context: Context, request: BuildRequest) -> EnvironmentOutcome:
     """`provision render --check`: whether files and lock are what spec.yml comes to."""
-    plan = make_plan(context, dataclasses.replace(request, force=True))
+    plan = make_plan(context, replace(request, force=True))
     texts = dict(plan.texts)
     if plan.current_lock is not None:
         texts |= plan.dockerfile_texts(plan.current_lock)

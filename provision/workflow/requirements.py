@@ -6,12 +6,11 @@ become wheels in the environment's folder. In spec.yml itself, a folder is an ed
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -19,10 +18,12 @@ from packaging.utils import canonicalize_name
 from provision.adapters import uv
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_files import is_installable, read_lines
-from provision.core.requirement_lines import PipRequirement, RequirementLine, parse_lines
+from provision.core.requirement_lines import parse_lines
+from provision.core.statements import PipRequirement, Statement
 from provision.core.tempdirs import temporary_directory
 from provision.workflow import wheel_folder
 from provision.workflow.context import Context
+from provision.workflow.resolution import with_names
 from provision.workflow.wheel_folder import WHEELS
 
 # PyTorch's own index, or a mirror of it: --torch and --cuda choose what comes from there.
@@ -39,7 +40,7 @@ class Requirements:
     wheels: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def read(arguments: Sequence[str]) -> list[RequirementLine]:
+def read(arguments: Sequence[str]) -> list[Statement]:
     """What words of the command line state, and the files that `-r FILE` among them names."""
     entries = []
     for argument in arguments:
@@ -51,7 +52,7 @@ def read(arguments: Sequence[str]) -> list[RequirementLine]:
 
 def prepare(
     context: Context,
-    entries: Sequence[RequirementLine],
+    entries: Sequence[Statement],
     folder: Path,
     *,
     python_of: Callable[[], str],
@@ -67,48 +68,49 @@ def prepare(
         if entry.kind == "constraint" and entry.requirement and entry.requirement.specifier:
             limits.setdefault(_key(entry.requirement), []).append(entry.requirement.specifier)
     pip: list[str] = []
-    indexes: list[str] = []
-    find_links: list[str] = []
+    sources: dict[str, list[str]] = {"extra-index": [], "find-links": []}
     wheels: dict[str, bytes] = {}
     for entry in entries:
-        if entry.kind == "requirement" and entry.requirement:
-            requirement = entry.requirement
+        note = ""
+        requirement = entry.requirement
+        if entry.kind == "pip" and requirement:
+            note = entry.reason
             if requirement.source:
                 pip.append(_located(context, requirement, folder, python_of, wheels))
-                continue
-            specifiers = [requirement.specifier, *limits.pop(_key(requirement), ())]
-            specifier = ",".join(filter(None, specifiers))
-            pip.append(str(dataclasses.replace(requirement, specifier=specifier)))
-        elif entry.kind == "find-links":
-            find_links.append(_source_item(entry.packages, entry.value, folder))
+            else:
+                specifiers = [requirement.specifier, *limits.pop(_key(requirement), ())]
+                specifier = ",".join(filter(None, specifiers))
+                pip.append(str(replace(requirement, specifier=specifier)))
         elif entry.kind == "extra-index" and _TORCH_INDEX.search(entry.value):
-            context.progress.info(f"`{entry.text}`: --torch and --cuda choose PyTorch's builds")
-        elif entry.kind == "extra-index":
-            indexes.append(_source_item(entry.packages, entry.value, folder))
+            note = "--torch and --cuda choose PyTorch's builds"
+        elif entry.kind in sources:
+            sources[entry.kind].append(_source_item(entry.packages, entry.value, folder))
         elif entry.kind == "ignored":
-            context.progress.info(f"`{entry.text}`: --{entry.value} has no effect: {entry.reason}")
-        if entry.reason and entry.kind == "requirement":
-            context.progress.info(f"`{entry.text}`: {entry.reason}")
+            note = f"--{entry.value} has no effect: {entry.reason}"
+        if note:
+            context.progress.info(f"`{entry.text}`: {note}")
     if limits:
         context.progress.info(f"limits of packages that are not requested: {', '.join(limits)}")
     return Requirements(
-        pip=tuple(pip), indexes=tuple(indexes), find_links=tuple(find_links), wheels=wheels
+        pip=tuple(pip),
+        indexes=tuple(sources["extra-index"]),
+        find_links=tuple(sources["find-links"]),
+        wheels=wheels,
     )
 
 
-def _refuse(entries: Sequence[RequirementLine]) -> None:
+def _refuse(entries: Sequence[Statement]) -> None:
     """Raise InvalidSpec for the lines that cannot be taken, all at once."""
     problems = []
     steps = []
     for entry in entries:
         where = f"{entry.file}:{entry.line}: " if entry.file else ""
         reason, next_step = entry.reason, entry.next_step
+        is_torch = entry.kind == "extra-index" and _TORCH_INDEX.search(entry.value)
         if entry.kind == "index":
             reason = "the index for everything is a setting of pip's or uv's"
             next_step = f"`pip config set global.index-url {entry.value}` sets it"
-        elif entry.kind == "extra-index" and not entry.packages:
-            if _TORCH_INDEX.search(entry.value):
-                continue
+        elif entry.kind == "extra-index" and not (entry.packages or is_torch):
             reason = "an extra index serves only the packages that are named for it"
             next_step = f"write `PACKAGE --extra-index-url {entry.value}`"
         elif entry.credential:
@@ -122,9 +124,10 @@ def _refuse(entries: Sequence[RequirementLine]) -> None:
         elif entry.kind != "unknown":
             continue
         problems.append(f"{where}`{entry.text}`: {reason.rstrip('.')}.")
-        steps.append(f"{next_step[0].upper()}{next_step[1:]}." if next_step else "")
+        if next_step:
+            steps.append(f"{next_step[0].upper()}{next_step[1:]}.")
     if problems:
-        raise InvalidSpec("\n".join(problems), advice=" ".join(filter(None, steps)))
+        raise InvalidSpec("\n".join(problems), advice=" ".join(steps))
 
 
 def _key(requirement: PipRequirement) -> str:
@@ -154,20 +157,15 @@ def _located(
                 f"There is no wheel and no project at {path}.",
                 advice="Name a wheel, or a folder with a pyproject.toml or setup.py.",
             )
-        if requirement.editable:
-            name = uv.source_name(f"-e {path}", mirrors=context.mirrors)
-            source = f"file:{os.path.relpath(path, folder.absolute())}"
-        else:
-            wheel, content = _wheel(context, path, python_of)
-            wheels[wheel] = content
-            name = wheel.split("-")[0].replace("_", "-").lower()
-            source = f"file:{WHEELS}/{wheel}"
-        requirement = dataclasses.replace(requirement, name=name, source=source, editable=False)
+        name, source = "", str(path)
+        if not requirement.editable:
+            wheel, wheels[wheel] = _wheel(context, path, python_of)
+            name, source = wheel.split("-")[0].replace("_", "-").lower(), f"file:{WHEELS}/{wheel}"
+        requirement = replace(requirement, name=name, source=source)
     elif not requirement.name:
         context.progress.info(f"looking up {requirement.source}")
-        name = uv.source_name(requirement.source, mirrors=context.mirrors)
-        requirement = dataclasses.replace(requirement, name=name)
-    return str(requirement)
+    [text] = with_names([str(requirement)], folder, context.mirrors)
+    return text
 
 
 def _wheel(context: Context, path: Path, python_of: Callable[[], str]) -> tuple[str, bytes]:
@@ -184,16 +182,10 @@ def _wheel(context: Context, path: Path, python_of: Callable[[], str]) -> tuple[
         return path.name, path.read_bytes()
 
 
-@contextlib.contextmanager
+@contextmanager
 def placed(folder: Path, wheels: Mapping[str, bytes], *, keep: bool = True) -> Iterator[None]:
     """Wheels next to a spec.yml. What they replaced is put back if the block fails, or unless keep."""
-    written: wheel_folder.Placed = {}
-    is_complete = False
-    try:
+    with wheel_folder.undone_on_failure(keep=keep) as written:
         for name, content in wheels.items():
             wheel_folder.place(name, content, folder, written)
         yield
-        is_complete = keep
-    finally:
-        if not is_complete:
-            wheel_folder.undo(written)

@@ -5,23 +5,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from provision import catalog, resolver, sources
 from provision.adapters import uv
-from provision.core import requirement_lines
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import ENVIRONMENT
 from provision.core.platforms import Platform
+from provision.core.requirement_lines import parse_lines
 from provision.core.spec_fields import Spec
 from provision.core.types import HostGpus, Lock, Resolution
 from provision.resolver import spec as specs
@@ -57,7 +56,7 @@ def combine(
         content = specs.parse(text.encode(), path)
     elif path.exists():
         content = specs.read(path)
-    if any(requirement_lines.is_incomplete(item) for item in content.get("pip", ())):
+    if content.get("pip"):
         content = {**content, "pip": with_names(content["pip"], path.parent, mirrors)}
     spec = specs.combine(content, options, name=name)
     if content.get("cuda") == "auto" and not options.get("cuda") and _depends_on_machine(spec):
@@ -73,13 +72,13 @@ def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS
     """
     requirements = []
     for text in texts:
-        (entry,) = requirement_lines.parse_lines(text)
+        (entry,) = parse_lines(text)
         assert entry.requirement is not None  # the spec was checked
         requirement = entry.requirement
         if requirement.is_path and not requirement.source.startswith("file:"):
             path = folder / Path(requirement.source).expanduser()
             address = os.path.relpath(path, folder)
-            requirement = dataclasses.replace(requirement, source=f"file:{address}")
+            requirement = replace(requirement, source=f"file:{address}")
         if not requirement.name:
             name = _rendered_name(requirement.source, folder)
             if not name:
@@ -87,14 +86,16 @@ def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS
                 if requirement.is_path:
                     source = f"-e {folder / source.removeprefix('file:')}"
                 name = uv.source_name(source, mirrors=mirrors)
-            requirement = dataclasses.replace(requirement, name=name)
-        requirements.append(str(dataclasses.replace(requirement, editable=False)))
+            requirement = replace(requirement, name=name)
+        # What is complete stays as it is written: its text is a part of the lock's inputs.
+        requirement = replace(requirement, editable=False)
+        requirements.append(text if requirement == entry.requirement else str(requirement))
     return requirements
 
 
 def _rendered_name(source: str, folder: Path) -> str:
     """The name that environment.yml has for an address; empty if it has none."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
+    with suppress(OSError, UnicodeDecodeError):
         text = (folder / ENVIRONMENT).read_text(encoding="utf-8")
         match = re.search(rf"([\w.-]+)(?:\[[^\]]*\])? @ {re.escape(source)}(?=[\s'\"]|$)", text)
         return match[1] if match else ""
@@ -171,7 +172,7 @@ def resolve_with_python(
         # With the Python that the lock holds, whichever Python runs provision.
         python = lock.find("python")
         if spec.python is None and python is not None:
-            spec = dataclasses.replace(spec, python=catalog.minor(python.version))
+            spec = replace(spec, python=catalog.minor(python.version))
         return ResolvedRequest(python_from="host", resolution=resolve(spec))
     if spec.python_from == "host":
         return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
@@ -193,7 +194,7 @@ def resolve_with_python(
     return ResolvedRequest(python_from="host", resolution=_resolve_for_host(spec, resolution))
 
 
-@functools.cache
+@cache
 def unanswered_channels(
     solver: conda.Solver, channels: tuple[str, ...], platform: Platform
 ) -> dict[str, str]:
@@ -230,7 +231,7 @@ def _resolve_for_host(spec: Spec, resolution: Resolution | None) -> Resolution:
     if resolution is not None and resolution.spec.python == version:
         return resolution
     try:
-        return resolve(dataclasses.replace(spec, python=version))
+        return resolve(replace(spec, python=version))
     except NoSuchBuild as error:
         resolve(spec)  # refuses a build that exists with no Python at all in words of its own
         raise ToolMissing(

@@ -6,16 +6,15 @@ node installs the same bytes, and none needs a compiler. docs/choosing.md.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
 import hashlib
 import os
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from provision import catalog
 from provision import lockfile as locks
@@ -27,12 +26,13 @@ from provision.core.mirrors import path_from_url
 from provision.core.package_names import package_name
 from provision.core.platforms import host_platform
 from provision.core.tempdirs import temporary_directory
+from provision.core.toml_text import parse_toml
 from provision.core.types import LockedPackage, Meter
 from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 from provision.workflow import build_tools
 from provision.workflow.context import Context
-from provision.workflow.wheel_folder import WHEELS, Placed, place, undo
+from provision.workflow.wheel_folder import WHEELS, place, undone_on_failure
 
 if TYPE_CHECKING:
     from provision.workflow.plan import Plan
@@ -44,7 +44,7 @@ _NINJA_STEP = re.compile(r"\[\d+/(\d+)\] ")
 _DECIDING = ("TORCH_CUDA_ARCH_LIST", "FORCE_CUDA", "CC", "CXX", "CFLAGS", "CXXFLAGS", "MAX_JOBS")
 
 
-@contextlib.contextmanager
+@contextmanager
 def built(
     context: Context, plan: Plan, packages: Sequence[LockedPackage], *, dry_run: bool = False
 ) -> Iterator[tuple[LockedPackage, ...]]:
@@ -57,8 +57,7 @@ def built(
     archives = [package for package in packages if package.is_archive]
     archives.sort(key=lambda package: package.platform != host_platform())
     wheels: dict[LockedPackage, LockedPackage] = {}
-    placed: Placed = {}
-    try:
+    with undone_on_failure() as placed:
         for package in archives:
             wheel = _present_wheel(plan, packages, package, wheels.values())
             if wheel is None and dry_run:
@@ -68,7 +67,7 @@ def built(
                 _warn_of_glibc(context, plan, wheel)
             target = place(wheel.name, wheel.read_bytes(), plan.folder, placed)
             sha256 = hashlib.sha256(target.read_bytes()).hexdigest()
-            wheels[package] = dataclasses.replace(
+            wheels[package] = replace(
                 package, url=target.absolute().as_uri(), sha256=sha256, direct=True
             )
         names = {package.name for package in archives}
@@ -78,9 +77,6 @@ def built(
                 "because the index has a wheel or nothing requires it"
             )
         yield tuple(wheels.get(package, package) for package in packages)
-    except BaseException:
-        undo(placed)
-        raise
 
 
 def _warn_of_glibc(context: Context, plan: Plan, wheel: Path) -> None:
@@ -107,15 +103,19 @@ def _present_wheel(
             return path_from_url(other.url) if other.filename.endswith("-any.whl") else None
     if plan.lock is None or plan.lock.platform != package.platform:
         return None
-    locked = {other.name: other for other in plan.lock.packages}
-    new = {other.name: other for other in packages if other.platform == package.platform}
-    present = locked.get(package.name)
+    present = next((other for other in plan.lock.packages if other.name == package.name), None)
     if present is None or not present.direct or present.version != package.version:
         return None
-    for name in ("python", "torch", "pytorch"):
-        files = {side[name].sha256 if name in side else "" for side in (locked, new)}
-        if len(files) > 1:
-            return None
+
+    def built_with(packages: Iterable[LockedPackage]) -> set[tuple[str, str]]:
+        return {
+            (other.name, other.sha256)
+            for other in packages
+            if other.platform == package.platform and other.name in ("python", "torch", "pytorch")
+        }
+
+    if built_with(plan.lock.packages) != built_with(packages):
+        return None
     changed_settings = {*plan.lock.builds} ^ {*plan.inputs.builds}
     if any(line.startswith(f"{package.name} ") for line in changed_settings):
         return None
@@ -132,7 +132,7 @@ def _facts(plan: Plan, package: LockedPackage) -> catalog.SourceBuild:
     if facts is None:
         stated = {"needs", "cuda"} & settings.keys()
         facts = catalog.SourceBuild(isolation=False if stated else None)
-    return dataclasses.replace(
+    return replace(
         facts,
         isolation=settings.get("isolation", facts.isolation),
         needs=tuple(specs.replace_packages(facts.needs, settings.get("needs", ()))),
@@ -154,9 +154,9 @@ def _build(
         )
     _check_glibc(context, plan, package)
     facts, resolution = _facts(plan, package), plan.resolution
-    env = {name: os.environ.get(name, value) for name, value in facts.env.items()}
-    env.update({name: os.environ[name] for name in _DECIDING if name in os.environ})
-    manner = dataclasses.replace(facts, env={**env, "MAX_JOBS": ""})
+    variables = {*facts.env, *_DECIDING} & os.environ.keys()
+    env = {**facts.env, **{name: os.environ[name] for name in variables}}
+    manner = replace(facts, env={**env, "MAX_JOBS": ""})
     build = (resolution.python, resolution.local_version, resolution.cuda, resolution.spec.gpu)
     key = f"{package.sha256} {package.platform} {build} {manner}"
     digest = hashlib.sha256(key.encode()).hexdigest()
@@ -164,35 +164,38 @@ def _build(
     earlier = list(folder.glob("*.whl"))
     if earlier:
         return earlier[0]
-    with temporary_directory("build") as temporary, HttpClient(uv.pip_settings()) as client:
-        archive = temporary / package.filename
+    with temporary_directory("build") as temporary:
+        archive, prefix = temporary / package.filename, temporary / "prefix"
         url = context.mirrors.actual_url(package.url)
         download = Download(url=url, target=archive, sha256=package.sha256)
-        for _, error in client.download([download], lambda download: None):
-            raise error
-        output = temporary / "wheel"
-        output.mkdir()
-        prefix = temporary / "prefix"
-        build_wheel = functools.partial(uv.build_wheel, archive, output, mirrors=context.mirrors)
+        with HttpClient(uv.pip_settings()) as client:
+            for _, error in client.download([download], lambda download: None):
+                raise error
+
+        def build_wheel(**options: Any) -> Path:
+            with _shown_steps(context, title) as on_line:
+                wheel = uv.build_wheel(
+                    archive, temporary, mirrors=context.mirrors, on_line=on_line, **options
+                )
+            target = folder / wheel.name
+            atomic_write(target, wheel.read_bytes())
+            return target
+
         if facts.isolation or (facts.isolation is None and not _builds_with_torch(archive)):
             context.progress.info(f"building {title}, which has no wheel")
-            if not uv.has_python(resolution.python):
+            has_python = uv.has_python(resolution.python)
+            if not has_python:
                 _install_without_archives(context, plan, packages, prefix)
             try:
-                with _shown_steps(context, title) as on_line:
-                    wheel = build_wheel(
-                        python=resolution.python,
-                        prefix=prefix if prefix.exists() else None,
-                        variables=env,
-                        on_line=on_line,
-                    )
-                return _keep(wheel, folder)
+                return build_wheel(
+                    python=resolution.python, prefix=None if has_python else prefix, variables=env
+                )
             except InvalidSpec as error:
                 needs_torch = _NEEDS_TORCH.search(f"{error.message} {error.details}")
                 if facts.isolation or not needs_torch:
                     raise _refusal(package, error) from error
         try:
-            variables = build_tools.check(title, facts, resolution, env)
+            variables_here = build_tools.check(title, facts, resolution, env)
         except (ToolMissing, Unsolvable) as error:
             error.advice = (
                 "Lock it where such a toolkit and a compiler that it takes are: "
@@ -205,23 +208,20 @@ def _build(
         if not prefix.exists():
             _install_without_archives(context, plan, packages, prefix)
         try:
-            with _shown_steps(context, title) as on_line:
-                wheel = build_wheel(
-                    prefix=prefix,
-                    needs=[*facts.needs, f"torch=={resolution.torch}"],
-                    variables={**build_tools.wheel_headers(prefix), **variables, **env},
-                    on_line=on_line,
-                )
+            return build_wheel(
+                prefix=prefix,
+                needs=[*facts.needs, f"torch=={resolution.torch}"],
+                variables={**build_tools.wheel_headers(prefix), **variables_here, **env},
+            )
         except InvalidSpec as error:
             raise _refusal(package, error) from error
-        return _keep(wheel, folder)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _shown_steps(context: Context, title: str) -> Iterator[Callable[[str], None]]:
     """Takes the lines that a build prints, and shows that it goes on, and ninja's steps if it has
     some."""
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         stack.enter_context(context.progress.meter(f"building {title}", 0))
         meters: list[Meter] = []
 
@@ -245,7 +245,7 @@ def _builds_with_torch(archive: Path) -> bool:
         for member in tar:
             if member.name.count("/") == 1 and member.name.endswith("/pyproject.toml"):
                 file = tar.extractfile(member)
-                table = uv.parse_toml(file.read().decode()) if file else {}
+                table = parse_toml(file.read().decode()) if file else {}
                 requires = table.get("build-system", {}).get("requires", ())
                 return "torch" in [package_name(text) for text in requires]
     return False
@@ -271,12 +271,6 @@ def _check_glibc(context: Context, plan: Plan, package: LockedPackage) -> None:
             f"{resolution.glibc} is assumed.",
             advice=f"With --glibc {glibc} (`glibc` in spec.yml) every machine needs that.",
         )
-
-
-def _keep(wheel: Path, folder: Path) -> Path:
-    target = folder / wheel.name
-    atomic_write(target, wheel.read_bytes())
-    return target
 
 
 def _install_without_archives(

@@ -7,9 +7,9 @@ other is the user's, and stays.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -31,6 +31,20 @@ def place(name: str, content: bytes, folder: Path, placed: Placed) -> Path:
             placed.setdefault(path, path.read_bytes() if path.exists() else None)
             atomic_write(path, new)
     return target
+
+
+@contextmanager
+def undone_on_failure(*, keep: bool = True) -> Iterator[Placed]:
+    """What the block places, for `place`, is undone if the block fails, or unless keep."""
+    placed: Placed = {}
+    try:
+        yield placed
+    except BaseException:
+        keep = False
+        raise
+    finally:
+        if not keep:
+            undo(placed)
 
 
 def undo(placed: Mapping[Path, bytes | None]) -> None:
@@ -70,6 +84,6 @@ def _text(lines: list[str]) -> bytes:
 
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         path.parent.rmdir()  # if it is empty
         path.parent.parent.rmdir()

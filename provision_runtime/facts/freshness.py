@@ -71,16 +71,15 @@ def has_runtime(prefix: str, folder: str, version: str) -> bool:
     files: none but a list is read."""
     present = set()
     for parent, _, names in os.walk(folder):
-        location = RUNTIME + parent[len(folder) :]
-        for name in names:
-            path = f"{location}/{name}"
-            if name.endswith(PACKAGE_SUFFIXES) and "/." not in path:
-                present.add(f"{path},{os.stat(f'{parent}/{name}').st_size}")
+        for path in [f"{parent}/{name}" for name in names if name.endswith(PACKAGE_SUFFIXES)]:
+            in_package = path[len(folder) :]
+            if "/." not in in_package:
+                present.add((f"{RUNTIME}{in_package}", str(os.stat(path).st_size)))
     info = os.path.join(_SITE_PACKAGES, f"{RUNTIME}-{version}.dist-info", "RECORD")
     for record in glob.glob(os.path.join(glob.escape(prefix), info)):
         with open(record, encoding="utf-8") as file:
             rows = re.findall(rf"(?m)^({RUNTIME}/.*),sha256=.*,(\d+)\r?$", file.read())
-        return present == {",".join(row) for row in rows}
+        return present == set(rows)
     return False
 
 

@@ -348,12 +348,10 @@ def of_a_day(path: Path, day: str, **options: object) -> Resolution:
 
 def updated(path: Path, resolution: Resolution, *names: str) -> dict[str, str]:
     """What moved, as the new lock has it; `-` for what is gone."""
-    locks = {platform: lockfile.read(path, platform) for platform in resolution.platforms}
+    locks = [lockfile.read(path, platform) for platform in resolution.platforms]
     packages = lockfile.update(inputs(resolution), resolution, names, locks, solver=RECORDS)
     before = {
-        (package.platform, package.name): package
-        for lock in locks.values()
-        for package in lock.packages
+        (package.platform, package.name): package for lock in locks for package in lock.packages
     }
     after = {(package.platform, package.name): package for package in packages}
     moved = sorted(

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from provision.workflow.ship.activation import ActivationRun
-from provision.workflow.ship.stages import ShipOptions
 from provision_runtime.comm import processes
 from tests.integration.conftest import Home, first_in_ci, make_home
 from tests.lying_nodes import MALFORMED, with_result, write_python
 from tests.node_stores import NAME, pack_toy
 from tests.results import parse_result
-from tests.ship_runs import SOURCE, Notes, SimulatedNodes, shipment, write_image
+from tests.ship_runs import SimulatedNodes, setup, shipment, write_image
 
 # One of each kind, for verbs that other lies cannot tell apart.
 SOME_LIES = ("list", "deep list", "nan", "result is a list", "unknown reason", "other action")
@@ -173,9 +172,7 @@ def test_a_ship_goes_on_without_nodes_that_lie(
     for name in lies:
         assert reached[name].startswith("unknown:") and reached[name].endswith(":bad-answer")
 
-    activation = ActivationRun(
-        nodes.selection(), NAME, SOURCE, ShipOptions(minimum="2", retries=0), None, Notes()
-    )
+    activation = ActivationRun(setup(nodes, NAME, minimum="2", retries=0))
     activation.select(toy.key, activation.ask_history())
     activation.switch(toy.key)
     assert str(activation.states["ok1"]) == "active"

@@ -13,7 +13,6 @@ import pytest
 from provision.cluster.inventory import NodeSelection
 from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship.activation import ActivationRun
-from provision.workflow.ship.stages import ShipOptions
 from provision_runtime.node import store_lock
 from provision_runtime.node.store import Store
 from tests.integration.conftest import first_in_ci
@@ -23,9 +22,9 @@ from tests.ship_runs import (
     FAULTS,
     REACHED,
     SOURCE,
-    Notes,
     SimulatedNodes,
     bad_disks,
+    setup,
     shipment,
     states,
     write_image,
@@ -209,7 +208,7 @@ def test_activate_activates_nothing_after_ctrl_c(
 
 def switch(nodes: SimulatedNodes, key: str | None) -> ActivationRun:
     """Activate a key, or the one before."""
-    run = ActivationRun(nodes.selection(), NAME, SOURCE, ShipOptions(), None, Notes())
+    run = ActivationRun(setup(nodes, NAME))
     histories = run.ask_history()
     key = key or run.previous_key(histories)
     if key:
@@ -350,9 +349,7 @@ def test_a_shared_store_gets_one_copy_and_all_nodes_use_it(
         assert run.distribution.sent_bytes == image.size
         assert run.distribution.copies_between_nodes == 0
         assert (nodes.store("one") / NAME).readlink().name == packed.key
-    switched = ActivationRun(
-        nodes.selection(), NAME, SOURCE, ShipOptions(shared=True), None, Notes()
-    )
+    switched = ActivationRun(setup(nodes, NAME, shared=True))
     histories = switched.ask_history()
     switched.select(first.key, histories)
     switched.switch(first.key)

@@ -28,8 +28,6 @@ def refresh(
     findings = Findings()
     torch_index = TorchIndex(index, architectures)
     selected = _selected_releases(torch_index.releases, table, only)
-    if not only:
-        torch_index.read_ahead(selected)
     rows: list[Row] = []
     for release in selected:
         wheels = table.get(release, {}).get("wheels", {})

@@ -6,11 +6,11 @@ rattler itself waits forever on a server that has fallen silent (py-rattler 0.28
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -221,7 +221,7 @@ async def await_progress(work: Coroutine[Any, Any, None], monitor: DownloadMonit
     while not (await asyncio.wait({task}, timeout=CHECK_S))[0]:
         if names := monitor.stalled_packages(window_s):
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
+            with suppress(asyncio.CancelledError, Exception):
                 await task
             await asyncio.sleep(SETTLE_S)
             raise Stalled(f"{names}: the server was silent for {window_s:.0f} s")

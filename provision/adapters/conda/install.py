@@ -3,12 +3,12 @@ packages a channel."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import posixpath
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -68,8 +68,7 @@ def install_packages(
     """
     downloads = []
     for package in packages:
-        url = public_url(mirrors.actual_url(package.url))
-        downloads.append(dataclasses.replace(package, url=url))
+        downloads.append(replace(package, url=public_url(mirrors.actual_url(package.url))))
     for package in downloads:
         _verify_local_file(package)
     make_private_directory(cache.parent)

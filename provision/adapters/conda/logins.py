@@ -7,12 +7,12 @@ when a client is made.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -47,7 +47,7 @@ def login_count() -> int:
     return len(_logins)
 
 
-@contextlib.contextmanager
+@contextmanager
 def client_environment(variables: Mapping[str, str]) -> Iterator[None]:
     """In this block a new client of rattler finds the user's own logins and those of `public_url`,
     and these variables."""
@@ -64,7 +64,7 @@ def client_environment(variables: Mapping[str, str]) -> Iterator[None]:
             yield
 
 
-@contextlib.contextmanager
+@contextmanager
 def _variables_set(variables: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -82,7 +82,7 @@ def _authentication() -> dict[str, object]:
     """The user's own file with our logins added."""
     entries: dict[str, object] = {}
     file = Path(os.environ.get(AUTH_FILE) or DEFAULT_FILE).expanduser()
-    with contextlib.suppress(OSError, ValueError):  # rattler ignores such a file too
+    with suppress(OSError, ValueError):  # rattler ignores such a file too
         content = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(content, dict):
             entries.update(content)

@@ -3,9 +3,9 @@ rattler's own rules and without a solver."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from provision.core.errors import InvalidSpec
@@ -176,7 +176,7 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
 
 
-@functools.cache
+@cache
 def channel_url(channel: str) -> str:
     """A channel's own URL, which ends with a slash, by rattler's rules: names under its alias,
     paths as file URLs.

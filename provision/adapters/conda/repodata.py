@@ -116,8 +116,7 @@ class ChannelRecords:
     def similar_names(self, name: str) -> list[str]:
         """Names in the request's channels that resemble one that no channel has."""
         sources = [self._solver.source(channel) for channel in self._request.channels]
-        query = self._solver.gateway().names(sources, [self._request.platform, "noarch"])
-        names = run(query)
+        names = run(self._solver.gateway().names(sources, [self._request.platform, "noarch"]))
         existing = sorted({existing.normalized for existing in names})
         return difflib.get_close_matches(name, existing, SIMILAR_NAMES, SIMILARITY)
 

@@ -3,7 +3,6 @@ and downloads checked by hash, several at a time."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import queue
@@ -11,6 +10,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
@@ -347,7 +347,7 @@ def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T,
             yield item, cast("R", result)
     finally:
         # If the caller stops early, items remain: drop them, and let every worker end.
-        with contextlib.suppress(queue.Empty):
+        with suppress(queue.Empty):
             while pending.get_nowait() is not None:
                 pass
         for _ in range(threads):

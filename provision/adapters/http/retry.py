@@ -3,10 +3,10 @@ errors."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from provision.core.credentials import without_credentials
@@ -58,7 +58,7 @@ class Backoff:
             from urllib3.exceptions import InvalidHeader
             from urllib3.util import Retry
 
-            with contextlib.suppress(InvalidHeader, ValueError, OverflowError):
+            with suppress(InvalidHeader, ValueError, OverflowError):
                 pause_s = Retry().parse_retry_after(retry_after)
         time.sleep(min(self._longest_pause_s, pause_s))
 

@@ -6,10 +6,10 @@ sbatch takes what the site requires (account, quality of service) from the varia
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from provision.adapters.slurm.command import COMMAND_TIMEOUT_S, run_slurm
@@ -42,7 +42,7 @@ class Allocation:
     srun_options: tuple[str, ...]
 
 
-@contextlib.contextmanager
+@contextmanager
 def allocate(request: AllocationRequest) -> Iterator[Allocation]:
     """The nodes, until the end of the block.
 

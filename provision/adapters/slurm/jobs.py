@@ -50,8 +50,7 @@ class SlurmJob:
     @property
     def explanation(self) -> str:
         """What its reason means; empty where it runs, or the reason is not known here."""
-        reason = self.where.strip("()").split(",")[0]
-        return REASONS.get(reason, "").replace("ID", self.id)
+        return REASONS.get(self.where.strip("()").split(",")[0], "").replace("ID", self.id)
 
 
 def submit(script: Path) -> str:
@@ -117,8 +116,7 @@ def log_path(fields: Mapping[str, str]) -> Path:
         "N": fields.get("BatchHost", ""),
         "%": "%",
     }
-    pattern = fields.get("StdOut", "")
-    path = re.sub(r"%([jAxuN%])", lambda match: values[match[1]], pattern)
+    path = re.sub(r"%([jAxuN%])", lambda match: values[match[1]], fields.get("StdOut", ""))
     return Path(fields.get("WorkDir", "/")) / path
 
 

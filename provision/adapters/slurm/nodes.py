@@ -3,11 +3,10 @@ taken out of service, a file for all nodes of the allocation."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.adapters.slurm.command import COMMAND_TIMEOUT_S, run_slurm
@@ -68,8 +67,7 @@ def partitions() -> list[str]:
 
     Raises ToolMissing without sinfo, Unreachable if the controller does not respond.
     """
-    names = _sinfo("-o", "%R").split()
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(_sinfo("-o", "%R").split()))
 
 
 def partition_state(partition: str) -> str:
@@ -92,7 +90,7 @@ def parse_nodes(text: str) -> list[SlurmNode]:
             nodes[node.name] = node
         else:
             partitions = tuple(dict.fromkeys([*previous.partitions, *node.partitions]))
-            nodes[node.name] = dataclasses.replace(previous, partitions=partitions)
+            nodes[node.name] = replace(previous, partitions=partitions)
     return list(nodes.values())
 
 

@@ -6,7 +6,7 @@ this machine's disk (`file:` indexes, find-links folders) are used only if the i
 satisfy the request, so that a lock names files that others can download wherever possible.
 """
 
-from provision.adapters.uv.configuration import parse_toml
+from provision.adapters.uv.configuration import IndexSettings
 from provision.adapters.uv.index_releases import (
     IndexRelease,
     index_releases,
@@ -15,7 +15,6 @@ from provision.adapters.uv.index_releases import (
 )
 from provision.adapters.uv.indexes import (
     TORCH_INDEX,
-    IndexSettings,
     configured_settings,
     index_settings,
     pip_settings,
@@ -60,7 +59,6 @@ __all__ = [
     "index_urls",
     "install_wheels",
     "package_sources",
-    "parse_toml",
     "pip_settings",
     "recorded_wheels",
     "resolve",

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypedDict
 from urllib.parse import quote
 
 from provision.adapters.uv.build_environment import is_for_builds
+from provision.core.credentials import without_credentials
 from provision.core.errors import InvalidSpec
+from provision.core.toml_text import parse_toml
 
 # Keys of uv.toml, top level or [pip], that say where packages are and how to reach them
 # (docs.astral.sh/uv/reference/settings, uv 0.13).
@@ -87,21 +88,74 @@ class IndexTable(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UvConfiguration:
-    """uv's settings that are honored.
+class IndexSettings:
+    """Where uv finds wheels, in the terms of uv.toml.
 
-    indexes: tables of `[[index]]`, the first has precedence. origins: the settings, for people.
-    ignored: settings that uv would have applied and that provision leaves out.
+    indexes: tables of `[[index]]`. local_indexes, local_find_links: those on this machine's disk,
+    used only if the others have no answer. best_match: the best version of all indexes, as pip
+    does; uv by itself stops at the first index that has the name. further: other keys of uv.toml.
+    origins: the settings that were taken over, and ignored: uv's that are left out, for people.
     """
 
     indexes: tuple[IndexTable, ...] = ()
     find_links: tuple[str, ...] = ()
+    local_indexes: tuple[IndexTable, ...] = ()
+    local_find_links: tuple[str, ...] = ()
+    best_match: bool = False
+    offline: bool = False
     further: Mapping[str, object] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
+    @property
+    def has_local(self) -> bool:
+        return bool(self.local_indexes or self.local_find_links)
 
-def read_uv_settings(environ: Mapping[str, str]) -> UvConfiguration:
+    @property
+    def with_local(self) -> IndexSettings:
+        """The same with the disk's locations, after the others."""
+        return replace(
+            self,
+            indexes=(*self.indexes, *self.local_indexes),
+            find_links=(*self.find_links, *self.local_find_links),
+            local_indexes=(),
+            local_find_links=(),
+        )
+
+    @property
+    def default_index(self) -> str | None:
+        """The address of the default index, if one is configured."""
+        for index in self.indexes:
+            if index.get("default"):
+                return str(index["url"])
+        return None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where wheels come from, for messages."""
+        addresses = [without_credentials(str(index["url"])) for index in self.indexes]
+        if self.default_index is None:
+            addresses.append("uv's default index")
+        addresses += [without_credentials(location) for location in self.find_links]
+        return tuple(addresses)
+
+    def to_toml(self) -> str:
+        """The text of a uv.toml with these settings."""
+        import tomlkit
+
+        content: dict[str, object] = dict(self.further)
+        if self.best_match:
+            content["index-strategy"] = "unsafe-best-match"
+        if self.offline:
+            content["offline"] = True
+        if self.find_links:
+            content["find-links"] = list(self.find_links)
+        if self.indexes:
+            content["index"] = [with_login(index, os.environ) for index in self.indexes]
+        return tomlkit.dumps(content)
+
+
+def read_uv_settings(environ: Mapping[str, str]) -> IndexSettings:
     """The honored settings of uv's variables, of the user's uv.toml and of the site's.
 
     Variables come before files. Raises InvalidSpec for a uv.toml that is not TOML.
@@ -123,7 +177,7 @@ def read_uv_settings(environ: Mapping[str, str]) -> UvConfiguration:
             for name, value in table.items():
                 if name in HONORED_KEYS or _is_link_mode(name, tables):
                     further.setdefault(name, value)
-    return UvConfiguration(
+    return IndexSettings(
         indexes=tuple(_with_one_default(indexes)),
         find_links=tuple(find_links),
         further=further,
@@ -231,15 +285,6 @@ def _setting_tables(path: Path) -> list[UvTable]:
         ) from error
     section = content.get("pip")
     return [section, content] if isinstance(section, dict) else [content]
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    content: dict[str, Any] = tomllib.loads(text)
-    return content
 
 
 def _is_link_mode(name: str, tables: Iterable[UvTable]) -> bool:

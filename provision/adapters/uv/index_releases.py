@@ -152,8 +152,7 @@ def _page_releases(
         except (InvalidVersion, InvalidWheelFilename):
             continue
         if fitting or package.package_type == "sdist":
-            glibc = oldest_glibc(fitting)
-            yield IndexRelease(version=version, uploaded=uploaded, glibc=glibc)
+            yield IndexRelease(version=version, uploaded=uploaded, glibc=oldest_glibc(fitting))
 
 
 def oldest_glibc(tags: Iterable[Tag]) -> Version | None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import configparser
-import functools
 import os
 import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from provision.adapters.uv.configuration import IndexTable, read_uv_settings, with_login
-from provision.core.credentials import without_credentials
+from provision.adapters.uv.configuration import IndexSettings, IndexTable, read_uv_settings
 from provision.core.errors import ToolMissing
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.process import run
@@ -24,74 +23,6 @@ TORCH_INDEX = "PROVISION_TORCH_INDEX"
 # PyPI names a file by its content, and mirrors that keep its paths serve it under the same tail:
 # /packages/, the BLAKE2b hash, the name.
 _PYPI_PATH = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexSettings:
-    """Where uv finds wheels, in the terms of uv.toml.
-
-    indexes: tables of `[[index]]`. local_indexes, local_find_links: those on this machine's disk,
-    used only if the others have no answer. best_match: the best version of all indexes, as pip
-    does; uv by itself stops at the first index that has the name. further: other keys of uv.toml.
-    origins: the settings that were taken over, and ignored: uv's that are left out, for people.
-    """
-
-    indexes: tuple[IndexTable, ...] = ()
-    find_links: tuple[str, ...] = ()
-    local_indexes: tuple[IndexTable, ...] = ()
-    local_find_links: tuple[str, ...] = ()
-    best_match: bool = False
-    offline: bool = False
-    further: Mapping[str, object] = field(default_factory=dict)
-    origins: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-
-    @property
-    def has_local(self) -> bool:
-        return bool(self.local_indexes or self.local_find_links)
-
-    @property
-    def with_local(self) -> IndexSettings:
-        """The same with the disk's locations, after the others."""
-        return replace(
-            self,
-            indexes=(*self.indexes, *self.local_indexes),
-            find_links=(*self.find_links, *self.local_find_links),
-            local_indexes=(),
-            local_find_links=(),
-        )
-
-    @property
-    def default_index(self) -> str | None:
-        """The address of the default index, if one is configured."""
-        for index in self.indexes:
-            if index.get("default"):
-                return str(index["url"])
-        return None
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where wheels come from, for messages."""
-        addresses = [without_credentials(str(index["url"])) for index in self.indexes]
-        if self.default_index is None:
-            addresses.append("uv's default index")
-        addresses += [without_credentials(location) for location in self.find_links]
-        return tuple(addresses)
-
-    def to_toml(self) -> str:
-        """The text of a uv.toml with these settings."""
-        import tomlkit
-
-        content: dict[str, object] = dict(self.further)
-        if self.best_match:
-            content["index-strategy"] = "unsafe-best-match"
-        if self.offline:
-            content["offline"] = True
-        if self.find_links:
-            content["find-links"] = list(self.find_links)
-        if self.indexes:
-            content["index"] = [with_login(index, os.environ) for index in self.indexes]
-        return tomlkit.dumps(content)
 
 
 def index_settings(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS) -> IndexSettings:
@@ -114,15 +45,8 @@ def index_settings(build_path: str | None = None, mirrors: Mirrors = NO_MIRRORS)
 def configured_settings() -> IndexSettings:
     """uv's own settings; with pip's indexes if uv's name no index."""
     own = read_uv_settings(os.environ)
-    settings = IndexSettings(
-        indexes=own.indexes,
-        find_links=own.find_links,
-        further=own.further,
-        origins=own.origins,
-        ignored=own.ignored,
-    )
     if own.indexes or own.find_links:
-        return settings
+        return own
     from_pip = _from_pip(pip_settings())
     origins = (*from_pip.origins, *own.origins)
     return replace(from_pip, further=own.further, origins=origins, ignored=own.ignored)
@@ -147,28 +71,20 @@ def _mirror_folder_settings(mirrors: Mirrors) -> IndexSettings:
 
 
 def _mirrored(settings: IndexSettings, mirrors: Mirrors) -> IndexSettings:
-    indexes = _mirrored_indexes(settings.indexes, mirrors)
+    def tables(indexes: Sequence[IndexTable]) -> tuple[IndexTable, ...]:
+        return tuple({**index, "url": mirrors.actual_url(index["url"])} for index in indexes)
+
+    indexes = tables(settings.indexes)
     if mirrors.index:
-        indexes = [index for index in indexes if not index.get("default")]
-        indexes.insert(0, {"url": mirrors.index, "default": True})
+        others = [index for index in indexes if not index.get("default")]
+        indexes = ({"url": mirrors.index, "default": True}, *others)
     return replace(
         settings,
-        indexes=tuple(indexes),
-        find_links=_mirrored_locations(settings.find_links, mirrors),
-        local_indexes=tuple(_mirrored_indexes(settings.local_indexes, mirrors)),
-        local_find_links=_mirrored_locations(settings.local_find_links, mirrors),
+        indexes=indexes,
+        find_links=tuple(map(mirrors.actual_url, settings.find_links)),
+        local_indexes=tables(settings.local_indexes),
+        local_find_links=tuple(map(mirrors.actual_url, settings.local_find_links)),
     )
-
-
-def _mirrored_indexes(indexes: Sequence[IndexTable], mirrors: Mirrors) -> list[IndexTable]:
-    return [{**index, "url": mirrors.actual_url(index["url"])} for index in indexes]
-
-
-def _mirrored_locations(locations: Sequence[str], mirrors: Mirrors) -> tuple[str, ...]:
-    mirrored = []
-    for location in locations:
-        mirrored.append(mirrors.actual_url(location) if "://" in location else location)
-    return tuple(mirrored)
 
 
 _PIP_SYSTEM_FILE = Path("/etc/pip.conf")
@@ -184,7 +100,7 @@ def pip_settings() -> dict[str, str]:
     return _read_pip_settings(tuple(sorted(variables)))
 
 
-@functools.cache
+@cache
 def _read_pip_settings(variables: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Running pip takes 0.3 s or more: only if several files are to be merged, or one cannot be
     read, and once per run, as long as the variables that decide its answer stay."""
@@ -259,31 +175,28 @@ def _parse_pip_settings(listing: str) -> dict[str, str]:
 
 
 def _from_pip(settings: Mapping[str, str]) -> IndexSettings:
+    names = ("index-url", "extra-index-url", "find-links")
+    main, *lists = (settings.get(name, "") for name in names)
+    extra, locations = (text.split() for text in lists)
     indexes: list[IndexTable] = []
-    local_indexes: list[IndexTable] = []
-    find_links: list[str] = []
-    local_find_links: list[str] = []
-    if settings.get("index-url"):
-        indexes.append({"url": settings["index-url"], "default": True})
-    for url in settings.get("extra-index-url", "").split():
-        is_local = url.startswith("file:")
-        (local_indexes if is_local else indexes).append({"url": url})
-    for location in settings.get("find-links", "").split():
-        is_local = "://" not in location or location.startswith("file:")
+    if main:
+        indexes.append({"url": main, "default": True})
+    links = []
+    for location in locations:
         if "://" not in location:
             location = str(Path(location).expanduser().absolute())
-        (local_find_links if is_local else find_links).append(location)
-    names = []
-    for name in ("index-url", "extra-index-url", "find-links"):
-        if settings.get(name):
-            names.append(f"pip's {name}")
+        links.append(location)
+    local_links = [link for link in links if "://" not in link or link.startswith("file:")]
+    local_extra = [url for url in extra if url.startswith("file:")]
+    indexes += [{"url": url} for url in extra if url not in local_extra]
+    origins = [f"pip's {name}" for name in names if settings.get(name)]
     return IndexSettings(
         indexes=tuple(indexes),
-        find_links=tuple(find_links),
-        local_indexes=tuple(local_indexes),
-        local_find_links=tuple(local_find_links),
-        best_match=bool(names),
-        origins=tuple(names),
+        find_links=tuple(link for link in links if link not in local_links),
+        local_indexes=tuple({"url": url} for url in local_extra),
+        local_find_links=tuple(local_links),
+        best_match=bool(origins),
+        origins=tuple(origins),
     )
 
 
@@ -294,16 +207,10 @@ def canonical_file_url(url: str, sha256: str, mirrors: Mirrors) -> str:
     if canonical_url != url or not mirrors.index:
         return canonical_url
     pypi_path = _PYPI_PATH.search(urlsplit(url).path)
-    host = _pypi_file_host() if pypi_path else None
-    if pypi_path and host:
-        return f"https://{host}{pypi_path[0]}"
+    pypi = _pypi() if pypi_path else None
+    if pypi_path and pypi:
+        return f"https://{pypi.file_storage_domain}{pypi_path[0]}"
     return canonical_url
-
-
-def _pypi_file_host() -> str | None:
-    """The host of PyPI's files, which pip knows."""
-    pypi = _pypi()
-    return str(pypi.file_storage_domain) if pypi else None
 
 
 def pypi_url() -> str:

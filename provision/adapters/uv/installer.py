@@ -3,7 +3,6 @@ installed wheels, so that later changes show."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -11,12 +10,14 @@ import os
 import posixpath
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from provision.adapters.installed_files import normal_path, recorded_paths, wheel_records
-from provision.adapters.uv.indexes import IndexSettings, index_settings
+from provision.adapters.uv.configuration import IndexSettings
+from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.uv_process import is_index_silent, run_uv, uv_executable
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url
@@ -103,7 +104,7 @@ def recorded_wheels(prefix: Path) -> dict[str, set[str]]:
             continue
         listed = paths[dist_info.name] = set()
         # One that cannot be read lists nothing; checking it later reports that.
-        with contextlib.suppress(OSError, ValueError, csv.Error):
+        with suppress(OSError, ValueError, csv.Error):
             listed.update(map(normal_path, recorded_paths(dist_info / "RECORD")))
     return paths
 
@@ -137,7 +138,7 @@ def _install(
         except Unreachable as error:
             if not is_index_silent(error):
                 raise
-            with contextlib.suppress(ProvisionError):  # uv's cache may hold them all
+            with suppress(ProvisionError):  # uv's cache may hold them all
                 run_uv([*command, "--offline"], indexes, show=show_bars)
                 warn(
                     f"{error.message} All wheels were in uv's cache, and were installed from there."
@@ -217,7 +218,7 @@ def wheels_to_reinstall(packages: Sequence[LockedPackage], site: Path) -> list[L
 def _record_rows(dist_info: Path) -> list[list[str]]:
     """The rows of a RECORD. One that cannot be read has no rows here; checking it later reports
     that."""
-    with contextlib.suppress(OSError, ValueError, csv.Error):
+    with suppress(OSError, ValueError, csv.Error):
         lines = (dist_info / "RECORD").read_text(encoding="utf-8").splitlines()
         return [row for row in csv.reader(lines) if row]
     return []
@@ -231,8 +232,7 @@ def unpack_wheel(
     command += ["--target", target, "--python-version", python]
     command += ["--no-python-downloads", "--python", sys.executable]
     run_uv([*command, requirement], index_settings(mirrors=mirrors))
-    dist_info = next(target.glob("*.dist-info"))
-    return dist_info.name.removesuffix(".dist-info").rpartition("-")[2]
+    return next(target.glob("*.dist-info")).name.removesuffix(".dist-info").rpartition("-")[2]
 
 
 def fingerprints(prefix: Path, *, unchanged: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
-from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import BuildTag
+from packaging.version import Version
 
-from provision.adapters.http import HttpClient, in_parallel
+from provision.adapters.http import HttpClient
 from provision.adapters.uv.index_releases import index_urls, project_files
 from provision.adapters.uv.indexes import pip_settings
 from provision.adapters.uv.wheel_metadata import fetch_members, fetch_metadata
 from provision.core.errors import Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
+from provision.core.package_names import parse_distribution
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
+
+_LINUX = re.compile(r"(manylinux|linux).*_(x86_64|aarch64)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,30 +87,19 @@ class WheelIndex:
                 by_name.setdefault(wheel.name, wheel)
         return list(by_name.values())
 
-    def read(self, wheels: Iterable[LinuxWheel]) -> None:
-        """Read many at once, for `requirements` to return."""
-        unread = [wheel for wheel in wheels if wheel.name not in self._requirements]
-        for wheel, requirements in in_parallel(self._read, unread):
-            self._requirements[wheel.name] = requirements
-
     def requirements(self, wheel: LinuxWheel) -> tuple[str, ...] | None:
         """What a wheel requires. None: it could not be read."""
-        self.read([wheel])
+        if wheel.name not in self._requirements:
+            self._requirements[wheel.name] = self._read(wheel)
         return self._requirements[wheel.name]
 
-    def names(self, wheel: LinuxWheel) -> list[str] | None:
-        """The names of the files in a wheel. None: they could not be read."""
+    def members(self, wheel: LinuxWheel, *names: str) -> tuple[list[str], list[bytes]]:
+        """The names of all files in a wheel, and the contents of some; none if it could not be read,
+        or has not all of these."""
         try:
-            return fetch_members(self._client, wheel.url, lambda _: ())[0]
+            return fetch_members(self._client, wheel.url, lambda _: names)
         except Unreachable:
-            return None
-
-    def member(self, wheel: LinuxWheel, name: str) -> bytes | None:
-        """One file of a wheel. None: it could not be read, or is not in there."""
-        try:
-            return fetch_members(self._client, wheel.url, lambda _: [name])[1][0]
-        except Unreachable:
-            return None
+            return [], []
 
     def _read(self, wheel: LinuxWheel) -> tuple[str, ...] | None:
         try:
@@ -122,18 +114,15 @@ class WheelIndex:
 def linux_wheels(packages: Iterable[DistributionPackage]) -> Iterator[LinuxWheel]:
     """Those of the files that count: neither yanked nor of a pre-release."""
     for package in packages:
-        if package.package_type != "wheel" or package.is_yanked:
+        file = parse_distribution(package.filename)
+        if file is None or package.is_yanked or file.version.is_prerelease:
             continue
-        try:
-            _, version, build, tags = parse_wheel_filename(package.filename)
-        except (InvalidWheelFilename, InvalidVersion):
-            continue
-        tag = next((tag for tag in sorted(tags, key=str) if _is_linux(tag.platform)), None)
-        if tag and not version.is_prerelease:
+        tag = next((tag for tag in sorted(file.tags, key=str) if _LINUX.match(tag.platform)), None)
+        if tag:
             yield LinuxWheel(
                 name=package.filename,
-                version=version,
-                build=build,
+                version=file.version,
+                build=file.build,
                 python=_python(tag),
                 stable=tag.abi == "abi3",
                 platform_tag=tag.platform,
@@ -146,9 +135,3 @@ def _python(tag: Tag) -> str:
     digits = tag.interpreter[2:]  # of cp313 or py3
     free = "t" if re.fullmatch(r"cp\d+t", tag.abi) else ""
     return f"{digits[:1]}.{digits[1:]}{free}" if digits[1:] else digits
-
-
-def _is_linux(platform: str) -> bool:
-    return platform.startswith(("manylinux", "linux")) and platform.endswith(
-        ("_x86_64", "_aarch64")
-    )

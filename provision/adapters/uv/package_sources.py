@@ -7,22 +7,14 @@ so those for others are excluded here.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from urllib.parse import unquote
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.tags import Tag
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from provision.adapters.http import HttpClient
@@ -31,9 +23,8 @@ from provision.adapters.uv.index_releases import oldest_glibc, page_files, reque
 from provision.adapters.uv.indexes import pip_settings
 from provision.adapters.uv.resolve_request import ResolveRequest
 from provision.core.credentials import without_credentials
-from provision.core.errors import Unreachable, Unsolvable
-from provision.core.mirrors import path_from_url
-from provision.core.package_names import url_filename
+from provision.core.errors import Unsolvable
+from provision.core.package_names import DistributionFile, parse_distribution, url_filename
 from provision.core.requirement_urls import source_address, source_packages
 
 MAX_REASONS = 3
@@ -80,14 +71,13 @@ def package_sources(request: ResolveRequest) -> PackageSources:
         address = request.mirrors.actual_url(source_address(item))
         names = source_packages(item)
         if not names:
-            listed = {file[0] for file in _listed(address)}
+            listed = {file.name for file in _listed(address)}
             names = [name for name in requested if name in listed]
         for name in names:
             if name in by_url or name in tables:
                 continue
             url = address if is_page else f"{address.rstrip('/')}/{name}/"
-            specifier = requested.get(name, SpecifierSet())
-            exclusions += _exclusions(request, name, specifier, url)
+            exclusions += _exclusions(request, name, requested.get(name, SpecifierSet()), url)
             tables[name] = {
                 "name": f"source-{number}",
                 "url": address,
@@ -97,28 +87,13 @@ def package_sources(request: ResolveRequest) -> PackageSources:
     return PackageSources(tables=tables, exclusions=tuple(exclusions))
 
 
-@functools.cache
-def _listed(url: str) -> tuple[tuple[str, Version, frozenset[Tag] | None], ...]:
-    """The canonical name, the version and, of a wheel, the tags of the files that an address lists."""
-    if url.startswith("file:"):
-        try:
-            filenames = sorted(path.name for path in path_from_url(url).iterdir())
-        except OSError as error:
-            raise Unreachable(f"{url} cannot be read: {error.strerror}.") from error
-    else:
-        with HttpClient(pip_settings()) as client:
-            packages = page_files(client, url, url.rstrip("/").rpartition("/")[2])
-        filenames = [unquote(url_filename(package.url)) for package in packages]
-    files: list[tuple[str, Version, frozenset[Tag] | None]] = []
-    for filename in filenames:
-        # Other files may lie there too.
-        with contextlib.suppress(InvalidWheelFilename, InvalidSdistFilename):
-            if filename.endswith(".whl"):
-                name, version, _, tags = parse_wheel_filename(filename)
-                files.append((name, version, tags))
-            else:
-                files.append((*parse_sdist_filename(filename), None))
-    return tuple(files)
+@cache
+def _listed(url: str) -> tuple[DistributionFile, ...]:
+    """The packages that an address lists. Other files may lie there too."""
+    with HttpClient(pip_settings()) as client:
+        packages = page_files(client, url, url.rstrip("/").rpartition("/")[2])
+    files = [parse_distribution(unquote(url_filename(package.url))) for package in packages]
+    return tuple(filter(None, files))
 
 
 def _exclusions(
@@ -128,12 +103,13 @@ def _exclusions(
     tags = request_tags(request)
     fitting: set[Version] = set()
     problems: dict[Version, str] = {}
-    for listed_name, version, wheel_tags in _listed(url):
-        if listed_name != name or not specifier.contains(version, prereleases=True):
+    for file in _listed(url):
+        version = file.version
+        if file.name != name or not specifier.contains(version, prereleases=True):
             continue
         problem = request.torch.mismatch(version) if request.torch else ""
-        if not problem and wheel_tags is not None:
-            glibc = oldest_glibc(tags & wheel_tags)
+        if not problem and file.tags:
+            glibc = oldest_glibc(tags & file.tags)
             if glibc is None or glibc > Version(request.glibc):
                 needs = "" if glibc is None else f" with glibc {request.glibc}"
                 problem = f"has no wheel for Python {request.python}{needs}"
@@ -164,10 +140,9 @@ def _none_fits(
             f"{address} lists no {name} that was requested.",
             advice=f"Name another page or index for {name} in spec.yml, or take it out there.",
         )
-    newest = sorted(problems, reverse=True)
-    reasons = [f"{version} {problems[version]}" for version in newest[:MAX_REASONS]]
-    if len(newest) > MAX_REASONS:
-        reasons.append(f"{len(newest) - MAX_REASONS} older ones do not fit either")
+    reasons = [f"{version} {problems[version]}" for version in sorted(problems, reverse=True)]
+    if len(reasons) > MAX_REASONS:
+        reasons[MAX_REASONS:] = [f"{len(reasons) - MAX_REASONS} older ones do not fit either"]
     build = f"Python {request.python}"
     if request.torch:
         cuda = f"CUDA {request.torch.cuda}" if request.torch.cuda else "CPUs"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.uv.configuration import parse_toml
-from provision.adapters.uv.indexes import IndexSettings, canonical_file_url, index_settings
+from provision.adapters.uv.configuration import IndexSettings
+from provision.adapters.uv.indexes import canonical_file_url, index_settings
 from provision.adapters.uv.package_sources import PackageSources, package_sources
 from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.adapters.uv.source_packages import static_version
@@ -23,6 +23,7 @@ from provision.core.errors import ProvisionError, Unsolvable
 from provision.core.package_names import is_pep440, package_name
 from provision.core.requirement_urls import EDITABLE, GIT
 from provision.core.tempdirs import temporary_directory
+from provision.core.toml_text import parse_toml
 from provision.core.types import LockedPackage
 
 # The project that requires what is requested, for uv.
@@ -85,10 +86,10 @@ def _remote_then_local(
     """
     sources = package_sources(request)
     limits = (*request.constraints, *sources.exclusions)
-    request = dataclasses.replace(request, constraints=limits)
+    request = replace(request, constraints=limits)
     indexes = index_settings(request.build_path, request.mirrors)
     further = {**indexes.further, "dependency-metadata": _stated_requirements(sources)}
-    indexes = dataclasses.replace(indexes, further=further)
+    indexes = replace(indexes, further=further)
     with temporary_directory("uv") as folder:
         try:
             return compile_with(request, indexes, folder)
@@ -130,7 +131,7 @@ def _compile_new_requirements(
         of_new = ""
         if request.new_requirements:
             others = [text for text in request.requirements if _is_constraint(text)]
-            alone = dataclasses.replace(request, requirements=request.new_requirements)
+            alone = replace(request, requirements=request.new_requirements)
             of_new = _pip_compile(alone, indexes, folder, constraints=others)
         annotated = _pip_compile(request, indexes, folder, "--offline")
     except ProvisionError:  # nothing in the cache, or a conflict, which the usual way explains

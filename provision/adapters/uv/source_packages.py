@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from provision.adapters.uv.configuration import parse_toml
-from provision.adapters.uv.indexes import IndexSettings, index_settings
+from provision.adapters.uv.configuration import IndexSettings
+from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.uv_process import (
     COMPILER_ERROR,
     PYTHON_ERROR,
@@ -20,6 +20,7 @@ from provision.adapters.uv.uv_process import (
 from provision.core.errors import InvalidSpec, ToolFailed, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.tempdirs import temporary_directory
+from provision.core.toml_text import parse_toml
 
 
 def build_wheel(
@@ -74,7 +75,7 @@ def build_wheel(
         ) from error
     finally:
         shutil.rmtree(project / build_base, ignore_errors=True)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             (project / "build").rmdir()  # if that was all
     (wheel,) = folder.glob("*.whl")
     return wheel

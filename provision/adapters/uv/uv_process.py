@@ -16,8 +16,8 @@ from provision.adapters.http import (
     read_timeout_s,
 )
 from provision.adapters.uv.build_environment import chosen_variables, write_wrappers
-from provision.adapters.uv.configuration import uv_environment
-from provision.adapters.uv.indexes import IndexSettings, pip_settings
+from provision.adapters.uv.configuration import IndexSettings, uv_environment
+from provision.adapters.uv.indexes import pip_settings
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,

@@ -3,11 +3,11 @@ it (PEP 658), else from the wheel's own archive, of which a few ranges are enoug
 
 from __future__ import annotations
 
-import contextlib
 import io
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -47,7 +47,7 @@ def fetch_metadata(client: HttpClient, url: str) -> WheelMetadata:
     plain_url = url.partition("#")[0]
     content = b""
     if not plain_url.startswith("file:"):
-        with contextlib.suppress(Unreachable):  # an index need not serve it
+        with suppress(Unreachable):  # an index need not serve it
             content = client.content(f"{plain_url}.metadata")
     if not content:
         _, [content] = fetch_members(client, plain_url, _metadata_member)

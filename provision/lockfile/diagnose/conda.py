@@ -7,10 +7,10 @@ conflict; the solver's own output about these alone says how.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from provision.adapters import conda
@@ -98,7 +98,7 @@ class _CondaConflict:
         return self._missing_records() or self._conflict()
 
     def _request(self, terms: Sequence[Term]) -> conda.SolveRequest:
-        return dataclasses.replace(
+        return replace(
             self.request,
             specs=tuple(term.text for term in terms if not term.is_bound),
             bounds=tuple(term.text for term in terms if term.is_bound),
@@ -109,9 +109,7 @@ class _CondaConflict:
         self.budget.check()
         request = self._request(terms)
         machine = {**dict(request.virtual_packages), **offered}
-        return self.solver.is_solvable(
-            dataclasses.replace(request, virtual_packages=tuple(machine.items()))
-        )
+        return self.solver.is_solvable(replace(request, virtual_packages=tuple(machine.items())))
 
     # Requirements that no record satisfies.
 
@@ -262,7 +260,7 @@ class _CondaConflict:
         if specs == self.request.specs:
             return None
         try:
-            packages = self.solver.solve(dataclasses.replace(self.request, specs=specs))
+            packages = self.solver.solve(replace(self.request, specs=specs))
         except Unsolvable:
             return None
         return next(f"{name} {package.version}" for package in packages if package.name == name)

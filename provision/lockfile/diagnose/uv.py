@@ -4,9 +4,9 @@ about only these.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
@@ -44,7 +44,7 @@ class _WheelConflict:
         self, error: Unsolvable, request: uv.ResolveRequest, reasons: PinReasons, budget: Budget
     ) -> None:
         # Preferred versions cannot cause a conflict.
-        self.request = dataclasses.replace(request, prefer={}, new_requirements=None)
+        self.request = replace(request, prefer={}, new_requirements=None)
         self.error, self.reasons, self.budget = error, reasons, budget
 
     def diagnose(self) -> Unsolvable:
@@ -74,9 +74,7 @@ class _WheelConflict:
         self.budget.check()
         try:
             uv.resolve_versions(
-                dataclasses.replace(
-                    self.request, requirements=tuple(requirements), provided=provided
-                )
+                replace(self.request, requirements=tuple(requirements), provided=provided)
             )
         except Unsolvable as error:
             return error
@@ -95,11 +93,11 @@ class _WheelConflict:
 
     def _hiding_fact(self, core: Sequence[str], provided: Mapping[str, str]) -> str | None:
         """The assumed glibc or the date, if wheels exist without that limit."""
-        request = dataclasses.replace(self.request, requirements=tuple(core), provided=provided)
-        newest_glibc = dataclasses.replace(request, glibc=uv.UV_GLIBC[-1])
+        request = replace(self.request, requirements=tuple(core), provided=provided)
+        newest_glibc = replace(request, glibc=uv.UV_GLIBC[-1])
         attempts = [(f"they need a newer glibc than {request.glibc} (--glibc).", newest_glibc)]
         if request.as_of:
-            today = dataclasses.replace(request, as_of=None)
+            today = replace(request, as_of=None)
             attempts.append((f"they were published after {request.as_of} (--as-of).", today))
         for fact, attempt in attempts:
             self.budget.check()
@@ -132,9 +130,7 @@ class _WheelConflict:
         if requirements == self.request.requirements:
             return None
         try:
-            versions = uv.resolve_versions(
-                dataclasses.replace(self.request, requirements=requirements)
-            )
+            versions = uv.resolve_versions(replace(self.request, requirements=requirements))
         except Unsolvable:
             return None
         return f"{name} {versions[canonicalize_name(name)]}"
@@ -145,7 +141,7 @@ class _WheelConflict:
         """
         pythons = {python for release in releases().values() for python in release.python}
         for other in nearest_pythons(self.request.python, pythons):
-            request = dataclasses.replace(self.request, python=other, provided={})
+            request = replace(self.request, python=other, provided={})
             self.budget.check()
             try:
                 uv.resolve_versions(request)

@@ -275,8 +275,7 @@ class _LockedPackages:
             if entry.manager == "pip":
                 self._wheels[canonicalize_name(entry.name)] = entry.version
             else:
-                name = WHEEL_NAMES.get(entry.name, entry.name)
-                self._conda[canonicalize_name(name)] = entry
+                self._conda[canonicalize_name(WHEEL_NAMES.get(entry.name, entry.name))] = entry
 
     def version(self, name: str) -> str | None:
         """The locked version; empty if it cannot be compared, None if the package is not locked."""

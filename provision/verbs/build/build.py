@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from provision import image as images
@@ -113,7 +113,7 @@ def _run_stages(context: Context, plan: Plan, client: Any | None, stages: Stages
         smoke=smoke,
         is_new_lock=is_new_lock,
     )
-    return dataclasses.replace(result, failed=tuple(failed), stages=tuple(stages.records))
+    return replace(result, failed=tuple(failed), stages=tuple(stages.records))
 
 
 def _made_or_kept(is_new: bool) -> StageStatus:
@@ -171,7 +171,7 @@ def _smoke_stage(
         context.progress.info(f"smoke test in the {target}")
         result = stages.run(
             f"smoke ({target})",
-            functools.partial(smoke_in, context, plan, target, prefix, image, client),
+            partial(smoke_in, context, plan, target, prefix, image, client),
             lambda result: ("ran", result.verdict),
         )
         results.append(result)

@@ -6,9 +6,8 @@ leaves spec.yml, the lock and the prefix as they were.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -126,10 +125,9 @@ def add(
     with requirements.placed(folder, prepared.wheels, keep=not dry_run):
         result = change(context, name, changes, smoke=smoke, dry_run=dry_run)
     entries = tuple(
-        dataclasses.replace(entry, next_step=printed_step(entry.next_step, name))
-        for entry in request.entries
+        replace(entry, next_step=printed_step(entry.next_step, name)) for entry in request.entries
     )
-    return dataclasses.replace(result, account=entries)
+    return replace(result, account=entries)
 
 
 def _read_files(context: Context, name: str, files: Sequence[Path]) -> Request:
@@ -170,8 +168,7 @@ def change(
         assert plan.lock is not None
         path = plan.folder / SPEC
         text = _changed_spec(render.read_text(path), plan, changes)
-        request = BuildRequest(name=name, spec_text=text)
-        changed = make_plan(context, request)
+        changed = make_plan(context, BuildRequest(name=name, spec_text=text))
         if changed.inputs.pip:
             report_index_settings(context)
         report_left_out(context, changed)
@@ -179,7 +176,7 @@ def change(
         packages = locks.change(
             changed.inputs,
             changed.resolution,
-            {lock.platform: lock for lock in locks.read_platforms(plan.lock.path)},
+            locks.read_platforms(plan.lock.path),
             changed=changes.added_names,
             local_python=local_python(context, changed, context.folders.channels),
             solver=context.solver,
@@ -206,7 +203,7 @@ def update(
                 plan.inputs,
                 plan.resolution,
                 packages,
-                {lock.platform: lock for lock in locks.read_platforms(plan.lock.path)},
+                locks.read_platforms(plan.lock.path),
                 local_python=local_python(context, plan, context.folders.channels),
                 solver=context.solver,
             )

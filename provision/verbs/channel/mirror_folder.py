@@ -30,7 +30,7 @@ from provision.core.credentials import without_login
 from provision.core.errors import IntegrityError
 from provision.core.json_text import parse_json
 from provision.core.mirrors import MANIFEST, SIMPLE
-from provision.core.schema import schema_error
+from provision.core.schema import InvalidDocument, parse_document
 from provision.core.types import Manager
 
 CHANNELS = "channels"
@@ -136,16 +136,12 @@ def read_manifest(folder: Path) -> MirrorManifest:
     if not path.exists():
         return {"schema": 1, "channels": {}, "wheels": {}}
     try:
-        document = parse_json(path.read_text(encoding="utf-8"))
-        problem = schema_error(document, "mirror")
-    except ValueError as error:  # not JSON, or not UTF-8
-        problem = str(error)
-    if problem:
+        manifest: MirrorManifest = parse_document(path.read_bytes(), "mirror")
+    except InvalidDocument as error:
         raise IntegrityError(
-            f"{path} is not a valid manifest of a mirror: {problem}.",
+            f"{path} is not a valid manifest of a mirror: {error}.",
             advice="Remove it: the mirrored files stay and will be used again.",
-        )
-    manifest: MirrorManifest = document
+        ) from error
     return manifest
 
 

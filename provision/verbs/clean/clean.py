@@ -7,10 +7,10 @@ it loaded. The caches of uv and of other tools are theirs.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -65,8 +65,7 @@ def removable(context: Context, kinds: Sequence[str] = ()) -> list[Removable]:
         if kinds and kind not in kinds:
             continue
         for name, path in paths:
-            usage = disk_usage.measure(path)
-            items.append(Removable(kind=kind, path=path, usage=usage, name=name))
+            items.append(Removable(kind=kind, path=path, usage=disk_usage.measure(path), name=name))
     return items
 
 
@@ -94,7 +93,7 @@ def clean(context: Context, items: Sequence[Removable]) -> list[Removable]:
     return removed
 
 
-@contextlib.contextmanager
+@contextmanager
 def _unused(context: Context, item: Removable) -> Iterator[None]:
     """Hold what a build would need. Raises InUse if another process is working there, and for a
     link: what it names may be anybody's."""

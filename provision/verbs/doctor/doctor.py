@@ -18,7 +18,7 @@ from provision.core.errors import InvalidSpec
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
 from provision.workflow.examination import DoctorRequest, examine, run_doctor
-from provision.workflow.installed import require_prefix
+from provision.workflow.project import require_prefix
 from provision_runtime.report import diagnosis
 from provision_runtime.report.diagnosis import Diagnosis
 from provision_runtime.report.findings import CATALOG
@@ -61,7 +61,7 @@ def examine_here(
     """
     prefix = ""
     if name is not None:
-        prefix = str(require_prefix(context, name, path).path)
+        prefix = str(require_prefix(context.folders, name, path).path)
     elif path is not None:
         if not path.is_dir():
             raise InvalidSpec(f"There is no folder {path}.", advice="--prefix names one.")

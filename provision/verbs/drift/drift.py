@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -154,7 +154,7 @@ def fix(
     context.progress.info(f"shipping {repair.key} to {clustershell.fold(repair.nodes)}")
     shipment = ShipRequest(
         name=request.name,
-        selection=dataclasses.replace(selection, nodes=targets),
+        selection=replace(selection, nodes=targets),
         # One node that cannot be fixed must not keep the others from it.
         options=ShipOptions(minimum="1"),
     )

@@ -117,8 +117,7 @@ def tree(console: Console, name: str, package: str | None, envs: Path | None) ->
     from provision.verbs.env.show import package_tree
 
     roots = package_tree(context_of(console, envs), name, package)
-    lines = tree_lines(roots, width=output_width())
-    console.result("env-tree", {"packages": roots}, lines)
+    console.result("env-tree", {"packages": roots}, tree_lines(roots, width=output_width()))
 
 
 @env.command("remove")

@@ -22,14 +22,15 @@ from provision.environment import prefix as prefixes
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.environments import environments
-from provision.workflow.installed import remove_image, require_lock, require_prefix
+from provision.workflow.installed import remove_image, require_lock
+from provision.workflow.project import require_prefix
 
 
 def drift(
     context: Context, name: str, *, files: bool, path: Path | None = None
 ) -> list[drifts.Drift]:
     """`provision env diff`: how the prefix differs from the lock. files: hash every file too."""
-    prefix = require_prefix(context, name, path)
+    prefix = require_prefix(context.folders, name, path)
     lock = require_lock(context, name)
     with context.progress.meter("hashing every file" if files else "comparing packages", 0):
         return drifts.find_drift(prefix, lock, files=files)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def show_environment(context: Context, name: str) -> EnvironmentDetails:
         packages[package.manager] = packages.get(package.manager, 0) + 1
     for pin in plan.pins_in_environment_file():
         locked = passports.locked_version(pin, lock) if lock else None
-        requirements.append(Requirement(**dataclasses.asdict(pin), locked=locked))
+        requirements.append(Requirement(**asdict(pin), locked=locked))
     summary, image, kernel = describe_environment(context, name)
     return EnvironmentDetails(
         summary=summary,
@@ -97,8 +96,7 @@ def package_tree(context: Context, name: str, package: str | None) -> list[tree.
     path = plan.folder / LOCK
     if plan.lock is None:
         raise missing_file(path, advice=f"`provision lock {name}` makes it.")
-    entries = locks.read_file(path).for_platform(plan.lock.platform)
-    graph = tree.PackageGraph(entries)
+    graph = tree.PackageGraph(locks.read_file(path).for_platform(plan.lock.platform))
     pins: tuple[Pin, ...] = plan.pins_in_environment_file()
     if package is None:
         return tree.dependency_tree(graph, pins)

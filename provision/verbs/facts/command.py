@@ -87,8 +87,7 @@ def update(console: Console, envs: Path | None, mirrors: tuple[str, ...], **opti
         raise click.UsageError(f"--{misplaced[0]} goes with --from-index.")
     if options["from_index"] and options["address"]:
         raise click.UsageError("--from and --from-index are two sources; name one.")
-    context = context_of(console, envs, {"mirrors": mirrors})
-    result = update(context, UpdateRequest(**options))
+    result = update(context_of(console, envs, {"mirrors": mirrors}), UpdateRequest(**options))
     console.result("facts-update", result, update_lines(result))
 
 

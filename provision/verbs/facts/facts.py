@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from provision import catalog
 from provision.adapters import openssh, uv
@@ -16,7 +16,7 @@ from provision.adapters.http import HttpClient
 from provision.adapters.uv.linux_wheels import WheelIndex
 from provision.catalog import Edition
 from provision.catalog import facts as documents
-from provision.catalog.facts import SCHEMA, Document, UserFile
+from provision.catalog.facts import SCHEMA, SHIPPED, Document, UserFile
 from provision.core import settings
 from provision.core.atomic import atomic_write
 from provision.core.credentials import without_credentials
@@ -60,7 +60,7 @@ def show(context: Context) -> FactsSummary:
     releases = [version for version in catalog.releases() if ".dev" not in version]
     return FactsSummary(
         edition=edition,
-        file=_file_in_use(context, edition),
+        file=catalog.DATA / FACTS if edition.origin == SHIPPED else context.folders.facts,
         releases=len(catalog.releases()),
         newest=releases[-1],
         cuda=list(catalog.toolkits())[-1],
@@ -68,26 +68,21 @@ def show(context: Context) -> FactsSummary:
     )
 
 
-def _file_in_use(context: Context, edition: Edition) -> Path:
-    if edition.origin == documents.SHIPPED:
-        return catalog.DATA / FACTS
-    return context.folders.facts
-
-
 def _lab_rows(edition: Edition) -> dict[str, list[str]]:
     """What a lab's facts.yml states, each with its source."""
     if edition.lab_file is None:
         return {}
     lab = documents.read_lab_facts(edition.lab_file)
-    releases = [
-        f"torch {version} {tag} ({build.get('source') or ', '.join(build)})"
-        for version, row in lab.get("releases", {}).items()
-        for tag, build in row.get("wheels", {"": {"source": ", ".join(row)}}).items()
-    ]
-    gpus = [f"{', '.join(row['products'])} ({row['source']})" for row in lab.get("gpus", ())]
-    rules = [f"{row['id']} ({row['source']})" for row in lab.get("rules", ())]
-    cuda = [name for names in lab.get("cuda", {}).values() for name in names]
-    return {"releases": releases, "cuda": cuda, "gpus": gpus, "rules": rules}
+    releases = []
+    for version, row in lab.get("releases", {}).items():
+        for tag, build in (row.get("wheels") or {"": row}).items():
+            releases.append(f"torch {version} {tag} ({build.get('source') or ', '.join(build)})")
+    return {
+        "releases": releases,
+        "cuda": [name for names in lab.get("cuda", {}).values() for name in names],
+        "gpus": [f"{', '.join(row['products'])} ({row['source']})" for row in lab.get("gpus", ())],
+        "rules": [f"{row['id']} ({row['source']})" for row in lab.get("rules", ())],
+    }
 
 
 # Newer facts
@@ -130,22 +125,34 @@ def update(context: Context, request: UpdateRequest) -> FactsUpdate:
     older ones, Unreachable, InvalidSpec without an address.
     """
     before = catalog.edition()
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     if request.from_index:
-        text, user, notes = _from_index(context, request, before)
+        text = _from_index(context, request, notes)
+        origin = "the package index" if before.origin == SHIPPED else before.origin
+        verified = "read from the index"
     else:
-        text, user = _from_address(context, request)
-    document = documents.parse_document(text, user["origin"])
+        origin, text, verified = _from_address(context, request)
+    origin = without_credentials(origin)
+    user = UserFile(
+        schema=SCHEMA,
+        origin=origin,
+        verified=verified,
+        fetched=date.today().isoformat(),
+        allow_older=request.allow_older,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        document=text,
+    )
+    document = documents.parse_document(text, origin)
     if document["date"] < before.date and not request.allow_older:
         raise StaleLock(
-            f"The facts of {user['origin']} are of {document['date']}, older than those in use "
+            f"The facts of {origin} are of {document['date']}, older than those in use "
             f"({before.date}).",
             advice="--allow-older takes them all the same.",
         )
     added = [name for name in document["tables"]["releases"] if name not in catalog.releases()]
     path = context.folders.facts
     # A file that cannot be used is replaced, too.
-    is_unused = before.origin == documents.SHIPPED and path.exists()
+    is_unused = before.origin == SHIPPED and path.exists()
     changed = user["sha256"] != before.sha256 or is_unused
     if changed and not request.dry_run:
         atomic_write(path, json.dumps(user) + "\n")
@@ -155,30 +162,18 @@ def update(context: Context, request: UpdateRequest) -> FactsUpdate:
         after=documents.edition_of(user, document) if changed else before,
         changed=changed,
         added=tuple(added),
-        notes=notes,
+        notes=tuple(notes),
         dry_run=request.dry_run,
     )
 
 
-def _user_file(text: str, origin: str, verified: str, allow_older: bool = False) -> UserFile:
-    return UserFile(
-        schema=SCHEMA,
-        origin=without_credentials(origin),
-        verified=verified,
-        fetched=date.today().isoformat(),
-        allow_older=allow_older,
-        sha256=hashlib.sha256(text.encode()).hexdigest(),
-        document=text,
-    )
-
-
-def _from_address(context: Context, request: UpdateRequest) -> tuple[str, UserFile]:
+def _from_address(context: Context, request: UpdateRequest) -> tuple[str, str, str]:
+    """The address, the text of the facts there, and what shows that they are genuine."""
     configured = settings.facts_settings(os.environ)
     if not configured and Path(lab_definition.FILE).is_file():
         configured = lab_definition.read_lab(Path.cwd()).facts
-    address = request.address or configured.get("address", "")
-    if not address and context.mirrors.folders:
-        address = context.mirrors.folders[0] + FACTS
+    mirrored = [folder + FACTS for folder in context.mirrors.folders]
+    address = request.address or configured.get("address") or next(iter(mirrored), "")
     if not address:
         raise InvalidSpec(
             "Nothing says where newer facts are.",
@@ -193,32 +188,28 @@ def _from_address(context: Context, request: UpdateRequest) -> tuple[str, UserFi
     content, signature = fetch(address, context.mirrors)
     verified = verify(address, content, signature, sha256, signers)
     try:
-        text = content.decode()
+        return address, content.decode(), verified
     except UnicodeDecodeError as error:
         raise IntegrityError(f"{address} is not UTF-8 text.") from error
-    return text, _user_file(text, address, verified, request.allow_older)
 
 
 def fetch(address: str, mirrors: Mirrors) -> tuple[bytes, bytes]:
     """The facts at an address, and their signature; that is empty if there is none."""
     if address.startswith(OCI):
-        reference = parse_registry_reference(address.removeprefix(OCI))
-        files = artifact_files(reference)
+        files = artifact_files(parse_registry_reference(address.removeprefix(OCI)))
         if FACTS not in files:
-            listed = ", ".join(sorted(files))
-            raise IntegrityError(f"{address} has no {FACTS}; it has {listed}.")
+            raise IntegrityError(f"{address} has no {FACTS}; it has {', '.join(sorted(files))}.")
         return files[FACTS], files.get(FACTS + SIGNATURE, b"")
     url = address if "://" in address else Path(address).expanduser().absolute().as_uri()
     url = mirrors.actual_url(url)
-    if url.startswith("file:"):
-        path = path_from_url(url)
-        signature = path.with_name(path.name + SIGNATURE)
-        try:
-            return path.read_bytes(), signature.read_bytes() if signature.is_file() else b""
-        except OSError as error:
-            raise Unreachable(f"{path} cannot be read: {error.strerror}.") from error
-    with HttpClient(uv.pip_settings()) as web:
-        return web.content(url), web.content(url + SIGNATURE, missing=b"")
+    if not url.startswith("file:"):
+        with HttpClient(uv.pip_settings()) as web:
+            return web.content(url), web.content(url + SIGNATURE, missing=b"")
+    path, signature = path_from_url(url), path_from_url(url + SIGNATURE)
+    try:
+        return path.read_bytes(), signature.read_bytes() if signature.is_file() else b""
+    except OSError as error:
+        raise Unreachable(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def verify(
@@ -250,37 +241,26 @@ def verify(
     return ", ".join(shown)
 
 
-def _from_index(
-    context: Context, request: UpdateRequest, before: Edition
-) -> tuple[str, UserFile, tuple[str, ...]]:
-    """The facts in use with releases that only the index has."""
-    document: Document = json.loads(documents.facts_text())
+def _from_index(context: Context, request: UpdateRequest, notes: list[str]) -> str:
+    """The facts in use with releases that only the index has. notes: what was not read."""
+    text = documents.facts_text()
+    document: Document = json.loads(text)
     releases = document["tables"]["releases"]
-    newest = max(
-        (version for version, row in releases.items() if not row.get("from_index")),
-        key=catalog.version_key,
-    )
-    notes = []
+    listed = [version for version, row in releases.items() if not row.get("from_index")]
+    newest = max(map(catalog.version_key, listed))
     with WheelIndex(request.index, context.mirrors) as index:
         torch_index = TorchIndex(index, request.architectures)
-        versions = [
-            version
-            for version in torch_index.releases
-            if catalog.version_key(version) > catalog.version_key(newest)
-        ]
-        torch_index.read_ahead(versions)
-        for version in versions:
-            row = usable(torch_index.release(version))
-            if row is None:
-                notes.append(f"{version}: no wheel for linux-64 that says its CUDA")
-            else:
-                releases[version] = row
-    text = documents.facts_text()
-    if document != json.loads(text):
-        text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
-    origin = before.origin if before.origin != documents.SHIPPED else "the package index"
-    user = _user_file(text, origin, "read from the index", allow_older=False)
-    return text, user, (*notes, *torch_index.unread)
+        for version in torch_index.releases:
+            if catalog.version_key(version) > newest:
+                row = usable(torch_index.release(version))
+                if row is None:
+                    notes.append(f"{version}: no wheel for linux-64 that says its CUDA")
+                else:
+                    releases[version] = row
+    notes += torch_index.unread
+    if document == json.loads(text):
+        return text
+    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
 
 # Checks
@@ -298,28 +278,26 @@ class FactsCheck:
 def check(context: Context, file: Path | None, signers: Path | None) -> list[FactsCheck]:
     """Check a file of facts before it is published, or those in use and the lab's."""
     if file is not None:
-        return [_checked(str(file), lambda: _check_file(file, signers))]
-    checks = [_checked(str(catalog.DATA / FACTS), lambda: _check_file(catalog.DATA / FACTS, None))]
-    user = context.folders.facts
-    if user.exists():
-        checks.append(_checked(str(user), lambda: _check_user_file(user)))
+        return [_checked(file, lambda path: _check_file(path, signers))]
+    checks = [_checked(catalog.DATA / FACTS, _check_file)]
+    if context.folders.facts.exists():
+        checks.append(_checked(context.folders.facts, _check_user_file))
     lab = documents.lab_file()
     if lab is not None:
-        checks.append(_checked(str(lab), lambda: _check_lab_file(lab)))
+        checks.append(_checked(lab, _check_lab_file))
     return checks
 
 
-def _checked(subject: str, describe: Any) -> FactsCheck:
+def _checked(path: Path, check: Callable[[Path], str]) -> FactsCheck:
     try:
-        return FactsCheck(subject=subject, verdict="pass", message=describe())
+        return FactsCheck(subject=str(path), verdict="pass", message=check(path))
     except ProvisionError as error:
-        return FactsCheck(subject=subject, verdict="fail", message=str(error))
+        return FactsCheck(subject=str(path), verdict="fail", message=str(error))
 
 
-def _check_file(path: Path, signers: Path | None) -> str:
+def _check_file(path: Path, signers: Path | None = None) -> str:
     content, signature = fetch(str(path), Mirrors())
-    document = documents.parse_document(content, path.name)
-    message = _described(document)
+    message = _described(content, path)
     if signers is not None:
         message += f"; {verify(str(path), content, signature, '', signers)}"
     return message
@@ -327,8 +305,7 @@ def _check_file(path: Path, signers: Path | None) -> str:
 
 def _check_user_file(path: Path) -> str:
     user, _ = documents.read_user_file(path)
-    document = documents.parse_document(user["document"], path.name)
-    message = f"{_described(document)}; from {user['origin']} on {user['fetched']}"
+    message = f"{_described(user['document'], path)}; from {user['origin']} on {user['fetched']}"
     if catalog.edition().sha256 != user["sha256"]:
         message += f"; not in use: the shipped facts are of {catalog.edition().date}"
     return f"{message} ({user['verified']})"
@@ -340,6 +317,7 @@ def _check_lab_file(path: Path) -> str:
     return f"{rows} facts of the lab, each with its source"
 
 
-def _described(document: Document) -> str:
-    tables = document["tables"]
-    return f"facts of {document['date']}: {len(tables['releases'])} releases of torch"
+def _described(content: str | bytes, path: Path) -> str:
+    document = documents.parse_document(content, path.name)
+    count = len(document["tables"]["releases"])
+    return f"facts of {document['date']}: {count} releases of torch"

@@ -190,8 +190,7 @@ def push(
     from provision.workflow.image.registry import push_image
     from provision_runtime.report.text import format_bytes
 
-    context = context_of(console, envs, options)
-    pushed = push_image(context, name, target, compression, attach)
+    pushed = push_image(context_of(console, envs, options), name, target, compression, attach)
     sizes = (
         f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already in the registry"
     )

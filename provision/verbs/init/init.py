@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ from provision.core.paths import SPEC
 from provision.core.platforms import PLATFORM
 from provision.core.process import run
 from provision.core.settings import folder_settings
+from provision.core.statements import Statement
 from provision.core.types import HostGpus, Resolution
 from provision.project_files import repository
 from provision.project_files.account import Entry
 from provision.project_files.conda import environment_statements
 from provision.project_files.decision import CPU, Choices
 from provision.project_files.request import Request, decide
-from provision.project_files.statements import Statement
 from provision.project_files.toml_file import Selection
 from provision.resolver import spec as specs
 from provision.workflow import lab_definition
@@ -261,7 +260,7 @@ def propose(
     if moved:
         remaining = [text for text in spec.conda if text not in moved]
         pip = (*spec.pip, *map(conda.as_wheel, moved))
-        spec = dataclasses.replace(spec, conda=tuple(remaining), pip=pip)
+        spec = replace(spec, conda=tuple(remaining), pip=pip)
         resolution = resolve(spec)
     notes += _repository_note(name, reading)
     notes += _problems_here(resolution, machine)
@@ -273,10 +272,9 @@ def propose(
         content["torch"] = resolution.torch
     entries = []
     for entry in request.entries:
-        step = printed_step(entry.next_step, name)
-        entry = dataclasses.replace(entry, next_step=step)
+        entry = replace(entry, next_step=printed_step(entry.next_step, name))
         if entry.became.removeprefix("conda: ") in moved:
-            entry = dataclasses.replace(
+            entry = replace(
                 entry,
                 outcome="translated",
                 became=f"pip: {conda.as_wheel(entry.became.removeprefix('conda: '))}",

@@ -4,10 +4,10 @@ first job.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from provision import image as images
@@ -264,7 +264,7 @@ def first_job(run: JoinRun) -> Iterator[Note]:
 def _tested_environment(run: JoinRun) -> tuple[LabEnvironment | None, Prefix | None]:
     candidates = [candidate for candidate in run.lab.environments if candidate.source == "lock"]
     for environment in candidates:
-        with contextlib.suppress(ProvisionError):
+        with suppress(ProvisionError):
             prefix = installed_prefix(run, environment)
             if prefix is not None:
                 return environment, prefix

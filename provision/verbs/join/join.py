@@ -6,8 +6,8 @@ open, and the steps that do not need it go on; the next run does only what is op
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def join(request: JoinRequest, progress: Progress) -> JoinReport:
     if problem := credential_problem(source):
         raise InvalidSpec(problem)
     folder = records.lab_folder(labs, source)
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         if request.act:
             if records.read_record(folder) is None:
                 _check_writable(folder)
@@ -190,7 +190,7 @@ def _read_repository(
     folder: Path,
     request: JoinRequest,
     progress: Progress,
-    stack: contextlib.ExitStack,
+    stack: ExitStack,
 ) -> tuple[Lab, list[Note], bool]:
     """The lab, what to say of its repository, and whether it was fetched now."""
     if not git.is_url(source):
@@ -239,7 +239,7 @@ def _refresh_clone(source: str, clone: Path, request: JoinRequest) -> tuple[Lab,
 
 def _possessions(run: JoinRun) -> Iterator[Possession]:
     for environment in run.lab.environments:
-        with contextlib.suppress(ProvisionError, OSError):
+        with suppress(ProvisionError, OSError):
             prefix = join_environments.installed_prefix(run, environment)
             if prefix is not None:
                 torch = run.plan(environment).resolution.local_version
@@ -266,6 +266,6 @@ def _commands(run: JoinRun) -> Iterator[tuple[str, str]]:
         if cluster.engine == "kubernetes":
             command += f" --image {first.image or 'HOST/NAME:TAG'}"
         yield "a job on the cluster", f"{command} -- train.py"
-    with contextlib.suppress(ProvisionError, OSError):
+    with suppress(ProvisionError, OSError):
         if join_environments.installed_prefix(run, first) is not None:
             yield "a notebook", f"provision notebook {first.name}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provision.adapters import conda
@@ -59,7 +58,7 @@ class JoinRun:
             data, cache = self.named_folder("data"), self.named_folder("cache")
             data_path = data[0] if data else folders.data
             self._context = Context(
-                folders=dataclasses.replace(
+                folders=replace(
                     folders,
                     data=data_path,
                     cache=cache[0] if cache else folders.cache,

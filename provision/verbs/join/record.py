@@ -4,18 +4,16 @@ Everything else each run looks at again.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
-from provision.core.json_text import parse_json
-from provision.core.schema import schema_error
+from provision.core.schema import InvalidDocument, parse_document
 
 SCHEMA = 1
 FILE = "join.json"
@@ -52,10 +50,8 @@ def read_record(folder: Path) -> JoinRecord | None:
     """The record of a lab; None if there is none, or if it is damaged: all that it says can be
     found out again."""
     try:
-        document = parse_json((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if schema_error(document, "join-record") is not None:
+        document = parse_document((folder / FILE).read_bytes(), "join-record")
+    except (OSError, InvalidDocument):
         return None
     return JoinRecord(source=document["source"], lab=document["lab"], tests=document["tests"])
 
@@ -70,5 +66,5 @@ def write_record(folder: Path, record: JoinRecord) -> None:
     """Write the record, unless it says that already."""
     if read_record(folder) == record:
         return
-    document = {"schema": SCHEMA, **dataclasses.asdict(record)}
+    document = {"schema": SCHEMA, **asdict(record)}
     atomic_write(folder / FILE, json.dumps(document, indent=1, sort_keys=True) + "\n")

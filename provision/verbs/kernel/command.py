@@ -74,5 +74,4 @@ def remove(console: Console, name: str, envs: Path | None, dry_run: bool) -> Non
     prefix = prefix_path(default_folders(envs), name)
     path = kernels.find(name, prefix).path if dry_run else kernels.remove(name, prefix)
     verb_form = "would remove" if dry_run else "removed"
-    document = {"removed": path, "dry_run": dry_run}
-    console.result("kernel-remove", document, f"{verb_form} {path}")
+    console.result("kernel-remove", {"removed": path, "dry_run": dry_run}, f"{verb_form} {path}")

@@ -72,7 +72,6 @@ def check(console: Console, folder: Path, probe: bool) -> int:
     from provision.verbs.lab.output import check_lines
 
     folder = folder.absolute()
-    context = context_of(console, folder / "envs")
-    checks = command.check(context, folder, probe=probe)
+    checks = command.check(context_of(console, folder / "envs"), folder, probe=probe)
     console.result("lab-check", {"checks": checks}, check_lines(checks))
     return 1 if any(check.verdict == "fail" for check in checks) else 0

@@ -162,8 +162,7 @@ def _update(
             f"combined with {' or '.join(conflicting)}.",
             advice=f"Leave out --update or {' and '.join(conflicting)}.",
         )
-    request = build_request(name, options)
-    diff = command.update(context, request, options["update"], dry_run=dry_run)
+    diff = command.update(context, build_request(name, options), options["update"], dry_run=dry_run)
     console.result("lock-diff", diff, describe_diff(diff))
 
 

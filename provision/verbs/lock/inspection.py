@@ -93,8 +93,7 @@ def _in_parallel(
 def diff_locks(context: Context, before: str, after: str) -> locks.LockDiff:
     """What changed from one lock to another."""
     old = locks.read_file(lock_file(context, before))
-    new = locks.read_file(lock_file(context, after))
-    return locks.diff_locks(old, new, (before, after))
+    return locks.diff_locks(old, locks.read_file(lock_file(context, after)), (before, after))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +83,7 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
     from provision.verbs.matrix.output import explanation_lines
 
     # The solver and its mirrors take 0.1 s to load, and are rarely needed.
-    make_context = functools.partial(context_of, console, envs, options)
+    make_context = partial(context_of, console, envs, options)
     folder = default_folders(envs).envs
     explanation = command.explain(make_context, folder, name, spec_options(options))
     console.result("matrix-explain", explanation, explanation_lines(explanation))

@@ -6,10 +6,10 @@ A value of the table that no source states is shown as such, never left empty.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from provision import sources
@@ -126,7 +126,7 @@ def _narrow_cells(row: TableRow, *, is_marked: bool) -> dict[str, str]:
     if is_marked and row.platform == OTHER_PLATFORM:
         cells["source"] += "^"
     # 3.8,10,12
-    pythons = _pythons(dataclasses.replace(row, free_threaded=()))
+    pythons = _pythons(replace(row, free_threaded=()))
     cells["Python"] = pythons.replace(", 3.", ",").replace(", ", ",")
     cells["fits"] = "?" if row.not_known else _remark(row) or "yes"
     return {name: cells[name].replace(NOT_KNOWN, "?") for name in (*NARROW, "fits")}

@@ -53,8 +53,7 @@ def environment_needs(context: Context, name: str) -> EnvironmentNeeds:
     resolution = plan.resolution
     build = None
     if resolution.cuda is not None:
-        source = sources.by_name(resolution.source)
-        builds = source.builds(catalog.releases()[resolution.torch])
+        builds = sources.by_name(resolution.source).builds(catalog.releases()[resolution.torch])
         build = next(build for build in builds if build.cuda == resolution.cuda)
         build = build.for_platform(resolution.platforms[0])
     return EnvironmentNeeds(

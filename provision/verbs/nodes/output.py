@@ -64,8 +64,7 @@ def check_lines(report: NodesReport, width: int | None = None) -> list[str]:
         lines += folded_lines(by_node, width, "warning: ")
         lines += wrap_line(f"  {REASONS[reason].advice}", width, 0)
     for reason in reasons:
-        text = f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}"
-        lines += wrap_line(text, width)
+        lines += wrap_line(f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}", width)
     lines.append(_count_line(report))
     return lines
 

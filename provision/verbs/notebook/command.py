@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -57,7 +57,7 @@ def notebook(
     its own, and nothing is added to yours. Ctrl-C stops it.
     """
     from provision.verbs.notebook import notebook as command
-    from provision.workflow.installed import require_prefix
+    from provision.workflow.project import require_prefix
 
     def show(server: RunningNotebook) -> None:
         # The address has a line of its own, so that 80 columns do not cut it.
@@ -74,7 +74,7 @@ def notebook(
             console.info(line, shows_token=True)
 
     context = context_of(console, envs, options)
-    find = functools.partial(require_prefix, context, name)
+    find = partial(require_prefix, context.folders, name)
     up_to_date(console, name, find, envs=envs, sync=sync, locked=locked)
     started: list[RunningNotebook] = []
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -178,7 +178,7 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
     return packed
 
 
-@contextlib.contextmanager
+@contextmanager
 def _staging(folder: Path, pack_plan: PackPlan) -> Iterator[tuple[Path, Path]]:
     """Where the tree and its image are made; nothing remains of them, however this ends. (After a
     SIGKILL, the next pack of this environment removes them.)"""

@@ -37,8 +37,7 @@ def render_nodes(file: Path, remake: Sequence[str]) -> tuple[NodesPage, str]:
 
     Raises InvalidSpec and IntegrityError for a file that cannot be drawn.
     """
-    record = report.load_nodes(file)
-    values = report.nodes_template_values(record)
+    values = report.nodes_template_values(report.load_nodes(file))
     return values["page"], render.render_nodes_report(values, remake=remake)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,13 +94,14 @@ def run(
     from provision.core.paths import default_folders
     from provision.core.process import exec_command
     from provision.verbs.run import run as command_run
+    from provision.workflow.project import require_prefix
 
     if image and prefix:
         raise InvalidSpec("--image and --prefix exclude each other.", advice="Give one of them.")
     if image:
         _run_in_image(console, name, command, envs, dry_run)
         return
-    find = functools.partial(command_run.find_prefix, default_folders(envs), name, prefix)
+    find = partial(require_prefix, default_folders(envs), name, prefix)
     installed = up_to_date(console, name, find, envs=envs, path=prefix, dry_run=dry_run, **options)
     launch = command_run.run_launch(installed, command)
     if dry_run:
@@ -149,8 +150,9 @@ def shell(
     from provision.core.paths import default_folders
     from provision.core.process import exec_command
     from provision.verbs.run import run as command_run
+    from provision.workflow.project import require_prefix
 
-    find = functools.partial(command_run.find_prefix, default_folders(envs), name, prefix)
+    find = partial(require_prefix, default_folders(envs), name, prefix)
     installed = up_to_date(console, name, find, envs=envs, path=prefix, **options)
     interactive = sys.stdin.isatty()
     launch = command_run.shell_launch(installed, interactive=interactive)

@@ -1,6 +1,6 @@
 """`provision run` and `provision shell`: a command or a shell in an environment's prefix.
 
-Both become the command, so this imports only what finds the prefix.
+Both become the command, so this imports little.
 """
 
 from __future__ import annotations
@@ -9,16 +9,10 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from provision.core import prefix_registry
-from provision.core.errors import IntegrityError, ToolMissing
-from provision.core.paths import Folders
-from provision.core.similar_names import did_you_mean
+from provision.core.errors import ToolMissing
 from provision.core.types import Prefix
-from provision.environment import activation, marker
-from provision.workflow.project import other_projects
-from provision.workflow.trust import require_trusted_prefix
+from provision.environment import activation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,32 +21,6 @@ class Launch:
 
     argv: list[str]
     variables: dict[str, str]
-
-
-def find_prefix(folders: Folders, name: str, path: Path | None = None) -> Prefix:
-    """The installed prefix of an environment.
-
-    Raises ToolMissing if there is none, IntegrityError if it has lost its interpreter, SystemRefused
-    if another user could change it.
-    """
-    prefix = marker.find(name, prefix_registry.prefix_path(folders, name, path))
-    if prefix is None:
-        prefixes = sorted(prefix_registry.list_prefixes(folders))
-        advice = did_you_mean(name, prefixes) or (
-            f"`provision build {name}` makes it, in the folder that has envs/{name}. "
-        )
-        if (folders.envs / name).is_dir():
-            advice = f"`provision env create {name}` installs it. "
-        raise ToolMissing(
-            f"Environment `{name}` is not installed on this machine.",
-            advice=f"{advice}{other_projects(folders, name)}Installed: {', '.join(prefixes) or 'none'}.",
-        )
-    if not prefix.python.exists():
-        raise IntegrityError(
-            f"{prefix.path} has no bin/python.", advice=f"Run `provision env create {name}`."
-        )
-    require_trusted_prefix(folders, prefix.path)
-    return prefix
 
 
 def run_launch(prefix: Prefix, command: Sequence[str]) -> Launch:

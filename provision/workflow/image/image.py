@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from provision.workflow.plan import NO_ENGINE, Plan, PlanStep
 ALTERNATIVE = "name a path with --output"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class JobSize:
     """How large a job is. gpus: of each node; None: as many as the format gives by default."""
 
@@ -225,10 +225,9 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
                 f"The Docker engine is on another machine, which does not have {folder}.",
                 advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there.",
             )
-        working_folder = launch.ContainerMount(source=str(folder), target=WORKSPACE)
-        mounts = (working_folder, *mounts)
+        mounts = (launch.ContainerMount(source=str(folder), target=WORKSPACE), *mounts)
     user = options.user or docker.user_of_caller(client)
-    return dataclasses.replace(options, mounts=mounts, user=user)
+    return replace(options, mounts=mounts, user=user)
 
 
 def image_reference(plan: Plan, options: launch.RunOptions) -> str:

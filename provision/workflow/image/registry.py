@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -94,7 +93,7 @@ def push_image(
         except ProvisionError as error:
             # The image itself was pushed, to a registry that may not support referrers.
             context.progress.warn(f"not all documents were attached to the image: {error}")
-        return dataclasses.replace(pushed, attached=tuple(attached))
+        return replace(pushed, attached=tuple(attached))
 
 
 def pull_image(context: Context, target: str, outputs: Sequence[images.Output] = ()) -> PulledImage:
@@ -131,7 +130,7 @@ def _layout(folders: Folders, remote: images.ImageDocuments) -> Path:
     return folders.pulled / remote.digest.removeprefix("sha256:")
 
 
-@contextlib.contextmanager
+@contextmanager
 def _pull_lock(context: Context, layout: Path) -> Iterator[None]:
     name = f"+pulled-{layout.name[:12]}"
     with (
@@ -223,7 +222,7 @@ def cached_base(context: Context, base: str | None) -> images.BaseImage | None:
     layout = _base_layout(context.folders, images.base_registry_reference(name))
     if layout is None or not images.is_complete(layout):
         return None
-    return dataclasses.replace(images.read_disk_base(f"oci:{layout}"), reference=name)
+    return replace(images.read_disk_base(f"oci:{layout}"), reference=name)
 
 
 def _pull_base(

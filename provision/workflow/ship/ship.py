@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import getpass
 import hashlib
 import os
@@ -10,7 +9,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from provision.cluster import pack as packs
@@ -25,7 +24,7 @@ from provision.workflow.ship.activation import ActivationRun
 from provision.workflow.ship.journal import JournalHeader, RecordedShipment, ShipJournal, Verb
 from provision.workflow.ship.registry_shipment import RegistryShipment
 from provision.workflow.ship.shipment import Shipment
-from provision.workflow.ship.stages import RunIdentity, ShipOptions, StageRun
+from provision.workflow.ship.stages import RunIdentity, RunSetup, ShipOptions, StageRun
 from provision.workflow.ship.states import (
     CommonFailure,
     NodeDetails,
@@ -108,14 +107,12 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
     _check_path(pack, selection)
     required = required_nodes(options.minimum, len(selection.nodes))
     with _recorded_run(context, "ship", request, pack.key) as run:
-        shipment = Shipment(
-            selection, pack, run.identity, options, run.journal, context.progress, run.finished
-        )
+        shipment = Shipment(run, pack)
         if request.dry_run:
             shipment.check(shipment.in_state("pending"), options.deadline_s)
         else:
             shipment.ship()
-    return dataclasses.replace(
+    return replace(
         _report("ship", pack.key, request, shipment, run.journal),
         required=min(required, len(shipment.states)),
         size=pack.size,
@@ -137,18 +134,11 @@ def ship_from_registry(context: Context, request: ShipRequest, image: str) -> Sh
     remote = images.find_remote(tag)
     reference, size = tag.with_digest(remote.digest), remote.size
     with _recorded_run(context, "ship", request, reference) as run:
-        shipment = RegistryShipment(
-            request.selection,
-            request.name,
-            run.identity,
-            request.options,
-            run.journal,
-            context.progress,
-        )
+        shipment = RegistryShipment(run)
         if not request.dry_run:
             shipment.ship(reference, size)
     report = _report("ship", reference, request, shipment, run.journal)
-    return dataclasses.replace(report, size=size, from_registry=True)
+    return replace(report, size=size, from_registry=True)
 
 
 def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) -> ShipReport:
@@ -165,14 +155,7 @@ def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) 
             advice=f"Keys look like {name}-0123456789ab: the folders in `envs` on the nodes.",
         )
     with _recorded_run(context, verb, request, key or "") as run:
-        activation = ActivationRun(
-            request.selection,
-            name,
-            run.identity,
-            request.options,
-            run.journal,
-            context.progress,
-        )
+        activation = ActivationRun(run)
         histories = activation.ask_history()
         if key is None:
             key = activation.previous_key(histories)
@@ -200,17 +183,10 @@ def _report(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Run:
-    """journal: None for a dry run. finished: the nodes that an earlier part of it activated."""
-
-    identity: RunIdentity
-    journal: ShipJournal | None
-    finished: list[str]
-
-
 @contextmanager
-def _recorded_run(context: Context, verb: Verb, request: ShipRequest, key: str) -> Iterator[_Run]:
+def _recorded_run(
+    context: Context, verb: Verb, request: ShipRequest, key: str
+) -> Iterator[RunSetup]:
     """One run of an environment from here at a time, with its journal. Builds and packs may go on
     meanwhile."""
     lock = f"{request.name}.ship"
@@ -239,8 +215,12 @@ def _recorded_run(context: Context, verb: Verb, request: ShipRequest, key: str) 
         states = recorded.states if recorded else {}
         names = [node.name for node in request.selection.nodes if node.name in states]
         try:
-            yield _Run(
+            yield RunSetup(
+                name=request.name,
+                selection=request.selection,
                 identity=_identity(context, journal),
+                options=request.options,
+                progress=context.progress,
                 journal=journal,
                 finished=[name for name in names if states[name].state == "active"],
             )

@@ -7,21 +7,19 @@ simply run again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from provision.cluster import actions, fitness
 from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.inventory import Node
 from provision.cluster.pack import Pack
 from provision.cluster.remote import NodeReply
 from provision.core.errors import InvalidSpec
-from provision.core.types import Progress
 from provision.workflow.ship.distribution import SLOWEST_BYTES_PER_S, PackDistribution, node_pack
-from provision.workflow.ship.journal import ShipJournal
 from provision.workflow.ship.probe import probe_script
-from provision.workflow.ship.stages import RunIdentity, ShipOptions, StageRun
+from provision.workflow.ship.stages import RunSetup, StageRun
 from provision.workflow.ship.states import NodeState, state_of_failure
 from provision_runtime.node.results import StoreStatus
 from provision_runtime.report.text import format_bytes
@@ -36,17 +34,8 @@ FIRST_CHECK_SHARE = 0.25
 class Shipment(StageRun):
     """One run over nodes whose stores are their own."""
 
-    def __init__(
-        self,
-        selection: NodeSelection,
-        pack: Pack,
-        identity: RunIdentity,
-        options: ShipOptions,
-        journal: ShipJournal | None,
-        progress: Progress,
-        finished: Iterable[str] = (),
-    ) -> None:
-        super().__init__(selection, pack.name, identity, options, journal, progress, finished)
+    def __init__(self, setup: RunSetup, pack: Pack) -> None:
+        super().__init__(setup)
         self._pack, self._key = pack, pack.key
         self._pack_arguments = {"path": self._path, "pack": node_pack(pack), "run": self._run}
         self._reading_s = pack.size / SLOWEST_BYTES_PER_S
@@ -54,9 +43,9 @@ class Shipment(StageRun):
         self.distribution = PackDistribution(
             pack,
             self._run,
-            options,
-            selection.defaults,
-            progress,
+            setup.options,
+            setup.selection.defaults,
+            setup.progress,
             self._record_transfer,
             self.is_stopped,
         )
@@ -99,8 +88,7 @@ class Shipment(StageRun):
         check_s: how long a node may take for each of the two replies, in seconds.
         """
         suffix = self._pack.image.name.removeprefix(self._key)
-        readers = self._selection.defaults.readers
-        script = probe_script(self._path, self._pack, suffix, readers)
+        script = probe_script(self._path, self._pack, suffix, self._selection.defaults.readers)
         probes = self.ask(nodes, actions.PROBE, script, stage="check", deadline_s=check_s)
         remaining = []
         for name, probe in probes.items():

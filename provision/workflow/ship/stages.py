@@ -60,23 +60,28 @@ class RunIdentity:
     by: str
 
 
-class StageRun:
-    """One run over nodes. finished: those that an earlier part of this run activated, and that are
-    not asked again. journal: None for a run that changes nothing."""
+@dataclass(frozen=True, kw_only=True)
+class RunSetup:
+    """One run of an environment over nodes. finished: those that an earlier part of this run
+    activated, and that are not asked again. journal: None for a run that changes nothing."""
 
-    def __init__(
-        self,
-        selection: NodeSelection,
-        name: str,
-        identity: RunIdentity,
-        options: ShipOptions,
-        journal: ShipJournal | None,
-        progress: Progress,
-        finished: Iterable[str] = (),
-    ) -> None:
-        self._selection, self.name, self._options = selection, name, options
-        self._journal, self._progress = journal, progress
-        self._run = {**asdict(identity), **selection.defaults.rules}
+    name: str
+    selection: NodeSelection
+    identity: RunIdentity
+    options: ShipOptions
+    progress: Progress
+    journal: ShipJournal | None = None
+    finished: Sequence[str] = ()
+
+
+class StageRun:
+    """A run in stages."""
+
+    def __init__(self, setup: RunSetup) -> None:
+        selection, name = setup.selection, setup.name
+        self._selection, self.name, self._options = selection, name, setup.options
+        self._journal, self._progress = setup.journal, setup.progress
+        self._run = {**asdict(setup.identity), **selection.defaults.rules}
         self._nodes = {node.name: node for node in selection.nodes}
         self._path = str(selection.defaults.path)
         # What every action on the store of an environment needs.
@@ -84,7 +89,7 @@ class StageRun:
         self._leased: set[str] = set()
         self._had_second_chance: set[str] = set()
         self.states = {name: NodeState(state="pending") for name in self._nodes}
-        self.states.update((name, NodeState(state="active")) for name in finished)
+        self.states.update((name, NodeState(state="active")) for name in setup.finished)
         self.details = {name: NodeDetails() for name in self._nodes}
         self.stopped: CommonFailure | None = None
 

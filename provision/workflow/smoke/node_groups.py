@@ -7,9 +7,8 @@ wrote.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import cast
 
@@ -147,7 +146,7 @@ def run_groups(
         stage="smoke",
         timeout_s=timeout_s + 2 * STARTING_S,
         # All ranks must run at once: none can be left for later.
-        defaults=dataclasses.replace(defaults, fanout=len(nodes)),
+        defaults=replace(defaults, fanout=len(nodes)),
     )
     by_name = {reply.node.name: reply for reply in replies}
     results = {}

@@ -4,14 +4,13 @@ draining it where that is asked for.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
 import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 
@@ -73,7 +72,7 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
     plan = make_plan(context, request)
     test = plan.smoke_request
     without_folder = _phases_without_folder(test)
-    test = dataclasses.replace(test, skip=(*test.skip, *without_folder))
+    test = replace(test, skip=(*test.skip, *without_folder))
     _check(test, nodes)
     smoke_runner.check(test)
     usable, left_out = _usable_nodes(nodes)
@@ -201,7 +200,7 @@ def _is_out_of_service(node: Node) -> bool:
     return not node.responds or node.state.startswith(OUT_OF_SERVICE)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _reach(
     request: NodesRequest, nodes: Sequence[Node], name: str, smoke_request: SmokeRequest
 ) -> Iterator[tuple[NodeDefaults, str | None]]:
@@ -211,7 +210,7 @@ def _reach(
     if not any(node.engine == "slurm" for node in nodes):
         yield defaults, None
     elif slurm_nodes.allocation() is not None:
-        yield dataclasses.replace(defaults, via="srun"), None
+        yield replace(defaults, via="srun"), None
     else:
         rounds = ROUNDS if request.pairs else 1
         test_s = smoke_request.timeout_s + 2 * groups_smoke.STARTING_S
@@ -233,7 +232,7 @@ def _reach(
         )
         with allocations.allocate(allocation_request) as allocation:
             yield (
-                dataclasses.replace(
+                replace(
                     defaults,
                     via="srun",
                     allocated=",".join(allocation.nodes),
@@ -259,7 +258,7 @@ class _NodesRun:
         text = clustershell.fold(groups[0]) if len(groups) == 1 else f"{len(groups)} groups at once"
         self.context.progress.info(f"testing {purpose}: {text}")
         test = self.test
-        argv = smoke_runner.arguments(self.plan.resolution, dataclasses.replace(test, ranks=None))
+        argv = smoke_runner.arguments(self.plan.resolution, replace(test, ranks=None))
         if test.folder:
             argv += ["--folder", str(test.folder.absolute())]
         argv += _search_deadline(purpose, test)

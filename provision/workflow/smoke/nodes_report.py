@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, cast
 
@@ -142,7 +141,7 @@ def document(result: NodesResult) -> dict[str, object]:
                     "nodes": group.group,
                     "verdict": group.verdict,
                     "problem": group.problem,
-                    "findings": [dataclasses.asdict(finding) for finding in group.findings],
+                    "findings": [asdict(finding) for finding in group.findings],
                 }
             )
     content = {
@@ -154,9 +153,9 @@ def document(result: NodesResult) -> dict[str, object]:
         "started_at": result.started_at,
         "duration_s": result.duration_s,
         "verdict": result.verdict,
-        "nodes": [dataclasses.asdict(row) for row in node_rows(result)],
+        "nodes": [asdict(row) for row in node_rows(result)],
         "tests": tests,
-        "isolation": None if isolation is None else dataclasses.asdict(isolation),
+        "isolation": None if isolation is None else asdict(isolation),
         "drained": drain.drained if drain else {},
         "not_drained": drain.not_drained if drain else {},
         "report": model.document(whole.report) if whole and whole.report else None,

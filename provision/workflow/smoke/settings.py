@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,8 @@ def with_settings(request: SmokeRequest, texts: Iterable[str]) -> SmokeRequest:
         except (ValueError, KeyError) as error:
             form = FORMS[read]
             raise InvalidSpec(f"The setting {name} is {form}, not `{value}`.") from error
-    for declared in dataclasses.fields(request):
+    for declared in fields(request):
         value = getattr(request, declared.name)
         if value != declared.default:
             values[declared.name] = value
-    return dataclasses.replace(request, **values)
+    return replace(request, **values)

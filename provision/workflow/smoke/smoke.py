@@ -17,9 +17,9 @@ from provision.environment import passport as passports
 from provision.environment.activation import activation_variables
 from provision.workflow.context import Context
 from provision.workflow.ensure import ensure_runtime
-from provision.workflow.installed import require_prefix
 from provision.workflow.passport import passport_with_image, record_smoke
 from provision.workflow.plan import BuildRequest, Plan, make_plan
+from provision.workflow.project import require_prefix
 from provision.workflow.smoke import runner as smoke_runner
 
 
@@ -35,7 +35,7 @@ def smoke(
         junit.unlink(missing_ok=True)
     plan = make_plan(context, request)
     smoke_runner.check(plan.smoke_request)
-    prefix = require_prefix(context, plan.name, request.prefix)
+    prefix = require_prefix(context.folders, plan.name, request.prefix)
     client, image = None, None
     if "image" in targets:
         image = passports.to_image(passport_with_image(context, plan.name))

@@ -18,10 +18,11 @@ from provision.adapters import uv
 from provision.adapters.uv import configuration, indexes, resolver
 from provision.adapters.uv.build_environment import BUILD_ENV, chosen_variables
 from provision.adapters.uv.configuration import (
-    UvConfiguration,
+    IndexSettings,
     read_uv_settings,
     uv_environment,
 )
+from provision.core import toml_text
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
@@ -129,7 +130,7 @@ def test_pip_settings_become_uv_settings() -> None:
 def test_local_sources_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"index-url": "https://one.invalid/simple", "find-links": "/srv/wheels"}
     monkeypatch.setattr(indexes, "pip_settings", lambda: settings)
-    monkeypatch.setattr(indexes, "read_uv_settings", lambda environ: UvConfiguration())
+    monkeypatch.setattr(indexes, "read_uv_settings", lambda environ: IndexSettings())
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl")
     result = uv.index_settings("cu126")
     assert "/srv/wheels" not in result.to_toml()
@@ -402,7 +403,7 @@ def test_wheels_are_installed_by_hash() -> None:
 
 def test_a_pylock_is_read() -> None:
     text = '[[packages]]\nname = "six"\nversion = "1.17.0"\nwheels = [{ url = "https://x.invalid/six.whl", hashes = { sha256 = "ab" } }]\n'
-    (entry,) = configuration.parse_toml(text)["packages"]
+    (entry,) = toml_text.parse_toml(text)["packages"]
     package = resolver._locked_package(entry, {"six": ("toml",)}, REQUEST)
     assert (package.name, package.version, package.sha256) == ("six", "1.17.0", "ab")
     assert (package.depends, package.direct) == (("toml",), False)
@@ -447,7 +448,7 @@ def mirrors(*texts: str, manifest: str = "") -> Mirrors:
 
 
 def test_an_index_has_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexes, "read_uv_settings", lambda environ: UvConfiguration())
+    monkeypatch.setattr(indexes, "read_uv_settings", lambda environ: IndexSettings())
     settings = {
         "index-url": "https://one.invalid/simple",
         "extra-index-url": "https://two.invalid/simple",

@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from provision.cli.help import EXAMPLES
+from provision.cli.help import examples
 from provision.cli.main import cli
 from tests.unit.cli.test_cli import VERBS
 
@@ -36,11 +36,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("path", sorted(set(BY_PATH) - WITHOUT_EXAMPLE))
 def test_every_verb_shows_an_example_that_it_accepts(path: str) -> None:
     """Parsed only: nothing runs."""
-    assert path in EXAMPLES, f"add an example of `provision {path}` to provision/cli/help.py"
+    assert path in examples(), (
+        f"add an example of `provision {path}` to provision/cli/examples.json"
+    )
     output = " ".join(CliRunner().invoke(cli, [*path.split(), "--help"]).output.split())
-    assert f"Example: provision {EXAMPLES[path]}" in output
+    assert f"Example: provision {examples()[path]}" in output
     assert "Exit codes: 0 fine, 1 a check failed" in output
-    words = shlex.split(EXAMPLES[path])
+    words = shlex.split(examples()[path])
     assert words[: len(path.split())] == path.split()
     command = BY_PATH[path]
     context = command.make_context(path, words[len(path.split()) :])
@@ -55,7 +57,7 @@ def test_every_verb_shows_an_example_that_it_accepts(path: str) -> None:
 @pytest.mark.parametrize("path", ["jobs log", "jobs cancel"])
 def test_the_example_names_a_job_of_an_engine(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    result = CliRunner().invoke(cli, shlex.split(EXAMPLES[path]))
+    result = CliRunner().invoke(cli, shlex.split(examples()[path]))
     assert result.exit_code == 9  # not 3: Slurm is asked, and is missing here
 
 

@@ -9,49 +9,50 @@ import pytest
 
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_files import decode, read_lines
-from provision.core.requirement_lines import marker_holds, parse_lines
+from provision.core.requirement_lines import parse_lines
 from provision.core.requirement_urls import absolute_url, relative_url
+from provision.core.statements import marker_holds
 
 # A line, and the entries that it gives: kind and value.
 LINES = {
-    "numpy<2  # why": [("requirement", "numpy<2")],
-    "a[x, y] (>=1)": [("requirement", "a[x,y]>=1")],
-    "a>=1.*": [("requirement", "a>=1")],
-    "a2>=1<2": [("requirement", "a2>=1,<2")],
-    "a>=1,<=2.1; python_version>='3.10'": [("requirement", "a>=1,<=2.1; python_version>='3.10'")],
+    "numpy<2  # why": [("pip", "numpy<2")],
+    "a[x, y] (>=1)": [("pip", "a[x,y]>=1")],
+    "a>=1.*": [("pip", "a>=1")],
+    "a2>=1<2": [("pip", "a2>=1,<2")],
+    "a>=1,<=2.1; python_version>='3.10'": [("pip", "a>=1,<=2.1; python_version>='3.10'")],
     "clip @ git+https://g.example/clip.git@main#egg=clip": [
-        ("requirement", "clip @ git+https://g.example/clip.git@main")
+        ("pip", "clip @ git+https://g.example/clip.git@main")
     ],
     "ds@git+https://g.example/ds.git@91d1c5#egg=ds": [
-        ("requirement", "ds @ git+https://g.example/ds.git@91d1c5")
+        ("pip", "ds @ git+https://g.example/ds.git@91d1c5")
     ],
     "git+https://g.example/a.git@v1#subdirectory=py&egg=a[x]": [
-        ("requirement", "a[x] @ git+https://g.example/a.git@v1#subdirectory=py")
+        ("pip", "a[x] @ git+https://g.example/a.git@v1#subdirectory=py")
     ],
-    "-e git+https://g.example/a.git": [("requirement", "git+https://g.example/a.git")],
-    "ssh://git@g.example/a": [("requirement", "git+ssh://git@g.example/a")],
-    "git@g.example:org/a.git@v1": [("requirement", "git+ssh://git@g.example/org/a.git@v1")],
-    "https://g.example/a.git@v1": [("requirement", "git+https://g.example/a.git@v1")],
+    "-e git+https://g.example/a.git": [("pip", "git+https://g.example/a.git")],
+    "ssh://git@g.example/a": [("pip", "git+ssh://git@g.example/a")],
+    "git@g.example:org/a.git@v1": [("pip", "git+ssh://git@g.example/org/a.git@v1")],
+    "https://g.example/a.git@v1": [("pip", "git+https://g.example/a.git@v1")],
     "https://w.example/a_b-1.0%2Bcu121-py3-none-any.whl ; sys_platform == 'linux'": [
         (
-            "requirement",
+            "pip",
             "a-b @ https://w.example/a_b-1.0%2Bcu121-py3-none-any.whl ; sys_platform == 'linux'",
         )
     ],
-    "https://w.example/main.zip": [("requirement", "https://w.example/main.zip")],
-    "./sub[train]": [("requirement", "./sub[train]")],
-    "libs/pointops": [("requirement", "libs/pointops")],
-    r".\libs\pointops": [("requirement", "./libs/pointops")],
-    ".[train]": [("requirement", ".[train]")],
-    "-e .[dev,test]": [("requirement", "-e .[dev,test]")],
-    "--editable=../other": [("requirement", "-e ../other")],
+    "https://w.example/main.zip": [("pip", "https://w.example/main.zip")],
+    "./sub[train]": [("pip", "./sub[train]")],
+    "libs/pointops": [("pip", "libs/pointops")],
+    r".\libs\pointops": [("pip", "./libs/pointops")],
+    ".[train]": [("pip", ".[train]")],
+    "-e .[dev,test]": [("pip", "-e .[dev,test]")],
+    "--editable=../other": [("pip", "-e ../other")],
     "numpy @ file:///croot/n_1/work/dist/numpy-1.26.4-cp310-cp310-linux_x86_64.whl#sha256=d3": [
-        ("requirement", "numpy==1.26.4")
+        ("pip", "numpy==1.26.4")
     ],
-    "brotli @ file:///tmp/build/80/brotli-split_1/work": [("requirement", "brotli")],
-    "x @ file:///home/me/x": [("requirement", "x @ file:///home/me/x")],
+    "brotli @ file:///tmp/build/80/brotli-split_1/work": [("pip", "brotli")],
+    "x @ file:///home/me/x": [("pip", "x @ file:///home/me/x")],
     "torch-cluster -f https://w.example/torch-2.5.0+cu124.html": [
-        ("requirement", "torch-cluster"),
+        ("pip", "torch-cluster"),
         ("find-links", "https://w.example/torch-2.5.0+cu124.html"),
     ],
     "-r sub/more.txt": [("include", "sub/more.txt")],
@@ -62,13 +63,13 @@ LINES = {
         ("extra-index", "https://j.example/simple"),
     ],
     "c==1 \\\r\n    --hash=sha256:00 \\\r\n    --hash=sha256:11": [
-        ("requirement", "c==1"),
+        ("pip", "c==1"),
         ("ignored", "hash"),
         ("ignored", "hash"),
     ],
-    'apex --global-option="--cpp_ext"': [("requirement", "apex"), ("ignored", "global-option")],
+    'apex --global-option="--cpp_ext"': [("pip", "apex"), ("ignored", "global-option")],
     "--pre": [("ignored", "pre")],
-    "git+https://${TOKEN}@g.example/a.git": [("requirement", "git+https://g.example/a.git")],
+    "git+https://${TOKEN}@g.example/a.git": [("pip", "git+https://g.example/a.git")],
 }
 
 
@@ -153,9 +154,9 @@ def test_files_that_are_included(tmp_path: Path) -> None:
     texts = [(entry.kind, entry.value) for entry in entries if entry.requirement]
     project = f"-e {tmp_path}"  # not the folder of the file, which has no project
     assert texts == [
-        ("requirement", "one"),
-        ("requirement", "two"),
-        ("requirement", project),
+        ("pip", "one"),
+        ("pip", "two"),
+        ("pip", project),
         ("constraint", "three<3"),
     ]
     unknown = {entry.value: entry.reason for entry in entries if entry.kind == "unknown"}

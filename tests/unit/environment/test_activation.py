@@ -19,6 +19,7 @@ from provision.environment import activation
 from provision.environment.marker import Marker
 from provision.environment.marker import write as write_marker
 from provision.verbs.run import run as runs
+from provision.workflow.project import require_prefix
 
 PRINT = 'echo "$PATH|${CONDA_PREFIX-}|${PYTHONNOUSERSITE-}|${PYTHONPATH-unset}|${LD_LIBRARY_PATH-unset}|${HOOK-}"'
 PRINT_FISH = 'echo (string join : $PATH)"|$CONDA_PREFIX|$PYTHONNOUSERSITE|$PYTHONPATH|$LD_LIBRARY_PATH|$HOOK"'
@@ -153,12 +154,12 @@ def folders(tmp_path: Path) -> Folders:
 
 
 def test_prefix_is_found_by_name_or_refused(prefix: Prefix, tmp_path: Path) -> None:
-    assert runs.find_prefix(folders(tmp_path), "lab", prefix.path).path == prefix.path
+    assert require_prefix(folders(tmp_path), "lab", prefix.path).path == prefix.path
     with pytest.raises(ToolMissing, match=r"`nosuch` is not installed.*`provision build nosuch`"):
-        runs.find_prefix(folders(tmp_path), "nosuch")
+        require_prefix(folders(tmp_path), "nosuch")
     (prefix.path / "bin" / "python").unlink()
     with pytest.raises(IntegrityError, match="no bin/python"):
-        runs.find_prefix(folders(tmp_path), "lab", prefix.path)
+        require_prefix(folders(tmp_path), "lab", prefix.path)
 
 
 def test_missing_program_is_named(prefix: Prefix) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from provision.core.requirement_lines import parse_lines
 from provision.project_files.request import Choices, decide
-from provision.project_files.requirements import statements_of
 
 LINES = """\
 torch>=2.4
@@ -21,7 +20,7 @@ def test_an_environment_stays_and_the_rest_is_added() -> None:
     choices = Choices(
         torch="2.3.1", cuda="12.1", python="3.11", environment="lab", companions=False
     )
-    statements = statements_of(parse_lines(LINES, "more.txt"))
+    statements = parse_lines(LINES, "more.txt")
     request = decide(statements, choices, default_python="3.11", located=str)
     assert request.content["pip"] == ["torchvision==0.18.1", "einops", "./libs/pointops"]
     assert request.contradictions == ()
@@ -37,7 +36,7 @@ def test_an_environment_stays_and_the_rest_is_added() -> None:
 
 def test_an_index_for_everything_is_set_as_it_was_stated() -> None:
     lines = "--index-url https://a.example/simple\n--extra-index-url https://b.example/simple\n"
-    statements = statements_of(parse_lines(lines, "requirements.txt"))
+    statements = parse_lines(lines, "requirements.txt")
     request = decide(statements, Choices(), default_python="3.11", located=str)
     assert [entry.next_step for entry in request.entries] == [
         "pip config set global.index-url https://a.example/simple",

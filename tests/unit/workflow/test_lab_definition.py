@@ -77,8 +77,8 @@ def test_everything_that_a_lab_can_say(tmp_path: Path) -> None:
         umask=0o27,
         home_free_gib=2,
         test_here=False,
-        job_s=240,
-        queue_s=30,
+        job_minutes=4,
+        queue_minutes=0.5,
         fail_on="warn",
     )
 

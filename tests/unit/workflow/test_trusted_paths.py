@@ -23,8 +23,8 @@ from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.verbs.join import environment_steps as join_environments
 from provision.verbs.join.join_run import JoinRun
-from provision.verbs.run import run
 from provision.workflow.lab_definition import Lab, LabEnvironment
+from provision.workflow.project import require_prefix
 from provision.workflow.trust import require_trusted_path
 from tests.node_stores import pack_record
 from tests.programs import write_program
@@ -86,14 +86,14 @@ def test_an_environment_elsewhere_is_entered_only_where_it_is_safe(
     folders: Folders, tmp_path: Path
 ) -> None:
     elsewhere = make_prefix(tmp_path / "scratch" / "lab", tmp_path / "ran")
-    assert run.find_prefix(folders, "lab", elsewhere).path == elsewhere
+    assert require_prefix(folders, "lab", elsewhere).path == elsewhere
     (elsewhere / "bin" / "python3.11").chmod(0o757)
     with pytest.raises(SystemRefused, match=r"every user may write to .*python3\.11"):
-        run.find_prefix(folders, "lab", elsewhere)
+        require_prefix(folders, "lab", elsewhere)
     (elsewhere / "bin" / "python3.11").chmod(0o755)
     os.chown(tmp_path / "scratch", STRANGER, -1)
     with pytest.raises(SystemRefused, match="scratch belongs to the user 65533"):
-        run.find_prefix(folders, "lab", elsewhere)
+        require_prefix(folders, "lab", elsewhere)
 
 
 def test_no_environment_is_made_where_a_group_may_change_it(
