@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Tuple
 
 from ...comm.rank_names import name_ranks
 from .. import model
-from . import facts, gpu, host, packages, scripts, smoke
+from . import facts, packages, scripts, smoke
 from .rule import Rule
 
 # Phase of the smoke test -> its findings.
@@ -22,20 +24,12 @@ BY_PHASE: dict[str, dict[str, Rule]] = {
     "filesystem": smoke.FILESYSTEM,
     "checkpoint": smoke.CHECKPOINT,
 }
-# What only `doctor` looks for.
+# What only `doctor` looks for: rules about a host are data, in host.json.
+_HOST = json.loads(Path(__file__).with_name("host.json").read_text())
 BY_AREA: dict[str, dict[str, Rule]] = {
-    "probes": host.PROBES,
-    "GPUs and driver": gpu.GPU,
-    "packages": packages.PACKAGES,
-    "basics": host.BASICS,
-    "memory": host.MEMORY,
-    "disks": host.DISKS,
-    "network": host.NETWORK,
-    "ssh": host.ACCESS,
-    "account": host.ACCOUNT,
-    "notebooks": host.NOTEBOOKS,
-    "scripts": scripts.SCRIPTS,
+    area: {id: Rule(**row) for id, row in rules.items()} for area, rules in _HOST.items()
 }
+BY_AREA.update({"packages": packages.PACKAGES, "scripts": scripts.SCRIPTS})
 CATALOG: dict[str, Rule] = {}
 for _rules in (*BY_PHASE.values(), *BY_AREA.values()):
     CATALOG.update(_rules)
