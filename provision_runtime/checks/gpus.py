@@ -56,7 +56,6 @@ class Model(TypedDict, total=False):
     narrow_by_design: bool
     pcie_gen: int
     power_w: float
-    source: str
 
 
 @functools.lru_cache(maxsize=1)
@@ -100,20 +99,20 @@ def recovery_finding(action: str, name: str) -> Finding | None:
 def _driver_findings(name: str, gpu: GpuHealth) -> list[Finding]:
     """What the driver itself says is wrong."""
     findings = []
-    if gpu.lost:
-        message = f"the driver gets no answer from {name}"
-        findings.append(Finding("gpu-lost", message))
-    elif gpu.errors:
-        message = f"the driver got an error from {name} for {', '.join(gpu.errors)}"
-        findings.append(Finding("gpu-driver-errors", message))
     if gpu.recovery:
         findings += filter(None, [recovery_finding(gpu.recovery, name)])
-    if gpu.unreadable:
-        message = f"{name} reports {', '.join(gpu.unreadable)}, which is unknown here"
-        findings.append(Finding("gpu-state-unknown", message))
-    license = gpu.license or ""
-    if "(Restricted)" in license or (license == "Unlicensed" and gpu.virtualization == VGPU):
-        findings.append(Finding("vgpu-unlicensed", f"the vGPU license of {name}: {license}"))
+    has_errors = bool(gpu.errors) and not gpu.lost
+    is_limited = "(Restricted)" in gpu.license or (
+        gpu.license == "Unlicensed" and gpu.virtualization == VGPU
+    )
+    for is_fault, id, problem in (
+        (gpu.lost, "gpu-lost", "gives the driver no answer"),
+        (has_errors, "gpu-driver-errors", f"gives the driver errors for {', '.join(gpu.errors)}"),
+        (gpu.unreadable, "gpu-state-unknown", f"is unknown here: {', '.join(gpu.unreadable)}"),
+        (is_limited, "vgpu-unlicensed", f"is a vGPU that is {gpu.license}"),
+    ):
+        if is_fault:
+            findings.append(Finding(id, f"{name} {problem}"))
     return findings
 
 
@@ -158,24 +157,19 @@ def _clock_findings(name: str, gpu: GpuHealth) -> list[Finding]:
 
 
 def _link_findings(name: str, gpu: GpuHealth) -> list[Finding]:
-    lanes, max_lanes, max_gen = gpu.pcie_lanes, gpu.max_pcie_lanes, gpu.max_pcie_gen
+    """Lanes and generation of PCIe: what GPU and slot can do together, and what its board has."""
     model: Model = {} if gpu.virtualization == VGPU else model_of(gpu.product)
-    if lanes and lanes < model.get("pcie_lanes", 0):
-        message = f"{name} uses {lanes:.0f} PCIe lanes; this model has {model['pcie_lanes']}"
+    lanes = 0.0 if model.get("narrow_by_design") else gpu.max_pcie_lanes or 0.0
+    lanes = max(lanes, model.get("pcie_lanes", 0))
+    if gpu.pcie_lanes and gpu.pcie_lanes < lanes:
+        message = f"{name} uses {gpu.pcie_lanes:.0f} of {lanes:.0f} PCIe lanes"
         return [Finding("pcie-reduced", message)]
-    is_narrow = bool(lanes and max_lanes and lanes < max_lanes)
-    if is_narrow and not model.get("narrow_by_design"):
-        assert lanes and max_lanes
-        message = f"{name} uses {lanes:.0f} of {max_lanes:.0f} PCIe lanes"
-        return [Finding("pcie-reduced", message)]
-    # The generation under load: an idle link is slower on purpose.
-    possible = min(filter(None, (gpu.device_pcie_gen, gpu.host_pcie_gen)), default=None)
-    if max_gen and possible and max_gen < possible:
-        message = f"{name} is limited to PCIe {max_gen:.0f}; it and its slot can do {possible:.0f}"
-        return [Finding("pcie-reduced", message)]
-    # A guest does not see the slot.
-    if max_gen and gpu.virtualization != PASS_THROUGH and max_gen < model.get("pcie_gen", 0):
-        message = f"{name} is limited to PCIe {max_gen:.0f}; this board has {model['pcie_gen']}"
+    # The generation under load: an idle link is slower on purpose. A guest does not see the slot.
+    possible = min(filter(None, (gpu.device_pcie_gen, gpu.host_pcie_gen)), default=0.0)
+    if gpu.virtualization != PASS_THROUGH:
+        possible = max(possible, model.get("pcie_gen", 0))
+    if gpu.max_pcie_gen and gpu.max_pcie_gen < possible:
+        message = f"{name} is limited to PCIe {gpu.max_pcie_gen:.0f}; it should have {possible:.0f}"
         return [Finding("pcie-reduced", message)]
     return []
 
@@ -217,13 +211,10 @@ def nvlink_findings(
             findings.append((Finding("nvlink-slow", message), message))
     for uuid, counters in errors.items():
         texts = [f"{name} {count}" for name, count in counters.items()]
-        message = f"{uuid}: {'; '.join(texts[:3])}"
         failed = [text for text in texts if "failed" in text]
-        if failed:
-            message = f"{uuid}: {'; '.join(failed[:3])}"
-        findings.append(
-            (Finding("nvlink-recovery" if failed else "nvlink-errors", message), message)
-        )
+        message = f"{uuid}: {'; '.join((failed or texts)[:3])}"
+        id = "nvlink-recovery" if failed else "nvlink-errors"
+        findings.append((Finding(id, message), message))
     return findings
 
 
@@ -259,24 +250,20 @@ def domain_finding(gpus: Sequence[GpuHealth]) -> Finding | None:
 
 def fabric_finding(log: DriverLog, manager: str | None) -> Finding | None:
     """manager: the version of the installed fabric manager; None if it is unknown."""
-    message = ""
-    unhealthy = [gpu for gpu in log.gpus if gpu.fabric_faults]
-    states = [gpu.fabric for gpu in log.gpus if gpu.fabric not in (None, "Completed")]
-    failed = []
-    for gpu in log.gpus:
-        if gpu.fabric and gpu.fabric_status not in (None, "Success"):
-            failed.append(gpu.fabric_status)
-    if states:
-        message = f"the fabric state of {len(states)} of {len(log.gpus)} GPUs is {states[0]}"
-    elif unhealthy:
-        message = (
-            f"the fabric of GPU {unhealthy[0].address}: {', '.join(unhealthy[0].fabric_faults)}"
-        )
-    elif failed:
-        message = f"the fabric status of {len(failed)} GPUs is {failed[0]}"
-    elif manager and log.driver and manager != log.driver:
+    problems = [problem for gpu in log.gpus for problem in _fabric_problems(gpu)]
+    message = f"{len(problems)} of {len(log.gpus)} GPUs: {problems[0]}" if problems else ""
+    if not problems and manager and log.driver and manager != log.driver:
         message = f"the fabric manager is {manager}, but the driver is {log.driver}"
     return Finding("fabric-manager", message) if message else None
+
+
+def _fabric_problems(gpu: GpuHealth) -> list[str]:
+    if gpu.fabric not in (None, "Completed"):
+        return [f"the fabric state is {gpu.fabric}"]
+    if gpu.fabric_faults:
+        return [f"the health of the fabric is {', '.join(gpu.fabric_faults)}"]
+    is_failed = gpu.fabric and gpu.fabric_status not in (None, "Success")
+    return [f"the fabric status is {gpu.fabric_status}"] if is_failed else []
 
 
 def driver_finding(driver: str | None, cuda: str | None) -> Finding | None:

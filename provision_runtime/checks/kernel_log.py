@@ -34,15 +34,14 @@ _SEVERITY = re.compile(r"\b(Fatal|Non-?fatal)\b")
 # "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 _RECOVERY_XID, _RECOVERY = "154", re.compile(r"\(([^()]*)\)\s*$")
 _BOOT, _DRIVER_START = re.compile(r"Linux version \d"), re.compile(r"NVRM: loading NVIDIA UNIX")
-# Seconds after boot, or a time of day.
 _TIME = re.compile(
     r"\[\s*(\d+\.\d+|[A-Z][a-z]{2} [A-Z][^\]]*)\]|^(\d{4}-\d\d-\d\dT[^\s,]*|[A-Z][a-z]{2} +\d+ [\d:]+)"
 )
 
 
 class KernelEvent(TypedDict, total=False):
-    """A row of a catalog. severity: `fail`, `warn`, `none`, or `line` if the line states it. fault:
-    hardware, driver or program. action: a key of the actions.
+    """A row of a catalog. severity: `fail`, `warn`, `none`, or `line` if the line states it. action:
+    a key of the actions. `fault` (hardware, driver or program) and `source` are for readers.
 
     Of other lines: finding: its id; over: the line that ends it; least: how many lines make a
     finding; boot_s: so long after boot it is normal. The pattern's first group names the device.
@@ -50,9 +49,7 @@ class KernelEvent(TypedDict, total=False):
 
     meaning: str
     severity: str
-    fault: str
     action: str
-    source: str
     finding: str
     pattern: str
     over: str
@@ -61,9 +58,6 @@ class KernelEvent(TypedDict, total=False):
 
 
 class EventCatalog(TypedDict):
-    sources: Dict[str, str]
-    read: str
-    driver: str
     actions: Dict[str, str]
     xids: Dict[str, KernelEvent]
     sxids: Dict[str, KernelEvent]
@@ -110,8 +104,7 @@ def kernel_findings(text: str) -> list[tuple[Finding, str]]:
         if over > indices[-1]:
             if key.number == _RECOVERY_XID:
                 continue
-            since = _time(lines[over])
-            message = f"{finding.message}; it is over{f' since {since}' if since else ''}"
+            message = f"{finding.message}; it is over since [{_time(lines[over])}]"
             finding = Finding("gpu-event" if key.number else "kernel-event-past", message)
         findings.append((finding, lines[indices[-1]]))
     return findings
@@ -142,11 +135,13 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
             word = _SEVERITY.search(line)
         yield key._replace(word=word[1] if word else ""), False
         return
+    time = _time(line)
     for rule in catalog()["kernel"]:
         match = re.search(rule["pattern"], line)
         end = re.search(rule.get("over") or r"(?!)", line)
-        seconds = _seconds(line)
-        if match and not (seconds is not None and seconds < rule.get("boot_s", 0.0)):
+        # A time of day has no fraction.
+        is_boot = "." in time and float(time) < rule.get("boot_s", 0.0)
+        if match and not is_boot:
             yield _Key(rule["pattern"], next(filter(None, match.groups()), "")), False
         elif end:
             yield _Key(rule["pattern"], next(filter(None, end.groups()), "")), True
@@ -187,18 +182,12 @@ def _finding(key: _Key, times: str) -> Finding | None:
 
 def _described(device: str, count: int, last_line: str) -> str:
     text = "once" if count == 1 else f"{count} times"
-    time = _time(last_line)
     text += f" on {device}" if device else ""
-    return f"{text}, {'' if count == 1 else 'last '}at {time}" if time else text
-
-
-def _seconds(line: str) -> float | None:
-    time = _TIME.search(line)
-    return float(time[1]) if time and time[1] and time[1][0].isdigit() else None
+    time = _time(last_line)
+    return f"{text}, at [{time}]" if time else text
 
 
 def _time(line: str) -> str:
-    time, seconds = _TIME.search(line), _seconds(line)
-    if seconds is not None:
-        return f"{seconds:g} s after boot"
-    return (time[1] or time[2]) if time else ""
+    """As the line states it: seconds after boot, or a time of day."""
+    match = _TIME.search(line)
+    return next(filter(None, match.groups())) if match else ""

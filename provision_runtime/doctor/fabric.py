@@ -54,7 +54,8 @@ class _Port:
 
 def _kinds(machine: Machine) -> list[list[_Port]]:
     """The ports that should be in use, by kind. Others are switched off, or of virtual functions that
-    no guest uses. Of Ethernet, and of the second ports of cards, often none has a cable."""
+    no guest uses. Of Ethernet, and of the second ports of cards, often none has a cable; nor has a
+    few adapters of another kind."""
     kinds: dict[tuple[str, ...], list[_Port]] = {}
     for path in machine.glob(INFINIBAND, "*/ports/*"):
         card = path.parent.parent
@@ -68,10 +69,12 @@ def _kinds(machine: Machine) -> list[list[_Port]]:
         if state != "DOWN" or not is_off:
             port = _Port(f"{card.name}:{path.name}", kind, state, _text(path / "rate"))
             kinds.setdefault(kind, []).append(port)
+    is_idle = not any(port.state == ACTIVE for ports in kinds.values() for port in ports)
     return [
         ports
         for kind, ports in kinds.items()
-        if kind[3] == "True" or any(port.state == ACTIVE for port in ports)
+        if any(port.state == ACTIVE for port in ports)
+        or (kind[3] == "True" and (is_idle or len(ports) >= MULTI_GPU))
     ]
 
 

@@ -175,39 +175,12 @@ def container_runtime(machine: Machine) -> Iterator[Result]:
         yield observation("docker-gpu-runtime", message, "docker info", ", ".join(runtimes))
 
 
+# Of the same area, but of other probes.
+OTHER_IDS = ("driver-old", "compat-library", "imex-channel", "docker-gpu-runtime")
 PROBES = (
     Probe(
         "GPUs",
-        (
-            "driver-mismatch",
-            "fabric-manager",
-            "gpu-clocks-limited",
-            "gpu-driver-errors",
-            "gpu-ecc-off",
-            "gpu-inforom",
-            "gpu-lost",
-            "gpu-memory-errors",
-            "gpu-memory-pending",
-            "gpu-memory-worn",
-            "gpu-off-bus",
-            "gpu-power-limited",
-            "gpu-recovery",
-            "gpu-revoked",
-            "gpu-state-unknown",
-            "gpu-throttled",
-            "imex-down",
-            "mig-empty",
-            "mnnvl-domain",
-            "nvlink-down",
-            "nvlink-errors",
-            "nvlink-recovery",
-            "nvlink-slow",
-            "pcie-reduced",
-            "persistence-off",
-            "smi-incomplete",
-            "smi-message",
-            "vgpu-unlicensed",
-        ),
+        tuple(id for id in BY_AREA["GPUs and driver"] if id not in OTHER_IDS),
         health,
         deadline_s=SMI_S,
         deep_deadline_s=SMI_DEEP_S + 2.0,

@@ -22,6 +22,7 @@ REFUSED = ("Insufficient Permissions", "Not Found", "Unknown")
 ERRORS = ("ERR!", "Unknown Error")
 LOST = "GPU is lost"
 RESET_REQUIRED = "GPU requires reset"
+NO_VALUE = (*ABSENT, *REFUSED, *ERRORS, LOST, RESET_REQUIRED)
 YES = ("Enabled", "Yes", "True", "Active")
 NO = ("Disabled", "No", "False", "Not Active", "Inactive", "None")
 FABRIC_STATES = ("Completed", "In Progress", "Not Started")
@@ -91,7 +92,7 @@ class GpuHealth:
     domain: Optional[str] = None
     product: Optional[str] = None
     virtualization: Optional[str] = None
-    license: Optional[str] = None
+    license: str = ""
     recovery: Optional[str] = None
     errors: List[str] = field(default_factory=list)
     unreadable: List[str] = field(default_factory=list)
@@ -176,7 +177,7 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
     is_nameless = _text(gpu, "product_name", "uuid") is None
     # Without a cluster the fabric is this host's own.
     cluster = (_text(gpu, "fabric/clusterUuid") or "").strip("0-")
-    state = _text(gpu, "fabric/state")
+    state, status = _text(gpu, "fabric/state"), (gpu.findtext("fabric/status") or "").strip()
     unreadable, fabric_faults = [], []
     for element in gpu.findall("fabric/health/*"):
         word = (element.text or "").strip()
@@ -186,13 +187,14 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
                 fabric_faults.append(f"{element.tag} {word}")
         elif word not in (*ABSENT, *REFUSED, *FABRIC_HEALTHY):
             unreadable.append(f"fabric {element.tag}: {word}")
-    known = (*YES, *NO, *ABSENT, *REFUSED, *ERRORS, LOST, RESET_REQUIRED)
-    unreadable += [f"{tag}: {words[tag]}" for tag in FLAGS if words.get(tag, "") not in known]
+    for tag in FLAGS:
+        if words.get(tag, "") not in (*YES, *NO, *NO_VALUE):
+            unreadable.append(f"{tag}: {words[tag]}")
     if state not in (None, *FABRIC_STATES):
         unreadable.append(f"fabric state: {state}")
     return GpuHealth(
         address=gpu.get("id", ""),
-        lost=(is_nameless and is_whole and recovery is None) or LOST in words.values(),
+        lost=(is_nameless and is_whole and recovery != RESET_REQUIRED) or LOST in words.values(),
         persistence=_flag(gpu, "persistence_mode"),
         display=_flag(gpu, "display_active"),
         mig=_flag(gpu, "mig_mode/current_mig"),
@@ -222,7 +224,8 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         device_pcie_gen=_number(gpu, f"{link}/pcie_gen/max_device_link_gen"),
         host_pcie_gen=_number(gpu, f"{link}/pcie_gen/max_host_link_gen"),
         fabric=state if state in FABRIC_STATES else None,
-        fabric_status=_text(gpu, "fabric/status") or _error(gpu, "fabric/status"),
+        # Other than Success, it is the name of an error.
+        fabric_status=None if status in ABSENT else status,
         fabric_faults=fabric_faults,
         domain=f"{cluster} clique {_text(gpu, 'fabric/cliqueId')}" if cluster else None,
         product=_text(gpu, "product_name"),
@@ -231,7 +234,8 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
             gpu,
             "vgpu_software_licensed_product/license_status",
             "grid_licensed_product/license_status",
-        ),
+        )
+        or "",
         recovery=recovery,
         errors=[f"{tag}: {word}" for tag, word in words.items() if word in ERRORS],
         unreadable=unreadable,
@@ -264,14 +268,9 @@ def _text(element: ElementTree.Element, *paths: str) -> str | None:
     """The text of the first of these elements that a GPU has and supports."""
     for path in paths:
         text = (element.findtext(path) or "").strip()
-        if text.strip("[]") not in (*ABSENT, *REFUSED, *ERRORS, LOST, RESET_REQUIRED):
+        if text.strip("[]") not in NO_VALUE:
             return text
     return None
-
-
-def _error(element: ElementTree.Element, path: str) -> str | None:
-    text = (element.findtext(path) or "").strip(" []\n\t")
-    return text if text in (*REFUSED, *ERRORS, LOST, RESET_REQUIRED) else None
 
 
 def _flag(element: ElementTree.Element, *paths: str) -> bool | None:

@@ -9,7 +9,7 @@ from typing import Tuple
 
 from ...comm.rank_names import name_ranks
 from .. import model
-from . import facts, packages, scripts, smoke
+from . import facts, scripts, smoke
 from .rule import Rule
 
 # Phase of the smoke test -> its findings.
@@ -24,12 +24,12 @@ BY_PHASE: dict[str, dict[str, Rule]] = {
     "filesystem": smoke.FILESYSTEM,
     "checkpoint": smoke.CHECKPOINT,
 }
-# What only `doctor` looks for: rules about a host are data, in host.json.
-_HOST = json.loads(Path(__file__).with_name("host.json").read_text())
+# What only `doctor` looks for.
+_DOCTOR = json.loads(Path(__file__).with_name("doctor.json").read_text())
 BY_AREA: dict[str, dict[str, Rule]] = {
-    area: {id: Rule(**row) for id, row in rules.items()} for area, rules in _HOST.items()
+    area: {id: Rule(**row) for id, row in rules.items()} for area, rules in _DOCTOR.items()
 }
-BY_AREA.update({"packages": packages.PACKAGES, "scripts": scripts.SCRIPTS})
+BY_AREA["scripts"] = scripts.SCRIPTS
 CATALOG: dict[str, Rule] = {}
 for _rules in (*BY_PHASE.values(), *BY_AREA.values()):
     CATALOG.update(_rules)

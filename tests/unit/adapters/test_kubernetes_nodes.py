@@ -20,10 +20,10 @@ def test_nodes() -> None:
     first, second = kubernetes_nodes.parse_nodes(NODES.read_text())
     assert (first.name, first.host, first.state) == ("ip-10-0-0-1", "gpu-a.lab", "Ready")
     assert (first.gpus, first.gpu_type) == (8, "NVIDIA-H100-80GB-HBM3")
-    assert (first.arch, first.driver, first.pressure) == ("x86_64", "550.54.15", ())
+    assert (first.arch, first.driver, first.faults) == ("x86_64", "550.54.15", ())
     assert second.state == "Unknown,SchedulingDisabled"
     assert (second.arch, second.driver, second.gpus) == ("aarch64", None, 0)
-    assert second.pressure == ("DiskPressure",)
+    assert second.faults == ("DiskPressure",)
 
 
 def put_kubectl(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
