@@ -158,7 +158,9 @@ def _clock_findings(name: str, gpu: GpuHealth) -> list[Finding]:
 
 def _link_findings(name: str, gpu: GpuHealth) -> list[Finding]:
     """Lanes and generation of PCIe: what GPU and slot can do together, and what its board has."""
-    model: Model = {} if gpu.virtualization == VGPU else model_of(gpu.product)
+    if gpu.virtualization == VGPU:
+        return []
+    model = model_of(gpu.product)
     lanes = 0.0 if model.get("narrow_by_design") else gpu.max_pcie_lanes or 0.0
     lanes = max(lanes, model.get("pcie_lanes", 0))
     if gpu.pcie_lanes and gpu.pcie_lanes < lanes:

@@ -30,12 +30,13 @@ _RELEVANT = re.compile(
 _NUMBERED = re.compile(
     r"(NVRM:? Xid|SXid)\b:?\s*(?:\((?:PCI:)?([^) ]*)[^)]*\):?)?\s*(\d*)", re.IGNORECASE
 )
-_SEVERITY = re.compile(r"\b(Fatal|Non-?fatal)\b")
+# "NETIR_LINK_EVT  Fatal   XC0 i0 Link 12", "20034, Non-fatal, Link 29"; not the name of a program.
+_SEVERITY = re.compile(r"[A-Z\d,]\s+(Fatal|Non-?fatal)\b")
 # "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 _RECOVERY_XID, _RECOVERY = "154", re.compile(r"\(([^()]*)\)\s*$")
 _BOOT, _DRIVER_START = re.compile(r"Linux version \d"), re.compile(r"NVRM: loading NVIDIA UNIX")
 _TIME = re.compile(
-    r"\[\s*(\d+\.\d+|[A-Z][a-z]{2} [A-Z][^\]]*)\]|^(\d{4}-\d\d-\d\dT[^\s,]*|[A-Z][a-z]{2} +\d+ [\d:]+)"
+    r"\[\s*(\d+\.\d+|[A-Z][a-z]{2} [A-Z][^\]]*)\]|(?:^|: )(\d{4}-\d\d-\d\dT[^\s,]*|[A-Z][a-z]{2} +\d+ [\d:]+)"
 )
 
 
@@ -104,7 +105,7 @@ def kernel_findings(text: str) -> list[tuple[Finding, str]]:
         if over > indices[-1]:
             if key.number == _RECOVERY_XID:
                 continue
-            message = f"{finding.message}; it is over since [{_time(lines[over])}]"
+            message = f"{finding.message}; it is over since {_time(lines[over])}"
             finding = Finding("gpu-event" if key.number else "kernel-event-past", message)
         findings.append((finding, lines[indices[-1]]))
     return findings
@@ -135,7 +136,7 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
             word = _SEVERITY.search(line)
         yield key._replace(word=word[1] if word else ""), False
         return
-    time = _time(line)
+    time = _time(line).strip("[]")
     for rule in catalog()["kernel"]:
         match = re.search(rule["pattern"], line)
         end = re.search(rule.get("over") or r"(?!)", line)
@@ -183,11 +184,10 @@ def _finding(key: _Key, times: str) -> Finding | None:
 def _described(device: str, count: int, last_line: str) -> str:
     text = "once" if count == 1 else f"{count} times"
     text += f" on {device}" if device else ""
-    time = _time(last_line)
-    return f"{text}, at [{time}]" if time else text
+    return f"{text}, at {_time(last_line)}"
 
 
 def _time(line: str) -> str:
     """As the line states it: seconds after boot, or a time of day."""
     match = _TIME.search(line)
-    return next(filter(None, match.groups())) if match else ""
+    return f"[{next(filter(None, match.groups()))}]" if match else "an unknown time"

@@ -180,12 +180,12 @@ OTHER_IDS = ("driver-old", "compat-library", "imex-channel", "docker-gpu-runtime
 PROBES = (
     Probe(
         "GPUs",
-        tuple(id for id in BY_AREA["GPUs and driver"] if id not in OTHER_IDS),
+        ("gpu-lost", *(id for id in BY_AREA["GPUs and driver"] if id not in OTHER_IDS)),
         health,
         deadline_s=SMI_S,
         deep_deadline_s=SMI_DEEP_S + 2.0,
     ),
-    Probe("kernel log", (*BY_AREA["kernel log"], "gpu-lost", "oom-killed"), kernel_log),
+    Probe("kernel log", tuple(BY_AREA["kernel log"]), kernel_log),
     Probe("CUDA compatibility library", ("compat-library",), compat_library),
     Probe("IMEX channels", ("imex-channel",), imex),
     Probe("GPUs in containers", ("docker-gpu-runtime",), container_runtime),

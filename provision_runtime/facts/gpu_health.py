@@ -237,7 +237,10 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         )
         or "",
         recovery=recovery,
-        errors=[f"{tag}: {word}" for tag, word in words.items() if word in ERRORS],
+        # The status of the fabric is the name of an error itself.
+        errors=[
+            f"{tag}: {word}" for tag, word in words.items() if word in ERRORS and tag != "status"
+        ],
         unreadable=unreadable,
         is_whole=is_whole,
     )

@@ -249,7 +249,9 @@ def kubernetes_node(**fields: Any) -> Node:
     facts: dict[str, Any] = dict.fromkeys(
         field.name for field in dataclasses.fields(KubernetesNode)
     )
-    facts.update({"arch": "x86_64", "driver": "550.54.15", "faults": (), "gpu_shares": (), **fields})
+    facts.update(
+        {"arch": "x86_64", "driver": "550.54.15", "faults": (), "gpu_shares": (), **fields}
+    )
     return Node(
         name="k1",
         engine="kubernetes",
