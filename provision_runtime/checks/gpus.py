@@ -98,7 +98,7 @@ def recovery_finding(action: str, name: str) -> Finding | None:
 
 def _driver_findings(name: str, gpu: GpuHealth) -> list[Finding]:
     """What the driver itself says is wrong."""
-    findings = []
+    findings: list[Finding] = []
     if gpu.recovery:
         findings += filter(None, [recovery_finding(gpu.recovery, name)])
     has_errors = bool(gpu.errors) and not gpu.lost

@@ -7,6 +7,7 @@ Parses, and judges nothing. The names of the XML's elements are those of nvsmi_d
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -152,11 +153,9 @@ def parse(text: str) -> DriverLog:
 
 def _partial_gpus(text: str) -> Iterator[GpuHealth]:
     """The GPU that a text begins with, as far as it goes; none if not even its tag is whole."""
-    parser = ElementTree.XMLPullParser(("start", "end"))
-    parser.feed(text)
     gpu, is_whole = None, False
     with contextlib.suppress(ElementTree.ParseError):
-        for event, element in parser.read_events():
+        for event, element in ElementTree.iterparse(io.StringIO(text), ("start", "end")):
             gpu = element if gpu is None else gpu
             is_whole = event == "end" and element is gpu
     if gpu is not None:
