@@ -58,16 +58,12 @@ class Model(TypedDict, total=False):
     power_w: float
 
 
-@functools.lru_cache(maxsize=1)
-def _models() -> list[Model]:
-    return cast("list[Model]", json.loads(MODELS.read_text())["models"])
-
-
+@functools.lru_cache(maxsize=None)
 def model_of(product: str | None) -> Model:
     """Empty if the model is unknown. The first pattern that fits counts."""
-    for model in _models():
+    for model in json.loads(MODELS.read_text())["models"]:
         if re.search(model["name"], product or ""):
-            return model
+            return cast("Model", model)
     return {}
 
 

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CATALOG = Path(__file__).with_name("kernel_events.json")
-# Only these lines are compared with every rule.
-_RELEVANT = re.compile(
-    r"NVRM|nvidia|SXid|mlx5|: (?:AER|DPC|PCIe)|link|Hardware Error|EDAC|Memory failure|server"
-    r"|Lustre|ceph|INFO|lockup|LOCKUP|memory: Kill|WATCHDOG|Linux version",
-    re.IGNORECASE,
-)
 # "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, ...", once without PCI; in MIG mode the instance follows.
 _NUMBERED = re.compile(
     r"(NVRM:? Xid|SXid)\b:?\s*(?:\((?:PCI:)?([^) ]*)[^)]*\):?)?\s*(\d*)", re.IGNORECASE
@@ -44,8 +38,9 @@ class KernelEvent(TypedDict, total=False):
     """A row of a catalog. severity: `fail`, `warn`, `none`, or `line` if the line states it. action:
     a key of the actions. `fault` (hardware, driver or program) and `source` are for readers.
 
-    Of other lines: finding: its id; over: the line that ends it; least: how many lines make a
-    finding; boot_s: so long after boot it is normal. The pattern's first group names the device.
+    Of other lines: finding: its id; words: what every such line has, in lower case; over: the line
+    that ends it; least: how many lines make a finding; boot_s: so long after boot it is normal. The
+    pattern's first group names the device.
     """
 
     meaning: str
@@ -55,6 +50,7 @@ class KernelEvent(TypedDict, total=False):
     pattern: str
     over: str
     least: int
+    words: str
     boot_s: float
 
 
@@ -62,6 +58,7 @@ class EventCatalog(TypedDict):
     actions: Dict[str, str]
     xids: Dict[str, KernelEvent]
     sxids: Dict[str, KernelEvent]
+    words: str
     kernel: List[KernelEvent]
 
 
@@ -81,7 +78,7 @@ def catalog() -> EventCatalog:
 
 def kernel_findings(text: str) -> list[tuple[Finding, str]]:
     """Each finding with the last line that it is about."""
-    lines = [line.strip() for line in text.splitlines() if _RELEVANT.search(line)]
+    lines = [line.strip() for line in text.splitlines()]
     events: dict[_Key, list[int]] = {}
     ends: dict[tuple[str, str], int] = {}
     for index, line in enumerate(lines):
@@ -136,13 +133,18 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
             word = _SEVERITY.search(line)
         yield key._replace(word=word[1] if word else ""), False
         return
-    time = _time(line).strip("[]")
+    lower = line.lower()
+    # Regular expressions are slow, and a storm of errors fills the log.
+    if not re.search(catalog()["words"], lower):
+        return
     for rule in catalog()["kernel"]:
+        if not re.search(rule["words"], lower):
+            continue
         match = re.search(rule["pattern"], line)
         end = re.search(rule.get("over") or r"(?!)", line)
         # A time of day has no fraction.
-        is_boot = "." in time and float(time) < rule.get("boot_s", 0.0)
-        if match and not is_boot:
+        time = _time(line).strip("[]") if "boot_s" in rule else ""
+        if match and not ("." in time and float(time) < rule["boot_s"]):
             yield _Key(rule["pattern"], next(filter(None, match.groups()), "")), False
         elif end:
             yield _Key(rule["pattern"], next(filter(None, end.groups()), "")), True

@@ -47,6 +47,9 @@ def health(machine: Machine) -> Iterator[Result]:
         return
     for finding in (*judge.log_findings(log), *judge.gpu_findings(log.gpus)):
         yield from judged(finding, SMI_QUERY, finding)
+    if output.status and not log.messages:
+        message = f"nvidia-smi ended with status {output.status}, and does not say why"
+        yield observation("smi-message", message, SMI_QUERY, f"status {output.status}")
     if log.is_whole and len(log.gpus) < len(on_bus):
         message = f"nvidia-smi lists {len(log.gpus)} GPUs, the PCI bus has {len(on_bus)}"
         addresses = ", ".join(gpu["address"] for gpu in on_bus)
@@ -175,12 +178,10 @@ def container_runtime(machine: Machine) -> Iterator[Result]:
         yield observation("docker-gpu-runtime", message, "docker info", ", ".join(runtimes))
 
 
-# Of the same area, but of other probes.
-OTHER_IDS = ("driver-old", "compat-library", "imex-channel", "docker-gpu-runtime")
 PROBES = (
     Probe(
         "GPUs",
-        ("gpu-lost", *(id for id in BY_AREA["GPUs and driver"] if id not in OTHER_IDS)),
+        ("gpu-lost", *BY_AREA["GPUs"]),
         health,
         deadline_s=SMI_S,
         deep_deadline_s=SMI_DEEP_S + 2.0,

@@ -10,7 +10,7 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import List, Optional
 from xml.etree import ElementTree
 
@@ -89,15 +89,15 @@ class GpuHealth:
     host_pcie_gen: Optional[float]
     fabric: Optional[str]
     fabric_status: Optional[str]
-    fabric_faults: List[str] = field(default_factory=list)
-    domain: Optional[str] = None
-    product: Optional[str] = None
-    virtualization: Optional[str] = None
-    license: str = ""
-    recovery: Optional[str] = None
-    errors: List[str] = field(default_factory=list)
-    unreadable: List[str] = field(default_factory=list)
-    is_whole: bool = True
+    fabric_faults: List[str]
+    domain: Optional[str]
+    product: Optional[str]
+    virtualization: Optional[str]
+    license: str
+    recovery: Optional[str]
+    errors: List[str]
+    unreadable: List[str]
+    is_whole: bool
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ class DriverLog:
 
     driver: str | None
     gpus: list[GpuHealth]
-    attached: int | None = None
-    messages: list[str] = field(default_factory=list)
-    is_whole: bool = True
+    attached: int | None
+    messages: list[str]
+    is_whole: bool
 
 
 @dataclass(frozen=True)
