@@ -5,14 +5,12 @@ With --check: fails if the file is not up to date.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from generated_page import write_or_check
 
-from provision_runtime.checks.gpus import MODELS
-from provision_runtime.checks.kernel_log import CATALOG
+from provision_runtime.report.codec import packaged_json
 from provision_runtime.report.findings import BY_AREA, BY_PHASE, Rule
 from provision_runtime.smoke.options import FAULTS
 
@@ -52,7 +50,7 @@ def table(rules: dict[str, Rule]) -> list[str]:
 
 def catalog_lines() -> list[str]:
     """NVIDIA's Xids and SXids, and the other lines of the kernel log, as doctor judges them."""
-    catalog = json.loads(CATALOG.read_text())
+    catalog = packaged_json("provision_runtime.checks", "kernel_events.json")
     actions = catalog["actions"]
     places = [f"[{name}]({address})" for name, address in catalog["sources"].items()]
     lines = [CATALOG_HEAD.format(**catalog, places=", ".join(places)), "### Xids of GPUs\n"]
@@ -80,7 +78,7 @@ def catalog_lines() -> list[str]:
 
 def model_lines() -> list[str]:
     """What doctor expects of a board by its model."""
-    models = json.loads(MODELS.read_text())
+    models = packaged_json("provision_runtime.checks", "device_models.json")
     lines = [f"## What boards have by design\n\nRead {models['read']}; {models['units']}.\n"]
     lines.append("| product name | NVLinks | PCIe | power | source |\n|---|---|---|---|---|")
     for model in models["models"]:

@@ -1,16 +1,16 @@
 """Judges what the driver reports about its GPUs. Pure: facts in, findings out.
 
-Every threshold is NVIDIA's own: a flag or limit that the driver reports, not a number of ours.
+Every threshold is NVIDIA's own: a flag or limit that the driver reports, or what the board has by
+design (device_models.json, with sources), not a number of ours.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
+from ..report.codec import packaged_json
 from ..report.findings import Finding
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ..facts.gpu_health import DriverLog, GpuHealth, GpuLinks
 
-# Owns device_models.json: what boards have by design, with sources.
-MODELS = Path(__file__).with_name("device_models.json")
 # What the driver asks for, in nvidia-smi's and the kernel log's words ("Reset", "GPU Reset Required"),
 # and how it is done; the first that fits. nvmlDeviceGpuRecoveryAction_t of NVML 590; 2026-11.
 _RECOVERY = (
@@ -61,7 +59,7 @@ class Model(TypedDict, total=False):
 @functools.lru_cache(maxsize=None)
 def model_of(product: str | None) -> Model:
     """Empty if the model is unknown. The first pattern that fits counts."""
-    for model in json.loads(MODELS.read_text())["models"]:
+    for model in packaged_json(__package__, "device_models.json")["models"]:
         if re.search(model["name"], product or ""):
             return cast("Model", model)
     return {}
@@ -203,7 +201,7 @@ def nvlink_findings(
             message = f"{gpu.uuid}: {len(gpu.active)} of {expected} NVLinks are active{which}"
             findings.append((Finding("nvlink-down", message), f"{gpu.line} {message}"))
         slow = min(gpu.active, default=0.0)
-        fastest = max([model.get("nvlink_gb_s", 0.0), *(max(o.active, default=0) for o in alike)])
+        fastest = model.get("nvlink_gb_s", max(gpu.active, default=0.0))
         if gpu.active and slow < fastest * _SLOW_LINK:
             message = f"{gpu.uuid}: an NVLink runs at {slow:g} of {fastest:g} GB/s"
             findings.append((Finding("nvlink-slow", message), message))

@@ -8,18 +8,16 @@ that the catalogs do not have is unknown, never dropped.
 from __future__ import annotations
 
 import functools
-import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, TypedDict, cast
 
+from ..report.codec import packaged_json
 from ..report.findings import Finding
 from .gpus import recovery_finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CATALOG = Path(__file__).with_name("kernel_events.json")
 # "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, ...", once without PCI; in MIG mode the instance follows.
 _NUMBERED = re.compile(
     r"(NVRM:? Xid|SXid)\b:?\s*(?:\((?:PCI:)?([^) ]*)[^)]*\):?)?\s*(\d*)", re.IGNORECASE
@@ -73,7 +71,7 @@ class _Key(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def catalog() -> EventCatalog:
-    return cast("EventCatalog", json.loads(CATALOG.read_text()))
+    return cast("EventCatalog", packaged_json(__package__, "kernel_events.json"))
 
 
 def kernel_findings(text: str) -> list[tuple[Finding, str]]:

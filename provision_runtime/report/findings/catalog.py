@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Tuple
 
 from ...comm.rank_names import name_ranks
 from .. import model
+from ..codec import packaged_json
 from . import facts, scripts, smoke
 from .rule import Rule
 
@@ -25,7 +24,7 @@ BY_PHASE: dict[str, dict[str, Rule]] = {
     "checkpoint": smoke.CHECKPOINT,
 }
 # What only `doctor` looks for.
-_DOCTOR = json.loads(Path(__file__).with_name("doctor.json").read_text())
+_DOCTOR = packaged_json(__package__, "doctor.json")
 BY_AREA: dict[str, dict[str, Rule]] = {
     area: {id: Rule(**row) for id, row in rules.items()} for area, rules in _DOCTOR.items()
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from provision_runtime.checks.kernel_log import CATALOG, catalog, kernel_findings
+from provision_runtime.checks.kernel_log import catalog, kernel_findings
+from provision_runtime.report.codec import packaged_json
 from provision_runtime.report.findings import BY_AREA
 
 XID = "[  900.1] NVRM: Xid (PCI:0000:1b:00): "
@@ -126,7 +125,7 @@ def test_every_row_of_the_catalog_is_complete_and_every_finding_has_a_rule() -> 
         assert row["action"] in known["actions"]
     severities = {row["severity"] for row in (*known["xids"].values(), *known["sxids"].values())}
     assert severities == {"fail", "warn", "none", "line", "unknown"}
-    rows = json.loads(CATALOG.read_text())
+    rows = packaged_json("provision_runtime.checks", "kernel_events.json")
     assert {row["fault"] for row in rows["xids"].values()} == {"hardware", "driver", "program"}
     programs = [row["severity"] for row in rows["xids"].values() if row["fault"] == "program"]
     assert "fail" not in programs
