@@ -100,7 +100,8 @@ def _node(item: Mapping[str, Any]) -> KubernetesNode:
         if _FAULT_TAINTS.fullmatch(taint["key"]):
             faults.append(f"taint {taint['key']}")
             # The condition is that of the kubelet's last report.
-            state = state.replace("Ready", "Unknown") if "unreachable" in taint["key"] else state
+            if "unreachable" in taint["key"]:
+                state = re.sub("^Ready", "Unknown", state)
     capacity = _count((status.get("capacity") or {}).get(GPU_RESOURCE))
     if gpus < capacity:
         faults.append(f"{gpus} of {capacity} {GPU_RESOURCE} usable")

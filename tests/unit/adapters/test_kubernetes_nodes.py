@@ -149,6 +149,12 @@ def test_taints(key: str, state: str, is_fault: bool) -> None:
     assert (parsed.state, parsed.faults) == (state, (f"taint {key}",) if is_fault else ())
 
 
+def test_a_node_that_is_not_ready_stays_so_when_it_is_unreachable() -> None:
+    taint = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+    conditions = [{"type": "Ready", "status": "False"}]
+    assert node(spec={"taints": [taint]}, status={"conditions": conditions}).state == "NotReady"
+
+
 @pytest.mark.parametrize(
     ("allocatable", "labels", "gpus", "shares"),
     [
