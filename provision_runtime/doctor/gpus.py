@@ -24,7 +24,6 @@ NVSWITCH_CLASS = "0x0680"
 # Without persistence mode the driver needs seconds to wake the GPUs.
 SMI_S = 2.5
 SMI_DEEP_S = 20.0
-IMEX_READY = "READY"
 IMEX_DEVICE = "nvidia-caps-imex-channels"
 # Folders in which the container toolkit writes its device specifications (CDI).
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
@@ -74,8 +73,8 @@ def _imex_service(machine: Machine) -> Iterator[Observation]:
         return
     degraded = re.search(r"Domain State: (?!UP)\w+", domain.text)
     state = degraded[0] if degraded else " ".join(service.text.split())
-    if state != IMEX_READY:
-        message = f"the IMEX service is not {IMEX_READY}: {state or 'no reply'}"
+    if state != "READY":
+        message = f"the IMEX service is not READY: {state or 'no reply'}"
         yield observation("imex-down", message, "nvidia-imex-ctl", state)
 
 
@@ -152,10 +151,13 @@ def _library_folders(machine: Machine) -> Iterator[tuple[str, str]]:
 
 def imex(machine: Machine) -> Iterator[Observation]:
     """Multi-node NVLink: the driver offers IMEX channels, and this process has none."""
-    devices = machine.read("/proc/devices")
-    is_offered = IMEX_DEVICE in devices
-    is_disabled = machine.environment.get("NCCL_NVLS_ENABLE") == "0"
-    if is_offered and not is_disabled and not machine.glob(f"/dev/{IMEX_DEVICE}", "channel*"):
+    # One GPU has nobody to share memory with.
+    is_alone = len(libraries.pci_gpus(machine.root)) == 1
+    if is_alone or machine.environment.get("NCCL_NVLS_ENABLE") == "0":
+        return
+    if IMEX_DEVICE in machine.read("/proc/devices") and not machine.glob(
+        f"/dev/{IMEX_DEVICE}", "channel*"
+    ):
         message = f"the driver has IMEX channels, but /dev/{IMEX_DEVICE} has none"
         yield observation("imex-channel", message, "/proc/devices", IMEX_DEVICE)
 

@@ -147,6 +147,15 @@ def test_a_finding_has_evidence_command_and_source(tmp_path: Path) -> None:
     assert finding["source"].startswith("https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt")
 
 
+def test_one_gpu_needs_no_imex_channel(tmp_path: Path) -> None:
+    """As on an H100 of its own, whose driver (580) lists the device."""
+    machine = machine_of("imex-channel", tmp_path)
+    for address in ("43", "52", "61", "9d", "c3", "d1", "df"):
+        shutil.rmtree(machine.root / f"sys/bus/pci/devices/0000:{address}:00.0")
+    [probe] = [probe for probe in catalog.PROBES if probe.name == "IMEX channels"]
+    assert observe(probe, machine)["findings"] == []
+
+
 def test_the_kernel_log_is_said_to_need_root(tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(HEALTHY, root)
