@@ -10,6 +10,7 @@ from pathlib import Path
 
 from generated_page import write_or_check
 
+from provision_runtime.report.codec import packaged_json
 from provision_runtime.report.findings import BY_AREA, BY_PHASE, Rule
 from provision_runtime.smoke.options import FAULTS
 
@@ -24,11 +25,72 @@ source. With a verdict of *fail* or *unknown*, `provision smoke` and `provision 
 with *warn* they do not.
 """
 
+CATALOG_HEAD = """## The kernel log: Xids, SXids and other lines
+
+The driver writes the faults of GPUs (Xid) and NVSwitches (SXid) to the kernel log. Doctor judges them
+by this catalog, read {read} from {places} ({edition}). A number that it does not have is
+`gpu-xid-unknown`. Where the line itself says *Fatal* or *Nonfatal*, that counts. After a reset, a new
+start of the driver or a boot, an event is over: `gpu-event`.
+"""
+SEVERITIES = {
+    "fail": "`gpu-xid`",
+    "warn": "`gpu-event`",
+    "none": "none",
+    "line": "as the line says",
+    "unknown": "`gpu-xid-unknown`",
+}
+
 
 def table(rules: dict[str, Rule]) -> list[str]:
     lines = ["| id | verdict | what it means | what to do |\n|---|---|---|---|"]
     for finding_id, rule in rules.items():
         lines.append(f"| `{finding_id}` | {rule.verdict} | {rule.meaning} | {rule.advice} |")
+    return [*lines, ""]
+
+
+def catalog_lines() -> list[str]:
+    """NVIDIA's Xids and SXids, and the other lines of the kernel log, as doctor judges them."""
+    catalog = packaged_json("provision_runtime.checks", "kernel_events.json")
+    actions = catalog["actions"]
+    places = [f"[{name}]({address})" for name, address in catalog["sources"].items()]
+    lines = [CATALOG_HEAD.format(**catalog, places=", ".join(places)), "### Xids of GPUs\n"]
+    lines.append(
+        "| Xid | meaning | finding | whose fault | what to do | source |\n|--:|---|---|---|---|---|"
+    )
+    for number, row in catalog["xids"].items():
+        lines.append(
+            f"| {number} | {row['meaning']} | {SEVERITIES[row['severity']]} | {row['fault']} "
+            f"| {actions[row['action']]} | {row['source']} |"
+        )
+    lines += [
+        "\n### SXids of NVSwitches\n",
+        "| SXid | meaning | finding | what to do |\n|--:|---|---|---|",
+    ]
+    for number, row in catalog["sxids"].items():
+        finding = SEVERITIES[row["severity"]].replace("gpu-xid", "nvswitch-sxid")
+        lines.append(f"| {number} | {row['meaning']} | {finding} | {actions[row['action']]} |")
+    lines += ["\n### Other lines\n", "| finding | meaning | is over | source |\n|---|---|---|---|"]
+    for row in catalog["kernel"]:
+        over = "when the log says so" if row.get("over") else "at the next boot"
+        lines.append(f"| `{row['finding']}` | {row['meaning']} | {over} | <{row['source']}> |")
+    return [*lines, ""]
+
+
+def model_lines() -> list[str]:
+    """What doctor expects of a board by its model."""
+    models = packaged_json("provision_runtime.checks", "device_models.json")
+    lines = [f"## What boards have by design\n\nRead {models['read']}; {models['units']}.\n"]
+    lines.append("| product name | NVLinks | PCIe | power | source |\n|---|---|---|---|---|")
+    for model in models["models"]:
+        name = model["name"].replace("|", "\\|")
+        links = f"{model['nvlinks']} x {model['nvlink_gb_s']} GB/s" if "nvlinks" in model else ""
+        pcie = " ".join(
+            f"{key.partition('_')[2]} {model[key]}"
+            for key in ("pcie_gen", "pcie_lanes")
+            if key in model
+        )
+        power = f"{model['power_w']} W" if "power_w" in model else ""
+        lines.append(f"| `{name}` | {links} | {pcie} | {power} | {model['source']} |")
     return [*lines, ""]
 
 
@@ -40,6 +102,7 @@ def page() -> str:
     for area, rules in BY_AREA.items():
         lines.append(f"## Doctor: {area}\n")
         lines += table(rules)
+    lines += [*catalog_lines(), *model_lines()]
     lines.append("## Faults that you can inject\n")
     lines.append("Each fault must produce its own finding, on its rank, in its phase.\n")
     for kind, values in FAULTS.items():

@@ -147,7 +147,7 @@ def _judge_kubernetes(
 ) -> NodeFitness:
     """Images bring their own glibc and store, so only these matter."""
     problems = [*_arch_problems(facts.arch, needs)]
-    conditions = [*([] if node.responds else [node.state]), *facts.pressure]
+    conditions = [*([] if node.responds else [node.state]), *facts.faults]
     for condition in conditions:
         problems.append(_problem("not-ready", f"Kubernetes says {condition}"))
     if needs and facts.driver:
@@ -155,7 +155,9 @@ def _judge_kubernetes(
     parts = [facts.arch]
     if facts.driver:
         parts.append(f"driver {facts.driver}")
-    parts.append(f"{node.gpus} x {node.gpu_type or 'GPU'}" if node.gpus else "no GPU")
+    whole = f"{node.gpus} x {node.gpu_type or 'GPU'}" if node.gpus else ""
+    shares = f"shared as {', '.join(facts.gpu_shares)}" if facts.gpu_shares else ""
+    parts.append(" ".join(filter(None, (whole, shares))) or "no GPU")
     return NodeFitness(
         node=node,
         verdict="unfit" if problems else "fit",

@@ -51,8 +51,12 @@ class ProgramModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         is_package = any(other.startswith(name + ".") for other in self.sources)
         return importlib.machinery.ModuleSpec(name, self, is_package=is_package)
+    def get_data(self, path):
+        return self.sources[path].encode()
     def exec_module(self, module):
         name = module.__name__
+        # Data lie beside the modules of a package (pkgutil.get_data).
+        module.__file__ = name.replace(".", "/") + "/__init__.py"
         exec(compile(self.sources[name], "<" + name + ">", "exec"), module.__dict__)
 sys.meta_path.insert(0, ProgramModules(json.loads(zlib.decompress(base64.b64decode({payload!r})).decode())))
 """
@@ -100,7 +104,8 @@ def _modules_text(action: str) -> bytes:
 
 
 def _sources(modules: list[str]) -> dict[str, str]:
-    """The sources of these modules, and of all modules of ours that they import, by name."""
+    """The sources of these modules, and of all modules of ours that they import, by name; and the
+    data that they name, by path."""
     sources: dict[str, str] = {}
     open_names = list(modules)
     while open_names:
@@ -109,6 +114,11 @@ def _sources(modules: list[str]) -> dict[str, str]:
             continue
         path = _source_path(name)
         sources[name] = path.read_text(encoding="utf-8")
+        for data in path.parent.glob("*.json"):
+            if data.name in sources[name]:
+                sources[str(data.relative_to(_source_path(PACKAGE).parent.parent))] = (
+                    data.read_text()
+                )
         is_package = path.name == "__init__.py"
         open_names += _imported_modules(name, is_package, sources[name])
         parent = name.rpartition(".")[0]

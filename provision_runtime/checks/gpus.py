@@ -1,13 +1,16 @@
 """Judges what the driver reports about its GPUs. Pure: facts in, findings out.
 
-Every threshold is NVIDIA's own: a flag or limit that the driver reports, not a number of ours.
+Every threshold is NVIDIA's own: a flag or limit that the driver reports, or what the board has by
+design (device_models.json, with sources), not a number of ours.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING
+import functools
+import re
+from typing import TYPE_CHECKING, TypedDict, cast
 
+from ..report.codec import packaged_json
 from ..report.findings import Finding
 
 if TYPE_CHECKING:
@@ -15,20 +18,22 @@ if TYPE_CHECKING:
 
     from ..facts.gpu_health import DriverLog, GpuHealth, GpuLinks
 
-# Xid numbers that the catalog attributes to hardware or its links, with what they mean:
-# https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. Others come from programs
-# (13, 31, 43, 45), or are counted elsewhere in the driver's output (63, 92, 94).
-HARDWARE_XIDS = {
-    48: "uncorrectable memory error",
-    62: "internal microcontroller halt",
-    64: "row remapping failed",
-    74: "NVLink error",
-    79: "GPU has fallen off the bus",
-    95: "uncontained memory error",
-    119: "GPU system processor does not respond",
-    120: "GPU system processor error",
-    140: "unrecovered memory error",
-}
+# What the driver asks for, in nvidia-smi's and the kernel log's words ("Reset", "GPU Reset Required"),
+# and how it is done; the first that fits. nvmlDeviceGpuRecoveryAction_t of NVML 590; 2026-11.
+_RECOVERY = (
+    ("reboot", "drain the node and reboot it"),
+    ("imex", "drain the hosts of this NVLink domain and restart nvidia-imex on all of them"),
+    ("bus reset", "drain the node, and reset the GPU's PCIe bus or reboot"),
+    ("drain and reset", "end all programs of this host that use NVLink, then reset: nvidia-smi -r"),
+    ("drain", "end the programs that use this GPU over NVLink; then see what the driver asks for"),
+    ("reset", "end the GPU's programs and reset it: sudo nvidia-smi -r -i INDEX"),
+)
+# Of a link's rate: NVLink 5 is stated as 50 or 53.125 GB/s.
+_SLOW_LINK = 0.9
+_BOARD_GPUS = 8
+# Of a guest: a part of a GPU, or a whole one.
+VGPU, PASS_THROUGH = "VGPU", "Pass-Through"
+_PAIR = 2
 # The reasons that a fault causes. Others are normal: idle, the power cap under full load.
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 # NVIDIA's newest release of CUDA of each major version runs on every driver from this one on
@@ -37,16 +42,71 @@ SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "s
 OLDEST_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 
 
+class Model(TypedDict, total=False):
+    """What a board has by design. name: a pattern of the product's name. nvlinks: those that the
+    board wires, with their rate. pcie_lanes, pcie_gen: the least that is normal; narrow_by_design:
+    although the card has more lanes."""
+
+    name: str
+    nvlinks: int
+    nvlink_gb_s: float
+    pcie_lanes: int
+    narrow_by_design: bool
+    pcie_gen: int
+    power_w: float
+
+
+@functools.lru_cache(maxsize=None)
+def model_of(product: str | None) -> Model:
+    """Empty if the model is unknown. The first pattern that fits counts."""
+    for model in packaged_json(__package__, "device_models.json")["models"]:
+        if re.search(model["name"], product or ""):
+            return cast("Model", model)
+    return {}
+
+
 def gpu_findings(gpus: Sequence[GpuHealth]) -> list[Finding]:
     findings = []
     for gpu in gpus:
         name = f"GPU {gpu.address}"
+        findings += _driver_findings(name, gpu)
         findings += _memory_findings(name, gpu)
         findings += _clock_findings(name, gpu)
         findings += _link_findings(name, gpu)
         if gpu.mig and not gpu.mig_instances:
             findings.append(Finding("mig-empty", f"{name} is in MIG mode without instances"))
     findings += _persistence_findings(gpus)
+    return findings
+
+
+def recovery_finding(action: str, name: str) -> Finding | None:
+    """What the driver asks for, in its words: `None`, `Reset`, `GPU Reset Required`."""
+    if action == "None":
+        return None
+    message = f"the driver asks for a recovery of {name}: {action or 'unreadable'}"
+    for word, advice in _RECOVERY:
+        if word in action.lower():
+            return Finding("gpu-recovery", message, advice=advice)
+    return Finding("gpu-state-unknown", message)
+
+
+def _driver_findings(name: str, gpu: GpuHealth) -> list[Finding]:
+    """What the driver itself says is wrong."""
+    findings: list[Finding] = []
+    if gpu.recovery:
+        findings += filter(None, [recovery_finding(gpu.recovery, name)])
+    has_errors = bool(gpu.errors) and not gpu.lost
+    is_limited = "(Restricted)" in gpu.license or (
+        gpu.license == "Unlicensed" and gpu.virtualization == VGPU
+    )
+    for is_fault, id, problem in (
+        (gpu.lost, "gpu-lost", "gives the driver no answer"),
+        (has_errors, "gpu-driver-errors", f"gives the driver errors for {', '.join(gpu.errors)}"),
+        (gpu.unreadable, "gpu-state-unknown", f"is unknown here: {', '.join(gpu.unreadable)}"),
+        (is_limited, "vgpu-unlicensed", f"is a vGPU that is {gpu.license}"),
+    ):
+        if is_fault:
+            findings.append(Finding(id, f"{name} {problem}"))
     return findings
 
 
@@ -76,9 +136,13 @@ def _clock_findings(name: str, gpu: GpuHealth) -> list[Finding]:
         at = f" at {gpu.temperature_c:.0f} C" if gpu.temperature_c is not None else ""
         message = f"{name} is slowed down{at}: {', '.join(reasons)}"
         findings.append(Finding("gpu-throttled", message))
+    default_w = max(
+        filter(None, (gpu.default_power_limit_w, model_of(gpu.product).get("power_w"))),
+        default=None,
+    )
     for id, noun, value, default, unit in (
         ("gpu-clocks-limited", "application clock", gpu.clock_mhz, gpu.default_clock_mhz, "MHz"),
-        ("gpu-power-limited", "power limit", gpu.power_limit_w, gpu.default_power_limit_w, "W"),
+        ("gpu-power-limited", "power limit", gpu.power_limit_w, default_w, "W"),
     ):
         if value is not None and default is not None and value < default:
             message = f"the {noun} of {name} is {value:.0f} {unit}; its default is {default:.0f}"
@@ -87,14 +151,21 @@ def _clock_findings(name: str, gpu: GpuHealth) -> list[Finding]:
 
 
 def _link_findings(name: str, gpu: GpuHealth) -> list[Finding]:
-    lanes, max_lanes, max_gen = gpu.pcie_lanes, gpu.max_pcie_lanes, gpu.max_pcie_gen
-    if lanes and max_lanes and lanes < max_lanes:
-        message = f"{name} uses {lanes:.0f} of {max_lanes:.0f} PCIe lanes"
+    """Lanes and generation of PCIe: what GPU and slot can do together, and what its board has."""
+    if gpu.virtualization == VGPU:
+        return []
+    model = model_of(gpu.product)
+    lanes = 0.0 if model.get("narrow_by_design") else gpu.max_pcie_lanes or 0.0
+    lanes = max(lanes, model.get("pcie_lanes", 0))
+    if gpu.pcie_lanes and gpu.pcie_lanes < lanes:
+        message = f"{name} uses {gpu.pcie_lanes:.0f} of {lanes:.0f} PCIe lanes"
         return [Finding("pcie-reduced", message)]
-    # The generation under load: an idle link is slower on purpose.
-    possible = min(filter(None, (gpu.device_pcie_gen, gpu.host_pcie_gen)), default=None)
-    if max_gen and possible and max_gen < possible:
-        message = f"{name} is limited to PCIe {max_gen:.0f}; it and its slot can do {possible:.0f}"
+    # The generation under load: an idle link is slower on purpose. A guest does not see the slot.
+    possible = min(filter(None, (gpu.device_pcie_gen, gpu.host_pcie_gen)), default=0.0)
+    if gpu.virtualization != PASS_THROUGH:
+        possible = max(possible, model.get("pcie_gen", 0))
+    if gpu.max_pcie_gen and gpu.max_pcie_gen < possible:
+        message = f"{name} is limited to PCIe {gpu.max_pcie_gen:.0f}; it should have {possible:.0f}"
         return [Finding("pcie-reduced", message)]
     return []
 
@@ -109,54 +180,86 @@ def _persistence_findings(gpus: Sequence[GpuHealth]) -> list[Finding]:
 
 
 def nvlink_findings(
-    gpus: Sequence[GpuLinks], errors: Mapping[str, Mapping[str, int]]
-) -> list[Finding]:
-    """A link is down if it is inactive on one GPU, but active on most of the others: some boards do
-    not wire every link."""
+    gpus: Sequence[GpuLinks],
+    errors: Mapping[str, Mapping[str, int]],
+    health: Sequence[GpuHealth] = (),
+) -> list[tuple[Finding, str]]:
+    """Each finding with its evidence. A GPU has as many links as its model; of a model that is not
+    known, or in a guest with a part of the board, as many as most others of its kind: some boards
+    and bridges do not wire every link."""
     findings = []
-    active: Counter[int] = Counter()
+    # Partitions of a board, and instances of a GPU, get a part of the links or none.
+    is_part = any(gpu.virtualization == VGPU or gpu.mig for gpu in health)
+    is_part |= len(gpus) < _BOARD_GPUS and PASS_THROUGH in {gpu.virtualization for gpu in health}
     for gpu in gpus:
-        active.update(link for link, rate in gpu.rates_gb_s.items() if rate is not None)
-    for gpu in gpus:
-        down = []
-        for link, rate in gpu.rates_gb_s.items():
-            if rate is None and active[link] * 2 > len(gpus):
-                down.append(str(link))
-        if down:
-            message = f"{gpu.uuid}: NVLink {', '.join(down)} is inactive"
-            findings.append(Finding("nvlink-down", message))
+        model: Model = {} if is_part else model_of(gpu.product)
+        alike = [other for other in gpus if other.product == gpu.product]
+        expected = model.get("nvlinks", _usual_links([len(other.active) for other in alike]))
+        if len(gpu.active) < expected:
+            inactive = [str(link) for link, rate in gpu.rates_gb_s.items() if rate is None]
+            which = f"; inactive: {', '.join(inactive)}" if inactive else ""
+            message = f"{gpu.uuid}: {len(gpu.active)} of {expected} NVLinks are active{which}"
+            findings.append((Finding("nvlink-down", message), f"{gpu.line} {message}"))
+        slow = min(gpu.active, default=0.0)
+        fastest = model.get("nvlink_gb_s", max(gpu.active, default=0.0))
+        if gpu.active and slow < fastest * _SLOW_LINK:
+            message = f"{gpu.uuid}: an NVLink runs at {slow:g} of {fastest:g} GB/s"
+            findings.append((Finding("nvlink-slow", message), message))
     for uuid, counters in errors.items():
         texts = [f"{name} {count}" for name, count in counters.items()]
-        findings.append(Finding("nvlink-errors", f"{uuid}: {'; '.join(texts[:3])}"))
+        failed = [text for text in texts if "failed" in text]
+        message = f"{uuid}: {'; '.join((failed or texts)[:3])}"
+        id = "nvlink-recovery" if failed else "nvlink-errors"
+        findings.append((Finding(id, message), message))
     return findings
 
 
-def xid_findings(xids: Sequence[tuple[str, int, str]]) -> list[Finding]:
-    """One finding for each GPU and number."""
+def _usual_links(counts: Sequence[int]) -> int:
+    """What more than half of the GPUs have at least. A link has two ends: of two GPUs, the more."""
+    if len(counts) == _PAIR:
+        return max(counts)
+    return sorted(counts)[(len(counts) - 1) // 2]
+
+
+def log_findings(log: DriverLog) -> list[Finding]:
+    """What the driver printed around its XML, and what is missing of it."""
     findings = []
-    counts = Counter((address, number) for address, number, _ in xids if number in HARDWARE_XIDS)
-    for (address, number), count in sorted(counts.items()):
-        times = "once" if count == 1 else f"{count} times"
-        message = f"Xid {number} ({HARDWARE_XIDS[number]}) {times} on {address}"
-        findings.append(Finding("gpu-xid", message))
+    for message in log.messages:
+        id = "gpu-inforom" if "inforom" in message.lower() else "smi-message"
+        if "lost" in message or "device handle" in message:
+            id = "gpu-lost"
+        findings.append(Finding(id, f"nvidia-smi: {message}"))
+    whole = [gpu for gpu in log.gpus if gpu.is_whole]
+    if not log.is_whole or len(whole) < len(log.gpus):
+        message = f"nvidia-smi's XML has all of {len(whole)} GPUs only; {log.attached} are attached"
+        findings.append(Finding("smi-incomplete", message))
     return findings
+
+
+def domain_finding(gpus: Sequence[GpuHealth]) -> Finding | None:
+    """GPUs of a host in several NVLink domains cannot reach one another over NVLink."""
+    domains = sorted({gpu.domain for gpu in gpus if gpu.domain})
+    if len(domains) < _PAIR:
+        return None
+    return Finding("mnnvl-domain", f"the GPUs of this host are in domains {', '.join(domains)}")
 
 
 def fabric_finding(log: DriverLog, manager: str | None) -> Finding | None:
     """manager: the version of the installed fabric manager; None if it is unknown."""
-    message = ""
-    states = [gpu.fabric for gpu in log.gpus if gpu.fabric not in (None, "Completed")]
-    failed = []
-    for gpu in log.gpus:
-        if gpu.fabric and gpu.fabric_status not in (None, "Success"):
-            failed.append(gpu.fabric_status)
-    if states:
-        message = f"the fabric state of {len(states)} of {len(log.gpus)} GPUs is {states[0]}"
-    elif failed:
-        message = f"the fabric status of {len(failed)} GPUs is {failed[0]}"
-    elif manager and log.driver and manager != log.driver:
+    problems = [problem for gpu in log.gpus for problem in _fabric_problems(gpu)]
+    message = f"{len(problems)} of {len(log.gpus)} GPUs: {problems[0]}" if problems else ""
+    if not problems and manager and log.driver and manager != log.driver:
         message = f"the fabric manager is {manager}, but the driver is {log.driver}"
     return Finding("fabric-manager", message) if message else None
+
+
+def _fabric_problems(gpu: GpuHealth) -> list[str]:
+    if gpu.fabric not in (None, "Completed"):
+        return [f"the fabric state is {gpu.fabric}"]
+    if gpu.fabric_faults:
+        return [f"the health of the fabric is {', '.join(gpu.fabric_faults)}"]
+    is_failed = gpu.fabric and gpu.fabric_status not in (None, "Success")
+    return [f"the fabric status is {gpu.fabric_status}"] if is_failed else []
 
 
 def driver_finding(driver: str | None, cuda: str | None) -> Finding | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..facts import libraries, limits
@@ -21,6 +22,11 @@ ROCE_V2 = "RoCE v2"
 # The first kernel that exports GPU memory to network adapters as DMA-BUF; only NVIDIA's open kernel
 # modules do it (NCCL's documentation of NCCL_DMABUF_ENABLE).
 DMABUF_KERNEL = (5, 12)
+# The least that a port of these adapters runs at, if its cable and switch are right: data sheets of
+# ConnectX-5, -6, -7 and -8; the slowest model of each.
+LEAST_GIGABITS = {"MT4119": 25.0, "MT4123": 100.0, "MT4129": 100.0, "MT4131": 200.0}
+MULTI_GPU = 4
+ACTIVE = "ACTIVE"
 
 
 def adapters(machine: Machine) -> Iterator[Observation]:
@@ -29,6 +35,88 @@ def adapters(machine: Machine) -> Iterator[Observation]:
         names = ", ".join(sorted({port.parent.parent.name for port in ports}))
         message = f"{names} is active, but this process may open no device of /dev/infiniband"
         yield observation("infiniband-unused", message, f"{INFINIBAND}/*/ports/*/state", "ACTIVE")
+
+
+@dataclass(frozen=True)
+class _Port:
+    """kind: adapter model, board, link layer, function and number: what ports of one use have in
+    common. rate: `400 Gb/sec (4X NDR)`."""
+
+    name: str
+    kind: tuple[str, ...]
+    state: str
+    rate: str
+
+    @property
+    def gigabits(self) -> float:
+        return float(self.rate.split()[0]) if self.rate else 0.0
+
+
+def _kinds(machine: Machine) -> list[list[_Port]]:
+    """The ports that should be in use, by kind. Others are switched off, or of virtual functions that
+    no guest uses. Of Ethernet, and of the second ports of cards, often none has a cable; nor has a
+    few adapters of another kind."""
+    kinds: dict[tuple[str, ...], list[_Port]] = {}
+    for path in machine.glob(INFINIBAND, "*/ports/*"):
+        card = path.parent.parent
+        state, layer = _text(path / "state").partition(": ")[2], _text(path / "link_layer")
+        is_off = "Disabled" in _text(path / "phys_state") or (card / "device/physfn").exists()
+        # An address ends with its function: 0000:9a:00.1
+        function = (card / "device").resolve().name[-2:]
+        is_first = path.name == "1" and not re.fullmatch(r"\.[1-7]", function)
+        model = (_text(card / "hca_type"), _text(card / "board_id"))
+        kind = (*model, layer, str(is_first and layer != "Ethernet"), function, path.name)
+        if state != "DOWN" or not is_off:
+            port = _Port(f"{card.name}:{path.name}", kind, state, _text(path / "rate"))
+            kinds.setdefault(kind, []).append(port)
+    is_idle = not any(port.state == ACTIVE for ports in kinds.values() for port in ports)
+    return [
+        ports
+        for kind, ports in kinds.items()
+        if any(port.state == ACTIVE for port in ports)
+        or (kind[3] == "True" and (is_idle or len(ports) >= MULTI_GPU))
+    ]
+
+
+def ports(machine: Machine) -> Iterator[Observation]:
+    """Whether the ports of each kind of adapter are up, and alike."""
+    gpus = len(libraries.pci_gpus(machine.root))
+    for alike in _kinds(machine):
+        down = [port for port in alike if port.state != ACTIVE]
+        if down:
+            states = ", ".join(f"{port.name} is {port.state or 'unreadable'}" for port in down)
+            states = states.replace("INIT", "INIT (no subnet manager)")
+            message = f"{len(down)} of {len(alike)} ports are not active: {states}"
+            yield observation("port-down", message, f"{INFINIBAND}/*/ports/*/state", states)
+        fastest = max(port.gigabits for port in alike)
+        least = max(fastest, LEAST_GIGABITS.get(alike[0].kind[0], 0.0))
+        for port in alike:
+            is_slow = port.gigabits < least or "(1X " in port.rate
+            if port.state == ACTIVE and port.rate and is_slow:
+                message = f"{port.name} runs at {port.rate}; its kind at {least:g} Gb/sec or more"
+                yield observation("port-slow", message, f"{INFINIBAND}/*/ports/*/rate", port.rate)
+        if gpus >= MULTI_GPU and len(alike) > 1 and (len(alike) + 1) % gpus == 0:
+            message = f"{len(alike)} adapters of one kind for {gpus} GPUs"
+            names = ", ".join(port.name for port in alike)
+            yield observation("adapter-missing", message, INFINIBAND, names)
+
+
+def named_adapters(machine: Machine) -> Iterator[Observation]:
+    """NCCL_IB_HCA: names or their beginnings, `=` for exactly these, `^` for all others."""
+    value = machine.environment.get("NCCL_IB_HCA", "")
+    entries = [entry.strip().partition(":")[0] for entry in value.lstrip("^=").split(",")]
+    present = [path.name for path in machine.glob(INFINIBAND, "*")]
+    named = set()
+    for name in present:
+        begins = "=" not in value and name.startswith(tuple(filter(None, entries)))
+        if begins or name in entries:
+            named.add(name)
+    usable = set(present) - named if value.startswith("^") else named
+    if any(entries) and not usable:
+        message = (
+            f"NCCL_IB_HCA={value} leaves no adapter; this host has {', '.join(present) or 'none'}"
+        )
+        yield observation("nccl-hca", message, "variable NCCL_IB_HCA", value)
 
 
 def gid(machine: Machine) -> Iterator[Observation]:
@@ -91,7 +179,7 @@ def gpu_direct(machine: Machine) -> Iterator[Observation]:
 
 def _active_ports(machine: Machine) -> list[Path]:
     ports = machine.glob(INFINIBAND, "*/ports/*")
-    return [port for port in ports if "ACTIVE" in _text(port / "state")]
+    return [port for port in ports if ACTIVE in _text(port / "state")]
 
 
 def _roce_ports(machine: Machine) -> list[Path]:
@@ -113,6 +201,8 @@ def _text(path: Path) -> str:
 
 PROBES = (
     Probe("InfiniBand", ("infiniband-unused",), adapters),
+    Probe("ports", ("adapter-missing", "port-down", "port-slow"), ports),
+    Probe("NCCL_IB_HCA", ("nccl-hca",), named_adapters),
     Probe("RoCE addresses", ("roce-gid",), gid),
     Probe("rails", ("cross-rail",), rails),
     Probe("GPUDirect RDMA", ("peermem-missing",), gpu_direct),

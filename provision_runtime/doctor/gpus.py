@@ -8,7 +8,9 @@ import re
 from typing import TYPE_CHECKING
 
 from ..checks import gpus as judge
+from ..checks.kernel_log import kernel_findings
 from ..facts import gpu_health, libraries
+from ..report.findings import BY_AREA
 from .probe import Limitation, Observation, Probe, judged, observation
 
 if TYPE_CHECKING:
@@ -42,24 +44,38 @@ def health(machine: Machine) -> Iterator[Result]:
     except ValueError as error:
         yield _silent_driver(str(error), output.status)
         return
-    for finding in judge.gpu_findings(log.gpus):
+    for finding in (*judge.log_findings(log), *judge.gpu_findings(log.gpus)):
         yield from judged(finding, SMI_QUERY, finding)
-    for gpu in log.gpus:
-        if gpu.lost:
-            message = f"the driver gets no answer from the GPU at {gpu.address}"
-            yield observation("gpu-lost", message, SMI_QUERY, "neither name nor UUID (ERR!)")
-    if len(log.gpus) < len(on_bus):
+    if output.status and not log.messages:
+        message = f"nvidia-smi ended with status {output.status}, and does not say why"
+        yield observation("smi-message", message, SMI_QUERY, f"status {output.status}")
+    if log.is_whole and len(log.gpus) < len(on_bus):
         message = f"nvidia-smi lists {len(log.gpus)} GPUs, the PCI bus has {len(on_bus)}"
         addresses = ", ".join(gpu["address"] for gpu in on_bus)
         yield observation("gpu-off-bus", message, "/sys/bus/pci/devices", addresses)
-    if len(log.gpus) > 1:
-        yield from _links(machine)
-    if _has_nvswitch(machine):
-        # Only hosts with NVSwitches need a fabric manager.
-        manager = machine.run("nv-fabricmanager", "--version")
-        match = re.search(r"\d+\.\d+(\.\d+)?", manager.text) if manager else None
-        fabric = judge.fabric_finding(log, match[0] if match else None)
-        yield from judged(fabric, SMI_QUERY, fabric)
+    yield from _links(machine, log)
+    domain = judge.domain_finding(log.gpus)
+    yield from judged(domain, SMI_QUERY, domain)
+    if any(gpu.domain for gpu in log.gpus):
+        yield from _imex_service(machine)
+    # Only hosts with NVSwitches of their own need a fabric manager.
+    manager = machine.run("nv-fabricmanager", "--version") if _has_nvswitch(machine) else None
+    match = re.search(r"\d+\.\d+(\.\d+)?", manager.text) if manager else None
+    fabric = judge.fabric_finding(log, match[0] if match else None)
+    yield from judged(fabric, SMI_QUERY, fabric)
+
+
+def _imex_service(machine: Machine) -> Iterator[Observation]:
+    """The service that lets GPUs of several hosts share memory over NVLink."""
+    service = machine.run("nvidia-imex-ctl", "-q")
+    domain = machine.run("nvidia-imex-ctl", "-N")
+    if service is None or domain is None:
+        return
+    degraded = re.search(r"Domain State: (?!UP)\w+", domain.text)
+    state = degraded[0] if degraded else " ".join(service.text.split())
+    if state != "READY":
+        message = f"the IMEX service is not READY: {state or 'no reply'}"
+        yield observation("imex-down", message, "nvidia-imex-ctl", state)
 
 
 def _silent_driver(error: str, status: int) -> Observation:
@@ -67,36 +83,37 @@ def _silent_driver(error: str, status: int) -> Observation:
     evidence = f"status {status}: {error}"
     if "Driver/library version mismatch" in error:
         return observation("driver-mismatch", error, SMI_QUERY, evidence)
-    if "Unknown Error" in error:
+    if "Unknown Error" in error and "device handle" not in error:
         return observation("gpu-revoked", f"nvidia-smi: {error}", SMI_QUERY, evidence)
     message = f"the driver does not respond: {error}"
     return observation("gpu-lost", message, SMI_QUERY, evidence)
 
 
-def _links(machine: Machine) -> Iterator[Observation]:
+def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[Observation]:
     status = machine.run("nvidia-smi", *gpu_health.NVLINK_STATUS, timeout_s=SMI_DEEP_S)
     errors = machine.run("nvidia-smi", *gpu_health.NVLINK_ERRORS, timeout_s=SMI_DEEP_S)
     if status is None or errors is None:
         return
     findings = judge.nvlink_findings(
-        gpu_health.parse_nvlinks(status.text), gpu_health.parse_nvlink_errors(errors.text)
+        gpu_health.parse_nvlinks(status.text),
+        gpu_health.parse_nvlink_errors(errors.text),
+        log.gpus,
     )
-    for finding in findings:
-        verb = "--status" if finding.id == "nvlink-down" else "-e"
-        yield from judged(finding, f"nvidia-smi nvlink {verb}", finding)
+    for finding, evidence in findings:
+        verb = "--status" if finding.id in ("nvlink-down", "nvlink-slow") else "-e"
+        yield from judged(finding, f"nvidia-smi nvlink {verb}", evidence)
 
 
 def kernel_log(machine: Machine) -> Iterator[Result]:
-    if not libraries.pci_gpus(machine.root):
-        return
-    output = machine.run("dmesg")
-    if output is None or output.status != 0:
+    for command in (("dmesg",), ("journalctl", "-k", "-b", "--no-pager")):
+        output = machine.run(*command)
+        if output is not None and output.status == 0:
+            for finding, line in kernel_findings(output.text):
+                yield from judged(finding, command[0], line)
+            return
+    if libraries.pci_gpus(machine.root):
         message = "the kernel log, where the driver reports faults (Xid), is readable by root only"
         yield Limitation(message, "sudo dmesg -T | grep -i xid")
-        return
-    xids = gpu_health.parse_xids(output.text)
-    for finding in judge.xid_findings(xids):
-        yield from judged(finding, "dmesg", xids[-1][2])
 
 
 def _has_nvswitch(machine: Machine) -> bool:
@@ -134,10 +151,13 @@ def _library_folders(machine: Machine) -> Iterator[tuple[str, str]]:
 
 def imex(machine: Machine) -> Iterator[Observation]:
     """Multi-node NVLink: the driver offers IMEX channels, and this process has none."""
-    devices = machine.read("/proc/devices")
-    is_offered = IMEX_DEVICE in devices
-    is_disabled = machine.environment.get("NCCL_NVLS_ENABLE") == "0"
-    if is_offered and not is_disabled and not machine.glob(f"/dev/{IMEX_DEVICE}", "channel*"):
+    # One GPU has nobody to share memory with.
+    is_alone = len(libraries.pci_gpus(machine.root)) == 1
+    if is_alone or machine.environment.get("NCCL_NVLS_ENABLE") == "0":
+        return
+    if IMEX_DEVICE in machine.read("/proc/devices") and not machine.glob(
+        f"/dev/{IMEX_DEVICE}", "channel*"
+    ):
         message = f"the driver has IMEX channels, but /dev/{IMEX_DEVICE} has none"
         yield observation("imex-channel", message, "/proc/devices", IMEX_DEVICE)
 
@@ -163,30 +183,12 @@ def container_runtime(machine: Machine) -> Iterator[Result]:
 PROBES = (
     Probe(
         "GPUs",
-        (
-            "driver-mismatch",
-            "fabric-manager",
-            "gpu-clocks-limited",
-            "gpu-ecc-off",
-            "gpu-lost",
-            "gpu-memory-errors",
-            "gpu-memory-pending",
-            "gpu-memory-worn",
-            "gpu-off-bus",
-            "gpu-power-limited",
-            "gpu-revoked",
-            "gpu-throttled",
-            "mig-empty",
-            "nvlink-down",
-            "nvlink-errors",
-            "pcie-reduced",
-            "persistence-off",
-        ),
+        ("gpu-lost", *BY_AREA["GPUs"]),
         health,
         deadline_s=SMI_S,
         deep_deadline_s=SMI_DEEP_S + 2.0,
     ),
-    Probe("kernel log", ("gpu-xid",), kernel_log),
+    Probe("kernel log", tuple(BY_AREA["kernel log"]), kernel_log),
     Probe("CUDA compatibility library", ("compat-library",), compat_library),
     Probe("IMEX channels", ("imex-channel",), imex),
     Probe("GPUs in containers", ("docker-gpu-runtime",), container_runtime),

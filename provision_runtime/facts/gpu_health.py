@@ -6,8 +6,11 @@ Parses, and judges nothing. The names of the XML's elements are those of nvsmi_d
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import List, Optional
 from xml.etree import ElementTree
 
@@ -20,23 +23,45 @@ VIRTUAL = ("Pass-Through", "VGPU")
 QUERY = ("-q", "-x")
 NVLINK_STATUS = ("nvlink", "--status")
 NVLINK_ERRORS = ("nvlink", "-e")
-ABSENT = (
-    "",
-    "N/A",
-    "[N/A]",
-    "Not Supported",
-    "Unknown Error",
-    "ERR!",
-    "GPU is lost",
-    "Requested functionality has been deprecated",
-)
+# Words of the driver in the place of a value, without brackets: there is none, or it got an error.
+ABSENT = ("", "N/A", "Not Supported", "Requested functionality has been deprecated")
+REFUSED = ("Insufficient Permissions", "Not Found", "Unknown")
+ERRORS = ("ERR!", "Unknown Error")
+LOST = "GPU is lost"
+RESET_REQUIRED = "GPU requires reset"
+NO_VALUE = (*ABSENT, *REFUSED, *ERRORS, LOST, RESET_REQUIRED)
+YES = ("Enabled", "Yes", "True", "Active")
+NO = ("Disabled", "No", "False", "Not Active", "Inactive", "None")
+FABRIC_STATES = ("Completed", "In Progress", "Not Started")
+FABRIC_HEALTHY = ("Full", "Healthy", *NO)
+FABRIC_FAULTS = ("Degraded", "Unhealthy", "Limited Capacity", *YES)
 # "GPU 0: NVIDIA GB200 (UUID: GPU-d1b9...)", in NVIDIA/k8s-test-infra#371 and NVIDIA/nccl#1054.
-_GPU_LINE = re.compile(r"GPU (\d+):.*\(UUID: (\S+)\)")
+_GPU_LINE = re.compile(r"GPU (\d+): ?(.*?) ?\(UUID: (\S+)\)")
+# A line of standard error, which can also come in the middle of a tag; XML that is no tag is a value
+# on a line of its own.
+_MESSAGE = re.compile(r"WARNING:[^\n<]*\n?|^(?![ \t]*(?:None|N/A)?[ \t]*$)[^<>\n]+(?:\n|\Z)", re.M)
+# Elements whose words are read as yes or no.
+FLAGS = (
+    "persistence_mode",
+    "current_mig",
+    "current_ecc",
+    "pending_ecc",
+    "sram_threshold_exceeded",
+    "pending_retirement",
+    "pending_blacklist",
+    "remapped_row_pending",
+    "remapped_row_failure",
+)
 
 
 @dataclass(frozen=True)
 class GpuHealth:
-    """lost: the driver prints neither its name nor its UUID.
+    """lost: the driver prints neither its name nor its UUID, or says so.
+
+    recovery: what the driver asks for, `None` if nothing; RESET_REQUIRED if it prints that in the
+    place of values. domain: cluster and clique of a fabric that reaches other hosts. errors: values
+    for which it got an error. unreadable: words that are unknown here. is_whole: its part of the
+    XML has an end.
 
     uncorrectable: memory errors since the driver was loaded that could not be corrected.
 
@@ -68,39 +93,82 @@ class GpuHealth:
     max_pcie_gen: Optional[float]
     device_pcie_gen: Optional[float]
     host_pcie_gen: Optional[float]
-    fabric: str | None
-    fabric_status: str | None
+    fabric: Optional[str]
+    fabric_status: Optional[str]
+    fabric_faults: List[str]
+    domain: Optional[str]
+    product: Optional[str]
+    virtualization: Optional[str]
+    license: str
+    recovery: Optional[str]
+    errors: List[str]
+    unreadable: List[str]
+    is_whole: bool
 
 
 @dataclass(frozen=True)
 class DriverLog:
+    """attached: how many GPUs the driver counts. messages: lines around the XML, and in it.
+    is_whole: the XML has an end."""
+
     driver: str | None
     gpus: list[GpuHealth]
+    attached: int | None
+    messages: list[str]
+    is_whole: bool
 
 
 @dataclass(frozen=True)
 class GpuLinks:
     """A GPU by nvidia-smi's index and UUID, and the rate of each NVLink in one direction; None for
-    an inactive one."""
+    an inactive one. Without any: it has none, or all are inactive. line: what evidence shows."""
 
     index: int
     uuid: str
     rates_gb_s: dict[int, float | None]
+    product: str = ""
+    line: str = ""
+
+    @property
+    def active(self) -> list[float]:
+        return [rate for rate in self.rates_gb_s.values() if rate is not None]
 
 
 def parse(text: str) -> DriverLog:
-    """The output of QUERY. Raises ValueError for anything else."""
+    """The output of QUERY, with whatever the driver printed around it. What a broken GPU's part lacks
+    is missing there only. Raises ValueError where no XML begins."""
+    messages = [line.strip() for line in _MESSAGE.findall(text)]
+    text = _MESSAGE.sub("", text)
     start = text.find("<nvidia_smi_log")
     if start < 0:
-        raise ValueError(" ".join(text.split()) or "nvidia-smi printed nothing")
-    try:
-        log = ElementTree.fromstring(text[start:])
-    except ElementTree.ParseError as error:
-        raise ValueError(f"nvidia-smi's XML is cut off: {error}") from error
-    return DriverLog(_text(log, "driver_version"), [_gpu(gpu) for gpu in log.findall("gpu")])
+        raise ValueError("; ".join(messages) or "nvidia-smi printed nothing")
+    head, *parts = re.split(r"(?=<gpu id=)", text[start:])
+    version = re.search(r"<driver_version>([^<]*)<", head)
+    attached = re.search(r"<attached_gpus>(\d+)<", head)
+    log = DriverLog(
+        driver=version[1].strip() if version else None,
+        gpus=[gpu for part in parts for gpu in _partial_gpus(part)],
+        attached=int(attached[1]) if attached else None,
+        messages=messages,
+        is_whole="</nvidia_smi_log>" in text,
+    )
+    if not log.is_whole and not log.gpus:
+        raise ValueError("nvidia-smi's XML is cut off before its first GPU")
+    return log
 
 
-def _gpu(gpu: ElementTree.Element) -> GpuHealth:
+def _partial_gpus(text: str) -> Iterator[GpuHealth]:
+    """The GPU that a text begins with, as far as it goes; none if not even its tag is whole."""
+    gpu, is_whole = None, False
+    with contextlib.suppress(ElementTree.ParseError):
+        for event, element in ElementTree.iterparse(io.StringIO(text), ("start", "end")):
+            gpu = element if gpu is None else gpu
+            is_whole = event == "end" and element is gpu
+    if gpu is not None:
+        yield _gpu(gpu, is_whole)
+
+
+def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
     link = "pci/pci_gpu_link_info"
     # The active reasons, as in `hw_thermal_slowdown`.
     reasons = []
@@ -109,9 +177,29 @@ def _gpu(gpu: ElementTree.Element) -> GpuHealth:
         name = re.fullmatch(r"clocks_(?:event|throttle)_reason_(.+)", element.tag)
         if name and (element.text or "").strip() == "Active":
             reasons.append(name[1])
+    words = {element.tag: (element.text or "").strip(" []\n\t") for element in gpu.iter()}
+    recovery = RESET_REQUIRED if RESET_REQUIRED in words.values() else _recovery(gpu)
+    is_nameless = _text(gpu, "product_name", "uuid") is None
+    # Without a cluster the fabric is this host's own.
+    cluster = (_text(gpu, "fabric/clusterUuid") or "").strip("0-")
+    state, status = _text(gpu, "fabric/state"), (gpu.findtext("fabric/status") or "").strip()
+    unreadable, fabric_faults = [], []
+    for element in gpu.findall("fabric/health/*"):
+        word = (element.text or "").strip()
+        # What is configured wrongly has many names.
+        if word in FABRIC_FAULTS or "configuration" in element.tag:
+            if word not in (*ABSENT, *NO):
+                fabric_faults.append(f"{element.tag} {word}")
+        elif word not in (*ABSENT, *REFUSED, *FABRIC_HEALTHY):
+            unreadable.append(f"fabric {element.tag}: {word}")
+    for tag in FLAGS:
+        if words.get(tag, "") not in (*YES, *NO, *NO_VALUE):
+            unreadable.append(f"{tag}: {words[tag]}")
+    if state not in (None, *FABRIC_STATES):
+        unreadable.append(f"fabric state: {state}")
     return GpuHealth(
         address=gpu.get("id", ""),
-        lost=_text(gpu, "product_name", "uuid") is None,
+        lost=(is_nameless and is_whole and recovery != RESET_REQUIRED) or LOST in words.values(),
         persistence=None
         if gpu.findtext("gpu_virtualization_mode/virtualization_mode") in VIRTUAL
         else _flag(gpu, "persistence_mode"),
@@ -144,9 +232,37 @@ def _gpu(gpu: ElementTree.Element) -> GpuHealth:
         max_pcie_gen=_number(gpu, f"{link}/pcie_gen/max_link_gen"),
         device_pcie_gen=_number(gpu, f"{link}/pcie_gen/max_device_link_gen"),
         host_pcie_gen=_number(gpu, f"{link}/pcie_gen/max_host_link_gen"),
-        fabric=_text(gpu, "fabric/state"),
-        fabric_status=_text(gpu, "fabric/status"),
+        fabric=state if state in FABRIC_STATES else None,
+        # Other than Success, it is the name of an error.
+        fabric_status=None if status in ABSENT else status,
+        fabric_faults=fabric_faults,
+        domain=f"{cluster} clique {_text(gpu, 'fabric/cliqueId')}" if cluster else None,
+        product=_text(gpu, "product_name"),
+        virtualization=_text(gpu, "gpu_virtualization_mode/virtualization_mode"),
+        license=_text(
+            gpu,
+            "vgpu_software_licensed_product/license_status",
+            "grid_licensed_product/license_status",
+        )
+        or "",
+        recovery=recovery,
+        # The status of the fabric is the name of an error itself.
+        errors=[
+            f"{tag}: {word}" for tag, word in words.items() if word in ERRORS and tag != "status"
+        ],
+        unreadable=unreadable,
+        is_whole=is_whole,
     )
+
+
+def _recovery(gpu: ElementTree.Element) -> str | None:
+    action = _text(gpu, "gpu_recovery_action")
+    if action:
+        return action
+    # From 2022 to 2025.
+    if _flag(gpu, "gpu_reset_status/drain_and_reset_recommended"):
+        return "Drain and Reset"
+    return "Reset" if _flag(gpu, "gpu_reset_status/reset_required") else None
 
 
 def _uncorrectable(gpu: ElementTree.Element) -> int | None:
@@ -164,14 +280,15 @@ def _text(element: ElementTree.Element, *paths: str) -> str | None:
     """The text of the first of these elements that a GPU has and supports."""
     for path in paths:
         text = (element.findtext(path) or "").strip()
-        if text not in ABSENT:
+        if text.strip("[]") not in NO_VALUE:
             return text
     return None
 
 
 def _flag(element: ElementTree.Element, *paths: str) -> bool | None:
+    """None for an unknown word, too."""
     text = _text(element, *paths)
-    return None if text is None else text in ("Enabled", "Yes")
+    return True if text in YES else False if text in NO else None
 
 
 def _number(element: ElementTree.Element, *paths: str) -> float | None:
@@ -186,11 +303,13 @@ def parse_nvlinks(text: str) -> list[GpuLinks]:
     for line in text.splitlines():
         head = _GPU_LINE.match(line)
         if head:
-            gpus.append(GpuLinks(int(head[1]), head[2], {}))
+            gpus.append(GpuLinks(int(head[1]), head[3], {}, head[2], line.strip()))
         # "Link 3: 26.562 GB/s" or "Link 3: <inactive>".
-        link = re.match(r"\s+Link (\d+): (?:([\d.]+) GB/s|<inactive>)", line)
+        link = re.match(r"\s*Link (\d+): (?:([\d.]+) GB/s|<?\w+>?\s*$)", line)
         if link and gpus:
             gpus[-1].rates_gb_s[int(link[1])] = float(link[2]) if link[2] else None
+        elif gpus and "inactive" in line.lower():
+            gpus[-1] = replace(gpus[-1], line=line.strip())
     return gpus
 
 
@@ -201,20 +320,10 @@ def parse_nvlink_errors(text: str) -> dict[str, dict[str, int]]:
     for line in text.splitlines():
         head = _GPU_LINE.match(line)
         if head:
-            uuid = head[2]
-        # "Link 0: Replay Errors: 0"
-        counter = re.match(r"\s+Link (\d+): (.+ Errors): (\d+)", line)
+            uuid = head[3]
+        # "Link 0: Replay Errors: 0"; of NVLink 5 also "Link recovery failed events: 0". Packets, bins
+        # of error correction ("FEC Errors - 0") and bit error rates are no faults.
+        counter = re.match(r"\s*Link (\d+): (.+ Errors|.*discards|.*failed events): (\d+)", line)
         if counter and uuid and int(counter[3]):
             errors.setdefault(uuid, {})[f"link {counter[1]}: {counter[2]}"] = int(counter[3])
     return errors
-
-
-def parse_xids(text: str) -> list[tuple[str, int, str]]:
-    """Address, number and line of each Xid in a kernel log."""
-    # "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, GPU has fallen off the bus."
-    xids = []
-    for line in text.splitlines():
-        match = re.search(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)", line)
-        if match:
-            xids.append((match[1], int(match[2]), line.strip()))
-    return xids

@@ -1,7 +1,10 @@
-"""Reads dataclasses from JSON documents of other processes and machines, and checks every field."""
+"""Reads dataclasses from JSON documents of other processes and machines, and checks every field; and
+data that are shipped with a package."""
 
 from __future__ import annotations
 
+import json
+import pkgutil
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -9,6 +12,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 # In messages.
 _NAMES = {str: "a text", int: "an integer", float: "a number", bool: "true or false"}
 _type_hints = lru_cache(maxsize=None)(get_type_hints)
+
+
+def packaged_json(package: str, name: str) -> Any:
+    """The data of a file beside a package's modules. In the program that a node runs from its
+    standard input, there are no files."""
+    return json.loads(pkgutil.get_data(package, name) or "null")
 
 
 def decode(kind: Any, value: Any, entry: str) -> Any:

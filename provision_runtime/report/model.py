@@ -44,6 +44,7 @@ NODE_FAULTS = frozenset(
         "folder-unmounted",
         "gpu-lost",
         "gpu-missing",
+        "gpu-recovery",
         "gradient-mismatch",
         "link-lost",
         "not-deterministic",

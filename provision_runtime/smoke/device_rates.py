@@ -7,11 +7,10 @@ data sheet is the only one.
 
 from __future__ import annotations
 
-import json
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
+from ..report.codec import packaged_json
 from .outcome import Finding
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from ..facts.wires import PcieLink
 
-SHIPPED = Path(__file__).with_name("device_rates.json")
 # A healthy GPU's share of the data sheet's rates. Matrix multiplication reaches 0.5 to 0.9 of them (github.com/fanghostt/
 # transformers-benchmarks: 0.51 on an RTX 3090 Ti, 0.63 on an A6000, 0.76 on a V100).
 LEAST_SHARE = 0.4
@@ -39,7 +37,7 @@ class DeviceRates(TypedDict, total=False):
 
 
 def device_rates(device: str) -> DeviceRates | None:
-    rows: list[DeviceRates] = json.loads(SHIPPED.read_text())["devices"]
+    rows: list[DeviceRates] = packaged_json(__package__, "device_rates.json")["devices"]
     return next((row for row in rows if fnmatchcase(device, row["device"])), None)
 
 

@@ -7,7 +7,8 @@ from typing import Tuple
 
 from ...comm.rank_names import name_ranks
 from .. import model
-from . import facts, gpu, host, packages, scripts, smoke
+from ..codec import packaged_json
+from . import facts, scripts, smoke
 from .rule import Rule
 
 # Phase of the smoke test -> its findings.
@@ -23,19 +24,11 @@ BY_PHASE: dict[str, dict[str, Rule]] = {
     "checkpoint": smoke.CHECKPOINT,
 }
 # What only `doctor` looks for.
+_DOCTOR = packaged_json(__package__, "doctor.json")
 BY_AREA: dict[str, dict[str, Rule]] = {
-    "probes": host.PROBES,
-    "GPUs and driver": gpu.GPU,
-    "packages": packages.PACKAGES,
-    "basics": host.BASICS,
-    "memory": host.MEMORY,
-    "disks": host.DISKS,
-    "network": host.NETWORK,
-    "ssh": host.ACCESS,
-    "account": host.ACCOUNT,
-    "notebooks": host.NOTEBOOKS,
-    "scripts": scripts.SCRIPTS,
+    area: {id: Rule(**row) for id, row in rules.items()} for area, rules in _DOCTOR.items()
 }
+BY_AREA["scripts"] = scripts.SCRIPTS
 CATALOG: dict[str, Rule] = {}
 for _rules in (*BY_PHASE.values(), *BY_AREA.values()):
     CATALOG.update(_rules)

@@ -20,10 +20,10 @@ def test_nodes() -> None:
     first, second = kubernetes_nodes.parse_nodes(NODES.read_text())
     assert (first.name, first.host, first.state) == ("ip-10-0-0-1", "gpu-a.lab", "Ready")
     assert (first.gpus, first.gpu_type) == (8, "NVIDIA-H100-80GB-HBM3")
-    assert (first.arch, first.driver, first.pressure) == ("x86_64", "550.54.15", ())
+    assert (first.arch, first.driver, first.faults) == ("x86_64", "550.54.15", ())
     assert second.state == "Unknown,SchedulingDisabled"
     assert (second.arch, second.driver, second.gpus) == ("aarch64", None, 0)
-    assert second.pressure == ("DiskPressure",)
+    assert second.faults == ("DiskPressure",)
 
 
 def put_kubectl(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,3 +99,97 @@ def test_words_of_a_kubelet_are_lines_and_a_driver_is_a_version() -> None:
         json.dumps({"items": [{"metadata": metadata, "status": status}]})
     )
     assert (node.os_image, node.driver) == ("Debian\\n\\x1b[2Jn9 Ready", None)
+
+
+def node(**fields: object) -> kubernetes_nodes.KubernetesNode:
+    document = {"metadata": {"name": "n1"}, "spec": None, "status": None, **fields}
+    [parsed] = kubernetes_nodes.parse_nodes(json.dumps({"items": [document]}))
+    return parsed
+
+
+@pytest.mark.parametrize(
+    ("condition", "status", "is_fault"),
+    [
+        ("DiskPressure", "True", True),
+        ("KernelDeadlock", "True", True),
+        ("FrequentContainerdRestart", "True", True),
+        ("SysLogsXIDError", "True", True),
+        ("GpuNvlinkWatch", "True", True),
+        ("GpuNvlinkWatch", "False", False),
+        ("XIDErrors", "True", True),
+        ("AcceleratedHardwareReady", "False", True),
+        *(
+            (name, "True", False)
+            for name in ("EtcdIsVoter", "AcceleratedHardwareReady", "MIGAvailable", "GpuHealthy")
+        ),
+        ("EtcdIsVoter", "False", False),
+    ],
+)
+def test_conditions_are_faults_by_their_names(condition: str, status: str, is_fault: bool) -> None:
+    conditions = [{"type": "Ready", "status": "True"}, {"type": condition, "status": status}]
+    parsed = node(status={"conditions": conditions})
+    assert (parsed.state, parsed.faults) == ("Ready", (condition,) if is_fault else ())
+
+
+@pytest.mark.parametrize(
+    ("key", "state", "is_fault"),
+    [
+        ("node.kubernetes.io/unreachable", "Unknown", True),
+        ("node.kubernetes.io/not-ready", "Ready", True),
+        ("nvidia.com/gpu-xid-error", "Ready", True),
+        ("nvidia.com/gpu", "Ready", False),
+        ("node-role.kubernetes.io/control-plane", "Ready", False),
+    ],
+)
+def test_taints(key: str, state: str, is_fault: bool) -> None:
+    parsed = node(
+        spec={"taints": [{"key": key, "effect": "NoExecute"}]},
+        status={"conditions": [{"type": "Ready", "status": "True"}]},
+    )
+    assert (parsed.state, parsed.faults) == (state, (f"taint {key}",) if is_fault else ())
+
+
+def test_a_node_that_is_not_ready_stays_so_when_it_is_unreachable() -> None:
+    taint = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+    conditions = [{"type": "Ready", "status": "False"}]
+    assert node(spec={"taints": [taint]}, status={"conditions": conditions}).state == "NotReady"
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "labels", "gpus", "shares"),
+    [
+        ({"gpu": "8"}, {}, 8, ()),
+        ({"gpu": "8"}, {"gpu.count": "8", "gpu.replicas": "1"}, 8, ()),
+        ({"gpu": "60"}, {"gpu.count": "4", "gpu.replicas": "15"}, 4, ("60 x gpu",)),
+        ({"gpu": "60"}, {"gpu.replicas": "15"}, 4, ("60 x gpu",)),
+        ({"gpu": "0", "gpu.shared": "1k"}, {"gpu.count": "8"}, 8, ("1000 x gpu.shared",)),
+        (
+            {"gpu": "0", "mig-1g.12gb": "2", "mig-3g.47gb": "1"},
+            {"gpu.count": "1"},
+            1,
+            ("2 x mig-1g.12gb", "1 x mig-3g.47gb"),
+        ),
+        ({"gpu": "8"}, {"gpu.count": "many", "gpu.replicas": "0"}, 8, ()),
+        (None, None, 0, ()),
+    ],
+)
+def test_gpus_are_counted_however_they_are_shared(
+    allocatable: dict[str, str] | None,
+    labels: dict[str, str] | None,
+    gpus: int,
+    shares: tuple[str, ...],
+) -> None:
+    prefixed = [
+        names and {f"nvidia.com/{k}": v for k, v in names.items()}
+        for names in (allocatable, labels)
+    ]
+    parsed = node(
+        metadata={"name": "n1", "labels": prefixed[1]},
+        status={"allocatable": prefixed[0], "conditions": None, "nodeInfo": None},
+    )
+    assert (parsed.gpus, parsed.gpu_shares, parsed.faults) == (gpus, shares, ())
+
+
+def test_gpus_that_the_device_plugin_took_away_are_a_fault() -> None:
+    status = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "7"}}
+    assert node(status=status).faults == ("7 of 8 nvidia.com/gpu usable",)

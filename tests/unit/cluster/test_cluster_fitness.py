@@ -249,7 +249,9 @@ def kubernetes_node(**fields: Any) -> Node:
     facts: dict[str, Any] = dict.fromkeys(
         field.name for field in dataclasses.fields(KubernetesNode)
     )
-    facts.update({"arch": "x86_64", "driver": "550.54.15", "pressure": (), **fields})
+    facts.update(
+        {"arch": "x86_64", "driver": "550.54.15", "faults": (), "gpu_shares": (), **fields}
+    )
     return Node(
         name="k1",
         engine="kubernetes",
@@ -266,7 +268,7 @@ def test_kubernetes_node_is_judged_by_its_api_server() -> None:
     report = judge(reply(None, node=kubernetes_node(), result=None, failure=failure), NEEDS)
     assert report.verdict == "fit"
     assert report.summary == "x86_64, driver 550.54.15, 8 x NVIDIA-H100"
-    full = kubernetes_node(pressure=("DiskPressure",), driver="470.1")
+    full = kubernetes_node(faults=("DiskPressure",), driver="470.1")
     report = judge(reply(None, node=full, result=None, failure=failure), NEEDS)
     assert reasons(report) == ["not-ready", "old-driver"]
 

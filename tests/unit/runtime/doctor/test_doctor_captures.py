@@ -16,7 +16,8 @@ from provision_runtime.checks import surroundings
 from provision_runtime.doctor import catalog, disks, resources
 from provision_runtime.doctor.machine import Machine, captured_machine
 from provision_runtime.doctor.probe import observe
-from provision_runtime.report.findings.gpu import GPU
+from provision_runtime.report.diagnosis import ObservedFinding
+from provision_runtime.report.findings import BY_AREA
 from tests.paths import ROOT
 
 CAPTURES = ROOT / "tests" / "captures"
@@ -44,6 +45,11 @@ def machine_of(case: str, folder: Path) -> Machine:
             text = path.read_text()
             assert text.count(old) >= count, (name, old)
             write_own(path, text.replace(old, new, count))
+    for name, lines in document.get("append", {}).items():
+        write_own(root / name, (root / name).read_text() + "".join(f"{line}\n" for line in lines))
+    for name, last in document.get("cut", {}).items():
+        before, last, _ = (root / name).read_text().partition(last)
+        write_own(root / name, before + last)
     environ = root / "proc/self/environ"
     added = "".join(f"{entry}\n" for entry in document.get("environment", ()))
     write_own(environ, environ.read_text() + added)
@@ -58,13 +64,13 @@ def write_own(path: Path, text: str) -> None:
     path.chmod(mode)
 
 
-def ids_on(machine: Machine) -> list[str]:
-    ids = []
+def findings_on(machine: Machine) -> list[ObservedFinding]:
+    findings = []
     for probe in catalog.select(machine):
         # The disk of the machine that runs the test is no part of the capture.
         if probe.name != "disks":
-            ids += [finding["id"] for finding in observe(probe, machine)["findings"]]
-    return ids
+            findings += observe(probe, machine)["findings"]
+    return findings
 
 
 LONGEST, TOO_LONG = "/" + "t" * 74, "/" + "t" * 75
@@ -113,18 +119,23 @@ def test_a_long_tmpdir_by_the_environments_python(
 
 
 def test_a_healthy_machine_gives_no_finding() -> None:
-    assert ids_on(captured_machine(HEALTHY, "/opt/env", has_peers=True)) == []
+    assert findings_on(captured_machine(HEALTHY, "/opt/env", has_peers=True)) == []
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_fault_gives_its_finding_and_no_other(case: str, tmp_path: Path) -> None:
-    expected = json.loads((CAPTURES / case / "case.json").read_text())["finding"]
-    assert set(ids_on(machine_of(case, tmp_path))) == {expected}
+    expected = json.loads((CAPTURES / case / "case.json").read_text())
+    findings = findings_on(machine_of(case, tmp_path))
+    assert {finding["id"] for finding in findings} == {expected["finding"]}
+    shown = [evidence["value"] for finding in findings for evidence in finding["evidence"]]
+    assert shown == expected["evidence"]
 
 
 def test_every_finding_about_gpus_has_a_capture() -> None:
     cases = [json.loads((CAPTURES / case / "case.json").read_text()) for case in CASES]
-    assert set(GPU) - {case["finding"] for case in cases} == set()
+    assert {*BY_AREA["GPUs"], *BY_AREA["driver and containers"]} - {
+        case["finding"] for case in cases
+    } == set()
 
 
 def test_a_finding_has_evidence_command_and_source(tmp_path: Path) -> None:
@@ -134,6 +145,15 @@ def test_a_finding_has_evidence_command_and_source(tmp_path: Path) -> None:
     assert finding["evidence"] == [{"source": "nvidia-smi -q -x", "value": finding["message"]}]
     assert finding["command"] == "nvidia-smi -q -d ROW_REMAPPER,ECC"
     assert finding["source"].startswith("https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt")
+
+
+def test_one_gpu_needs_no_imex_channel(tmp_path: Path) -> None:
+    """As on an H100 of its own, whose driver (580) lists the device."""
+    machine = machine_of("imex-channel", tmp_path)
+    for address in ("43", "52", "61", "9d", "c3", "d1", "df"):
+        shutil.rmtree(machine.root / f"sys/bus/pci/devices/0000:{address}:00.0")
+    [probe] = [probe for probe in catalog.PROBES if probe.name == "IMEX channels"]
+    assert observe(probe, machine)["findings"] == []
 
 
 def test_the_kernel_log_is_said_to_need_root(tmp_path: Path) -> None:

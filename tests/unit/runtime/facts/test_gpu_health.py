@@ -113,47 +113,141 @@ XML = """<?xml version="1.0" ?>
     ],
 )
 def test_judgment_of_one_gpu(body: str, expected: list[str]) -> None:
-    text = XML.format(gpus=f'<gpu id="00000000:01:00.0">{body}</gpu>')
+    name = "<product_name>X</product_name><uuid>GPU-1</uuid>"
+    text = XML.format(gpus=f'<gpu id="00000000:01:00.0">{name}{body}</gpu>')
     findings = judge.gpu_findings(gpu_health.parse(text).gpus)
     assert [finding.id for finding in findings] == expected
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "No devices were found\n", "<nvidia_smi_log><gpu>", "Failed to initialize NVML: ..."],
+    ["", "No devices were found\n", "<nvidia_smi_log><gpu", "Failed to initialize NVML: ..."],
 )
 def test_an_answer_that_is_no_xml_is_an_error_with_its_words(text: str) -> None:
     with pytest.raises(ValueError, match=r"nvidia-smi|No devices|Failed"):
         gpu_health.parse(text)
 
 
-def test_warnings_before_the_xml_do_no_harm() -> None:
-    text = "WARNING: infoROM is corrupted at gpu 0000:01:00.0\n" + XML.format(gpus="")
-    assert gpu_health.parse(text) == gpu_health.DriverLog("470.82.01", [])
+GPU_PART = (
+    '<gpu id="00000000:0{i}:00.0">\n<product_name>X</product_name>\n<uuid>GPU-{i}</uuid>\n'
+    "<ecc_errors><volatile><dram_uncorrectable>{i}</dram_uncorrectable></volatile></ecc_errors>\n</gpu>\n"
+)
+INFOROM = "WARNING: infoROM is corrupted at gpu 0000:01:00.0\n"
 
 
-def test_links_that_no_gpu_uses_are_no_fault() -> None:
-    """Bridges of two GPUs wire some of the links only."""
-    gpus = [GpuLinks(0, uuid, {0: 25.0, 1: 25.0, 2: None, 3: None}) for uuid in ("a", "b")]
-    assert judge.nvlink_findings(gpus, {}) == []
-    gpus = [GpuLinks(0, uuid, {0: 25.0, 1: 25.0}) for uuid in ("a", "b", "c")]
-    gpus[2].rates_gb_s[1] = None
-    findings = judge.nvlink_findings(gpus, {})
-    assert [(finding.id, finding.message) for finding in findings] == [
-        ("nvlink-down", "c: NVLink 1 is inactive")
-    ]
+def test_a_message_anywhere_hides_nothing_and_is_kept() -> None:
+    text = XML.format(gpus="\n" + "".join(GPU_PART.format(i=i) for i in (1, 2)))
+    expected = gpu_health.parse(text)
+    assert [gpu.uncorrectable for gpu in expected.gpus] == [1, 2]
+    for position in range(len(text)):
+        log = gpu_health.parse(text[:position] + INFOROM + text[position:])
+        assert log.messages == [INFOROM.strip()]
+        assert (log.driver, log.gpus) == (expected.driver, expected.gpus), position
 
 
-def test_only_xids_of_the_hardware_count() -> None:
-    text = (
-        "[Mon Nov 23 2026] NVRM: Xid (PCI:0000:1b:00): 13, pid=77, Graphics Exception\n"
-        "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', GPU has fallen off the bus.\n"
-        "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n"
+def test_a_missing_end_costs_only_what_is_missing() -> None:
+    text = XML.format(gpus="\n" + "".join(GPU_PART.format(i=i) for i in (1, 2)))
+    for position in range(text.index("</gpu>") + len("</gpu>"), text.index("</nvidia_smi_log>")):
+        log = gpu_health.parse(text[:position])
+        assert (log.gpus[0].uncorrectable, log.gpus[0].is_whole, log.is_whole) == (1, True, False)
+        assert "smi-incomplete" in [finding.id for finding in judge.log_findings(log)]
+        assert not any(gpu.lost for gpu in log.gpus), position
+
+
+def nvlinks(product: str, gpus: int, rates: list[float | None]) -> list[GpuLinks]:
+    return [GpuLinks(i, f"GPU-{i}", dict(enumerate(rates)), product) for i in range(gpus)]
+
+
+MIG = (
+    "<mig_mode><current_mig>Enabled</current_mig></mig_mode>"
+    "<mig_devices><mig_device><index>0</index></mig_device></mig_devices>"
+)
+VGPU = (
+    "<gpu_virtualization_mode><virtualization_mode>VGPU</virtualization_mode>"
+    "</gpu_virtualization_mode><vgpu_software_licensed_product><license_status>"
+    "Licensed (Expiry: N/A)</license_status></vgpu_software_licensed_product>"
+)
+GUEST = VGPU.replace(">VGPU<", ">Pass-Through<").replace("Licensed (Expiry: N/A)", "N/A")
+
+
+@pytest.mark.parametrize(
+    ("product", "gpus", "rates", "pcie", "watts", "more"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 8, [25.0] * 12, "4 16 16", 400, ""),
+        ("NVIDIA A100-SXM4-80GB", 4, [25.0] * 4 + [None] * 8, "4 16 16", 400, GUEST),
+        ("NVIDIA A100 80GB PCIe", 4, [], "4 16 16", 300, ""),
+        ("NVIDIA H100 80GB HBM3", 8, [26.562] * 18, "5 16 16", 700, ""),
+        ("NVIDIA H100 80GB HBM3", 1, [None] * 18, "5 16 16", 700, GUEST),
+        ("NVIDIA H100 80GB HBM3", 8, [None] * 18, "5 16 16", 700, MIG),
+        ("NVIDIA H100 PCIe", 2, [26.562] * 12, "5 16 16", 350, ""),
+        ("NVIDIA H100 NVL", 8, [26.562] * 12 + [None] * 6, "5 16 16", 400, ""),
+        ("NVIDIA H200", 8, [26.562] * 18, "5 16 16", 700, ""),
+        ("NVIDIA H200 NVL", 4, [26.562] * 18, "5 16 16", 600, ""),
+        ("NVIDIA H20", 8, [26.562] * 18, "5 16 16", 500, ""),
+        ("NVIDIA B200", 8, [53.125] * 18, "5 16 16", 1000, ""),
+        ("NVIDIA B200", 8, [50.0] * 18, "5 16 16", 1000, ""),
+        ("NVIDIA GB200", 4, [50.0] * 18, "6 1 1", 1200, ""),
+        ("NVIDIA GB300", 4, [53.125] * 18, "6 1 1", 1400, ""),
+        ("NVIDIA GH200 480GB", 1, [], "4 1 1", 900, ""),
+        ("NVIDIA L40S", 8, [], "4 16 16", 350, ""),
+        ("NVIDIA L4", 1, [], "4 16 8", 72, GUEST),
+        ("NVIDIA A10G", 4, [], "4 16 8", 300, GUEST),
+        ("Tesla T4", 1, [], "3 16 8", 70, GUEST),
+        ("NVIDIA A40", 2, [14.062] * 4, "4 16 16", 300, ""),
+        ("NVIDIA GeForce RTX 3090", 2, [None] * 4, "4 8 8", 350, ""),
+        ("NVIDIA GeForce RTX 4090", 2, [], "4 4 4", 450, ""),
+        ("NVIDIA A100-40C", 2, [], "N/A N/A N/A", 0, VGPU),
+        ("Quadro RTX 6000", 2, [25.0] * 2, "3 16 16", 260, ""),
+        ("NVIDIA H100XM-80C", 1, [], "5 16 4", 0, VGPU),
+    ],
+)
+def test_healthy_boards_give_no_finding(
+    product: str, gpus: int, rates: list[float | None], pcie: str, watts: int, more: str
+) -> None:
+    generation, max_lanes, lanes = pcie.split()
+    power = f"{watts} W" if watts else "N/A"
+    body = (
+        f"<product_name>{product}</product_name><uuid>GPU-0</uuid>"
+        "<gpu_recovery_action>None</gpu_recovery_action><pci><pci_gpu_link_info><pcie_gen>"
+        f"<max_link_gen>{generation}</max_link_gen></pcie_gen><link_widths>"
+        f"<max_link_width>{max_lanes}x</max_link_width><current_link_width>{lanes}x"
+        "</current_link_width></link_widths></pci_gpu_link_info></pci><gpu_power_readings>"
+        f"<current_power_limit>{power}</current_power_limit></gpu_power_readings>{more}"
     )
-    findings = judge.xid_findings(gpu_health.parse_xids(text))
-    assert [finding.message for finding in findings] == [
-        "Xid 79 (GPU has fallen off the bus) 2 times on 0000:1b:00"
-    ]
+    log = gpu_health.parse(XML.format(gpus=f'<gpu id="00000000:01:00.0">{body}</gpu>' * gpus))
+    links = nvlinks(product, gpus, rates)
+    found = [*judge.log_findings(log), *judge.gpu_findings(log.gpus)]
+    assert [*found, *judge.nvlink_findings(links, {}, log.gpus)] == []
+    assert judge.fabric_finding(log, None) is None
+
+
+@pytest.mark.parametrize(
+    ("product", "gpus", "rates"),
+    [
+        ("NVIDIA H100 80GB HBM3", 8, [26.562] * 9 + [None] * 9),  # half of them, on all GPUs
+        ("NVIDIA GB200", 4, []),
+        ("NVIDIA A100-SXM4-40GB", 1, [25.0] * 11 + [None]),
+    ],
+)
+def test_boards_have_all_of_their_nvlinks(
+    product: str, gpus: int, rates: list[float | None]
+) -> None:
+    found = judge.nvlink_findings(nvlinks(product, gpus, rates), {})
+    assert [finding.id for finding, _ in found] == ["nvlink-down"] * gpus
+
+
+@pytest.mark.parametrize(
+    ("active", "down"),
+    [([2, 2], []), ([2, 2, 1], [2]), ([2, 1], [1]), ([0, 0, 2, 2], []), ([2, 2, 0, 2], [2])],
+)
+def test_nvlinks_of_a_model_that_is_not_known(active: list[int], down: list[int]) -> None:
+    """Bridges wire some of the links, and some of the GPUs; a link has two ends."""
+    gpus = []
+    for index, count in enumerate(active):
+        rates = dict(enumerate([25.0] * count + [None] * (4 - count)))
+        gpus.append(GpuLinks(index, str(index), rates, "X"))
+    found = judge.nvlink_findings(gpus, {})
+    assert [int(finding.message.split(":")[0]) for finding, _ in found] == down
 
 
 @pytest.mark.parametrize(

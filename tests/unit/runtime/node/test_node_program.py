@@ -205,3 +205,17 @@ def test_threads_make_programs_at_once() -> None:
         gc.set_threshold(*threshold)
         gc.callbacks.remove(python_code)
     assert len(set(made)) == 1
+
+
+def test_the_program_has_the_data_of_its_modules(tmp_path: Path) -> None:
+    """The rules of findings and the catalogs are JSON beside the modules; there are no files."""
+    arguments: dict[str, Any] = {"prefix": None, "only": ["gpu-xid"], "is_deep": False, "rules": {}}
+    (tmp_path / "dmesg").write_text("#!/bin/sh\necho 'NVRM: Xid (PCI:0000:1b:00): 79, lost'\n")
+    (tmp_path / "dmesg").chmod(0o755)
+    result = run_program(
+        node_program("doctor", arguments),
+        folder=tmp_path,
+        variables={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+    )
+    [finding] = answer_in(result)["result"]["findings"]
+    assert (finding["id"], finding["evidence"][0]["source"]) == ("gpu-xid", "dmesg")

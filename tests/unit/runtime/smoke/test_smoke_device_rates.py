@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from provision_runtime.facts import wires
+from provision_runtime.report.codec import packaged_json
 from provision_runtime.smoke import device_rates
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -55,7 +54,7 @@ def test_copies_through_a_bad_slot_are_slow() -> None:
 
 
 def test_every_device_has_a_source_and_rates() -> None:
-    devices = json.loads(device_rates.SHIPPED.read_text())["devices"]
+    devices = packaged_json("provision_runtime.smoke", "device_rates.json")["devices"]
     names = [entry["device"] for entry in devices]
     assert len(set(names)) == len(names)
     for entry in devices:

@@ -1,0 +1,193 @@
+"""Judges the kernel log: Xids of GPUs, SXids of NVSwitches, and faults of adapters, PCIe, memory and
+file servers. Pure: text in, findings out.
+
+Owns kernel_events.json: NVIDIA's catalogs of both and the other lines, with their sources. A number
+that the catalogs do not have is unknown, never dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, TypedDict, cast
+
+from ..report.codec import packaged_json
+from ..report.findings import Finding
+from .gpus import recovery_finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, ...", once without PCI; in MIG mode the instance follows.
+_NUMBERED = re.compile(
+    r"(NVRM:? Xid|SXid)\b:?\s*(?:\((?:PCI:)?([^) ]*)[^)]*\):?)?\s*(\d*)", re.IGNORECASE
+)
+# "NETIR_LINK_EVT  Fatal   XC0 i0 Link 12", "20034, Non-fatal, Link 29"; not the name of a program.
+_SEVERITY = re.compile(r"[A-Z\d,]\s+(Fatal|Non-?fatal)\b")
+# "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+_RECOVERY_XID, _RECOVERY = "154", re.compile(r"\(([^()]*)\)\s*$")
+_BOOT, _DRIVER_START = re.compile(r"Linux version \d"), re.compile(r"NVRM: loading NVIDIA UNIX")
+_TIME = re.compile(
+    r"\[\s*(\d+\.\d+|[A-Z][a-z]{2} [A-Z][^\]]*)\]|(?:^|: )(\d{4}-\d\d-\d\dT[^\s,]*|[A-Z][a-z]{2} +\d+ [\d:]+)"
+)
+
+
+class KernelEvent(TypedDict, total=False):
+    """A row of a catalog. severity: `fail`, `warn`, `none`, or `line` if the line states it. action:
+    a key of the actions. `fault` (hardware, driver or program) and `source` are for readers.
+
+    Of other lines: finding: its id; words: what every such line has, in lower case; over: the line
+    that ends it; least: how many lines make a finding; boot_s: so long after boot it is normal. The
+    pattern's first group names the device.
+    """
+
+    meaning: str
+    severity: str
+    action: str
+    finding: str
+    pattern: str
+    over: str
+    least: int
+    words: str
+    boot_s: float
+
+
+class EventCatalog(TypedDict):
+    actions: Dict[str, str]
+    xids: Dict[str, KernelEvent]
+    sxids: Dict[str, KernelEvent]
+    words: str
+    kernel: List[KernelEvent]
+
+
+class _Key(NamedTuple):
+    """What lines have in common that are one finding. kind: Xid, SXid or a rule's pattern."""
+
+    kind: str
+    device: str
+    number: str = ""
+    word: str = ""
+
+
+@functools.lru_cache(maxsize=1)
+def catalog() -> EventCatalog:
+    return cast("EventCatalog", packaged_json(__package__, "kernel_events.json"))
+
+
+def kernel_findings(text: str) -> list[tuple[Finding, str]]:
+    """Each finding with the last line that it is about."""
+    lines = [line.strip() for line in text.splitlines()]
+    events: dict[_Key, list[int]] = {}
+    ends: dict[tuple[str, str], int] = {}
+    for index, line in enumerate(lines):
+        for key, is_end in _classified(line):
+            if is_end:
+                ends[key.kind, key.device] = index
+            else:
+                events.setdefault(key, []).append(index)
+    findings = []
+    for key, indices in events.items():
+        finding = _finding(key, _described(key.device, len(indices), lines[indices[-1]]))
+        rule = _event(key) or {}
+        # An SXid's severity stands in the first of its lines only.
+        is_repeated = key.kind == "SXid" and not key.word
+        is_repeated &= any(other[:3] == key[:3] and other.word for other in events)
+        if finding is None or is_repeated or len(indices) < rule.get("least", 1):
+            continue
+        over = max(
+            ends.get((kind, device), -1) for kind in (key.kind, "") for device in (key.device, "")
+        )
+        if over > indices[-1]:
+            if key.number == _RECOVERY_XID:
+                continue
+            message = f"{finding.message}; it is over since {_time(lines[over])}"
+            finding = Finding("gpu-event" if key.number else "kernel-event-past", message)
+        findings.append((finding, lines[indices[-1]]))
+    return findings
+
+
+def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
+    """What a line reports, and whether that is the end of it."""
+    if _BOOT.search(line):
+        yield _Key("", ""), True
+    if _DRIVER_START.search(line):
+        yield _Key("Xid", ""), True
+        yield _Key("SXid", ""), True
+    match = _NUMBERED.search(line)
+    if match:
+        kind = "SXid" if match[1].lower() == "sxid" else "Xid"
+        key = _Key(kind, match[2] or "", match[3] or "?")
+        event = _event(key)
+        word = None
+        if key.number == _RECOVERY_XID:
+            word = _RECOVERY.search(line)
+            # The last action counts.
+            yield key._replace(kind=_RECOVERY_XID), True
+            key = key._replace(kind=_RECOVERY_XID)
+            if word and word[1] == "None":
+                yield key._replace(kind="Xid"), True
+                return
+        elif key.kind == "SXid" or (event and event["severity"] == "line"):
+            word = _SEVERITY.search(line)
+        yield key._replace(word=word[1] if word else ""), False
+        return
+    lower = line.lower()
+    # Regular expressions are slow, and a storm of errors fills the log.
+    if not re.search(catalog()["words"], lower):
+        return
+    for rule in catalog()["kernel"]:
+        if not re.search(rule["words"], lower):
+            continue
+        match = re.search(rule["pattern"], line)
+        end = re.search(rule.get("over") or r"(?!)", line)
+        # A time of day has no fraction.
+        time = _time(line).strip("[]") if "boot_s" in rule else ""
+        if match and not ("." in time and float(time) < rule["boot_s"]):
+            yield _Key(rule["pattern"], next(filter(None, match.groups()), "")), False
+        elif end:
+            yield _Key(rule["pattern"], next(filter(None, end.groups()), "")), True
+
+
+def _event(key: _Key) -> KernelEvent | None:
+    known = catalog()
+    if not key.number:
+        return next(rule for rule in known["kernel"] if rule["pattern"] == key.kind)
+    return (known["sxids"] if key.kind == "SXid" else known["xids"]).get(key.number)
+
+
+def _finding(key: _Key, times: str) -> Finding | None:
+    """None for what the catalog attributes to programs, or to nothing."""
+    event, actions = _event(key), catalog()["actions"]
+    advice = actions[event["action"]] if event else ""
+    if event and not key.number:
+        return Finding(event["finding"], f"{event['meaning']} {times}", advice=advice)
+    if key.kind == _RECOVERY_XID:
+        finding = recovery_finding(key.word, "a GPU")
+        advice = finding.advice if finding else ""
+        message = f"Xid {key.number} (the driver asks for: {key.word or 'unreadable'}) {times}"
+        return Finding("gpu-xid" if advice else "gpu-xid-unknown", message, advice=advice)
+    severity = event["severity"] if event else "line"
+    if key.word or severity == "line":
+        severity = {"Fatal": "fail", "": "unknown"}.get(key.word, "warn")
+    if severity == "none":
+        return None
+    meaning = event["meaning"] if event else "not in the catalog"
+    message = f"{key.kind} {key.number} ({', '.join(filter(None, (key.word, meaning)))}) {times}"
+    if severity == "unknown":
+        return Finding("gpu-xid-unknown", message)
+    if severity == "warn":
+        # The action of an event that states its severity is that of a fatal one.
+        return Finding("gpu-event", message, advice=actions["support"] if key.word else advice)
+    return Finding("gpu-xid" if key.kind == "Xid" else "nvswitch-sxid", message, advice=advice)
+
+
+def _described(device: str, count: int, last_line: str) -> str:
+    text = "once" if count == 1 else f"{count} times"
+    text += f" on {device}" if device else ""
+    return f"{text}, at {_time(last_line)}"
+
+
+def _time(line: str) -> str:
+    """As the line states it: seconds after boot, or a time of day."""
+    match = _TIME.search(line)
+    return f"[{next(filter(None, match.groups()))}]" if match else "an unknown time"
