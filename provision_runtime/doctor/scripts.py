@@ -6,12 +6,12 @@ expands. A script that builds its commands otherwise is not understood, and give
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .probe import Observation, observation
+from .programs import examine_program, read_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,8 +74,8 @@ class BatchScript:
 def examine(path: Path, slurm_version: str | None) -> list[Observation]:
     """What is wrong in a file. slurm_version: as `srun --version` prints it; None if unknown."""
     text = path.read_text(errors="replace")
-    if path.suffix == ".py":
-        return list(_program(path.name, text))
+    if path.suffix in (".py", ".ipynb"):
+        return examine_program(read_program(path))
     script = parse(path.name, text)
     return [
         *_cpus(script, slurm_version),
@@ -223,36 +223,6 @@ def _node_count(script: BatchScript) -> Iterator[Observation]:
             command = "--nnodes=$SLURM_NNODES"
             source = script.evidence(line)
             yield observation("node-count-fixed", message, source, _one_line(line.text), command)
-
-
-def _program(name: str, text: str) -> Iterator[Observation]:
-    """A program that starts NCCL, has barriers, and nowhere chooses its GPU."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    names = [_callee(call) for call in calls]
-    if "set_device" in names or "barrier" not in names:
-        return
-    for call in calls:
-        if _callee(call) != "init_process_group":
-            continue
-        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-        backend = keywords.get("backend", call.args[0] if call.args else None)
-        is_gloo = isinstance(backend, ast.Constant) and backend.value == "gloo"
-        if "device_id" not in keywords and not is_gloo:
-            message = "init_process_group has no device_id, and nothing calls set_device"
-            source = f"{name}:{call.lineno}"
-            yield observation("barrier-device", message, source, ast.get_source_segment(text, call))
-
-
-def _callee(call: ast.Call) -> str:
-    """The last name of what is called: `dist.barrier()` is barrier."""
-    function = call.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _one_line(text: str) -> str:
