@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .probe import Observation, observation
-from .programs import examine_program, read_program
+from .program_source import read_program
+from .programs import examine_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,165 @@
+"""A training program as a syntax tree: Python files, and the code cells of notebooks.
+
+Conditions on the rank are read from their text; names that the program gives to them count, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tokenize
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Dict, List, Union
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+
+# The two sides of a condition: one rank (of all, or of a node), and all others.
+ONE, OTHERS = "one", "others"
+# Ranks within a smaller group (tp_rank, dp_rank) are none: such groups are built to fit.
+RANK = (
+    r"(?:\b(?:\w+\.)*(?:(?:ddp|dist|my|this|proc)_?)?(?:(?:global|world|local|node|process|machine)_?)?"
+    r"(?:rank|RANK|process_index)(?![\w(])|(?:\w+\.)*(?:get_(?:(?:global|local|world)_)?|local_|\.)?"
+    r"rank\(\)|(?:int\()?os\.(?:environ\[|environ\.get\(|getenv\()['\"](?:(?:LOCAL_|GLOBAL_)?RANK|"
+    r"SLURM_PROCID|SLURM_LOCALID)['\"](?:, *['\"]?-?\d+['\"]?)?[\])]\)?)"
+)
+IS_ONE = (
+    r"\b(?:is|on|am)_?(?:local_|global_|world_)?(?:main|master|primary|chief|root|process_zero|zero)"
+    r"(?:_?(?:process|proc|rank|node|worker))?(?:_?(?:0|zero))?\b"
+    r"|\b(?:local_|global_|world_)?(?:main|master|primary|chief)_(?:process|proc|rank|worker)\b"
+    r"|\b(?:is_)?(?:local_|global_|world_)?(?:rank|process)_?(?:0|zero)\b"
+)
+# True without other ranks: `not distributed`, `world_size == 1`, `rank == -1`.
+_ALONE = (
+    r"\bnot\b.*(?:distrib|ddp|is_initialized|is_available|multi_?(?:gpu|proc|node))"
+    r"|(?:world_?size|num_processes|n_?gpus?|num_gpus)\w*(?:\(\))? *(?:==|<|<=) *[12]\b"
+    r"|(?:rank|gpu|device) *(?:==|is) *(?:-1|None)"
+)
+
+
+class SourceError(Exception):
+    """A program cannot be read. The message says why, and in which line."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """assigned: the values of variables and attributes. rank, is_one: patterns of what is a rank
+    here, and of what is true on one only. cells: of a notebook, the first line of each."""
+
+    name: str
+    lines: List[str]
+    tree: ast.Module
+    parents: Dict[ast.AST, ast.AST]
+    functions: Dict[str, List[Function]]
+    calls: List[ast.Call]
+    assigned: Dict[str, List[str]]
+    cells: List[int]
+
+    def position(self, line: int) -> str:
+        """`train.py:12`; in a notebook `train.ipynb:cell 3:2`, the third cell with code."""
+        starts = [start for start in self.cells if start <= line]
+        cell = f"cell {len(starts)}:{line - starts[-1] + 1}" if starts else str(line)
+        return f"{self.name}:{cell}"
+
+    def source(self, node: ast.AST) -> str:
+        """The text of a node on one line."""
+        first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1)
+        lines = [line.encode() for line in self.lines[first - 1 : last]]
+        lines[-1] = lines[-1][: getattr(node, "end_col_offset", None)]
+        lines[0] = lines[0][getattr(node, "col_offset", 0) :]
+        return " ".join(b" ".join(lines).decode().split())
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def has(self, pattern: str) -> bool:
+        return re.search(pattern, "\n".join(self.lines)) is not None
+
+    def side(self, test: ast.expr) -> str:
+        """Which ranks a condition holds for: ONE, OTHERS, or "" if it is not about ranks."""
+        return self.side_of_text(self.source(test))
+
+    def side_of_text(self, text: str, depth: int = 2) -> str:
+        parts = re.split(r" or ", text)
+        parts = [part for part in parts if len(parts) == 1 or not re.search(_ALONE, part)]
+        if len(parts) != 1 or re.search(rf"\band\b.*(?:{_ALONE})", text):
+            return ""
+        text = parts[0].strip("() ") if " or " in text else text
+        others = rf"{RANK} *(?:!=|>|is not) *['\"]?0|{RANK} *>= *1\b|{RANK} not in [\[({{](?:-1, )?0"
+        others += rf"|\bnot \(?(?:\w+\.)*(?:{IS_ONE})|\bnot \(?{RANK} *== *0|^{RANK}$"
+        one = rf"{RANK} *(?:==|is|<=) *['\"]?(?:\d+|\w+ - 1)\b|\b0 *== *{RANK}|{RANK} *% *\w+ *== *0"
+        one += rf"|{RANK} *< *1\b|\bnot {RANK}(?: |$)|{RANK} in [\[({{](?:-1, )?0(?:, -1)?,?[\])}}]"
+        if re.search(others, text):
+            return OTHERS
+        if re.search(rf"{one}|{IS_ONE}", text):
+            return ONE
+        # A name of the program for such a condition, or for the rank.
+        name = re.search(r"(not )?\b([\w.]+)(?:\([\w.]*\))?(?: *([!=]= *0))?(?: and |$)", text)
+        for value in self.assigned.get(name[2].split(".")[-1], []) if name and depth else ():
+            kind = self.side_of_text(value if not name[3] else f"{value} {name[3]}", depth - 1)
+            if kind and re.fullmatch(RANK, value) is None or kind and name[3]:
+                return {ONE: OTHERS, OTHERS: ONE}[kind] if name[1] else kind
+        return ""
+
+
+def read_program(path: Path) -> Program:
+    """Raises SourceError for a file that is no Python, OSError for one that cannot be opened."""
+    cells: list[int] = []
+    try:
+        if path.suffix == ".ipynb":
+            text, cells = _notebook(path.read_bytes())
+        else:
+            with tokenize.open(path) as file:
+                text = file.read()
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise SourceError(f"line {error.lineno}: {error.msg}") from error
+    except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
+        raise SourceError(f"{type(error).__name__}: {error}") from error
+    lines = re.split(r"\r\n|\r|\n", text)
+    program = Program(path.name, lines, tree, {}, {}, [], {}, cells)
+    for node in ast.walk(tree):
+        program.parents.update((child, node) for child in ast.iter_child_nodes(node))
+        if isinstance(node, FUNCTIONS):
+            program.functions.setdefault(node.name, []).append(node)
+            returns = [item.value for item in walk(node.body) if isinstance(item, ast.Return)]
+            for value in filter(None, returns):
+                program.assigned.setdefault(node.name, []).append(program.source(value))
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                name = program.source(target).split(".")[-1]
+                program.assigned.setdefault(name, []).append(program.source(node.value))
+        elif isinstance(node, ast.Call):
+            program.calls.append(node)
+    return program
+
+
+def _notebook(content: bytes) -> tuple[str, list[int]]:
+    """The code of a notebook, and the first line of each cell. Lines for IPython become `pass`."""
+    cells = [cell for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
+    lines: list[str] = []
+    starts = []
+    for cell in cells:
+        starts.append(len(lines) + 1)
+        source = "".join(cell["source"])
+        is_foreign = re.match(r"\s*%%(?!time|capture|prun)", source)
+        pattern = r"(?m)^([ \t]*).*$" if is_foreign else r"(?m)^([ \t]*)[%!?].*$"
+        lines += re.sub(pattern, r"\1pass", source).split("\n")
+    return "\n".join(lines), starts
+
+
+def walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """What runs when these nodes run, in order: not the bodies of functions and classes in them."""
+    waiting = list(nodes)[::-1]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            waiting += list(ast.iter_child_nodes(node))[::-1]
