@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
+Scope = Union[Function, ast.Module]
+
 # The two sides of a condition: one rank (of all, or of a node), and all others.
 ONE, OTHERS = "one", "others"
 # Ranks within a smaller group (tp_rank, dp_rank) are none: such groups are built to fit.
@@ -40,6 +42,17 @@ _ALONE = (
     r"|(?:world_?size|num_processes|n_?gpus?|num_gpus)\w*(?:\(\))? *(?:==|<|<=) *[12]\b"
     r"|(?:rank|gpu|device) *(?:==|is) *(?:-1|None)"
 )
+_OTHERS = (
+    r"@R *(?:!=|>|is not) *['\"]?0|@R *>= *1\b|@R not in [\[({](?:-1, )?0"
+    r"|\bnot \(?(?:\w+\.)*(?:@I)|\bnot \(?@R *== *0|^@R$"
+).replace("@R", RANK).replace("@I", IS_ONE)
+_ONE = (
+    r"@R *(?:==|is|<=) *['\"]?(?:\d+|\w+ - 1)\b|\b0 *== *@R|@R *% *\w+ *== *0|@R *< *1\b"
+    r"|\bnot @R(?: |$)|@R in [\[({](?:-1, )?0(?:, -1)?,?[\])}]|@I"
+).replace("@R", RANK).replace("@I", IS_ONE)
+# `name = value`, and `def name(): ... return value`.
+_ASSIGNMENT = r"(?m)^[ \t]*(?:\w+\.)*(\w+) *(?::[^=\n]+)?= *(\S.*)$"
+_RETURN = r"(?m)^[ \t]*def (\w+)\(.*\n(?:.*\n){0,8}?[ \t]+return (\S.*)$"
 
 
 class SourceError(Exception):
@@ -48,10 +61,14 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """assigned: the values of variables and attributes. rank, is_one: patterns of what is a rank
-    here, and of what is true on one only. cells: of a notebook, the first line of each."""
+    """functions: by what their calls look like: `f`, `self.f`, and the class for `__init__`.
+
+    assigned: the values of variables and attributes, and what functions return, as text. cells: of
+    a notebook, the first line of each.
+    """
 
     name: str
+    text: str
     lines: List[str]
     tree: ast.Module
     parents: Dict[ast.AST, ast.AST]
@@ -66,45 +83,43 @@ class Program:
         cell = f"cell {len(starts)}:{line - starts[-1] + 1}" if starts else str(line)
         return f"{self.name}:{cell}"
 
-    def source(self, node: ast.AST) -> str:
+    def source(self, node: ast.expr | ast.stmt) -> str:
         """The text of a node on one line."""
-        first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1)
-        lines = [line.encode() for line in self.lines[first - 1 : last]]
-        lines[-1] = lines[-1][: getattr(node, "end_col_offset", None)]
-        lines[0] = lines[0][getattr(node, "col_offset", 0) :]
-        return " ".join(b" ".join(lines).decode().split())
+        # ast.get_source_segment splits the whole text for each.
+        lines = self.lines[node.lineno - 1 : node.end_lineno]
+        text = "\n".join(lines).encode()
+        rest = len(lines[-1].encode()) - (node.end_col_offset or 0)
+        return " ".join(text[node.col_offset : len(text) - rest].decode().split())
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         while node in self.parents:
             node = self.parents[node]
             yield node
 
+    def scope(self, node: ast.AST) -> Scope:
+        """The function around a node, or the module."""
+        around = (*FUNCTIONS, ast.Module)
+        return next(item for item in self.ancestors(node) if isinstance(item, around))
+
     def has(self, pattern: str) -> bool:
-        return re.search(pattern, "\n".join(self.lines)) is not None
+        return re.search(pattern, self.text) is not None
 
-    def side(self, test: ast.expr) -> str:
+    def side(self, text: str, depth: int = 2) -> str:
         """Which ranks a condition holds for: ONE, OTHERS, or "" if it is not about ranks."""
-        return self.side_of_text(self.source(test))
-
-    def side_of_text(self, text: str, depth: int = 2) -> str:
-        parts = re.split(r" or ", text)
-        parts = [part for part in parts if len(parts) == 1 or not re.search(_ALONE, part)]
+        parts = text.split(" or ")
+        if len(parts) > 1:
+            parts = [part.strip("() ") for part in parts if not re.search(_ALONE, part)]
         if len(parts) != 1 or re.search(rf"\band\b.*(?:{_ALONE})", text):
             return ""
-        text = parts[0].strip("() ") if " or " in text else text
-        others = rf"{RANK} *(?:!=|>|is not) *['\"]?0|{RANK} *>= *1\b|{RANK} not in [\[({{](?:-1, )?0"
-        others += rf"|\bnot \(?(?:\w+\.)*(?:{IS_ONE})|\bnot \(?{RANK} *== *0|^{RANK}$"
-        one = rf"{RANK} *(?:==|is|<=) *['\"]?(?:\d+|\w+ - 1)\b|\b0 *== *{RANK}|{RANK} *% *\w+ *== *0"
-        one += rf"|{RANK} *< *1\b|\bnot {RANK}(?: |$)|{RANK} in [\[({{](?:-1, )?0(?:, -1)?,?[\])}}]"
-        if re.search(others, text):
+        if re.search(_OTHERS, parts[0]):
             return OTHERS
-        if re.search(rf"{one}|{IS_ONE}", text):
+        if re.search(_ONE, parts[0]):
             return ONE
         # A name of the program for such a condition, or for the rank.
-        name = re.search(r"(not )?\b([\w.]+)(?:\([\w.]*\))?(?: *([!=]= *0))?(?: and |$)", text)
+        name = re.search(r"(not )?\b([\w.]+)(?:\([\w.]*\))?( *[!=]= *0)?(?: and |$)", parts[0])
         for value in self.assigned.get(name[2].split(".")[-1], []) if name and depth else ():
-            kind = self.side_of_text(value if not name[3] else f"{value} {name[3]}", depth - 1)
-            if kind and re.fullmatch(RANK, value) is None or kind and name[3]:
+            kind = self.side(value + (name[3] or ""), depth - 1)
+            if kind and (name[3] or not re.fullmatch(RANK, value)):
                 return {ONE: OTHERS, OTHERS: ONE}[kind] if name[1] else kind
         return ""
 
@@ -124,18 +139,16 @@ def read_program(path: Path) -> Program:
     except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise SourceError(f"{type(error).__name__}: {error}") from error
     lines = re.split(r"\r\n|\r|\n", text)
-    program = Program(path.name, lines, tree, {}, {}, [], {}, cells)
+    program = Program(path.name, text, lines, tree, {}, {}, [], {}, cells)
+    for name, value in re.findall(_ASSIGNMENT, text) + re.findall(_RETURN, text):
+        program.assigned.setdefault(name, []).append(value.partition("  #")[0])
     for node in ast.walk(tree):
         program.parents.update((child, node) for child in ast.iter_child_nodes(node))
         if isinstance(node, FUNCTIONS):
-            program.functions.setdefault(node.name, []).append(node)
-            returns = [item.value for item in walk(node.body) if isinstance(item, ast.Return)]
-            for value in filter(None, returns):
-                program.assigned.setdefault(node.name, []).append(program.source(value))
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                name = program.source(target).split(".")[-1]
-                program.assigned.setdefault(name, []).append(program.source(node.value))
+            parent = program.parents[node]
+            key = f"self.{node.name}" if isinstance(parent, ast.ClassDef) else node.name
+            key = getattr(parent, "name", "") if node.name == "__init__" else key
+            program.functions.setdefault(key, []).append(node)
         elif isinstance(node, ast.Call):
             program.calls.append(node)
     return program
