@@ -24,28 +24,24 @@ TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 FORGETS_CPUS = ((22, 5), (23, 11))
 # Options of sbatch and srun that take no value, or only one after `=`.
 WITHOUT_VALUE = (
-    "--exact",
-    "--exclusive",
-    "--kill-on-bad-exit",
-    "--label",
-    "--no-kill",
-    "--no-requeue",
-    "--overlap",
-    "--oversubscribe",
-    "--pty",
-    "--quiet",
-    "--requeue",
-    "--unbuffered",
-    "--verbose",
-    "-K",
-    "-Q",
-    "-k",
-    "-l",
-    "-s",
-    "-u",
-    "-v",
-)
+    "--exact --exclusive --kill-on-bad-exit --label --no-kill --no-requeue --overlap --oversubscribe"
+    " --pty --quiet --requeue --unbuffered --verbose -K -Q -k -l -s -u -v"
+).split()
 # One-letter options of sbatch and srun.
+# torchrun numbers the nodes itself with any rendezvous but the static one.
+NUMBERS_NODES = r"--rdzv[-_]backend[= ]['\"]?(?!static)\w|--standalone"
+NODE_RANK = r"--(?:node|machine)[-_]rank[= ]['\"]?\$\{?\w+\}?"
+RANK_EXPORT = r"\s*export (?:(?:LOCAL_|NODE_|MACHINE_)?RANK|CUDA_VISIBLE_DEVICES)="
+ENDPOINT = r"(?:MASTER_ADDR=|--(?:rdzv[-_]endpoint|master[-_]addr|main_process_ip)[= ])['\"]?"
+LOOPBACK = r"['\"]?(?:localhost|127\.0\.0\.1)"
+# Where the address of the store comes from, and why it is not one that all nodes reach.
+ADDRESSES = {
+    rf"\|\| *echo +{LOOPBACK}|(?:ADDR|HOST|IP\w*|NODE):-{LOOPBACK}": "it falls back to localhost, as in"
+    " containers without scontrol",
+    r"\bSLURM_LAUNCH_NODE_IPADDR\b": "SLURM_LAUNCH_NODE_IPADDR is the host where srun was typed",
+    r"\bhostname +(?:-i|--ip-address)\b|\bhostname +(?:-I|--all-ip-addresses)(?! *\|)": "hostname prints"
+    " several addresses, or a loopback address",
+}
 LONG_NAMES = {"-N": "--nodes", "-c": "--cpus-per-task", "-n": "--ntasks", "-G": "--gpus"}
 
 
@@ -65,8 +61,27 @@ class BatchScript:
 
     @property
     def steps(self) -> list[ScriptLine]:
-        """The lines that start a job step."""
-        return [line for line in self.lines if re.search(r"(^|[\s;&|(])srun\s", line.text)]
+        """The lines that start a job step, but those that only read its output."""
+        pattern = r"^(?!.*\$\( *srun )(?s:.*[\s;&|(])?srun\s"
+        return [line for line in self.lines if re.search(pattern, line.text)]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.text for line in self.lines)
+
+    @property
+    def spans_nodes(self) -> bool:
+        nodes = self.options.get("--nodes", "")
+        return nodes not in ("", "1") or (not nodes and "NNODES" in self.text)
+
+    def expanded(self, text: str) -> str:
+        """A line with the values of the script's variables, and of its arrays."""
+        values = dict(re.findall(r"(?m)^\s*(?:export +)?(\w+)=\(?['\"]?([^'\")$]*)", self.text))
+        return re.sub(r"\$\{?(\w+)(?:\[@\])?\}?", lambda match: values.get(match[1], match[0]), text)
+
+    def options_of(self, step: ScriptLine) -> dict[str, str]:
+        """The options of a step, with those of the job that it does not change."""
+        return {**self.options, **parse_options(self.expanded(step.text).partition("srun ")[2])}
 
     def evidence(self, line: ScriptLine) -> str:
         return f"{self.name}:{line.number}"
@@ -83,6 +98,9 @@ def examine(path: Path, slurm_version: str | None) -> list[Observation]:
         *_hidden_gpus(script),
         *_early_expansion(script),
         *_node_count(script),
+        *_addresses(script),
+        *_gpu_variables(script),
+        *_processes(script),
     ]
 
 
@@ -114,7 +132,9 @@ def parse(name: str, text: str) -> BatchScript:
 
 
 def _is_open(text: str) -> bool:
-    """True if a quotation continues in the next line."""
+    """True if a quotation, or an array, continues in the next line."""
+    if re.match(r"\s*\w+\+?=\([^)]*$", text):
+        return True
     states = [state for _, state in _quote_states(text)]
     return bool(states) and states[-1] != ""
 
@@ -164,19 +184,20 @@ def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observatio
     if any("SRUN_CPUS_PER_TASK" in line.text for line in script.lines):
         return
     for step in script.steps:
-        options = parse_options(step.text.partition("srun ")[2])
+        options = parse_options(script.expanded(step.text).partition("srun ")[2])
         if "--cpus-per-task" not in options:
             message = f"--cpus-per-task={cpus} is not passed to srun in line {step.number}"
             yield observation("srun-cpus", message, script.evidence(step), _one_line(step.text))
+            return
 
 
 def _hidden_gpus(script: BatchScript) -> Iterator[Observation]:
     """One GPU per task, and several tasks on a node."""
     for step in script.steps or [ScriptLine(1, "")]:
-        options = {**script.options, **parse_options(step.text.partition("srun ")[2])}
+        options = script.options_of(step)
         bind = options.get("--gpu-bind", "")
         is_split = "--gpus-per-task" in options or bind.startswith(("single", "per_task", "map"))
-        has_one_task = options.get("--ntasks-per-node") == "1"
+        has_one_task = _tasks_per_node(options) == 1
         if is_split and not has_one_task and bind != "none":
             option = f"--gpu-bind={bind}" if bind else "--gpus-per-task"
             message = f"{option} hides the GPUs of a node's other tasks"
@@ -188,12 +209,15 @@ def _early_expansion(script: BatchScript) -> Iterator[Observation]:
     """A task's variable that the batch script expands for srun, directly or through a variable of
     its own."""
     steps = " ".join(step.text for step in script.steps)
+    numbers_nodes = re.search(NUMBERS_NODES, script.text)
     for line in script.lines:
         assigned = re.match(r"\s*(?:export\s+)?(\w+)=", line.text)
         is_used = assigned is not None and re.search(rf"\$\{{?{assigned[1]}\b", steps)
-        if line not in script.steps and not is_used:
+        is_exported = re.match(RANK_EXPORT, line.text) and steps and not numbers_nodes
+        if line not in script.steps and not is_used and not is_exported:
             continue
-        expanded = [name for name in TASK_VARIABLES if _is_expanded(line.text, name)]
+        text = re.sub(NODE_RANK, "", line.text) if numbers_nodes else line.text
+        expanded = [name for name in TASK_VARIABLES if _is_expanded(text, name)]
         if expanded:
             message = (
                 f"${expanded[0]} in line {line.number} is expanded before srun starts its tasks"
@@ -224,6 +248,70 @@ def _node_count(script: BatchScript) -> Iterator[Observation]:
             command = "--nnodes=$SLURM_NNODES"
             source = script.evidence(line)
             yield observation("node-count-fixed", message, source, _one_line(line.text), command)
+
+
+def _tasks_per_node(options: dict[str, str]) -> int:
+    """Slurm starts one task on each node unless it is told otherwise."""
+    per_node = options.get("--ntasks-per-node", "")
+    tasks, nodes = options.get("--ntasks", ""), options.get("--nodes", "1")
+    if not per_node.isdigit() and tasks.isdigit() and nodes.isdigit():
+        return -(-int(tasks) // int(nodes))
+    return int(per_node) if per_node.isdigit() else 1
+
+
+def _addresses(script: BatchScript) -> Iterator[Observation]:
+    """Addresses of the store that some node cannot reach."""
+    for line in script.lines if script.spans_nodes else ():
+        source, seen = script.evidence(line), _one_line(line.text)
+        at_each = re.search(ENDPOINT + r"\\?\$\(hostname", line.text)
+        states = dict(_quote_states(line.text))
+        is_late = at_each is not None and states.get(at_each.end() - 10, "'") == "'"
+        if re.search(ENDPOINT + LOOPBACK, line.text) or is_late:
+            message = f"each node of the job waits for itself in line {line.number}"
+            yield observation("address-local", message, source, seen)
+        for pattern, reason in ADDRESSES.items():
+            if re.search(pattern, line.text):
+                yield observation("address-uncertain", reason, source, seen)
+
+
+def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
+    """Variables of Slurm that are used as numbers, and are none."""
+    values = {"SLURM_TASKS_PER_NODE": "8(x2)", "SLURM_JOB_CPUS_PER_NODE": "64(x2)"}
+    values = values if script.spans_nodes else {}
+    for option in ("--gpus", "--gpus-per-node", "--gpus-per-task"):
+        is_other = "gpu" in script.options.get("--gres", "")
+        value = script.options.get(option, "" if is_other else "0")
+        values[f"SLURM{option[1:].upper()}".replace("-", "_")] = value
+    for line in script.lines:
+        for name, value in values.items():
+            is_used = re.search(rf"\b{name}\b(?![:#%=\w])", line.text)
+            is_cut = re.search(r"\b(?:echo|cut|sed|awk|tr|grep|printf)\b", line.text)
+            if is_used and not is_cut and not value.isdigit() and f"{name}=" not in script.text:
+                message = f"{name} is {value or 'not set with --gres'}, not a number"
+                source = script.evidence(line)
+                yield observation("gpu-variable", message, source, _one_line(line.text))
+
+
+def _processes(script: BatchScript) -> Iterator[Observation]:
+    """More processes on a node than GPUs."""
+    for line in script.lines:
+        options = script.options_of(line)
+        text = script.expanded(line.text)
+        tasks = _tasks_per_node(options) if line in script.steps else 1
+        gpus = options.get("--gpus-per-node", options.get("--gres", ""))
+        match = re.search(r"(?:^|:)(\d+)(?:$|[,(])", gpus)
+        visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
+        count = len(visible[1].split(",")) if visible else int(match[1]) if match else 0
+        each = re.search(r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\d+)", text)
+        in_all = re.search(r"launch .*--num_processes[= ]['\"]?(\d+)", text)
+        nodes = options.get("--nodes", "1")
+        if in_all and nodes.isdigit():
+            processes = -(-int(in_all[1]) // int(nodes))
+        else:
+            processes = int(each[1]) * tasks if each else 0
+        if 0 < count < processes:
+            message = f"{processes} processes for {count} GPUs on a node ({tasks} tasks)"
+            yield observation("processes-many", message, script.evidence(line), _one_line(line.text))
 
 
 def _one_line(text: str) -> str:
