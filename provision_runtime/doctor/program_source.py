@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
 Scope = Union[Function, ast.Module]
@@ -55,16 +56,12 @@ _ASSIGNMENT = r"(?m)^[ \t]*(?:\w+\.)*(\w+) *(?::[^=\n]+)?= *(\S.*)$"
 _RETURN = r"(?m)^[ \t]*def (\w+)\(.*\n(?:.*\n){0,8}?[ \t]+return (\S.*)$"
 
 
-class SourceError(Exception):
-    """A program cannot be read. The message says why, and in which line."""
-
-
 @dataclass(frozen=True)
 class Program:
     """functions: by what their calls look like: `f`, `self.f`, and the class for `__init__`.
 
-    assigned: the values of variables and attributes, and what functions return, as text. cells: of
-    a notebook, the first line of each.
+    assigned: the values of variables and attributes, and what functions return, as text.
+    labels: of lines, `12`, or `cell 3:2` for the third cell with code.
     """
 
     name: str
@@ -75,13 +72,7 @@ class Program:
     functions: Dict[str, List[Function]]
     calls: List[ast.Call]
     assigned: Dict[str, List[str]]
-    cells: List[int]
-
-    def position(self, line: int) -> str:
-        """`train.py:12`; in a notebook `train.ipynb:cell 3:2`, the third cell with code."""
-        starts = [start for start in self.cells if start <= line]
-        cell = f"cell {len(starts)}:{line - starts[-1] + 1}" if starts else str(line)
-        return f"{self.name}:{cell}"
+    labels: List[str]
 
     def source(self, node: ast.expr | ast.stmt) -> str:
         """The text of a node on one line."""
@@ -104,8 +95,9 @@ class Program:
     def has(self, pattern: str) -> bool:
         return re.search(pattern, self.text) is not None
 
-    def side(self, text: str, depth: int = 2) -> str:
+    def side(self, test: ast.expr | str, depth: int = 2) -> str:
         """Which ranks a condition holds for: ONE, OTHERS, or "" if it is not about ranks."""
+        text = test if isinstance(test, str) else self.source(test)
         parts = text.split(" or ")
         if len(parts) > 1:
             parts = [part.strip("() ") for part in parts if not re.search(_ALONE, part)]
@@ -125,54 +117,48 @@ class Program:
 
 
 def read_program(path: Path) -> Program:
-    """Raises SourceError for a file that is no Python, OSError for one that cannot be opened."""
-    cells: list[int] = []
-    try:
-        if path.suffix == ".ipynb":
-            text, cells = _notebook(path.read_bytes())
-        else:
-            with tokenize.open(path) as file:
-                text = file.read()
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise SourceError(f"line {error.lineno}: {error.msg}") from error
-    except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
-        raise SourceError(f"{type(error).__name__}: {error}") from error
-    lines = re.split(r"\r\n|\r|\n", text)
-    program = Program(path.name, text, lines, tree, {}, {}, [], {}, cells)
+    """Raises SyntaxError or ValueError for a file that is no program, OSError if it cannot be
+    opened."""
+    if path.suffix == ".ipynb":
+        lines, labels = _notebook(path.read_bytes())
+    else:
+        with tokenize.open(path) as file:
+            lines = re.split(r"\r\n|\r|\n", file.read())
+        labels = [str(number) for number in range(1, len(lines) + 1)]
+    text = "\n".join(lines)
+    program = Program(path.name, text, lines, ast.parse(text), {}, {}, [], {}, labels)
     for name, value in re.findall(_ASSIGNMENT, text) + re.findall(_RETURN, text):
         program.assigned.setdefault(name, []).append(value.partition("  #")[0])
-    for node in ast.walk(tree):
+    for node in ast.walk(program.tree):
         program.parents.update((child, node) for child in ast.iter_child_nodes(node))
         if isinstance(node, FUNCTIONS):
-            parent = program.parents[node]
-            key = f"self.{node.name}" if isinstance(parent, ast.ClassDef) else node.name
-            key = getattr(parent, "name", "") if node.name == "__init__" else key
+            owner = program.parents[node]
+            key = f"self.{node.name}" if isinstance(owner, ast.ClassDef) else node.name
+            key = getattr(owner, "name", "") if node.name == "__init__" else key
             program.functions.setdefault(key, []).append(node)
         elif isinstance(node, ast.Call):
             program.calls.append(node)
     return program
 
 
-def _notebook(content: bytes) -> tuple[str, list[int]]:
-    """The code of a notebook, and the first line of each cell. Lines for IPython become `pass`."""
+def _notebook(content: bytes) -> tuple[list[str], list[str]]:
+    """The code of a notebook, with labels of the lines. Lines for IPython become `pass`."""
     cells = [cell for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
     lines: list[str] = []
-    starts = []
-    for cell in cells:
-        starts.append(len(lines) + 1)
+    labels: list[str] = []
+    for number, cell in enumerate(cells, 1):
         source = "".join(cell["source"])
         is_foreign = re.match(r"\s*%%(?!time|capture|prun)", source)
         pattern = r"(?m)^([ \t]*).*$" if is_foreign else r"(?m)^([ \t]*)[%!?].*$"
-        lines += re.sub(pattern, r"\1pass", source).split("\n")
-    return "\n".join(lines), starts
+        code = re.sub(pattern, r"\1pass", source).split("\n")
+        lines += code
+        labels += [f"cell {number}:{line}" for line in range(1, len(code) + 1)]
+    return lines, labels
 
 
 def walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """What runs when these nodes run, in order: not the bodies of functions and classes in them."""
-    waiting = list(nodes)[::-1]
-    while waiting:
-        node = waiting.pop()
+    for node in nodes:
         yield node
         if not isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
-            waiting += list(ast.iter_child_nodes(node))[::-1]
+            yield from walk(ast.iter_child_nodes(node))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Tuple, Union
 
 from .probe import Observation, observation
-from .program_source import FUNCTIONS, ONE, OTHERS, Program, walk
+from .program_source import FUNCTIONS, LOOPS, ONE, OTHERS, Program, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,8 +23,8 @@ DISTRIBUTED = (
 COLLECTIVE = (
     r"(?:.*\.)?(?:all_reduce|all_gather\w*|all_to_all\w*|(?:monitored_)?barrier|broadcast_object_list"
     r"|(?:gather|scatter)_object\w*|reduce_scatter\w*|wait_for_everyone|gather_for_metrics"
-    r"|pad_across_processes)|.+\.backward"
-    r"|(?:.*\.)?(?:dist|distributed|c10d|@dist)\.(?:reduce|gather|scatter|broadcast|new_group)"
+    r"|pad_across_processes)"
+    r"|(?:.*\.)?(?:\w*dist\w*|c10d|td)\.(?:reduce|gather|scatter|broadcast|new_group)"
     r"|(?:.*\.)?_?accelerator\.(?:gather|reduce|prepare)"
     r"|(?:.*\.)?_?fabric\.(?:broadcast|save|load|setup|setup_dataloaders|clip_gradients)"
     r"|(?:.*\.)?strategy\.(?:broadcast|reduce)"
@@ -39,6 +40,7 @@ OF_MODULES = {
     r"\.(?:state_dict|get_state_dict|save_state)",
     r"distributed\.checkpoint": r"(?:dcp|DCP|dist_cp|checkpoint)"
     r"\.(?:(?:async_)?save|load|\w+_state_dict)",
+    r"DistributedDataParallel|\bDDP\(|FSDP|Accelerator\(|\bFabric\(": r"(?!ctx).+\.backward",
     "deepspeed": r"(?:.*\.)?(?:\w*engine|model\w*)\.save_checkpoint",
 }
 LAUNCH = (
@@ -56,9 +58,56 @@ PORT = (
     r"MASTER_PORT['\"]?\]?\s*[=:]\s*(?:str\()?['\"]?(\w+)['\"]?\)?\s*(?:$|[,})])"
     r"|init_method=f?['\"]tcp://[^'\"]*:(\d+)"
 )
-RANDOM = r"(?:np|numpy)\.random\.|random\.Random\(|[\w.]*default_rng\("
-CHECKPOINT = "(?i)ckpt|checkpoint|resume|weight|state|model|snapshot"
-LOAD = r"torch\.load\((?:(?!.*map_location)|.*map_location=(?:torch\.device\()?(?:['\"]cuda:0|0\b))"
+
+
+@dataclass(frozen=True)
+class CallRule:
+    """call: the text of the call, from the start of its line. owner: of the class around it.
+    needs, unless: what the program has, and has not. by_all: only where every rank runs it."""
+
+    id: str
+    message: str
+    call: str
+    needs: str = ""
+    unless: str = r"(?!)"
+    owner: str = ""
+    by_all: bool = True
+
+
+CALL_RULES = (
+    CallRule(
+        "barrier-device",
+        "init_process_group has no device_id, and nothing calls set_device",
+        r".*?" + STARTS + ".*",
+        needs=WAITS,
+        unless="set_device|CUDA_VISIBLE_DEVICES",
+    ),
+    CallRule(
+        "set-epoch-missing",
+        "no set_epoch: every epoch has the order of the first",
+        r".*DistributedSampler\((?!.*shuffle=False).*",
+        needs=r"(?m)^\s*(?:for|while)\b.*epoch",
+        # A function elsewhere that is given the sampler may pass it the epoch.
+        unless=r"set_epoch|\bFabric\(|Accelerator\(|LightningModule"
+        r"|\w*(?<!Loader)\([^()]*,\s*(?:sampler=)?\w*sampler\d*\s*\)",
+        by_all=False,
+    ),
+    CallRule(
+        "workers-unseeded",
+        "a dataset draws random numbers in workers that nothing seeds",
+        r".*?(?:\b(?:np|numpy)\.random\.|random\.Random\(|default_rng\().*",
+        needs=r"(?s)(?=.*num_workers *= *(?!0\b)).*def __(?:getitem|iter)__",
+        unless=r"worker_init_fn|get_worker_info|initial_seed|seed_everything|seed\w*\([^)]*rank",
+        owner=r"(?!\w*Sampler)\w",
+        by_all=False,
+    ),
+    CallRule(
+        "load-device",
+        "every rank loads it onto the GPU that wrote it",
+        r"(?=.*(?i:ckpt|checkpoint|resume|weight|state|model|snapshot)).*\btorch\.load\("
+        r"(?:(?!.*map_location)[^,]*(?:,\s*\w+=.*)?|.*map_location=(?:torch\.device\()?['\"]cuda:0.*)\)",
+    ),
+)
 
 Fault = Tuple[str, Union[ast.expr, ast.stmt], str]
 
@@ -66,10 +115,11 @@ Fault = Tuple[str, Union[ast.expr, ast.stmt], str]
 def examine_program(program: Program) -> list[Observation]:
     """The findings of the file, by line."""
     faults: dict[tuple[int, str], Observation] = {}
-    for search in SEARCHES if program.has(DISTRIBUTED) else ():
+    searches = (_forks, _launches, _folders, _calls, _late_choices, _ports, _layers)
+    for search in searches if program.has(DISTRIBUTED) else ():
         for id, node, message in search(program):
+            source = f"{program.name}:{program.labels[node.lineno - 1]}"
             seen = program.lines[node.lineno - 1].strip()
-            source = program.position(node.lineno)
             faults.setdefault((node.lineno, id), observation(id, message, source, seen))
     return [faults[key] for key in sorted(faults)]
 
@@ -77,15 +127,12 @@ def examine_program(program: Program) -> list[Observation]:
 def _collective(program: Program, call: ast.Call) -> str:
     """The name of a call that all ranks must make; "" for others, and within a smaller group."""
     function, text = program.source(call.func), program.source(call)
-    alias = re.search(r"import torch\.distributed as (\w+)", program.text)
-    patterns = [COLLECTIVE.replace("@dist", alias[1] if alias else "dist"), SHARDED]
+    if re.search(r"\b(?:process_)?group=(?!None|[\w.]*WORLD)", text):
+        return ""
+    patterns = [COLLECTIVE, SHARDED]
     patterns += [pattern for module, pattern in OF_MODULES.items() if program.has(module)]
     is_collective = any(re.fullmatch(pattern, function) for pattern in patterns)
-    if re.search(r"\b(?:process_)?group=(?!None|[\w.]*WORLD)|^ctx\.", text):
-        return ""
-    is_remote = function.endswith("backward") and program.has(r"distributed\.rpc")
-    is_collective = (is_collective and not is_remote) or "sync_dist=True" in text
-    return function.split(".")[-1] if is_collective else ""
+    return function.split(".")[-1] if is_collective or "sync_dist=True" in text else ""
 
 
 def _reached(
@@ -119,19 +166,16 @@ def _forks(program: Program) -> Iterator[Fault]:
             if re.search(ONE_RANK, " ".join(map(program.source, function.decorator_list))):
                 yield from _one_rank(_reached(program, function.body), {}, "a decorator chooses")
     for node in ast.walk(program.tree):
-        if not isinstance(node, (ast.If, ast.IfExp)) or not program.side(program.source(node.test)):
+        if not isinstance(node, ast.If) or not program.side(node.test):
             continue
         test = program.source(node.test)
-        if isinstance(node, ast.IfExp):
-            yield from _one_rank(_reached(program, [node.body]), _reached(program, [node.orelse]), test)
-            continue
         rest = _rest_after(program, node)
         inside, outside = _reached(program, node.body), _reached(program, node.orelse + rest)
         # What the ranks of the other side call elsewhere in the function.
         others: dict[str, ast.Call] = {}
         for item in walk(program.scope(node).body):
             if isinstance(item, ast.If):
-                sides = {program.side(test), program.side(program.source(item.test))}
+                sides = {program.side(test), program.side(item.test)}
                 others.update(_reached(program, item.body) if sides == {ONE, OTHERS} else {})
         yield from _one_rank(inside, {**outside, **others}, f"`{test}`")
         leave = f" (the others leave in line {node.body[-1].lineno})" if rest else ""
@@ -149,29 +193,26 @@ def _rest_after(program: Program, statement: ast.If) -> list[ast.stmt]:
     """The statements that ranks skip which leave at the end of this `if`: those of the function
     after it, or of the loop."""
     last = program.source(statement.body[-1])
-    leaves = re.match(r"return\b|continue|break|(?:sys\.)?exit\(", last)
-    result: list[ast.stmt] = []
-    node: ast.AST = statement
-    for outer in program.ancestors(statement) if leaves else ():
-        for block in (getattr(outer, "body", []), getattr(outer, "orelse", [])):
-            if node in block:
-                result += block[block.index(node) + 1 :]
-        is_loop = isinstance(outer, (ast.For, ast.While)) and last in ("continue", "break")
-        if is_loop or isinstance(outer, FUNCTIONS):
-            break
-        node = outer
-    return result
+    if not re.match(r"return\b|continue|break|(?:sys\.)?exit\(", last):
+        return []
+    holder: ast.AST = program.scope(statement)
+    if last in ("continue", "break"):
+        loops = [item for item in program.ancestors(statement) if isinstance(item, LOOPS)]
+        holder = loops[0]
+    nodes = [item for item in walk(holder.body) if isinstance(item, ast.stmt)]
+    return [item for item in nodes if item.lineno > (statement.end_lineno or 0)]
 
 
 def _launches(program: Program) -> Iterator[Fault]:
-    for function in ast.walk(program.tree):
-        if isinstance(function, FUNCTIONS) and function.name in ("__init__", "__post_init__"):
-            for name, call in _reached(program, function.body, LAUNCH).items():
-                yield "launch-in-init", call, f"{function.name} starts the ranks ({name})"
+    makers = [item for items in program.functions.values() for item in items]
+    for function in makers:
+        calls = _reached(program, function.body, LAUNCH) if function.name == "__init__" else {}
+        for name, call in calls.items():
+            yield "launch-in-init", call, f"__init__ starts the ranks ({name})"
     for name, call in _reached(program, program.tree.body, LAUNCH).items():
         # Fabric's launch without a function runs the file again, as torchrun would.
-        is_again = program.source(call).endswith("launch()")
-        if not (is_again or program.cells or _is_below(program, call, "__name__")):
+        is_fine = program.source(call).endswith("launch()") or program.name.endswith(".ipynb")
+        if not is_fine and not _is_below(program, call, "__name__"):
             yield "launch-unguarded", call, f"importing this file starts the ranks ({name})"
 
 
@@ -196,14 +237,16 @@ def _is_for_all(program: Program, node: ast.expr | ast.stmt, depth: int = 4) -> 
                 return False
             for item in walk(outer.body):
                 if isinstance(item, ast.If) and item.lineno < node.lineno:
-                    kind = program.side(program.source(item.test))
-                    if kind == OTHERS and _rest_after(program, item):
+                    if program.side(item.test) == OTHERS and _rest_after(program, item):
                         return False
             if outer.name in started:
                 return True
-            keys = [key for key, items in program.functions.items() if outer in items]
-            ends = tuple(key.replace("self.", ".") for key in keys)
-            callers = [call for call in program.calls if program.source(call.func).endswith(ends)]
+            is_maker = outer.name == "__init__"
+            name = getattr(program.parents[outer], "name", "") if is_maker else outer.name
+            pattern = rf"(?:.*\.)?{name}"
+            callers = [
+                call for call in program.calls if re.fullmatch(pattern, program.source(call.func))
+            ]
             is_main = outer.name == "main" and not (started or callers)
             return is_main or any(depth and _is_for_all(program, call, depth - 1) for call in callers)
         child = outer
@@ -225,34 +268,30 @@ def _folders(program: Program) -> Iterator[Fault]:
             yield "makedirs-race", call, f"every rank calls {text}: all but the first may fail"
 
 
-def _samplers(program: Program) -> Iterator[Fault]:
-    """Samplers without an epoch, in a program with epochs."""
-    has_epochs = program.has(r"(?m)^\s*(?:for|while)\b.*epoch")
-    if not has_epochs or program.has(r"set_epoch|\bFabric\(|Accelerator\(|LightningModule"):
-        return
-    # A function elsewhere that is given the sampler may pass it the epoch.
-    if program.has(r"\w*(?<!Loader)\([^()]*,\s*(?:sampler=)?\w*sampler\d*\s*\)"):
-        return
-    for call in program.calls:
-        if re.match(r"[\w.]*DistributedSampler\((?!.*shuffle=False)", program.source(call)):
-            yield "set-epoch-missing", call, "no set_epoch: every epoch has the order of the first"
+def _calls(program: Program) -> Iterator[Fault]:
+    """Calls that are wrong by themselves, in a program of the kind."""
+    for rule in CALL_RULES:
+        if not program.has(rule.needs) or program.has(rule.unless):
+            continue
+        for call in program.calls:
+            line = program.lines[call.lineno - 1]
+            text = line[: call.col_offset] + program.source(call)
+            outer = [item.name for item in program.ancestors(call) if isinstance(item, ast.ClassDef)]
+            if re.fullmatch(rule.call, text) and re.match(rule.owner, outer[0] if outer else ""):
+                if not rule.by_all or _is_for_all(program, call):
+                    yield rule.id, call, rule.message
 
 
-def _devices(program: Program) -> Iterator[Fault]:
-    """Barriers, and collectives of objects, on a GPU that nobody chose."""
-    waits, starts, choices = (
-        [call for call in program.calls if re.match(pattern, program.source(call))]
-        for pattern in (WAITS, STARTS, r"[\w.]*set_device")
-    )
-    for call in starts if waits and not choices else ():
-        if not program.has("CUDA_VISIBLE_DEVICES") and _is_for_all(program, call):
-            message = "init_process_group has no device_id, and nothing calls set_device"
-            yield "barrier-device", call, message
-    for wait in waits if starts and choices else ():
-        choice = min(choices, key=lambda call: call.lineno)
-        if wait.lineno < choice.lineno and program.scope(wait) is program.scope(choice):
-            yield "barrier-device", wait, f"a GPU is chosen only later, in line {choice.lineno}"
-            return
+def _late_choices(program: Program) -> Iterator[Fault]:
+    """Barriers, and collectives of objects, before the rank has chosen its GPU."""
+    calls = {program.source(call).partition("(")[0]: call for call in program.calls[::-1]}
+    choices = [call for name, call in calls.items() if name.endswith("set_device")]
+    starts = [call for call in program.calls if re.match(STARTS, program.source(call))]
+    for wait in program.calls if choices and starts else ():
+        is_before = wait.lineno < choices[-1].lineno and re.match(WAITS, program.source(wait))
+        if is_before and program.scope(wait) is program.scope(choices[-1]):
+            message = f"a GPU is chosen only later, in line {choices[-1].lineno}"
+            yield "barrier-device", wait, message
 
 
 def _ports(program: Program) -> Iterator[Fault]:
@@ -268,40 +307,9 @@ def _ports(program: Program) -> Iterator[Fault]:
             yield "port-fixed", node, f"port {values[0]} is fixed: two jobs on a node meet there"
 
 
-def _workers(program: Program) -> Iterator[Fault]:
-    """Random numbers in a dataset whose workers nothing seeds."""
-    is_seeded = r"worker_init_fn|get_worker_info|initial_seed|seed_everything|seed\w*\([^)]*rank"
-    if program.has(is_seeded) or not program.has(r"num_workers *= *(?!0\b)"):
-        return
-    for call in program.calls:
-        outer = [item for item in program.ancestors(call) if isinstance(item, ast.ClassDef)]
-        is_dataset = outer and re.search("def __(?:getitem|iter)__", program.source(outer[0]))
-        if is_dataset and re.match(RANDOM, program.source(call)):
-            if "Sampler" not in outer[0].name:
-                yield "workers-unseeded", call, f"{outer[0].name} draws random numbers in workers"
-                return
-
-
-def _loads(program: Program) -> Iterator[Fault]:
-    """Checkpoints that every rank loads onto the GPU that wrote them."""
-    for call in program.calls:
-        text = program.source(call)
-        is_checkpoint = re.search(CHECKPOINT, program.lines[call.lineno - 1])
-        if is_checkpoint and re.match(LOAD, text) and len(call.args) == 1:
-            if _is_for_all(program, call):
-                yield "load-device", call, "every rank loads it onto the GPU that wrote it"
-
-
 def _layers(program: Program) -> Iterator[Fault]:
     """Layers whose shape differs between ranks."""
     for call in program.calls:
-        for item in call.args if re.match(r"(?:torch\.)?nn\.", program.source(call)) else ():
-            if isinstance(item, ast.IfExp) and program.side(program.source(item.test)):
-                message = f"{program.source(call.func)} differs: {program.source(item)}"
-                yield "parameters-by-rank", item, message
-
-
-SEARCHES = (
-    *(_forks, _launches, _folders, _samplers, _devices),
-    *(_ports, _workers, _loads, _layers),
-)
+        match = re.match(r"(?:torch\.)?nn\.\w+\([^()]* if ([^()]+) else", program.source(call))
+        if match and program.side(match[1]):
+            yield "parameters-by-rank", call, f"a layer has another shape where {match[1]}"
