@@ -26,9 +26,9 @@ Scope = Union[Function, ast.Module]
 ONE, OTHERS = "one", "others"
 # Ranks within a smaller group (tp_rank, dp_rank) are none: such groups are built to fit.
 RANK = (
-    r"(?:\b(?:\w+\.)*(?:(?:ddp|dist|my|this|proc)_?)?(?:(?:global|world|local|node|process|machine)_?)?"
-    r"(?:rank|RANK|process_index)(?![\w(])|(?:\w+\.)*(?:get_(?:(?:global|local|world)_)?|local_|\.)?"
-    r"rank\(\)|(?:int\()?os\.(?:environ\[|environ\.get\(|getenv\()['\"](?:(?:LOCAL_|GLOBAL_)?RANK|"
+    r"(?:\b(?:(?:ddp|dist|my|this|proc)_?)?(?:(?:global|world|local|node|process|machine)_?)?"
+    r"(?:rank|RANK|process_index)(?![\w(])|\b(?:get_(?:(?:global|local|world)_)?|local_)?rank\(\)"
+    r"|\b(?:int\()?os\.(?:environ\[|environ\.get\(|getenv\()['\"](?:(?:LOCAL_|GLOBAL_)?RANK|"
     r"SLURM_PROCID|SLURM_LOCALID)['\"](?:, *['\"]?-?\d+['\"]?)?[\])]\)?)"
 )
 IS_ONE = (
@@ -45,7 +45,7 @@ _ALONE = (
 )
 _OTHERS = (
     r"@R *(?:!=|>|is not) *['\"]?0|@R *>= *1\b|@R not in [\[({](?:-1, )?0"
-    r"|\bnot \(?(?:\w+\.)*(?:@I)|\bnot \(?@R *== *0|^@R$"
+    r"|\bnot \(?(?:\w+\.)*(?:@I)|\bnot \(?@R *== *0|^(?:\w+\.)*@R$"
 ).replace("@R", RANK).replace("@I", IS_ONE)
 _ONE = (
     r"@R *(?:==|is|<=) *['\"]?(?:\d+|\w+ - 1)\b|\b0 *== *@R|@R *% *\w+ *== *0|@R *< *1\b"
@@ -56,7 +56,7 @@ _ASSIGNMENT = r"(?m)^[ \t]*(?:\w+\.)*(\w+) *(?::[^=\n]+)?= *(\S.*)$"
 _RETURN = r"(?m)^[ \t]*def (\w+)\(.*\n(?:.*\n){0,8}?[ \t]+return (\S.*)$"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """functions: by what their calls look like: `f`, `self.f`, and the class for `__init__`.
 
@@ -111,7 +111,7 @@ class Program:
         name = re.search(r"(not )?\b([\w.]+)(?:\([\w.]*\))?( *[!=]= *0)?(?: and |$)", parts[0])
         for value in self.assigned.get(name[2].split(".")[-1], []) if name and depth else ():
             kind = self.side(value + (name[3] or ""), depth - 1)
-            if kind and (name[3] or not re.fullmatch(RANK, value)):
+            if kind and (name[3] or not re.fullmatch(rf"(?:\w+\.)*{RANK}", value)):
                 return {ONE: OTHERS, OTHERS: ONE}[kind] if name[1] else kind
         return ""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Tuple, Union
 
 from .probe import Observation, observation
-from .program_source import FUNCTIONS, LOOPS, ONE, OTHERS, Program, walk
+from .program_source import FUNCTIONS, LOOPS, ONE, OTHERS, Function, Program, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,12 +63,13 @@ PORT = (
 
 @dataclass(frozen=True)
 class CallRule:
-    """call: the text of the call, from the start of its line. owner: of the class around it.
-    needs, unless: what the program has, and has not. by_all: only where every rank runs it."""
+    """call: of the call's text. rest: of the program from its line on. owner: of the name of the
+    class around it. needs, unless: of the program. by_all: only where every rank runs it."""
 
     id: str
     message: str
     call: str
+    rest: str = ""
     needs: str = ""
     unless: str = r"(?!)"
     owner: str = ""
@@ -78,14 +80,23 @@ CALL_RULES = (
     CallRule(
         "barrier-device",
         "init_process_group has no device_id, and nothing calls set_device",
-        r".*?" + STARTS + ".*",
+        STARTS,
         needs=WAITS,
         unless="set_device|CUDA_VISIBLE_DEVICES",
     ),
     CallRule(
+        "barrier-device",
+        "the rank chooses its GPU only later",
+        WAITS,
+        rest=r"(?s:(?:(?!\n *def ).)*\bset_device\()",
+        needs=rf"(?s)^(?:(?!set_device\().)*?{WAITS}",
+        unless=r"device_id=|['\"]gloo['\"]",
+        by_all=False,
+    ),
+    CallRule(
         "set-epoch-missing",
         "no set_epoch: every epoch has the order of the first",
-        r".*DistributedSampler\((?!.*shuffle=False).*",
+        r"[\w.]*DistributedSampler\((?!.*shuffle=False)",
         needs=r"(?m)^\s*(?:for|while)\b.*epoch",
         # A function elsewhere that is given the sampler may pass it the epoch.
         unless=r"set_epoch|\bFabric\(|Accelerator\(|LightningModule"
@@ -95,7 +106,7 @@ CALL_RULES = (
     CallRule(
         "workers-unseeded",
         "a dataset draws random numbers in workers that nothing seeds",
-        r".*?(?:\b(?:np|numpy)\.random\.|random\.Random\(|default_rng\().*",
+        r"(?:np|numpy)\.random\.|random\.Random\(|[\w.]*default_rng\(",
         needs=r"(?s)(?=.*num_workers *= *(?!0\b)).*def __(?:getitem|iter)__",
         unless=r"worker_init_fn|get_worker_info|initial_seed|seed_everything|seed\w*\([^)]*rank",
         owner=r"(?!\w*Sampler)\w",
@@ -104,8 +115,9 @@ CALL_RULES = (
     CallRule(
         "load-device",
         "every rank loads it onto the GPU that wrote it",
-        r"(?=.*(?i:ckpt|checkpoint|resume|weight|state|model|snapshot)).*\btorch\.load\("
-        r"(?:(?!.*map_location)[^,]*(?:,\s*\w+=.*)?|.*map_location=(?:torch\.device\()?['\"]cuda:0.*)\)",
+        r"torch\.load\((?:(?!.*map_location)[^,]*(?:,\s*\w+=.*)?\)$"
+        r"|.*map_location=(?:torch\.device\()?['\"]cuda:0)",
+        rest=r".*(?i:ckpt|checkpoint|resume|weight|state|model|snapshot)",
     ),
 )
 
@@ -115,7 +127,7 @@ Fault = Tuple[str, Union[ast.expr, ast.stmt], str]
 def examine_program(program: Program) -> list[Observation]:
     """The findings of the file, by line."""
     faults: dict[tuple[int, str], Observation] = {}
-    searches = (_forks, _launches, _folders, _calls, _late_choices, _ports, _layers)
+    searches = (_forks, _launches, _folders, _calls, _ports, _layers)
     for search in searches if program.has(DISTRIBUTED) else ():
         for id, node, message in search(program):
             source = f"{program.name}:{program.labels[node.lineno - 1]}"
@@ -129,10 +141,14 @@ def _collective(program: Program, call: ast.Call) -> str:
     function, text = program.source(call.func), program.source(call)
     if re.search(r"\b(?:process_)?group=(?!None|[\w.]*WORLD)", text):
         return ""
-    patterns = [COLLECTIVE, SHARDED]
-    patterns += [pattern for module, pattern in OF_MODULES.items() if program.has(module)]
-    is_collective = any(re.fullmatch(pattern, function) for pattern in patterns)
+    is_collective = re.fullmatch(_collective_names(program), function)
     return function.split(".")[-1] if is_collective or "sync_dist=True" in text else ""
+
+
+@lru_cache(maxsize=1)
+def _collective_names(program: Program) -> str:
+    patterns = [pattern for module, pattern in OF_MODULES.items() if program.has(module)]
+    return "|".join([COLLECTIVE, SHARDED, *patterns])
 
 
 def _reached(
@@ -161,11 +177,9 @@ def _reached(
 
 def _forks(program: Program) -> Iterator[Fault]:
     """Collectives that one side of a condition on the rank calls, and the other does not."""
-    for functions in program.functions.values():
-        for function in functions:
-            if re.search(ONE_RANK, " ".join(map(program.source, function.decorator_list))):
-                yield from _one_rank(_reached(program, function.body), {}, "a decorator chooses")
     for node in ast.walk(program.tree):
+        if isinstance(node, FUNCTIONS) and _is_on_one_rank(program, node):
+            yield from _one_rank(_reached(program, node.body), {}, "a decorator chooses")
         if not isinstance(node, ast.If) or not program.side(node.test):
             continue
         test = program.source(node.test)
@@ -180,6 +194,11 @@ def _forks(program: Program) -> Iterator[Fault]:
         yield from _one_rank(inside, {**outside, **others}, f"`{test}`")
         leave = f" (the others leave in line {node.body[-1].lineno})" if rest else ""
         yield from _one_rank(outside, {**inside, **others}, f"not `{test}`{leave}")
+
+
+def _is_on_one_rank(program: Program, function: Function) -> bool:
+    """True with a decorator such as `@rank_zero_only`."""
+    return any(re.search(ONE_RANK, program.source(item)) for item in function.decorator_list)
 
 
 def _one_rank(calls: dict[str, ast.Call], others: dict[str, ast.Call], test: str) -> Iterator[Fault]:
@@ -204,11 +223,11 @@ def _rest_after(program: Program, statement: ast.If) -> list[ast.stmt]:
 
 
 def _launches(program: Program) -> Iterator[Fault]:
-    makers = [item for items in program.functions.values() for item in items]
-    for function in makers:
-        calls = _reached(program, function.body, LAUNCH) if function.name == "__init__" else {}
-        for name, call in calls.items():
-            yield "launch-in-init", call, f"__init__ starts the ranks ({name})"
+    for call in program.calls:
+        around = program.scope(call)
+        is_launch = re.fullmatch(LAUNCH, program.source(call.func))
+        if is_launch and getattr(around, "name", "") == "__init__":
+            yield "launch-in-init", call, "__init__ starts the ranks"
     for name, call in _reached(program, program.tree.body, LAUNCH).items():
         # Fabric's launch without a function runs the file again, as torchrun would.
         is_fine = program.source(call).endswith("launch()") or program.name.endswith(".ipynb")
@@ -224,6 +243,8 @@ def _is_below(program: Program, node: ast.AST, pattern: str) -> bool:
 
 def _is_for_all(program: Program, node: ast.expr | ast.stmt, depth: int = 4) -> bool:
     """True if every rank runs this, at the same time."""
+    if _is_below(program, node, "gpu is None"):
+        return False
     started = re.findall(rf"(?:{LAUNCH})\((?:fn=)?(\w+)", program.text)
     child: ast.AST = node
     for outer in program.ancestors(node):
@@ -233,7 +254,7 @@ def _is_for_all(program: Program, node: ast.expr | ast.stmt, depth: int = 4) -> 
             if (OTHERS if child in outer.orelse else ONE) in kinds:
                 return False
         if isinstance(outer, FUNCTIONS):
-            if re.search(ONE_RANK, " ".join(map(program.source, outer.decorator_list))):
+            if _is_on_one_rank(program, outer):
                 return False
             for item in walk(outer.body):
                 if isinstance(item, ast.If) and item.lineno < node.lineno:
@@ -251,8 +272,7 @@ def _is_for_all(program: Program, node: ast.expr | ast.stmt, depth: int = 4) -> 
             return is_main or any(depth and _is_for_all(program, call, depth - 1) for call in callers)
         child = outer
     # Where ranks are started by functions, the rest below the guard is their parent's.
-    is_parent = bool(started) and _is_below(program, node, "__name__")
-    return not (is_parent or _is_below(program, node, "gpu is None"))
+    return not (started and _is_below(program, node, "__name__"))
 
 
 def _folders(program: Program) -> Iterator[Fault]:
@@ -274,24 +294,12 @@ def _calls(program: Program) -> Iterator[Fault]:
         if not program.has(rule.needs) or program.has(rule.unless):
             continue
         for call in program.calls:
-            line = program.lines[call.lineno - 1]
-            text = line[: call.col_offset] + program.source(call)
+            rest = "\n".join(program.lines[call.lineno - 1 :])
             outer = [item.name for item in program.ancestors(call) if isinstance(item, ast.ClassDef)]
-            if re.fullmatch(rule.call, text) and re.match(rule.owner, outer[0] if outer else ""):
+            is_match = re.match(rule.call, program.source(call)) and re.match(rule.rest, rest)
+            if is_match and re.match(rule.owner, outer[0] if outer else ""):
                 if not rule.by_all or _is_for_all(program, call):
                     yield rule.id, call, rule.message
-
-
-def _late_choices(program: Program) -> Iterator[Fault]:
-    """Barriers, and collectives of objects, before the rank has chosen its GPU."""
-    calls = {program.source(call).partition("(")[0]: call for call in program.calls[::-1]}
-    choices = [call for name, call in calls.items() if name.endswith("set_device")]
-    starts = [call for call in program.calls if re.match(STARTS, program.source(call))]
-    for wait in program.calls if choices and starts else ():
-        is_before = wait.lineno < choices[-1].lineno and re.match(WAITS, program.source(wait))
-        if is_before and program.scope(wait) is program.scope(choices[-1]):
-            message = f"a GPU is chosen only later, in line {choices[-1].lineno}"
-            yield "barrier-device", wait, message
 
 
 def _ports(program: Program) -> Iterator[Fault]:

@@ -42,6 +42,8 @@ ADDRESSES = {
     r"\bhostname +(?:-i|--ip-address)\b|\bhostname +(?:-I|--all-ip-addresses)(?! *\|)": "hostname prints"
     " several addresses, or a loopback address",
 }
+# A quotation, or an escaped character; the group is what double quotes hold.
+_QUOTED = r"(\"(?:\\.|[^\"\\])*\")|'[^']*'|\\."
 LONG_NAMES = {"-N": "--nodes", "-c": "--cpus-per-task", "-n": "--ntasks", "-G": "--gpus"}
 
 
@@ -135,26 +137,7 @@ def _is_open(text: str) -> bool:
     """True if a quotation, or an array, continues in the next line."""
     if re.match(r"\s*\w+\+?=\([^)]*$", text):
         return True
-    states = [state for _, state in _quote_states(text)]
-    return bool(states) and states[-1] != ""
-
-
-def _quote_states(text: str) -> Iterator[tuple[int, str]]:
-    """Each position that is not escaped, with the quotation around it: `'`, `"` or none."""
-    state = ""
-    position = 0
-    while position < len(text):
-        character = text[position]
-        if character == "\\" and state != "'":
-            position += 2
-            continue
-        if character in "'\"":
-            if not state:
-                state = character
-            elif state == character:
-                state = ""
-        yield position, state
-        position += 1
+    return re.fullmatch(rf"(?s)(?:{_QUOTED}|[^\"'\\])*", text) is None
 
 
 def parse_options(text: str) -> dict[str, str]:
@@ -216,8 +199,8 @@ def _early_expansion(script: BatchScript) -> Iterator[Observation]:
         is_exported = re.match(RANK_EXPORT, line.text) and steps and not numbers_nodes
         if line not in script.steps and not is_used and not is_exported:
             continue
-        text = re.sub(NODE_RANK, "", line.text) if numbers_nodes else line.text
-        expanded = [name for name in TASK_VARIABLES if _is_expanded(text, name)]
+        text = _shell_text(re.sub(NODE_RANK, "", line.text) if numbers_nodes else line.text)
+        expanded = [name for name in TASK_VARIABLES if re.search(rf"\$\{{?{name}\b", text)]
         if expanded:
             message = (
                 f"${expanded[0]} in line {line.number} is expanded before srun starts its tasks"
@@ -227,10 +210,11 @@ def _early_expansion(script: BatchScript) -> Iterator[Observation]:
             )
 
 
-def _is_expanded(text: str, name: str) -> bool:
-    states = dict(_quote_states(text))
-    references = re.finditer(rf"\$\{{?{name}\b", text)
-    return any(states.get(match.start(), "'") != "'" for match in references)
+def _shell_text(text: str) -> str:
+    """A line without what its shell leaves as it is: in single quotes, or escaped."""
+    return re.sub(
+        rf"(?s){_QUOTED}", lambda match: re.sub(r"(?s)\\.", "", match[1] or ""), text
+    )
 
 
 def _node_count(script: BatchScript) -> Iterator[Observation]:
@@ -263,9 +247,9 @@ def _addresses(script: BatchScript) -> Iterator[Observation]:
     """Addresses of the store that some node cannot reach."""
     for line in script.lines if script.spans_nodes else ():
         source, seen = script.evidence(line), _one_line(line.text)
-        at_each = re.search(ENDPOINT + r"\\?\$\(hostname", line.text)
-        states = dict(_quote_states(line.text))
-        is_late = at_each is not None and states.get(at_each.end() - 10, "'") == "'"
+        is_late = re.search(ENDPOINT + r"\\?\$\(hostname", line.text) and (
+            "$(hostname" not in _shell_text(line.text)
+        )
         if re.search(ENDPOINT + LOOPBACK, line.text) or is_late:
             message = f"each node of the job waits for itself in line {line.number}"
             yield observation("address-local", message, source, seen)
