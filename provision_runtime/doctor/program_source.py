@@ -78,9 +78,8 @@ class Program:
         """The text of a node on one line."""
         # ast.get_source_segment splits the whole text for each.
         lines = self.lines[node.lineno - 1 : node.end_lineno]
-        text = "\n".join(lines).encode()
-        rest = len(lines[-1].encode()) - (node.end_col_offset or 0)
-        return " ".join(text[node.col_offset : len(text) - rest].decode().split())
+        lines[-1] = lines[-1].encode()[: node.end_col_offset].decode()
+        return " ".join("\n".join(lines).encode()[node.col_offset :].decode().split())
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         while node in self.parents:

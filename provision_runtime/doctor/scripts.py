@@ -7,6 +7,7 @@ expands. A script that builds its commands otherwise is not understood, and give
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -160,11 +161,10 @@ def parse_options(text: str) -> dict[str, str]:
 
 def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observation]:
     cpus = script.options.get("--cpus-per-task", "1")
-    match = re.search(r"(\d+)\.(\d+)", slurm_version or "")
-    version = (int(match[1]), int(match[2])) if match else FORGETS_CPUS[0]
+    version = tuple(map(int, re.findall(r"\d+", slurm_version or "")[:2])) or FORGETS_CPUS[0]
     if cpus in ("", "1") or not FORGETS_CPUS[0] <= version < FORGETS_CPUS[1]:
         return
-    if any("SRUN_CPUS_PER_TASK" in line.text for line in script.lines):
+    if "SRUN_CPUS_PER_TASK" in script.text:
         return
     for step in script.steps:
         options = parse_options(script.expanded(step.text).partition("srun ")[2])
@@ -222,8 +222,8 @@ def _node_count(script: BatchScript) -> Iterator[Observation]:
     if not nodes.isdigit():
         return
     for line in script.lines:
-        match = re.search(r"--nnodes[= ]['\"]?(\d+)(?::(\d+))?", line.text)
-        match = match or re.match(r"\s*(?:export\s+)?N?NODES=['\"]?(\d+)()['\"]?\s*$", line.text)
+        text = script.expanded(line.text)
+        match = re.search(r"--(?:nnodes|num_machines)[= ]['\"]?(\d+)(?::(\d+))?", text)
         if match is None:
             continue
         least, most = int(match[1]), int(match[2] or match[1])
@@ -260,17 +260,15 @@ def _addresses(script: BatchScript) -> Iterator[Observation]:
 
 def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
     """Variables of Slurm that are used as numbers, and are none."""
-    values = {"SLURM_TASKS_PER_NODE": "8(x2)", "SLURM_JOB_CPUS_PER_NODE": "64(x2)"}
-    values = values if script.spans_nodes else {}
-    for option in ("--gpus", "--gpus-per-node", "--gpus-per-task"):
-        is_other = "gpu" in script.options.get("--gres", "")
-        value = script.options.get(option, "" if is_other else "0")
-        values[f"SLURM{option[1:].upper()}".replace("-", "_")] = value
-    for line in script.lines:
-        for name, value in values.items():
-            is_used = re.search(rf"\b{name}\b(?![:#%=\w])", line.text)
-            is_cut = re.search(r"\b(?:echo|cut|sed|awk|tr|grep|printf)\b", line.text)
-            if is_used and not is_cut and not value.isdigit() and f"{name}=" not in script.text:
+    unset = "" if "gpu" in script.options.get("--gres", "") else "0"
+    values = {"SLURM_TASKS_PER_NODE": "8(x2)" if script.spans_nodes else "8"}
+    for option in ("GPUS", "GPUS_PER_NODE", "GPUS_PER_TASK"):
+        name = f"--{option.lower().replace('_', '-')}"
+        values[f"SLURM_{option}"] = script.options.get(name, unset)
+    for name, value in values.items():
+        pattern = rf"^(?!.*\b(?:echo|cut|sed|awk|tr|grep|printf)\b).*\b{name}\b(?![:#%=\w])"
+        for line in script.lines:
+            if not value.isdigit() and re.search(pattern, line.text):
                 message = f"{name} is {value or 'not set with --gres'}, not a number"
                 source = script.evidence(line)
                 yield observation("gpu-variable", message, source, _one_line(line.text))
@@ -278,27 +276,19 @@ def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
 
 def _processes(script: BatchScript) -> Iterator[Observation]:
     """More processes on a node than GPUs."""
+    visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
     for line in script.lines:
         options = script.options_of(line)
-        text = script.expanded(line.text)
-        tasks = _tasks_per_node(options) if line in script.steps else 1
         gpus = options.get("--gpus-per-node", options.get("--gres", ""))
-        match = re.search(r"(?:^|:)(\d+)(?:$|[,(])", gpus)
-        visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
-        count = len(visible[1].split(",")) if visible else int(match[1]) if match else 0
+        count = re.search(r"(?:^|:)(\d+)(?:$|[,(])", gpus)
+        gpus = str(visible[1].count(",") + 1) if visible else count[1] if count else ""
+        text = script.expanded(line.text)
         each = re.search(r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\d+)", text)
-        in_all = re.search(r"launch .*--num_processes[= ]['\"]?(\d+)", text)
-        nodes = options.get("--nodes", "1")
-        if in_all and nodes.isdigit():
-            processes = -(-int(in_all[1]) // int(nodes))
-        else:
-            processes = int(each[1]) * tasks if each else 0
-        if 0 < count < processes:
-            message = f"{processes} processes for {count} GPUs on a node ({tasks} tasks)"
+        tasks = _tasks_per_node(options) if line in script.steps else 1
+        if each and gpus and int(each[1]) * tasks > int(gpus):
+            message = f"{tasks} x {each[1]} processes for {gpus} GPUs on a node"
             yield observation("processes-many", message, script.evidence(line), _one_line(line.text))
 
 
 def _one_line(text: str) -> str:
-    """A line as evidence: on one line, and not too long."""
-    line = " ".join(text.split())
-    return line if len(line) <= 160 else line[:157] + "..."
+    return textwrap.shorten(text, 160, placeholder="...")
