@@ -1,4 +1,4 @@
-"""A training program as a syntax tree: Python files, and the code cells of notebooks.
+"""A training program as a syntax tree.
 
 Conditions on the rank are read from their text; names that the program gives to them count, too.
 """
@@ -6,7 +6,6 @@ Conditions on the rank are read from their text; names that the program gives to
 from __future__ import annotations
 
 import ast
-import json
 import re
 import tokenize
 from dataclasses import dataclass
@@ -44,13 +43,21 @@ _ALONE = (
     r"|(?:rank|gpu|device) *(?:==|is) *(?:-1|None)"
 )
 _OTHERS = (
-    r"@R *(?:!=|>|is not) *['\"]?0|@R *>= *1\b|@R not in [\[({](?:-1, )?0"
-    r"|\bnot \(?(?:\w+\.)*(?:@I)|\bnot \(?@R *== *0|^(?:\w+\.)*@R$"
-).replace("@R", RANK).replace("@I", IS_ONE)
+    (
+        r"@R *(?:!=|>|is not) *['\"]?0|@R *>= *1\b|@R not in [\[({](?:-1, )?0"
+        r"|\bnot \(?(?:\w+\.)*(?:@I)|\bnot \(?@R *== *0|^(?:\w+\.)*@R$"
+    )
+    .replace("@R", RANK)
+    .replace("@I", IS_ONE)
+)
 _ONE = (
-    r"@R *(?:==|is|<=) *['\"]?(?:\d+|\w+ - 1)\b|\b0 *== *@R|@R *% *\w+ *== *0|@R *< *1\b"
-    r"|\bnot @R(?: |$)|@R in [\[({](?:-1, )?0(?:, -1)?,?[\])}]|@I"
-).replace("@R", RANK).replace("@I", IS_ONE)
+    (
+        r"@R *(?:==|is|<=) *['\"]?(?:\d+|\w+ - 1)\b|\b0 *== *@R|@R *% *\w+ *== *0|@R *< *1\b"
+        r"|\bnot @R(?: |$)|@R in [\[({](?:-1, )?0(?:, -1)?,?[\])}]|@I"
+    )
+    .replace("@R", RANK)
+    .replace("@I", IS_ONE)
+)
 # `name = value`, and `def name(): ... return value`.
 _ASSIGNMENT = r"(?m)^[ \t]*(?:\w+\.)*(\w+) *(?::[^=\n]+)?= *(\S.*)$"
 _RETURN = r"(?m)^[ \t]*def (\w+)\(.*\n(?:.*\n){0,8}?[ \t]+return (\S.*)$"
@@ -61,7 +68,6 @@ class Program:
     """functions: by what their calls look like: `f`, `self.f`, and the class for `__init__`.
 
     assigned: the values of variables and attributes, and what functions return, as text.
-    labels: of lines, `12`, or `cell 3:2` for the third cell with code.
     """
 
     name: str
@@ -72,7 +78,6 @@ class Program:
     functions: Dict[str, List[Function]]
     calls: List[ast.Call]
     assigned: Dict[str, List[str]]
-    labels: List[str]
 
     def source(self, node: ast.expr | ast.stmt) -> str:
         """The text of a node on one line."""
@@ -118,14 +123,10 @@ class Program:
 def read_program(path: Path) -> Program:
     """Raises SyntaxError or ValueError for a file that is no program, OSError if it cannot be
     opened."""
-    if path.suffix == ".ipynb":
-        lines, labels = _notebook(path.read_bytes())
-    else:
-        with tokenize.open(path) as file:
-            lines = re.split(r"\r\n|\r|\n", file.read())
-        labels = [str(number) for number in range(1, len(lines) + 1)]
+    with tokenize.open(path) as file:
+        lines = re.split(r"\r\n|\r|\n", file.read())
     text = "\n".join(lines)
-    program = Program(path.name, text, lines, ast.parse(text), {}, {}, [], {}, labels)
+    program = Program(path.name, text, lines, ast.parse(text), {}, {}, [], {})
     for name, value in re.findall(_ASSIGNMENT, text) + re.findall(_RETURN, text):
         program.assigned.setdefault(name, []).append(value.partition("  #")[0])
     for node in ast.walk(program.tree):
@@ -138,21 +139,6 @@ def read_program(path: Path) -> Program:
         elif isinstance(node, ast.Call):
             program.calls.append(node)
     return program
-
-
-def _notebook(content: bytes) -> tuple[list[str], list[str]]:
-    """The code of a notebook, with labels of the lines. Lines for IPython become `pass`."""
-    cells = [cell for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
-    lines: list[str] = []
-    labels: list[str] = []
-    for number, cell in enumerate(cells, 1):
-        source = "".join(cell["source"])
-        is_foreign = re.match(r"\s*%%(?!time|capture|prun)", source)
-        pattern = r"(?m)^([ \t]*).*$" if is_foreign else r"(?m)^([ \t]*)[%!?].*$"
-        code = re.sub(pattern, r"\1pass", source).split("\n")
-        lines += code
-        labels += [f"cell {number}:{line}" for line in range(1, len(code) + 1)]
-    return lines, labels
 
 
 def walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:

@@ -48,7 +48,9 @@ LAUNCH = (
     r"(?:[\w.]*\.)?(?:mp|multiprocessing)\.(?:spawn|start_processes)|(?:[\w.]*\.)?notebook_launcher"
     r"|(?:[\w.]*\.)?\w*fabric\.launch"
 )
-ONE_RANK = r"\b(?:rank_zero_only|rank_0_only|on_(?:local_)?main_process|(?:main|master)_(?:process_)?only)"
+ONE_RANK = (
+    r"\b(?:rank_zero_only|rank_0_only|on_(?:local_)?main_process|(?:main|master)_(?:process_)?only)"
+)
 MAKES = r"os\.makedirs|os\.mkdir|shutil\.rmtree|os\.remove|os\.unlink|.+\.mkdir"
 SAFE_PATH = r"(?i)exist_ok|ignore_errors|missing_ok|rank|te?mp|getpid|uuid"
 WAITS = (
@@ -56,8 +58,8 @@ WAITS = (
 )
 STARTS = r"[\w.]*init_process_group\((?!.*device_id)(?!(?:backend=)?['\"]gloo['\"])"
 PORT = (
-    r"MASTER_PORT['\"]?\]?\s*[=:]\s*(?:str\()?['\"]?(\w+)['\"]?\)?\s*(?:$|[,})])"
-    r"|init_method=f?['\"]tcp://[^'\"]*:(\d+)"
+    r"(?:MASTER_PORT['\"]?\]?\s*[=:]\s*(?:str\()?['\"]?|init_method=f?['\"]tcp://[^'\"]*:)"
+    r"(\w+)['\"]?\)?\s*(?:$|[,})])"
 )
 
 
@@ -106,7 +108,7 @@ CALL_RULES = (
     CallRule(
         "workers-unseeded",
         "a dataset draws random numbers in workers that nothing seeds",
-        r"(?:np|numpy)\.random\.|random\.Random\(|[\w.]*default_rng\(",
+        r"(?:np|numpy)\.random\.|random\.Random\(|[\w.]*default_rng\((?!.*(?:idx|index|epoch|worker))",
         needs=r"(?s)\A(?=.*num_workers *= *(?!0\b)).*def __(?:getitem|iter)__",
         unless=r"worker_init_fn|get_worker_info|initial_seed|seed_everything|seed\w*\([^)]*rank",
         owner=r"(?!\w*Sampler)\w",
@@ -127,10 +129,11 @@ Fault = Tuple[str, Union[ast.expr, ast.stmt], str]
 def examine_program(program: Program) -> list[Observation]:
     """The findings of the file, by line."""
     faults: dict[tuple[int, str], Observation] = {}
-    searches = (_forks, _launches, _folders, _calls, _ports, _layers)
-    for search in searches if program.has(DISTRIBUTED) else ():
+    if not program.has(DISTRIBUTED):
+        return []
+    for search in (_forks, _launches, _folders, _calls, _ports, _layers):
         for id, node, message in search(program):
-            source = f"{program.name}:{program.labels[node.lineno - 1]}"
+            source = f"{program.name}:{node.lineno}"
             seen = program.lines[node.lineno - 1].strip()
             faults.setdefault((node.lineno, id), observation(id, message, source, seen))
     return [faults[key] for key in sorted(faults)]
@@ -162,7 +165,9 @@ def _reached(
             continue
         function = program.source(node.func)
         is_match = pattern and re.fullmatch(pattern, function)
-        name = function.split(".")[-1] if is_match else "" if pattern else _collective(program, node)
+        name = (
+            function.split(".")[-1] if is_match else "" if pattern else _collective(program, node)
+        )
         if name:
             calls.setdefault(name, node)
         for callee in program.functions.get(function, []) if depth else ():
@@ -192,7 +197,7 @@ def _forks(program: Program) -> Iterator[Fault]:
                 sides = {program.side(test), program.side(item.test)}
                 others.update(_reached(program, item.body) if sides == {ONE, OTHERS} else {})
         yield from _one_rank(inside, {**outside, **others}, f"`{test}`")
-        leave = f" (the others leave in line {node.body[-1].lineno})" if rest else ""
+        leave = " (the others have left)" if rest else ""
         yield from _one_rank(outside, {**inside, **others}, f"not `{test}`{leave}")
 
 
@@ -201,7 +206,9 @@ def _is_on_one_rank(program: Program, function: Function) -> bool:
     return any(re.search(ONE_RANK, program.source(item)) for item in function.decorator_list)
 
 
-def _one_rank(calls: dict[str, ast.Call], others: dict[str, ast.Call], test: str) -> Iterator[Fault]:
+def _one_rank(
+    calls: dict[str, ast.Call], others: dict[str, ast.Call], test: str
+) -> Iterator[Fault]:
     for name in [name for name in calls if name not in others][:1]:
         is_save = re.search("state|save|load|tensor|params", name)
         id = "checkpoint-one-rank" if is_save else "collective-one-rank"
@@ -224,14 +231,13 @@ def _rest_after(program: Program, statement: ast.If) -> list[ast.stmt]:
 
 def _launches(program: Program) -> Iterator[Fault]:
     for call in program.calls:
-        around = program.scope(call)
         is_launch = re.fullmatch(LAUNCH, program.source(call.func))
-        if is_launch and getattr(around, "name", "") == "__init__":
+        if is_launch and getattr(program.scope(call), "name", "") == "__init__":
             yield "launch-in-init", call, "__init__ starts the ranks"
     for name, call in _reached(program, program.tree.body, LAUNCH).items():
         # Fabric's launch without a function runs the file again, as torchrun would.
-        is_fine = program.source(call).endswith("launch()") or program.name.endswith(".ipynb")
-        if not is_fine and not _is_below(program, call, "__name__"):
+        is_again = program.source(call).endswith("launch()")
+        if not is_again and not _is_below(program, call, "__name__"):
             yield "launch-unguarded", call, f"importing this file starts the ranks ({name})"
 
 
@@ -257,19 +263,19 @@ def _is_for_all(program: Program, node: ast.expr | ast.stmt, depth: int = 4) -> 
             if _is_on_one_rank(program, outer):
                 return False
             for item in walk(outer.body):
-                if isinstance(item, ast.If) and item.lineno < node.lineno:
-                    if program.side(item.test) == OTHERS and _rest_after(program, item):
-                        return False
+                is_earlier = isinstance(item, ast.If) and item.lineno < node.lineno
+                if is_earlier and program.side(item.test) == OTHERS and _rest_after(program, item):
+                    return False
             if outer.name in started:
                 return True
-            is_maker = outer.name == "__init__"
-            name = getattr(program.parents[outer], "name", "") if is_maker else outer.name
-            pattern = rf"(?:.*\.)?{name}"
+            pattern = rf"(?:.*\.)?{outer.name}"
             callers = [
                 call for call in program.calls if re.fullmatch(pattern, program.source(call.func))
             ]
-            is_main = outer.name == "main" and not (started or callers)
-            return is_main or any(depth and _is_for_all(program, call, depth - 1) for call in callers)
+            is_main = outer.name in ("main", "__init__") and not (started or callers)
+            return is_main or any(
+                depth and _is_for_all(program, call, depth - 1) for call in callers
+            )
         child = outer
     # Where ranks are started by functions, the rest below the guard is their parent's.
     return not (started and _is_below(program, node, "__name__"))
@@ -295,11 +301,13 @@ def _calls(program: Program) -> Iterator[Fault]:
             continue
         for call in program.calls:
             rest = "\n".join(program.lines[call.lineno - 1 :])
-            outer = [item.name for item in program.ancestors(call) if isinstance(item, ast.ClassDef)]
+            outer = [
+                item.name for item in program.ancestors(call) if isinstance(item, ast.ClassDef)
+            ]
             is_match = re.match(rule.call, program.source(call)) and re.match(rule.rest, rest)
-            if is_match and re.match(rule.owner, outer[0] if outer else ""):
-                if not rule.by_all or _is_for_all(program, call):
-                    yield rule.id, call, rule.message
+            is_match = is_match and re.match(rule.owner, outer[0] if outer else "")
+            if is_match and (not rule.by_all or _is_for_all(program, call)):
+                yield rule.id, call, rule.message
 
 
 def _ports(program: Program) -> Iterator[Fault]:
@@ -308,11 +316,9 @@ def _ports(program: Program) -> Iterator[Fault]:
         match = isinstance(node, (ast.Assign, ast.Expr)) and re.search(PORT, program.source(node))
         if not match:
             continue
-        port = match[1] or match[2]
-        values = program.assigned.get(port, [port])
-        is_number = len(values) == 1 and values[0].strip("'\"").isdigit()
-        if is_number and not _is_below(program, node, "MASTER_|environ"):
-            yield "port-fixed", node, f"port {values[0]} is fixed: two jobs on a node meet there"
+        ports = " ".join(program.assigned.get(match[1], [match[1]])).strip("'\"")
+        if ports.isdigit() and not _is_below(program, node, "MASTER_|environ"):
+            yield "port-fixed", node, f"port {ports} is fixed: two jobs on a node meet there"
 
 
 def _layers(program: Program) -> Iterator[Fault]:

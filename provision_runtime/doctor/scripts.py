@@ -25,10 +25,9 @@ TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 FORGETS_CPUS = ((22, 5), (23, 11))
 # Options of sbatch and srun that take no value, or only one after `=`.
 WITHOUT_VALUE = (
-    "--exact --exclusive --kill-on-bad-exit --label --no-kill --no-requeue --overlap --oversubscribe"
-    " --pty --quiet --requeue --unbuffered --verbose -K -Q -k -l -s -u -v"
-).split()
-# One-letter options of sbatch and srun.
+    " --exact --exclusive --kill-on-bad-exit --label --no-kill --no-requeue --overlap --oversubscribe"
+    " --pty --quiet --requeue --unbuffered --verbose -K -Q -k -l -s -u -v "
+)
 # torchrun numbers the nodes itself with any rendezvous but the static one.
 NUMBERS_NODES = r"--rdzv[-_]backend[= ]['\"]?(?!static)\w|--standalone"
 NODE_RANK = r"--(?:node|machine)[-_]rank[= ]['\"]?\$\{?\w+\}?"
@@ -37,14 +36,15 @@ ENDPOINT = r"(?:MASTER_ADDR=|--(?:rdzv[-_]endpoint|master[-_]addr|main_process_i
 LOOPBACK = r"['\"]?(?:localhost|127\.0\.0\.1)"
 # Where the address of the store comes from, and why it is not one that all nodes reach.
 ADDRESSES = {
-    rf"\|\| *echo +{LOOPBACK}|(?:ADDR|HOST|IP\w*|NODE):-{LOOPBACK}": "it falls back to localhost, as in"
-    " containers without scontrol",
+    r"(?:\|\| *echo +|(?:ADDR|HOST|IP\w*|NODE):-)['\"]?(?:localhost|127\.)": "it falls back to"
+    " localhost, as in containers without scontrol",
     r"\bSLURM_LAUNCH_NODE_IPADDR\b": "SLURM_LAUNCH_NODE_IPADDR is the host where srun was typed",
     r"\bhostname +(?:-i|--ip-address)\b|\bhostname +(?:-I|--all-ip-addresses)(?! *\|)": "hostname prints"
     " several addresses, or a loopback address",
 }
 # A quotation, or an escaped character; the group is what double quotes hold.
 _QUOTED = r"(\"(?:\\.|[^\"\\])*\")|'[^']*'|\\."
+# One-letter options of sbatch and srun.
 LONG_NAMES = {"-N": "--nodes", "-c": "--cpus-per-task", "-n": "--ntasks", "-G": "--gpus"}
 
 
@@ -75,12 +75,14 @@ class BatchScript:
     @property
     def spans_nodes(self) -> bool:
         nodes = self.options.get("--nodes", "")
-        return nodes not in ("", "1") or (not nodes and "NNODES" in self.text)
+        return nodes != "1" and bool(nodes or "NNODES" in self.text)
 
     def expanded(self, text: str) -> str:
         """A line with the values of the script's variables, and of its arrays."""
         values = dict(re.findall(r"(?m)^\s*(?:export +)?(\w+)=\(?['\"]?([^'\")$]*)", self.text))
-        return re.sub(r"\$\{?(\w+)(?:\[@\])?\}?", lambda match: values.get(match[1], match[0]), text)
+        return re.sub(
+            r"\$\{?(\w+)(?:\[@\])?\}?", lambda match: values.get(match[1], match[0]), text
+        )
 
     def options_of(self, step: ScriptLine) -> dict[str, str]:
         """The options of a step, with those of the job that it does not change."""
@@ -92,10 +94,18 @@ class BatchScript:
 
 def examine(path: Path, slurm_version: str | None) -> list[Observation]:
     """What is wrong in a file. slurm_version: as `srun --version` prints it; None if unknown."""
-    text = path.read_text(errors="replace")
-    if path.suffix in (".py", ".ipynb"):
-        return examine_program(read_program(path))
-    script = parse(path.name, text)
+    name = path.name
+    try:
+        if path.suffix == ".py":
+            return examine_program(read_program(path))
+        script = parse(name, path.read_text(errors="replace"))
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        message = f"{name} cannot be read: {error}"
+        return [observation("script-unreadable", message, name, type(error).__name__)]
+    if path.suffix == ".ipynb":
+        message = "the cells of a notebook are not examined"
+        command = "jupyter nbconvert --to script FILE"
+        return [observation("script-unreadable", message, name, "a notebook", command)]
     return [
         *_cpus(script, slurm_version),
         *_hidden_gpus(script),
@@ -153,7 +163,7 @@ def parse_options(text: str) -> dict[str, str]:
         attached = re.fullmatch(r"(-[A-Za-z])(\S+)", argument)
         if attached:
             name, value = attached[1], attached[2]
-        elif not equals and name not in WITHOUT_VALUE:
+        elif not equals and f" {name} " not in WITHOUT_VALUE:
             value = next(arguments, "")
         options[LONG_NAMES.get(name, name)] = value
     return options
@@ -212,9 +222,7 @@ def _early_expansion(script: BatchScript) -> Iterator[Observation]:
 
 def _shell_text(text: str) -> str:
     """A line without what its shell leaves as it is: in single quotes, or escaped."""
-    return re.sub(
-        rf"(?s){_QUOTED}", lambda match: re.sub(r"(?s)\\.", "", match[1] or ""), text
-    )
+    return re.sub(rf"(?s){_QUOTED}", lambda match: re.sub(r"(?s)\\.", "", match[1] or ""), text)
 
 
 def _node_count(script: BatchScript) -> Iterator[Observation]:
@@ -237,8 +245,8 @@ def _node_count(script: BatchScript) -> Iterator[Observation]:
 def _tasks_per_node(options: dict[str, str]) -> int:
     """Slurm starts one task on each node unless it is told otherwise."""
     per_node = options.get("--ntasks-per-node", "")
-    tasks, nodes = options.get("--ntasks", ""), options.get("--nodes", "1")
-    if not per_node.isdigit() and tasks.isdigit() and nodes.isdigit():
+    tasks, nodes = options.get("--ntasks", "1"), options.get("--nodes", "1")
+    if not per_node.isdigit() and (tasks + nodes).isdigit():
         return -(-int(tasks) // int(nodes))
     return int(per_node) if per_node.isdigit() else 1
 
@@ -247,12 +255,8 @@ def _addresses(script: BatchScript) -> Iterator[Observation]:
     """Addresses of the store that some node cannot reach."""
     for line in script.lines if script.spans_nodes else ():
         source, seen = script.evidence(line), _one_line(line.text)
-        is_late = re.search(ENDPOINT + r"\\?\$\(hostname", line.text) and (
-            "$(hostname" not in _shell_text(line.text)
-        )
-        if re.search(ENDPOINT + LOOPBACK, line.text) or is_late:
-            message = f"each node of the job waits for itself in line {line.number}"
-            yield observation("address-local", message, source, seen)
+        if re.search(ENDPOINT + LOOPBACK, line.text):
+            yield observation("address-local", "each node waits for itself", source, seen)
         for pattern, reason in ADDRESSES.items():
             if re.search(pattern, line.text):
                 yield observation("address-uncertain", reason, source, seen)
@@ -262,9 +266,9 @@ def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
     """Variables of Slurm that are used as numbers, and are none."""
     unset = "" if "gpu" in script.options.get("--gres", "") else "0"
     values = {"SLURM_TASKS_PER_NODE": "8(x2)" if script.spans_nodes else "8"}
-    for option in ("GPUS", "GPUS_PER_NODE", "GPUS_PER_TASK"):
-        name = f"--{option.lower().replace('_', '-')}"
-        values[f"SLURM_{option}"] = script.options.get(name, unset)
+    for option in ("--gpus", "--gpus-per-node", "--gpus-per-task"):
+        name = option.upper().replace("-", "_").replace("__", "SLURM_")
+        values[name] = script.options.get(option, unset)
     for name, value in values.items():
         pattern = rf"^(?!.*\b(?:echo|cut|sed|awk|tr|grep|printf)\b).*\b{name}\b(?![:#%=\w])"
         for line in script.lines:
@@ -287,7 +291,9 @@ def _processes(script: BatchScript) -> Iterator[Observation]:
         tasks = _tasks_per_node(options) if line in script.steps else 1
         if each and gpus and int(each[1]) * tasks > int(gpus):
             message = f"{tasks} x {each[1]} processes for {gpus} GPUs on a node"
-            yield observation("processes-many", message, script.evidence(line), _one_line(line.text))
+            yield observation(
+                "processes-many", message, script.evidence(line), _one_line(line.text)
+            )
 
 
 def _one_line(text: str) -> str:

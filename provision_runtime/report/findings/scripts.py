@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from .rule import FAIL, WARN, Rule
+from .rule import FAIL, UNKNOWN, WARN, Rule
 
 _SLURM_USERS = "https://github.com/stas00/ml-engineering/blob/master/orchestration/slurm/users.md"
 
 SCRIPTS = {
+    "script-unreadable": Rule(
+        UNKNOWN,
+        "a script or program cannot be read, and was not examined",
+        "name a batch script, or a program that this Python can parse",
+        command="python3 -m py_compile FILE",
+    ),
     "srun-cpus": Rule(
         WARN,
         "srun does not take over --cpus-per-task of the batch script",
