@@ -60,7 +60,7 @@ _ONE = (
 )
 # `name = value`, and `def name(): ... return value`.
 _ASSIGNMENT = r"(?m)^[ \t]*(?:\w+\.)*(\w+) *(?::[^=\n]+)?= *(\S.*)$"
-_RETURN = r"(?m)^[ \t]*def (\w+)\(.*\n(?:.*\n){0,8}?[ \t]+return (\S.*)$"
+_RETURN = r"(?m)^[ \t]*def (\w+)\((?:.*\n){0,9}?.*\breturn (\S.*)$"
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ OF_MODULES = {
     r"\.(?:state_dict|get_state_dict|save_state)",
     r"distributed\.checkpoint": r"(?:dcp|DCP|dist_cp|checkpoint)"
     r"\.(?:(?:async_)?save|load|\w+_state_dict)",
-    r"DistributedDataParallel|\bDDP\(|FSDP|Accelerator\(|\bFabric\(": r"(?!ctx).+\.backward",
+    r"DistributedDataParallel|\bDDP\b|FSDP|Accelerator\(|\bFabric\(": r"(?!ctx).+\.backward",
     "deepspeed": r"(?:.*\.)?(?:\w*engine|model\w*)\.save_checkpoint",
 }
 LAUNCH = (
