@@ -113,7 +113,9 @@ class Program:
             return ONE
         # A name of the program for such a condition, or for the rank.
         name = re.search(r"(not )?\b([\w.]+)(?:\([\w.]*\))?( *[!=]= *0)?(?: and |$)", parts[0])
-        for value in self.assigned.get(name[2].split(".")[-1], []) if name and depth else ():
+        if name is None or depth == 0:
+            return ""
+        for value in self.assigned.get(name[2].split(".")[-1], []):
             kind = self.side(value + (name[3] or ""), depth - 1)
             if kind and (name[3] or not re.fullmatch(rf"(?:\w+\.)*{RANK}", value)):
                 return {ONE: OTHERS, OTHERS: ONE}[kind] if name[1] else kind

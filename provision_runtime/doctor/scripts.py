@@ -103,9 +103,10 @@ def examine(path: Path, slurm_version: str | None) -> list[Observation]:
         message = f"{name} cannot be read: {error}"
         return [observation("script-unreadable", message, name, type(error).__name__)]
     if path.suffix == ".ipynb":
-        message = "the cells of a notebook are not examined"
-        command = "jupyter nbconvert --to script FILE"
-        return [observation("script-unreadable", message, name, "a notebook", command)]
+        message = (
+            "a notebook's cells are not examined; `jupyter nbconvert --to script` exports them"
+        )
+        return [observation("script-unreadable", message, name, "a notebook")]
     return [
         *_cpus(script, slurm_version),
         *_hidden_gpus(script),
