@@ -11,6 +11,7 @@ SCRIPTS = {
         UNKNOWN,
         "a script or program cannot be read, and was not examined",
         "name a batch script, or a program that this Python can parse",
+        breaks="its faults, if it has any, go unseen",
         command="python3 -m py_compile FILE",
     ),
     "srun-cpus": Rule(
