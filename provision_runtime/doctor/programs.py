@@ -221,11 +221,10 @@ def _rest_after(program: Program, statement: ast.If) -> list[ast.stmt]:
     last = program.source(statement.body[-1])
     if not re.match(r"return\b|continue|break|(?:sys\.)?exit\(", last):
         return []
-    holder: ast.AST = program.scope(statement)
-    if last in ("continue", "break"):
-        loops = [item for item in program.ancestors(statement) if isinstance(item, LOOPS)]
-        holder = loops[0]
-    nodes = [item for item in walk(holder.body) if isinstance(item, ast.stmt)]
+    loops = [item for item in program.ancestors(statement) if isinstance(item, LOOPS)]
+    is_of_loop = last in ("continue", "break")
+    body = loops[0].body if is_of_loop else program.scope(statement).body
+    nodes = [item for item in walk(body) if isinstance(item, ast.stmt)]
     return [item for item in nodes if item.lineno > (statement.end_lineno or 0)]
 
 
@@ -263,8 +262,9 @@ def _is_for_all(program: Program, node: ast.expr | ast.stmt, depth: int = 4) -> 
             if _is_on_one_rank(program, outer):
                 return False
             for item in walk(outer.body):
-                is_earlier = isinstance(item, ast.If) and item.lineno < node.lineno
-                if is_earlier and program.side(item.test) == OTHERS and _rest_after(program, item):
+                if not isinstance(item, ast.If) or item.lineno > node.lineno:
+                    continue
+                if program.side(item.test) == OTHERS and _rest_after(program, item):
                     return False
             if outer.name in started:
                 return True
@@ -313,11 +313,13 @@ def _calls(program: Program) -> Iterator[Fault]:
 def _ports(program: Program) -> Iterator[Fault]:
     """Ports of the store that are written into the program."""
     for node in ast.walk(program.tree):
-        match = isinstance(node, (ast.Assign, ast.Expr)) and re.search(PORT, program.source(node))
-        if not match:
+        if not isinstance(node, (ast.Assign, ast.Expr)):
             continue
-        ports = " ".join(program.assigned.get(match[1], [match[1]])).strip("'\"")
-        if ports.isdigit() and not _is_below(program, node, "MASTER_|environ"):
+        match = re.search(PORT, program.source(node))
+        ports = " ".join(program.assigned.get(match[1], [match[1]])) if match else ""
+        if re.fullmatch(r"['\"]?\d+['\"]?", ports) and not _is_below(
+            program, node, "MASTER_|environ"
+        ):
             yield "port-fixed", node, f"port {ports} is fixed: two jobs on a node meet there"
 
 
