@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DISTRIBUTED = (
     r"torch\.distributed|DistributedDataParallel|\bDDP\(|fully_shard|FullyShardedDataParallel|\bFabric\("
     r"|Accelerator\(|DistributedSampler|deepspeed|notebook_launcher|\bmp\.spawn|LOCAL_RANK"
-    r"|multiprocessing|\.(?:all_reduce|barrier)\("
+    r"|torch\.multiprocessing|\.(?:all_reduce|barrier)\("
 )
 # What all ranks must call: on anything, or on these objects only.
 COLLECTIVE = (
@@ -30,12 +30,11 @@ COLLECTIVE = (
     r"|(?:.*\.)?_?fabric\.(?:broadcast|save|load|setup|setup_dataloaders|clip_gradients)"
     r"|(?:.*\.)?strategy\.(?:broadcast|reduce)"
     r"|(?:.*\.)?trainer\.(?:fit|validate|test|predict|evaluate|train|save_checkpoint)"
-)
-# The state of what is spread over the ranks.
-SHARDED = (
-    r"(?:.*\.)?(?:get_(?:model|optimizer)_state_dict|(?:full_)?optim_state_dict|full_tensor"
+    # The state of what is spread over the ranks.
+    r"|(?:.*\.)?(?:get_(?:model|optimizer)_state_dict|(?:full_)?optim_state_dict|full_tensor"
     r"|summon_full_params|consolidate_state_dict|save_16bit_model)"
 )
+# And in a program that uses these modules.
 OF_MODULES = {
     r"\bFSDP\b|FullyShardedDataParallel|fully_shard": r"(?:.*\.)?(?:\w*model|\w*net|accelerator)"
     r"\.(?:state_dict|get_state_dict|save_state)",
@@ -46,7 +45,7 @@ OF_MODULES = {
 }
 LAUNCH = (
     r"(?:[\w.]*\.)?(?:mp|multiprocessing)\.(?:spawn|start_processes)|(?:[\w.]*\.)?notebook_launcher"
-    r"|(?:[\w.]*\.)?\w*fabric\.launch"
+    r"|(?:[\w.]*\.)?\w*fabric\.launch|spawn|start_processes"
 )
 ONE_RANK = (
     r"\b(?:rank_zero_only|rank_0_only|on_(?:local_)?main_process|(?:main|master)_(?:process_)?only)"
@@ -151,7 +150,7 @@ def _collective(program: Program, call: ast.Call) -> str:
 @lru_cache(maxsize=1)
 def _collective_names(program: Program) -> str:
     patterns = [pattern for module, pattern in OF_MODULES.items() if program.has(module)]
-    return "|".join([COLLECTIVE, SHARDED, *patterns])
+    return "|".join([COLLECTIVE, *patterns])
 
 
 def _reached(
@@ -197,8 +196,7 @@ def _forks(program: Program) -> Iterator[Fault]:
                 sides = {program.side(test), program.side(item.test)}
                 others.update(_reached(program, item.body) if sides == {ONE, OTHERS} else {})
         yield from _one_rank(inside, {**outside, **others}, f"`{test}`")
-        leave = " (the others have left)" if rest else ""
-        yield from _one_rank(outside, {**inside, **others}, f"not `{test}`{leave}")
+        yield from _one_rank(outside, {**inside, **others}, f"not `{test}`")
 
 
 def _is_on_one_rank(program: Program, function: Function) -> bool:
@@ -233,11 +231,11 @@ def _launches(program: Program) -> Iterator[Fault]:
         is_launch = re.fullmatch(LAUNCH, program.source(call.func))
         if is_launch and getattr(program.scope(call), "name", "") == "__init__":
             yield "launch-in-init", call, "__init__ starts the ranks"
-    for name, call in _reached(program, program.tree.body, LAUNCH).items():
+    for call in _reached(program, program.tree.body, LAUNCH).values():
         # Fabric's launch without a function runs the file again, as torchrun would.
         is_again = program.source(call).endswith("launch()")
         if not is_again and not _is_below(program, call, "__name__"):
-            yield "launch-unguarded", call, f"importing this file starts the ranks ({name})"
+            yield "launch-unguarded", call, "importing this file starts the ranks"
 
 
 def _is_below(program: Program, node: ast.AST, pattern: str) -> bool:
@@ -250,7 +248,7 @@ def _is_for_all(program: Program, node: ast.expr | ast.stmt, depth: int = 4) -> 
     """True if every rank runs this, at the same time."""
     if _is_below(program, node, "gpu is None"):
         return False
-    started = re.findall(rf"(?:{LAUNCH})\((?:fn=)?(\w+)", program.text)
+    started = re.findall(rf"(?:{LAUNCH})\(\s*(?:fn=)?(\w+)", program.text)
     child: ast.AST = node
     for outer in program.ancestors(node):
         if isinstance(outer, ast.If):
@@ -268,11 +266,12 @@ def _is_for_all(program: Program, node: ast.expr | ast.stmt, depth: int = 4) -> 
                     return False
             if outer.name in started:
                 return True
-            pattern = rf"(?:.*\.)?{outer.name}"
+            owner = getattr(program.parents[outer], "name", "")
+            pattern = rf"(?:.*\.)?{owner if outer.name == '__init__' else outer.name}"
             callers = [
                 call for call in program.calls if re.fullmatch(pattern, program.source(call.func))
             ]
-            is_main = outer.name in ("main", "__init__") and not (started or callers)
+            is_main = outer.name == "main" and not (started or callers)
             return is_main or any(
                 depth and _is_for_all(program, call, depth - 1) for call in callers
             )

@@ -10,6 +10,7 @@ from provision_runtime.doctor.scripts import examine
 
 HEAD = "import os, torch, torch.distributed as dist\nfrom torch.nn.parallel import DDP\n"
 LOOP = "for epoch in range(3):\n    pass\n"
+MAKER = "class T(Base):\n    def __init__(self):\n        os.makedirs(d)\n"
 DATASET = """class Crops(Dataset):
     def __getitem__(self, index):
         return {draw}
@@ -85,6 +86,8 @@ def test_collectives_of_all_ranks(tmp_path: Path, text: str) -> None:
         ("d = f'out/{rank}'\nos.makedirs(d)", []),
         ("if rank == 0:\n    os.makedirs(d)", []),
         ("def make(d):\n    os.makedirs(d)\nif is_main_process():\n    make(d)", []),
+        (f"{MAKER}T()", ["makedirs-race"]),
+        (f"{MAKER}if rank == 0:\n    T()", []),
         ("try:\n    os.makedirs(d)\nexcept FileExistsError:\n    pass", []),
         (f"{LOOP}s = DistributedSampler(d)", ["set-epoch-missing"]),
         (f"{LOOP}s = DistributedSampler(d, shuffle=False)", []),
@@ -93,6 +96,10 @@ def test_collectives_of_all_ranks(tmp_path: Path, text: str) -> None:
         ("def main():\n    mp.spawn(work, nprocs=2)\nmain()", ["launch-unguarded"]),
         ("if __name__ == '__main__':\n    mp.spawn(work, nprocs=2)", []),
         ("fabric.launch()", []),
+        (
+            "def main():\n    os.makedirs(d)\nif __name__ == '__main__':\n    main()\n    spawn(work)",
+            [],
+        ),
         ("class T:\n    def __init__(self):\n        self.fabric.launch()", ["launch-in-init"]),
         ("os.environ['MASTER_PORT'] = '29500'", ["port-fixed"]),
         ("os.environ.update(MASTER_PORT='29500')", ["port-fixed"]),
