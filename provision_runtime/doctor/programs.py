@@ -41,6 +41,7 @@ OF_MODULES = {
     r"distributed\.checkpoint": r"(?:dcp|DCP|dist_cp|checkpoint)"
     r"\.(?:(?:async_)?save|load|\w+_state_dict)",
     r"DistributedDataParallel|\bDDP\b|FSDP|Accelerator\(|\bFabric\(": r"(?!ctx).+\.backward",
+    r"from torch\.distributed import .*(?:broadcast|reduce)": r"broadcast|reduce|gather|scatter",
     "deepspeed": r"(?:.*\.)?(?:\w*engine|model\w*)\.save_checkpoint",
 }
 LAUNCH = (
@@ -88,9 +89,10 @@ CALL_RULES = (
     CallRule(
         "barrier-device",
         "the rank chooses its GPU only later",
-        WAITS,
+        r"[\w.]*\b(?:barrier|all_reduce|(?:all_)?gather_object)\((?!.*device_ids)",
         rest=r"(?s:(?:(?!\n *def ).)*\bset_device\()",
-        needs=rf"(?s)\A(?:(?!set_device\().)*?{WAITS}",
+        needs=r"(?s)\A(?:(?!set_device\().)*?init_process_group\((?:(?!set_device\().)*?(?:barrier|"
+        r"all_reduce|gather_object)\(",
         unless=r"device_id=|['\"]gloo['\"]",
         by_all=False,
     ),
@@ -239,14 +241,14 @@ def _launches(program: Program) -> Iterator[Fault]:
 
 
 def _is_below(program: Program, node: ast.AST, pattern: str) -> bool:
-    """True below an `if` whose condition has this."""
-    outer = [item for item in program.ancestors(node) if isinstance(item, ast.If)]
-    return any(re.search(pattern, program.source(item.test)) for item in outer)
+    """True below an `if` or `with` whose line has this."""
+    outer = [item for item in program.ancestors(node) if isinstance(item, (ast.If, ast.With))]
+    return any(re.search(pattern, program.lines[item.lineno - 1]) for item in outer)
 
 
 def _is_for_all(program: Program, node: ast.expr | ast.stmt, depth: int = 4) -> bool:
     """True if every rank runs this, at the same time."""
-    if _is_below(program, node, "gpu is None"):
+    if _is_below(program, node, r"gpu is None|with .*first"):
         return False
     started = re.findall(rf"(?:{LAUNCH})\(\s*(?:fn=)?(\w+)", program.text)
     child: ast.AST = node

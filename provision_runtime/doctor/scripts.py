@@ -36,7 +36,7 @@ ENDPOINT = r"(?:MASTER_ADDR=|--(?:rdzv[-_]endpoint|master[-_]addr|main_process_i
 LOOPBACK = r"['\"]?(?:localhost|127\.0\.0\.1)"
 # Where the address of the store comes from, and why it is not one that all nodes reach.
 ADDRESSES = {
-    r"(?:\|\| *echo +|(?:ADDR|HOST|IP\w*|NODE):-)['\"]?(?:localhost|127\.)": "it falls back to"
+    r"(?:\|\| *(?:echo +|\w+=)|(?:ADDR|HOST|IP\w*|NODE):-)['\"]?(?:localhost|127\.)": "it falls back to"
     " localhost, as in containers without scontrol",
     r"\bSLURM_LAUNCH_NODE_IPADDR\b": "SLURM_LAUNCH_NODE_IPADDR is the host where srun was typed",
     r"\bhostname +(?:-i|--ip-address)\b|\bhostname +(?:-I|--all-ip-addresses)(?! *\|)": "hostname prints"

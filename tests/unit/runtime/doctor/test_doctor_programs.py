@@ -40,6 +40,7 @@ def ids(tmp_path: Path, text: str) -> list[str]:
         "for x in data:\n    if local_rank > 0:\n        continue\n    dist.barrier()",
         "@rank_zero_only\ndef report(x):\n    dist.all_reduce(x)",
         "if rank == 0:\n    pass\nelse:\n    dist.barrier()",
+        "from torch.distributed import broadcast\nif rank == 0:\n    broadcast(x, 0)",
         "if not distributed or rank == 0:\n    loss.backward()",
     ],
 )
@@ -85,6 +86,7 @@ def test_collectives_of_all_ranks(tmp_path: Path, text: str) -> None:
         ("os.makedirs(f'out/{rank}')", []),
         ("d = f'out/{rank}'\nos.makedirs(d)", []),
         ("if rank == 0:\n    os.makedirs(d)", []),
+        ("with main_process_first():\n    os.makedirs(d)", []),
         ("def make(d):\n    os.makedirs(d)\nif is_main_process():\n    make(d)", []),
         (f"{MAKER}T()", ["makedirs-race"]),
         (f"{MAKER}if rank == 0:\n    T()", []),
@@ -118,6 +120,10 @@ def test_collectives_of_all_ranks(tmp_path: Path, text: str) -> None:
             ["barrier-device"],
         ),
         ("dist.init_process_group('nccl')\ntorch.cuda.set_device(0)\ndist.barrier()", []),
+        (
+            "dist.init_process_group()\ndist.all_reduce(x)\ntorch.cuda.set_device(0)",
+            ["barrier-device"],
+        ),
     ],
 )
 def test_other_faults(tmp_path: Path, text: str, expected: list[str]) -> None:
