@@ -112,13 +112,12 @@ class Program:
         if re.search(_ONE, parts[0]):
             return ONE
         # A name of the program for such a condition, or for the rank.
-        name = re.search(r"(not )?\b([\w.]+)(?:\([\w.]*\))?( *[!=]= *0)?(?: and |$)", parts[0])
-        if name is None or depth == 0:
-            return ""
-        for value in self.assigned.get(name[2].split(".")[-1], []):
-            kind = self.side(value + (name[3] or ""), depth - 1)
-            if kind and (name[3] or not re.fullmatch(rf"(?:\w+\.)*{RANK}", value)):
-                return {ONE: OTHERS, OTHERS: ONE}[kind] if name[1] else kind
+        names = r"(not )?\b([\w.]+)(?:\([\w.]*\))?( *[!=]= *0)?(?: and |$)"
+        for name in re.finditer(names, parts[0]) if depth else ():
+            for value in self.assigned.get(name[2].split(".")[-1], []):
+                kind = self.side(value + (name[3] or ""), depth - 1)
+                if kind and (name[3] or not re.fullmatch(rf"(?:\w+\.)*{RANK}", value)):
+                    return {ONE: OTHERS, OTHERS: ONE}[kind] if name[1] else kind
         return ""
 
 
@@ -128,7 +127,7 @@ def read_program(path: Path) -> Program:
     with tokenize.open(path) as file:
         lines = re.split(r"\r\n|\r|\n", file.read())
     text = "\n".join(lines)
-    program = Program(path.name, text, lines, ast.parse(text), {}, {}, [], {})
+    program = Program(path.name, text, lines, ast.parse(text, path.name), {}, {}, [], {})
     for name, value in re.findall(_ASSIGNMENT, text) + re.findall(_RETURN, text):
         program.assigned.setdefault(name, []).append(value.partition("  #")[0])
     for node in ast.walk(program.tree):

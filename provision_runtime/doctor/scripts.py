@@ -100,7 +100,7 @@ def examine(path: Path, slurm_version: str | None) -> list[Observation]:
             return examine_program(read_program(path))
         script = parse(name, path.read_text(errors="replace"))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        message = f"{name} cannot be read: {error}"
+        message = f"the file cannot be read: {error}"
         return [observation("script-unreadable", message, name, type(error).__name__)]
     if path.suffix == ".ipynb":
         message = (

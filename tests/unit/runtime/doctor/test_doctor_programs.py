@@ -35,6 +35,7 @@ def ids(tmp_path: Path, text: str) -> list[str]:
         "if trainer.is_global_zero:\n    self.log('loss', x, sync_dist=True)",
         "me = dist.get_rank()\nif me == 0:\n    dist.barrier()",
         "def chief(): return dist.get_rank() == 0\nif chief():\n    dist.barrier()",
+        "chief = rank == 0\nif step % 10 == 0 and chief:\n    dist.barrier()",
         "def mean(x):\n    dist.all_reduce(x)\nif global_rank == 0:\n    mean(x)",
         "def save(x):\n    if rank != 0:\n        return\n    dist.barrier()",
         "for x in data:\n    if local_rank > 0:\n        continue\n    dist.barrier()",
