@@ -6,12 +6,14 @@ expands. A script that builds its commands otherwise is not understood, and give
 
 from __future__ import annotations
 
-import ast
 import re
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .probe import Observation, observation
+from .program_source import read_program
+from .programs import examine_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,27 +25,25 @@ TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 FORGETS_CPUS = ((22, 5), (23, 11))
 # Options of sbatch and srun that take no value, or only one after `=`.
 WITHOUT_VALUE = (
-    "--exact",
-    "--exclusive",
-    "--kill-on-bad-exit",
-    "--label",
-    "--no-kill",
-    "--no-requeue",
-    "--overlap",
-    "--oversubscribe",
-    "--pty",
-    "--quiet",
-    "--requeue",
-    "--unbuffered",
-    "--verbose",
-    "-K",
-    "-Q",
-    "-k",
-    "-l",
-    "-s",
-    "-u",
-    "-v",
+    " --exact --exclusive --kill-on-bad-exit --label --no-kill --no-requeue --overlap --oversubscribe"
+    " --pty --quiet --requeue --unbuffered --verbose -K -Q -k -l -s -u -v "
 )
+# torchrun numbers the nodes itself with any rendezvous but the static one.
+NUMBERS_NODES = r"--rdzv[-_]backend[= ]['\"]?(?!static)\w|--standalone"
+NODE_RANK = r"--(?:node|machine)[-_]rank[= ]['\"]?\$\{?\w+\}?"
+RANK_EXPORT = r"\s*export (?:(?:LOCAL_|NODE_|MACHINE_)?RANK|CUDA_VISIBLE_DEVICES)="
+ENDPOINT = r"(?:MASTER_ADDR=|--(?:rdzv[-_]endpoint|master[-_]addr|main_process_ip)[= ])['\"]?"
+LOOPBACK = r"['\"]?(?:localhost|127\.0\.0\.1)"
+# Where the address of the store comes from, and why it is not one that all nodes reach.
+ADDRESSES = {
+    r"(?:\|\| *(?:echo +|\w+=)|(?:ADDR|HOST|IP\w*|NODE):-)['\"]?(?:localhost|127\.)": "it falls back to"
+    " localhost, as in containers without scontrol",
+    r"\bSLURM_LAUNCH_NODE_IPADDR\b": "SLURM_LAUNCH_NODE_IPADDR is the host where srun was typed",
+    r"\bhostname +(?:-i|--ip-address)\b|\bhostname +(?:-I|--all-ip-addresses)(?! *\|)": "hostname prints"
+    " several addresses, or a loopback address",
+}
+# A quotation, or an escaped character; the group is what double quotes hold.
+_QUOTED = r"(\"(?:\\.|[^\"\\])*\")|'[^']*'|\\."
 # One-letter options of sbatch and srun.
 LONG_NAMES = {"-N": "--nodes", "-c": "--cpus-per-task", "-n": "--ntasks", "-G": "--gpus"}
 
@@ -64,8 +64,29 @@ class BatchScript:
 
     @property
     def steps(self) -> list[ScriptLine]:
-        """The lines that start a job step."""
-        return [line for line in self.lines if re.search(r"(^|[\s;&|(])srun\s", line.text)]
+        """The lines that start a job step, but those that only read its output."""
+        pattern = r"^(?!.*\$\( *srun )(?s:.*[\s;&|(])?srun\s"
+        return [line for line in self.lines if re.search(pattern, line.text)]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.text for line in self.lines)
+
+    @property
+    def spans_nodes(self) -> bool:
+        nodes = self.options.get("--nodes", "")
+        return nodes != "1" and bool(nodes or "NNODES" in self.text)
+
+    def expanded(self, text: str) -> str:
+        """A line with the values of the script's variables, and of its arrays."""
+        values = dict(re.findall(r"(?m)^\s*(?:export +)?(\w+)=\(?['\"]?([^'\")$]*)", self.text))
+        return re.sub(
+            r"\$\{?(\w+)(?:\[@\])?\}?", lambda match: values.get(match[1], match[0]), text
+        )
+
+    def options_of(self, step: ScriptLine) -> dict[str, str]:
+        """The options of a step, with those of the job that it does not change."""
+        return {**self.options, **parse_options(self.expanded(step.text).partition("srun ")[2])}
 
     def evidence(self, line: ScriptLine) -> str:
         return f"{self.name}:{line.number}"
@@ -73,15 +94,27 @@ class BatchScript:
 
 def examine(path: Path, slurm_version: str | None) -> list[Observation]:
     """What is wrong in a file. slurm_version: as `srun --version` prints it; None if unknown."""
-    text = path.read_text(errors="replace")
-    if path.suffix == ".py":
-        return list(_program(path.name, text))
-    script = parse(path.name, text)
+    name = path.name
+    try:
+        if path.suffix == ".py":
+            return examine_program(read_program(path))
+        script = parse(name, path.read_text(errors="replace"))
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        message = f"the file cannot be read: {error}"
+        return [observation("script-unreadable", message, name, type(error).__name__)]
+    if path.suffix == ".ipynb":
+        message = (
+            "a notebook's cells are not examined; `jupyter nbconvert --to script` exports them"
+        )
+        return [observation("script-unreadable", message, name, "a notebook")]
     return [
         *_cpus(script, slurm_version),
         *_hidden_gpus(script),
         *_early_expansion(script),
         *_node_count(script),
+        *_addresses(script),
+        *_gpu_variables(script),
+        *_processes(script),
     ]
 
 
@@ -113,27 +146,10 @@ def parse(name: str, text: str) -> BatchScript:
 
 
 def _is_open(text: str) -> bool:
-    """True if a quotation continues in the next line."""
-    states = [state for _, state in _quote_states(text)]
-    return bool(states) and states[-1] != ""
-
-
-def _quote_states(text: str) -> Iterator[tuple[int, str]]:
-    """Each position that is not escaped, with the quotation around it: `'`, `"` or none."""
-    state = ""
-    position = 0
-    while position < len(text):
-        character = text[position]
-        if character == "\\" and state != "'":
-            position += 2
-            continue
-        if character in "'\"":
-            if not state:
-                state = character
-            elif state == character:
-                state = ""
-        yield position, state
-        position += 1
+    """True if a quotation, or an array, continues in the next line."""
+    if re.match(r"\s*\w+\+?=\([^)]*$", text):
+        return True
+    return re.fullmatch(rf"(?s)(?:{_QUOTED}|[^\"'\\])*", text) is None
 
 
 def parse_options(text: str) -> dict[str, str]:
@@ -148,7 +164,7 @@ def parse_options(text: str) -> dict[str, str]:
         attached = re.fullmatch(r"(-[A-Za-z])(\S+)", argument)
         if attached:
             name, value = attached[1], attached[2]
-        elif not equals and name not in WITHOUT_VALUE:
+        elif not equals and f" {name} " not in WITHOUT_VALUE:
             value = next(arguments, "")
         options[LONG_NAMES.get(name, name)] = value
     return options
@@ -156,26 +172,26 @@ def parse_options(text: str) -> dict[str, str]:
 
 def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observation]:
     cpus = script.options.get("--cpus-per-task", "1")
-    match = re.search(r"(\d+)\.(\d+)", slurm_version or "")
-    version = (int(match[1]), int(match[2])) if match else FORGETS_CPUS[0]
+    version = tuple(map(int, re.findall(r"\d+", slurm_version or "")[:2])) or FORGETS_CPUS[0]
     if cpus in ("", "1") or not FORGETS_CPUS[0] <= version < FORGETS_CPUS[1]:
         return
-    if any("SRUN_CPUS_PER_TASK" in line.text for line in script.lines):
+    if "SRUN_CPUS_PER_TASK" in script.text:
         return
     for step in script.steps:
-        options = parse_options(step.text.partition("srun ")[2])
+        options = parse_options(script.expanded(step.text).partition("srun ")[2])
         if "--cpus-per-task" not in options:
             message = f"--cpus-per-task={cpus} is not passed to srun in line {step.number}"
             yield observation("srun-cpus", message, script.evidence(step), _one_line(step.text))
+            return
 
 
 def _hidden_gpus(script: BatchScript) -> Iterator[Observation]:
     """One GPU per task, and several tasks on a node."""
     for step in script.steps or [ScriptLine(1, "")]:
-        options = {**script.options, **parse_options(step.text.partition("srun ")[2])}
+        options = script.options_of(step)
         bind = options.get("--gpu-bind", "")
         is_split = "--gpus-per-task" in options or bind.startswith(("single", "per_task", "map"))
-        has_one_task = options.get("--ntasks-per-node") == "1"
+        has_one_task = _tasks_per_node(options) == 1
         if is_split and not has_one_task and bind != "none":
             option = f"--gpu-bind={bind}" if bind else "--gpus-per-task"
             message = f"{option} hides the GPUs of a node's other tasks"
@@ -187,12 +203,15 @@ def _early_expansion(script: BatchScript) -> Iterator[Observation]:
     """A task's variable that the batch script expands for srun, directly or through a variable of
     its own."""
     steps = " ".join(step.text for step in script.steps)
+    numbers_nodes = re.search(NUMBERS_NODES, script.text)
     for line in script.lines:
         assigned = re.match(r"\s*(?:export\s+)?(\w+)=", line.text)
         is_used = assigned is not None and re.search(rf"\$\{{?{assigned[1]}\b", steps)
-        if line not in script.steps and not is_used:
+        is_exported = re.match(RANK_EXPORT, line.text) and steps and not numbers_nodes
+        if line not in script.steps and not is_used and not is_exported:
             continue
-        expanded = [name for name in TASK_VARIABLES if _is_expanded(line.text, name)]
+        text = _shell_text(re.sub(NODE_RANK, "", line.text) if numbers_nodes else line.text)
+        expanded = [name for name in TASK_VARIABLES if re.search(rf"\$\{{?{name}\b", text)]
         if expanded:
             message = (
                 f"${expanded[0]} in line {line.number} is expanded before srun starts its tasks"
@@ -202,10 +221,9 @@ def _early_expansion(script: BatchScript) -> Iterator[Observation]:
             )
 
 
-def _is_expanded(text: str, name: str) -> bool:
-    states = dict(_quote_states(text))
-    references = re.finditer(rf"\$\{{?{name}\b", text)
-    return any(states.get(match.start(), "'") != "'" for match in references)
+def _shell_text(text: str) -> str:
+    """A line without what its shell leaves as it is: in single quotes, or escaped."""
+    return re.sub(rf"(?s){_QUOTED}", lambda match: re.sub(r"(?s)\\.", "", match[1] or ""), text)
 
 
 def _node_count(script: BatchScript) -> Iterator[Observation]:
@@ -213,8 +231,8 @@ def _node_count(script: BatchScript) -> Iterator[Observation]:
     if not nodes.isdigit():
         return
     for line in script.lines:
-        match = re.search(r"--nnodes[= ]['\"]?(\d+)(?::(\d+))?", line.text)
-        match = match or re.match(r"\s*(?:export\s+)?N?NODES=['\"]?(\d+)()['\"]?\s*$", line.text)
+        text = script.expanded(line.text)
+        match = re.search(r"--(?:nnodes|num_machines)[= ]['\"]?(\d+)(?::(\d+))?", text)
         if match is None:
             continue
         least, most = int(match[1]), int(match[2] or match[1])
@@ -225,37 +243,59 @@ def _node_count(script: BatchScript) -> Iterator[Observation]:
             yield observation("node-count-fixed", message, source, _one_line(line.text), command)
 
 
-def _program(name: str, text: str) -> Iterator[Observation]:
-    """A program that starts NCCL, has barriers, and nowhere chooses its GPU."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    names = [_callee(call) for call in calls]
-    if "set_device" in names or "barrier" not in names:
-        return
-    for call in calls:
-        if _callee(call) != "init_process_group":
-            continue
-        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-        backend = keywords.get("backend", call.args[0] if call.args else None)
-        is_gloo = isinstance(backend, ast.Constant) and backend.value == "gloo"
-        if "device_id" not in keywords and not is_gloo:
-            message = "init_process_group has no device_id, and nothing calls set_device"
-            source = f"{name}:{call.lineno}"
-            yield observation("barrier-device", message, source, ast.get_source_segment(text, call))
+def _tasks_per_node(options: dict[str, str]) -> int:
+    """Slurm starts one task on each node unless it is told otherwise."""
+    per_node = options.get("--ntasks-per-node", "")
+    tasks, nodes = options.get("--ntasks", "1"), options.get("--nodes", "1")
+    if not per_node.isdigit() and (tasks + nodes).isdigit():
+        return -(-int(tasks) // int(nodes))
+    return int(per_node) if per_node.isdigit() else 1
 
 
-def _callee(call: ast.Call) -> str:
-    """The last name of what is called: `dist.barrier()` is barrier."""
-    function = call.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+def _addresses(script: BatchScript) -> Iterator[Observation]:
+    """Addresses of the store that some node cannot reach."""
+    for line in script.lines if script.spans_nodes else ():
+        source, seen = script.evidence(line), _one_line(line.text)
+        if re.search(ENDPOINT + LOOPBACK, line.text):
+            yield observation("address-local", "each node waits for itself", source, seen)
+        for pattern, reason in ADDRESSES.items():
+            if re.search(pattern, line.text):
+                yield observation("address-uncertain", reason, source, seen)
+
+
+def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
+    """Variables of Slurm that are used as numbers, and are none."""
+    unset = "" if "gpu" in script.options.get("--gres", "") else "0"
+    values = {"SLURM_TASKS_PER_NODE": "8(x2)" if script.spans_nodes else "8"}
+    for option in ("--gpus", "--gpus-per-node", "--gpus-per-task"):
+        name = option.upper().replace("-", "_").replace("__", "SLURM_")
+        values[name] = script.options.get(option, unset)
+    for name, value in values.items():
+        pattern = rf"^(?!.*\b(?:echo|cut|sed|awk|tr|grep|printf)\b).*\b{name}\b(?![:#%=\w])"
+        for line in script.lines:
+            if not value.isdigit() and re.search(pattern, line.text):
+                message = f"{name} is {value or 'not set with --gres'}, not a number"
+                source = script.evidence(line)
+                yield observation("gpu-variable", message, source, _one_line(line.text))
+
+
+def _processes(script: BatchScript) -> Iterator[Observation]:
+    """More processes on a node than GPUs."""
+    visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
+    for line in script.lines:
+        options = script.options_of(line)
+        gpus = options.get("--gpus-per-node", options.get("--gres", ""))
+        count = re.search(r"(?:^|:)(\d+)(?:$|[,(])", gpus)
+        gpus = str(visible[1].count(",") + 1) if visible else count[1] if count else ""
+        text = script.expanded(line.text)
+        each = re.search(r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\d+)", text)
+        tasks = _tasks_per_node(options) if line in script.steps else 1
+        if each and gpus and int(each[1]) * tasks > int(gpus):
+            message = f"{tasks} x {each[1]} processes for {gpus} GPUs on a node"
+            yield observation(
+                "processes-many", message, script.evidence(line), _one_line(line.text)
+            )
 
 
 def _one_line(text: str) -> str:
-    """A line as evidence: on one line, and not too long."""
-    line = " ".join(text.split())
-    return line if len(line) <= 160 else line[:157] + "..."
+    return textwrap.shorten(text, 160, placeholder="...")

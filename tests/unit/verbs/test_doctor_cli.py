@@ -37,6 +37,8 @@ def test_a_script(tmp_path: Path) -> None:
     assert "node-count-fixed: line 3 says 4 nodes, #SBATCH --nodes says 2" in result.stdout
     result = doctor("script", str(tmp_path / "no.sbatch"))
     assert (result.exit_code, "There is no file" in result.output) == (3, True)
+    result = doctor("script", str(tmp_path))
+    assert (result.exit_code, "no folder" in result.output) == (3, True)
 
 
 @pytest.mark.parametrize(

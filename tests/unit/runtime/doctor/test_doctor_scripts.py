@@ -55,6 +55,7 @@ def test_cpus_that_srun_forgets(
         ("srun --gpus-per-task=1 --gpu-bind=none train", []),
         ("#SBATCH --gpus-per-node=8\nsrun train", []),
         ("srun --ntasks-per-node=1 --gpus-per-task=8 train", []),
+        ("srun -N1 -n1 --gpus-per-task=8 train", ["gpus-hidden"]),
     ],
 )
 def test_gpus_that_tasks_hide_from_one_another(
@@ -79,6 +80,10 @@ def test_gpus_that_tasks_hide_from_one_another(
         ('echo "$SLURM_PROCID"\nsrun train', []),
         ("RUN='torchrun --node_rank $SLURM_PROCID'\nsrun bash -c \"$RUN\"", []),
         ("srun train --seed=$SLURM_PROCIDS", []),
+        ("export RANK=$SLURM_PROCID\nsrun python train.py", ["rank-expanded-early"]),
+        ("srun torchrun --rdzv-backend=c10d --node-rank=$SLURM_NODEID", []),
+        ("ARGS=(\n --rdzv_backend c10d\n --node_rank $SLURM_NODEID)\nsrun x ${ARGS[@]}", []),
+        ("srun torchrun --rdzv-backend=static --node-rank=$SLURM_NODEID", ["rank-expanded-early"]),
     ],
 )
 def test_variables_of_a_task_that_the_batch_script_expands(
@@ -102,6 +107,38 @@ def test_node_counts_that_contradict_the_job(
     tmp_path: Path, lines: str, expected: list[str]
 ) -> None:
     assert ids(tmp_path, f"{HEAD}{lines}\n", NEW) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "expected"),
+    [
+        ("-N2 -n2 --gpus-per-task=8", "srun torchrun train.py", []),
+        ("-N2 -n4 --gpus-per-task=8", "srun torchrun train.py", ["gpus-hidden"]),
+        ("-N2", "MASTER_ADDR=$(scontrol show hostnames || echo localhost)", ["address-uncertain"]),
+        ("-N2", "MASTER_ADDR=${MASTER_ADDR:-127.0.0.1}", ["address-uncertain"]),
+        ("-N2", "srun x --rdzv_endpoint=$SLURM_LAUNCH_NODE_IPADDR:29500", ["address-uncertain"]),
+        ("-N2", "ip=$(srun -N1 -n1 hostname --ip-address)", ["address-uncertain"]),
+        ("-N2", "ip=$(hostname -I | awk '{print $1}')", []),
+        ("-N2", "export MASTER_ADDR=localhost", ["address-local"]),
+        ("-N2", "MASTER_ADDR=$(scontrol show hostnames | head -n1)", []),
+        ("-N1", "export MASTER_ADDR=localhost", []),
+        ("--gpus-per-node=a100:4", "x --nproc_per_node=$SLURM_GPUS_PER_NODE", ["gpu-variable"]),
+        ("--gpus-per-node=4", "x --nproc_per_node=$SLURM_GPUS_PER_NODE", []),
+        ("--gpus-per-node=a100:4", "x --n=${SLURM_GPUS_PER_NODE##*:}", []),
+        ("--gpus=a100:8", "N=$((SLURM_GPUS * 2))", ["gpu-variable"]),
+        ("--gres=gpu:4", "x --nproc_per_node=$SLURM_GPUS_PER_NODE", ["gpu-variable"]),
+        ("--gres=gpu:4", "x --nproc_per_node=${SLURM_GPUS_PER_NODE:-4}", []),
+        ("--gres=gpu:a100:4", "torchrun --nproc_per_node=8 x", ["processes-many"]),
+        ("--gres=gpu:4", "N=8\ntorchrun --nproc-per-node $N x", ["processes-many"]),
+        ("--gres=gpu:8 --ntasks-per-node=8", "srun x --nproc_per_node=8", ["processes-many"]),
+        ("--gres=gpu:8", "CUDA_VISIBLE_DEVICES=0,1 x --nproc_per_node=4", ["processes-many"]),
+        ("--gpus-per-node=8", "srun torchrun --nproc_per_node=8 x", []),
+    ],
+)
+def test_addresses_and_numbers_of_gpus(
+    tmp_path: Path, options: str, line: str, expected: list[str]
+) -> None:
+    assert ids(tmp_path, f"#!/bin/bash\n#SBATCH {options}\n{line}\n", NEW) == expected
 
 
 PROGRAM = """import torch.distributed as dist
