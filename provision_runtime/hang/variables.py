@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 # The light record of collectives (`record.py`): set by `--record`.
 RECORD = "PROVISION_RECORD"
-
-
-def rank_variables(torch_version: str, *, record: bool = False) -> dict[str, str]:
-    """What the environment of every rank should have, unless the user has set it.
-
-    torch's flight recorder, by the names of this version of torch, and a pipe to ask for its dump.
-    """
-    raise NotImplementedError
+FLIGHT_RECORDER_ENTRIES = "2000"
+# torch's names, of ProcessGroupNCCL.hpp and FlightRecorder.hpp in these versions. torch warns of an
+# old name where it knows the new one.
+BUFFER_SIZE, OLD_BUFFER_SIZE = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
+DUMP_FILE, OLD_DUMP_FILE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+DUMP_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
