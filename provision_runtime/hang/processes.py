@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..fs.mounts import Mount, mount_of, parse
+from . import folder
 from .model import Worker
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ _BY_FILE = {"0", "17", "217", "5", "8", "74", "63", "67", "61", "80"}
 
 @dataclass(frozen=True)
 class RankProcess:
-    """A rank that runs. base: the first rank of this node; local_size: how many are on it."""
+    """A rank that runs. local_size: how many ranks its node has, 0 if unknown. stem: of the files that
+    the hook left, which may not be there."""
 
     pid: int
     parent: int
@@ -36,6 +38,7 @@ class RankProcess:
     job: str
     directory: str
     prefix: str
+    stem: str
     environ: dict[str, str]
 
 
@@ -93,6 +96,7 @@ def _rank_process(number: int, parent: int) -> RankProcess | None:
                 job=master if master != ":" else environ.get("SLURM_JOB_ID", ""),
                 directory=os.readlink(f"/proc/{number}/cwd"),
                 prefix=os.path.dirname(os.path.dirname(arguments[0])),
+                stem=folder.stem_of(number),
                 environ=environ,
             )
     return None

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 
-from . import folder
 from .variables import SIGNAL
 from .model import Frame, Thread
 
@@ -76,7 +75,7 @@ def parse_py_spy(text: str, pid: int, directory: str) -> list[Thread]:
     return threads
 
 
-def dump_by_signal(pid: int, directory: str, root: str, timeout_s: float) -> tuple[list[Thread], str]:
+def dump_by_signal(pid: int, stem: str, directory: str, timeout_s: float) -> tuple[list[Thread], str]:
     """The threads as the process's own faulthandler writes them. Raises StacksUnreadable.
 
     The signal would end a process that does not handle it, so it is sent only where the hook's file is
@@ -85,7 +84,7 @@ def dump_by_signal(pid: int, directory: str, root: str, timeout_s: float) -> tup
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8") as status:
             caught = int(re.findall(r"SigCgt:\s*(\w+)", status.read())[0], 16)
-        path = f"{root}/{folder.process_name(pid)}.stacks"
+        path = f"{stem}.stacks"
         start = os.path.getsize(path)
         if not caught >> (SIGNAL - 1) & 1:
             raise StacksUnreadable("it does not handle the hook's signal")
