@@ -57,7 +57,7 @@ def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float =
         on_record = {k: rank for k, rank in on_record.items() if pids & {rank.pid, rank.launcher}}
     launchers = {process.rank.launcher for process in ranks}
     if not ranks and on_record:
-        launchers = {on_record[max(on_record, key=ended.start_of)].launcher}
+        launchers = {next(iter(on_record.values())).launcher}
     of_launchers = {k: rank for k, rank in on_record.items() if rank.launcher in launchers}
     states += ended.missing(states, of_launchers)
     notes = {state.detail for state in states if state.kind == model.UNKNOWN}

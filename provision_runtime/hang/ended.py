@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import time
-from dataclasses import replace
 from typing import Any
 
 from . import folder, model
@@ -18,45 +17,35 @@ CRASH = "Fatal Python error: "
 
 
 def records() -> dict[str, Rank]:
-    """All ranks of this user of which there are files, by the stem of their paths."""
-    ranks = {}
+    """All ranks of this user of which there are files, by the stem of their paths; the last that
+    started first."""
+    ranks: list[tuple[int, str, Rank]] = []
     for path in glob.glob(f"{glob.escape(folder.rank_folder())}/*.stacks"):
         stem = path[: -len(".stacks")]
         try:
-            *numbers, _, job = os.path.basename(stem).split(",")
+            *numbers, start, job = os.path.basename(stem).split(",")
             directory = _text(path).partition("\n")[0]
             fields: Any = (*map(int, numbers), job, socket.gethostname(), directory)
-            ranks[stem] = Rank(*fields)
+            ranks.append((int(start), stem, Rank(*fields)))
         except (OSError, ValueError, TypeError):  # it was just removed, or is not ours
             continue
-    return ranks
-
-
-def start_of(stem: str) -> int:
-    """When the rank of these files started, in the kernel's ticks."""
-    return int(os.path.basename(stem).split(",")[6])
+    return {stem: rank for _, stem, rank in sorted(ranks, reverse=True)}
 
 
 def missing(running: list[RankState], ended: dict[str, Rank]) -> list[RankState]:
     """The ranks that should run on this node and do not: those on record, and by torchrun's numbers."""
-    known = {(state.job, state.rank) for state in running}
-    states = []
+    states = {(state.job, state.rank): state for state in running}
     for stem, rank in ended.items():
-        if (rank.job, rank.rank) not in known:
-            known.add((rank.job, rank.rank))
-            states.append(_ended(stem, rank))
+        if (rank.job, rank.rank) not in states:
+            states[rank.job, rank.rank] = _ended(stem, rank)
     for state in running:
         first = state.rank - state.local_rank
         for number in range(first, first + state.local_size):
-            if (state.job, number) not in known:
-                known.add((state.job, number))
-                rank = replace(_identity(state), rank=number, local_rank=number - first, pid=0)
-                states.append(RankState(**vars(rank), kind=model.GONE, detail="no longer runs"))
-    return states
-
-
-def _identity(state: RankState) -> Rank:
-    return Rank(*(getattr(state, name) for name in Rank.__dataclass_fields__))
+            identity = {**vars(state), "rank": number, "local_rank": number - first, "pid": 0}
+            rank = Rank(**{name: identity[name] for name in Rank.__dataclass_fields__})
+            gone = RankState(**vars(rank), kind=model.GONE, detail="no longer runs")
+            states.setdefault((state.job, number), gone)
+    return list(states.values())[len(running) :]
 
 
 def _ended(stem: str, rank: Rank) -> RankState:
@@ -79,7 +68,10 @@ def error(stem: str, rank: Rank) -> RankError | None:
     documents = [json.loads(_text(path)) for path in glob.glob(f"{glob.escape(stem)}*.error")]
     if documents:
         document: dict[str, Any] = min(documents, key=lambda document: float(document["time"]))
-        frames = [frame_at(*frame, directory=rank.directory) for frame in document.pop("frames")]
+        frames = [
+            frame_at(function, file, line, rank.directory)
+            for function, file, line in document.pop("frames")
+        ]
         return RankError(**document, frames=frames)
     _, is_crash, crash = _text(f"{stem}.stacks").rpartition(CRASH)
     if not is_crash:

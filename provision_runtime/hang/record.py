@@ -72,11 +72,11 @@ def read(path: str, directory: str) -> list[Collective]:
     calls = []
     for line in lines:
         try:
-            number, op, sequence, group, shape, dtype, frame = json.loads(line[1:])
+            number, op, sequence, group, shape, dtype, (function, file, at) = json.loads(line[1:])
         except ValueError:
             continue
         is_complete = line.startswith(DONE)
-        where = frame_at(*frame, directory=directory)
+        where = frame_at(function, file, at, directory)
         call = Collective(op, "record", sequence, group, shape, dtype, where, is_complete)
         calls.append((number, call))
     return [call for _, call in sorted(calls, key=lambda pair: pair[0])]
