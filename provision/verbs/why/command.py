@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("subject", default="", metavar="[PID | FOLDER | NAME]")
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the page to this file."
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the page to this file.",
 )
 @verb
 def why(console: Console, envs: Path | None, subject: str, out: Path | None) -> int:

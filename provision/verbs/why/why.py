@@ -55,7 +55,9 @@ def examine(context: Context, subject: str) -> WhyResult:
 def _selection(context: Context, subject: str) -> Selection:
     if subject.isdigit():
         if not Path(f"/proc/{subject}").exists():
-            raise InvalidSpec(f"There is no process {subject}.", advice="`provision why` lists yours.")
+            raise InvalidSpec(
+                f"There is no process {subject}.", advice="`provision why` lists yours."
+            )
         return Selection(pid=int(subject))
     if "/" in subject or subject in (".", ".."):
         if not Path(subject).is_dir():
