@@ -52,6 +52,8 @@ def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float =
     ]
     states = _observe(ranks, observed_s, start, start + timeout_s)
     on_record = {stem: rank for stem, rank in ended.records().items() if selection.has(rank)}
+    if selection.prefix and not ranks:  # no record has its prefix
+        on_record = {}
     if selection.pid is not None:
         pids = {selection.pid, *(process.rank.launcher for process in ranks)}
         on_record = {k: rank for k, rank in on_record.items() if pids & {rank.pid, rank.launcher}}
