@@ -72,7 +72,9 @@ def examine_here(
 def examine_script(path: Path) -> Diagnosis:
     """A batch script or training program."""
     if not path.is_file():
-        raise InvalidSpec(f"There is no file {path}.", advice="Name one batch script or program, no folder.")
+        raise InvalidSpec(
+            f"There is no file {path}.", advice="Name one batch script or program, no folder."
+        )
     return run_doctor(["--script", str(path)])
 
 

@@ -68,6 +68,11 @@ class CommandLine(WordsBeforeOptions):
     is_flag=True,
     help="Run in the environment's image, with the current folder as /workspace, as your user.",
 )
+@click.option(
+    "--record",
+    is_flag=True,
+    help="Let ranks record their collectives for `provision why`; for Gloo and old NCCL.",
+)
 @prefix_option
 @freshness_options
 @dry_run_option
@@ -77,6 +82,7 @@ def run(
     name: str,
     command: tuple[str, ...],
     image: bool,
+    record: bool,
     envs: Path | None,
     prefix: Path | None,
     dry_run: bool,
@@ -103,7 +109,7 @@ def run(
         return
     find = partial(require_prefix, default_folders(envs), name, prefix)
     installed = up_to_date(console, name, find, envs=envs, path=prefix, dry_run=dry_run, **options)
-    launch = command_run.run_launch(installed, command)
+    launch = command_run.run_launch(installed, command, record=record)
     if dry_run:
         console.document("command", {"command": launch.argv}, f"{shlex.join(launch.argv)}\n")
         return

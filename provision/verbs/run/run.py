@@ -9,10 +9,16 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from provision.core.errors import ToolMissing
 from provision.core.types import Prefix
 from provision.environment import activation
+from provision_runtime.hang import folder
+from provision_runtime.hang.variables import rank_variables
+
+# Programs and modules that start ranks.
+RANK_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "accelerate", "fabric"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +29,32 @@ class Launch:
     variables: dict[str, str]
 
 
-def run_launch(prefix: Prefix, command: Sequence[str]) -> Launch:
-    """A command in a prefix. Raises ToolMissing if there is no such program."""
+def run_launch(prefix: Prefix, command: Sequence[str], *, record: bool = False) -> Launch:
+    """A command in a prefix. Raises ToolMissing if there is no such program.
+
+    A launcher of ranks gets the variables by which `provision why` can ask them. record: also that of
+    their record of collectives.
+    """
     variables = activation.run_variables(prefix, os.environ)
+    if record or RANK_LAUNCHERS.intersection(Path(word).name for word in command[:3]):
+        variables = {**_rank_variables(prefix, record=record), **variables}
     if shutil.which(command[0], path=variables["PATH"]) is None:
         raise ToolMissing(
             f"There is no `{command[0]}` in {prefix.path / 'bin'}, nor elsewhere on PATH.",
             advice=f"If a package has it, `provision add {prefix.name} PACKAGE` adds that package.",
         )
     return Launch(argv=activation.run_argv(prefix, command), variables=variables)
+
+
+def _rank_variables(prefix: Prefix, *, record: bool) -> dict[str, str]:
+    """None if this user has no private folder for the files of ranks."""
+    try:
+        directory = folder.ensure_folder()
+    except OSError:
+        return {}
+    packages = prefix.path.glob("lib/python3*/site-packages/torch-*.dist-info")
+    version = next((path.name.split("-")[1] for path in packages), "")
+    return rank_variables(version, directory, record=record)
 
 
 def shell_launch(prefix: Prefix, *, interactive: bool) -> Launch:

@@ -1,0 +1,137 @@
+"""Finds this user's ranks on this machine, and reads what each of them does."""
+
+from __future__ import annotations
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from . import ended, flight_recorder, model, processes, record, stacks, state
+from .model import Collective, Rank, RankState, Snapshot
+from .state import Look
+
+if TYPE_CHECKING:
+    from .processes import RankProcess
+
+# Ranks of which native frames are read, too: a second of CPU each.
+MAX_NATIVE = 4
+# How long a dump of the flight recorder may take: its pipe is read every second.
+DUMP_S = 4.0
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which ranks: those of a process and of those below it, those that work in a folder or below it,
+    those of an environment's prefix, those of a job (MASTER_ADDR:MASTER_PORT). All by default."""
+
+    pid: int | None = None
+    folder: str = ""
+    prefix: str = ""
+    job: str = ""
+
+    def has(self, rank: Rank) -> bool:
+        is_below = f"{rank.directory}/".startswith(self.folder.rstrip("/") + "/")
+        return (not self.folder or is_below) and self.job in ("", rank.job)
+
+
+def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float = 8.0) -> Snapshot:
+    """What the selected ranks do; if none runs, how those of the last job ended.
+
+    Args:
+        observed_s: seconds between two looks, by which a rank that works is told from one that waits.
+        timeout_s: seconds for all; ranks that were not read by then are unknown.
+    """
+    start = time.time()
+    ranks = [
+        process
+        for process in processes.rank_processes(selection.pid)
+        if selection.has(process.rank) and selection.prefix in ("", process.prefix)
+    ]
+    states = _observe(ranks, observed_s, start, start + timeout_s)
+    on_record = {stem: rank for stem, rank in ended.records().items() if selection.has(rank)}
+    if selection.prefix and not ranks:  # no record has its prefix
+        on_record = {}
+    if selection.pid is not None:
+        pids = {selection.pid, *(process.rank.launcher for process in ranks)}
+        on_record = {k: rank for k, rank in on_record.items() if pids & {rank.pid, rank.launcher}}
+    launchers = {process.rank.launcher for process in ranks}
+    if not ranks and on_record:
+        launchers = {next(iter(on_record.values())).launcher}
+    of_launchers = {k: rank for k, rank in on_record.items() if rank.launcher in launchers}
+    states += ended.missing(states, of_launchers)
+    notes = []
+    if ranks and not stacks.py_spy():
+        notes.append("no py-spy here: stacks come from the hook, without native frames")
+    states.sort(key=lambda state: (state.job, state.rank))
+    return Snapshot(model.SCHEMA, socket.gethostname(), start, states, notes)
+
+
+def _observe(
+    ranks: list[RankProcess], observed_s: float, start: float, deadline: float
+) -> list[RankState]:
+    """Two looks at each rank. Without those that end meanwhile."""
+    pids = {process.rank.pid for process in ranks}
+    with ThreadPoolExecutor(8) as pool:
+        parents = processes.parents_of_all()
+        first = list(pool.map(partial(_look, pids, parents, deadline), ranks))
+        dumps = list(map(flight_recorder.ask, ranks))
+        if ranks:
+            time.sleep(observed_s)
+        parents = processes.parents_of_all()
+        last = list(pool.map(partial(_look, pids, parents, deadline), ranks))
+        # Ranks whose Python frames are in no collective may wait in one of C++.
+        pairs = zip(ranks, first, last)
+        unclear = [rank for rank, a, b in pairs if state.is_unclear(a, b, observed_s)]
+        native = dict(pool.map(partial(_native, deadline), unclear[:MAX_NATIVE]))
+        last = [
+            look and replace(look, threads=native.get(look.pid) or look.threads) for look in last
+        ]
+        calls = list(pool.map(partial(_calls, start), ranks, dumps))
+    return [
+        state.judge(process.rank, before, after, of_rank, observed_s)
+        for process, before, after, of_rank in zip(ranks, first, last, calls)
+        if before and after
+    ]
+
+
+def _look(
+    ranks: set[int], parents: dict[int, int], deadline: float, process: RankProcess
+) -> Look | None:
+    pid = process.rank.pid
+    others = processes.descendants(pid, ranks, parents)
+    threads: list[model.Thread] = []
+    reason = ""
+    try:
+        activity = processes.activity(pid, others)
+        timeout_s = max(0.5, deadline - time.time())
+        is_stopped = activity.state in "Tt"
+        threads = stacks.dump(pid, process.stem, process.rank.directory, timeout_s, is_stopped)
+    except OSError:
+        return None
+    except stacks.StacksUnreadable as error:
+        reason = str(error)
+    waits = [wait for number in (pid, *others) if (wait := processes.file_wait(number))]
+    return Look(pid, activity, threads, reason, waits)
+
+
+def _native(deadline: float, process: RankProcess) -> tuple[int, list[model.Thread]]:
+    """Its threads with native frames; none if they cannot be read by the deadline."""
+    pid, timeout_s = process.rank.pid, max(0.5, deadline - time.time())
+    try:
+        return pid, stacks.native_threads(pid, process.rank.directory, timeout_s)
+    except stacks.StacksUnreadable:
+        return pid, []
+
+
+def _calls(start: float, process: RankProcess, dump: str) -> list[Collective]:
+    """What the flight recorder or the light record has of a rank's calls."""
+    directory = process.rank.directory
+    try:
+        if dump:
+            return flight_recorder.read(dump, start, start + DUMP_S, directory)
+        return record.read(f"{process.stem}.calls", directory)
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,178 @@
+"""Judges the ranks of a job: who waits for whom, where calls differ, and the cause. Pure, but for
+lines of source that it reads."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..comm.rank_names import name_ranks
+from . import causes, model
+from .causes import Cause
+from .state import TRANSFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .model import Collective, Frame, RankState, Snapshot
+
+HANG, FAILURE, NO_HANG, UNKNOWN = "hang", "failure", "no-hang", "unknown"
+# The ranks for which others wait come first; nothing but somebody from outside ends the HELD.
+HELD = (model.STOPPED, model.DEBUGGER, model.DISK)
+OTHERS = (model.DATA_LOADER, model.EXCEPTION, model.RUNNING, model.WAITING, model.UNKNOWN)
+ORDER = (model.FAILED, model.GONE, model.ENDED, *HELD, *OTHERS, model.COLLECTIVE)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks in equal states. is_culprit: the others wait for these."""
+
+    ranks: list[int]
+    hosts: list[str]
+    kind: str
+    text: str
+    is_culprit: bool
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One job. verdict: `hang`, `failure` (a rank has ended with an error), `no-hang` (nothing hangs,
+    as far as seen) or `unknown`. groups: the missing or differing ranks first. differences: of the
+    calls of ranks, a sentence each."""
+
+    job: str
+    world_size: int
+    verdict: str
+    summary: str
+    groups: list[Group]
+    differences: list[str] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def diagnose(snapshots: Sequence[Snapshot]) -> list[Diagnosis]:
+    """One diagnosis per job, from the snapshots of its nodes."""
+    jobs: dict[str, list[RankState]] = defaultdict(list)
+    for snapshot in snapshots:
+        for state in snapshot.ranks:
+            jobs[state.job].append(state)
+    notes = [note for snapshot in snapshots for note in snapshot.notes]
+    return [
+        _diagnose(job, ranks, list(dict.fromkeys(notes))) for job, ranks in sorted(jobs.items())
+    ]
+
+
+def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> Diagnosis:
+    world_size = max(state.world_size for state in ranks)
+    absent = sorted(set(range(world_size)) - {state.rank for state in ranks})
+    verdict, summary = _verdict(ranks, absent)
+    if absent:
+        notes = [*notes, f"{name_ranks(absent)}: on other nodes, or not started; not examined"]
+    differences: list[str] = []
+    cause = None
+    if verdict in (HANG, FAILURE):
+        differences = _differences(ranks)
+        cause = causes.cause_of(ranks, "".join(differences[:1]))
+    culprits = cause.ranks if cause else []
+    if not cause and verdict in (HANG, FAILURE):
+        first = min(ranks, key=lambda state: ORDER.index(state.kind))
+        culprits = [first.rank] if first.kind != model.COLLECTIVE else []
+    groups = _groups(ranks, culprits)
+    found = [cause] if cause else []
+    return Diagnosis(job, world_size, verdict, summary, groups, differences, found, notes)
+
+
+def _verdict(ranks: Sequence[RankState], absent: list[int]) -> tuple[str, str]:
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for state in ranks:
+        kinds[state.kind].append(state.rank)
+    held = [state.rank for state in ranks if state.kind in HELD]
+    positions = {(state.kind, state.line, _op(state)) for state in ranks}
+    if kinds[model.FAILED]:
+        return FAILURE, f"{name_ranks(kinds[model.FAILED])} ended with an error"
+    if kinds[model.GONE]:
+        is_over = len(kinds[model.GONE] + kinds[model.ENDED]) == len(ranks)
+        return (
+            FAILURE if is_over else HANG
+        ), f"{name_ranks(kinds[model.GONE])} ended without a word"
+    if held:
+        return HANG, f"the others wait for {name_ranks(held)}"
+    if kinds[model.RUNNING]:
+        text = f"nothing hangs, as far as seen: {name_ranks(kinds[model.RUNNING])} still at work"
+        return NO_HANG, text + (", the others wait" if len(positions) > 1 else "")
+    if kinds[model.UNKNOWN]:
+        return UNKNOWN, f"{name_ranks(kinds[model.UNKNOWN])} could not be read"
+    if len(kinds[model.ENDED]) == len(ranks):
+        return NO_HANG, "nothing hangs: the ranks came to their end"
+    if len(positions) > 1 or kinds[model.DATA_LOADER]:
+        return HANG, "no rank goes on"
+    if all(state.detail == TRANSFERS for state in ranks):
+        return NO_HANG, "nothing hangs, as far as seen: all ranks transfer in the same call"
+    if absent or not kinds[model.COLLECTIVE]:
+        return UNKNOWN, "all ranks that were examined wait in the same line"
+    return (
+        HANG,
+        "all ranks wait in the same call, and nothing moves: look at the network between them",
+    )
+
+
+def _op(state: RankState) -> str:
+    return state.collective.op if state.collective else ""
+
+
+def _groups(ranks: Sequence[RankState], culprits: list[int]) -> list[Group]:
+    folded: dict[tuple[bool, int, str], list[RankState]] = defaultdict(list)
+    for state in ranks:
+        key = (state.rank not in culprits, ORDER.index(state.kind), _text(state))
+        folded[key].append(state)
+    ordered = sorted(folded.items(), key=lambda item: (*item[0][:2], len(item[1])))
+    groups = []
+    for (is_other, _, text), states in ordered:
+        hosts = sorted({state.host for state in states})
+        numbers = sorted(state.rank for state in states)
+        groups.append(Group(numbers, hosts, states[0].kind, text, not is_other))
+    return groups
+
+
+def _text(state: RankState) -> str:
+    """What a rank does, in a line; equal for ranks that do the same."""
+    texts = {model.RUNNING: "works", model.WAITING: "waits", model.COLLECTIVE: "waits in"}
+    detail = describe(state.collective) if state.collective else state.detail[:240]
+    line = f", {brief(state.line)}" if state.line else ""
+    return f"{texts.get(state.kind, state.kind + ':')} {detail}".rstrip() + line
+
+
+def describe(call: Collective) -> str:
+    """`all_reduce #1234 float32[16777216]`, as far as it is known."""
+    number = f" #{call.sequence}" if call.sequence else ""
+    shape = "" if call.shape is None else f" {call.dtype}{call.shape}"
+    return f"{call.op}{number}{shape}{call.group and ' of ' + call.group}"
+
+
+def brief(line: Frame) -> str:
+    source = f" `{line.source[:60]}`" if line.source else ""
+    return f"{os.path.basename(line.file)}:{line.line}{source}"
+
+
+def _differences(ranks: Sequence[RankState]) -> list[str]:
+    """The first recorded call that ranks made differently; and who has made fewer calls."""
+    calls: dict[tuple[str, int], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    counts: dict[str, dict[int, int]] = defaultdict(dict)
+    for state in ranks:
+        for call in state.calls:
+            number = counts[call.group][state.rank] = call.sequence or 0
+            line = f", {brief(call.line)}" if call.line else ""
+            calls[call.group, number][describe(call) + line].append(state.rank)
+    different = [texts for _, texts in sorted(calls.items()) if len(texts) > 1]
+    sentences = []
+    for texts in different[:1]:
+        parts = [f"{name_ranks(numbers)}: {text}" for text, numbers in texts.items()]
+        sentences.append(f"the first call that differs: {'; '.join(parts)}")
+    for count in counts.values():
+        most, fewest = max(count.values()), min(count.values())
+        behind = [rank for rank in count if count[rank] == fewest]
+        if fewest < most:
+            sentences.append(f"{name_ranks(behind)} made {most - fewest} fewer than the others")
+    return sentences

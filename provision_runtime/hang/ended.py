@@ -1,0 +1,90 @@
+"""Ranks that no longer run, by the files that the hook left of them."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from . import folder, model
+from .model import Rank, RankError, RankState
+from .stacks import frame_at, parse_fault_handler, user_frame
+
+CRASH = "Fatal Python error: "
+
+
+def records() -> dict[str, Rank]:
+    """All ranks of this user of which there are files, by the stem of their paths; the last that
+    started first."""
+    ranks: list[tuple[int, str, Rank]] = []
+    try:
+        directory = folder.ensure_folder()
+    except OSError:  # somebody else's
+        return {}
+    for path in glob.glob(f"{directory}/*.stacks"):
+        stem = path[: -len(".stacks")]
+        try:
+            *numbers, start, job = os.path.basename(stem).split(",")
+            cwd = _text(path).partition("\n")[0]
+            fields: Any = (*map(int, numbers), job, socket.gethostname(), cwd)
+            ranks.append((int(start), stem, Rank(*fields)))
+        except (OSError, ValueError, TypeError):  # it was just removed, or is not ours
+            continue
+    return {stem: rank for _, stem, rank in sorted(ranks, reverse=True)}
+
+
+def missing(running: list[RankState], ended: dict[str, Rank]) -> list[RankState]:
+    """The ranks that should run on this node and do not: those on record, and by torchrun's numbers."""
+    states = {(state.job, state.rank): state for state in running}
+    for stem, rank in ended.items():
+        if (rank.job, rank.rank) not in states:
+            states[rank.job, rank.rank] = _ended(stem, rank)
+    for state in running:
+        first = state.rank - state.local_rank
+        for number in range(first, first + state.local_size):
+            identity = {**vars(state), "rank": number, "local_rank": number - first, "pid": 0}
+            rank = Rank(**{name: identity[name] for name in Rank.__dataclass_fields__})
+            gone = RankState(**vars(rank), kind=model.GONE, detail="no longer runs")
+            states.setdefault((state.job, number), gone)
+    return list(states.values())[len(running) :]
+
+
+def _ended(stem: str, rank: Rank) -> RankState:
+    failure = error(stem, rank)
+    if failure:
+        detail = f"{failure.type}: {' '.join(failure.message.split())}"
+        line = user_frame(failure.frames)
+        return RankState(**vars(rank), kind=model.FAILED, detail=detail, line=line, error=failure)
+    if os.path.exists(f"{stem}.ended"):
+        at = time.localtime(os.stat(f"{stem}.ended").st_mtime)
+        detail = f"came to its end at {time.strftime('%H:%M:%S', at)}"
+        return RankState(**vars(rank), kind=model.ENDED, detail=detail)
+    detail = "was ended from outside, or by os._exit"
+    return RankState(**vars(rank), kind=model.GONE, detail=detail)
+
+
+def error(stem: str, rank: Rank) -> RankError | None:
+    """The first exception of a rank and of what it had started, else the crash that faulthandler wrote
+    down. Raises OSError if its files are gone."""
+    documents = [json.loads(_text(path)) for path in glob.glob(f"{glob.escape(stem)}*.error")]
+    if documents:
+        document: dict[str, Any] = min(documents, key=lambda document: float(document["time"]))
+        frames = [
+            frame_at(function, file, line, rank.directory)
+            for function, file, line in document.pop("frames")
+        ]
+        return RankError(**document, frames=frames)
+    _, is_crash, crash = _text(f"{stem}.stacks").rpartition(CRASH)
+    if not is_crash:
+        return None
+    frames = parse_fault_handler(crash, rank.directory)[-1].frames
+    ended = os.stat(f"{stem}.stacks").st_mtime
+    return RankError(type="crash", message=crash.split("\n")[0], time=ended, frames=frames)
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()

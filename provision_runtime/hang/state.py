@@ -1,0 +1,125 @@
+"""What a rank is doing, from two looks at it. Pure, but for lines of source that it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from . import model, source
+from .model import Collective, Frame, Rank, RankState, Thread, Worker
+from .stacks import user_frame
+
+if TYPE_CHECKING:
+    from .processes import Activity
+
+# A share of one core below which a process is idle: polling threads of torch and of loggers need less.
+IDLE_SHARE = 0.05
+IDLE_BYTES = 1 << 16
+DEBUGGERS = ("/pdb.py", "/ipdb/", "/pudb/", "IPython/terminal/debugger.py", "/debugpy/")
+DATA_LOADER = "torch/utils/data/dataloader.py"
+COLLECTIVE_CODE = ("torch/distributed/", "torch/nn/parallel/distributed.py")
+# Not collectives, though they are in that folder.
+LAUNCHERS = ("torch/distributed/run.py", "torch/distributed/elastic/", "torch/distributed/launch")
+WRAPPERS = ("torch/_ops.py", "torch/distributed/c10d_logger.py", "/hang/record.py")
+# Older torch calls the engine in `backward` itself.
+BACKWARD_CODE = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
+GRADIENTS = "all_reduce of gradients"
+# The detail of a collective in which bytes move.
+TRANSFERS = "transfers"
+
+
+@dataclass(frozen=True)
+class Look:
+    """A rank at one moment. reason: why there are no threads. waits: files that it and what it started
+    wait for."""
+
+    pid: int
+    activity: Activity
+    threads: list[Thread]
+    reason: str
+    waits: list[Worker]
+
+    @property
+    def frames(self) -> list[Frame]:
+        """Of the main thread: innermost first, with those of native code."""
+        return next((thread.frames for thread in self.threads if thread.is_main), [])
+
+
+def is_unclear(first: Look | None, last: Look | None, observed_s: float) -> bool:
+    """Whether a rank waits, and Python's frames alone do not show in which collective."""
+    if not first or not last or not last.frames or first.frames != last.frames:
+        return False
+    return not collective_of(last.frames) and not _is_busy(first, last, observed_s)
+
+
+def _is_busy(first: Look, last: Look, observed_s: float) -> bool:
+    before, after = first.activity, last.activity
+    is_computing = after.cpu_s - before.cpu_s > IDLE_SHARE * observed_s
+    return is_computing or after.read - before.read > IDLE_BYTES
+
+
+def judge(
+    rank: Rank, first: Look, last: Look, calls: list[Collective], observed_s: float
+) -> RankState:
+    """What a rank did between two looks. calls: that it has recorded, the latest last."""
+    frames = [frame for frame in last.frames if frame.line]
+    line = user_frame(frames)
+    # Not by function: py-spy and faulthandler name nested ones differently.
+    before = [(frame.file, frame.line) for frame in first.frames if frame.line]
+    has_moved = before != [(frame.file, frame.line) for frame in frames]
+    is_busy = _is_busy(first, last, observed_s)
+    collective = None if has_moved else collective_of(last.frames)
+    last_call = calls[-1] if calls and not calls[-1].is_complete and not has_moved else None
+    if last_call and (last_call.origin == "flight recorder" or last_call.line == line):
+        collective, line = last_call, last_call.line or line
+    wait = next((wait for wait in last.waits if wait.pid == rank.pid or not collective), None)
+    is_stuck = wait is not None and wait in first.waits
+    kind, detail = model.WAITING, f"in {frames[0].function}" if frames else ""
+    # Twice, because py-spy of another user of this page stops it for a moment.
+    if first.activity.state in "Tt" and last.activity.state in "Tt":
+        kind, detail = model.STOPPED, "by a signal or a tracer"
+    elif wait and is_stuck and wait.pid == rank.pid:
+        kind, detail = model.DISK, _describe(wait)
+    elif not frames or not before:
+        reason = last.reason or first.reason or "no Python in its main thread"
+        kind, detail = model.UNKNOWN, reason
+    elif any(name in frame.file for frame in frames for name in DEBUGGERS):
+        kind, detail = model.DEBUGGER, "waits for input at its prompt"
+        line = user_frame([f for f in frames if not any(name in f.file for name in DEBUGGERS)])
+    elif collective:
+        kind, detail = model.COLLECTIVE, TRANSFERS if is_busy else ""
+    elif has_moved or is_busy:
+        kind, detail = model.RUNNING, ""
+    elif any(DATA_LOADER in frame.file for frame in frames):
+        kind = model.DATA_LOADER
+        detail = f"worker {wait.pid}: {_describe(wait)}" if wait else "no worker delivers a batch"
+    elif line and frames[0] == line and "sleep(" in line.source and not source.is_in_while(line):
+        kind, detail = model.RUNNING, "sleeps"
+    elif any(source.is_in_handler(frame) for frame in frames):
+        kind, detail = model.EXCEPTION, "in an except block"
+    state = RankState(**vars(rank), kind=kind, detail=detail, line=line, collective=collective)
+    return replace(state, threads=last.threads, calls=calls, waits=last.waits)
+
+
+def collective_of(frames: list[Frame]) -> Collective | None:
+    """The collective that a thread waits in, by its stack, innermost first."""
+    native = " ".join(frame.function for frame in frames if not frame.line)
+    frames = [f for f in frames if f.line and not any(name in f.file for name in WRAPPERS)]
+    operations = []
+    for frame in frames:
+        if not any(name in frame.file for name in COLLECTIVE_CODE):
+            break
+        operations.append(frame)
+    line = user_frame(frames)
+    if operations and not any(name in operations[0].file for name in LAUNCHERS):
+        calls = [frame for frame in operations if frame.file.endswith("distributed_c10d.py")]
+        return Collective(op=(calls or operations[:1])[-1].function, line=line)
+    is_backward = bool(frames) and any(name in frames[0].file for name in BACKWARD_CODE)
+    if is_backward or "c10d::Reducer" in native:
+        return Collective(op=GRADIENTS, line=line)
+    return Collective(op="wait", line=line) if "c10d::" in native else None
+
+
+def _describe(wait: Worker) -> str:
+    mount = f" on {wait.mount}" if wait.mount else ""
+    return f"waits for {wait.path or 'a file'}{mount}"
