@@ -13,7 +13,7 @@ from pathlib import Path
 from provision.core.atomic import atomic_write
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.workflow.context import Context
-from provision.workflow.installed import require_prefix
+from provision.workflow.project import require_prefix
 from provision_runtime.hang import model
 from provision_runtime.hang.collect import Selection, collect
 from provision_runtime.hang.diagnosis import NO_HANG, Diagnosis, diagnose
@@ -63,5 +63,5 @@ def _selection(context: Context, subject: str) -> Selection:
         if not Path(subject).is_dir():
             raise InvalidSpec(f"There is no folder {subject}.", advice="Name one, or a PID.")
         return Selection(folder=str(Path(subject).resolve()))
-    prefix = str(require_prefix(context, subject, None).path) if subject else ""
+    prefix = str(require_prefix(context.folders, subject).path) if subject else ""
     return Selection(prefix=prefix)
