@@ -80,7 +80,7 @@ def save(
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
-    for_dcp: bool = True,
+    for_dcp: bool | None = None,
     metadata: Mapping[str, object] | None = None,
     progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
@@ -104,8 +104,10 @@ def save(
         step: The number of the training step, 0 or more.
         ranks: How the ranks exchange values. Default: through the store of the default process group.
         incremental: Links what has not changed since the latest checkpoint, instead of writing it.
-        for_dcp: Also writes what `torch.distributed.checkpoint.load` needs. Rank 0 then imports that
-            module, which takes seconds on a slow disk.
+        for_dcp: Writes what `torch.distributed.checkpoint.load` needs: `.metadata`, and an archive
+            around each tensor. Rank 0 then imports that module, which takes seconds on a slow disk.
+            None: unless there are more than 1,000 tensors and the archives would take more space
+            than they do; rank 0 warns then.
         metadata: Values of your own for the manifest, anything that JSON can hold. Rank 0's count.
         progress: Called on every rank at least once a second, with the bytes of all ranks. An
             exception in it ends the save.
@@ -145,6 +147,7 @@ def save_async(
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
+    for_dcp: bool | None = None,
     metadata: Mapping[str, object] | None = None,
     progress: Callable[[SaveProgress], None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
@@ -163,6 +166,7 @@ def save_async(
         step: As for save.
         ranks: As for save, but no ranks that use collectives (`ranks.through_group`).
         incremental: As for save.
+        for_dcp: As for save.
         metadata: As for save.
         progress: As for save, called in the background's thread.
         deadline_s: As for save.
@@ -190,7 +194,8 @@ def save_async(
         ranks,
         metadata,
         incremental,
-        progress=progress,
+        for_dcp,
+        progress,
     )
     return saver.save_async(request)
 

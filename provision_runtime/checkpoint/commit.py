@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..comm.ranks import Ranks
     from .backends import Backend
     from .items import Item, SavePlan
+    from .manifest import Manifest
     from .writer import RankPart
 
 VISIBLE_S = 30.0
@@ -132,6 +133,9 @@ class _Save:
         self._progress = progress
         # The temporary folder, and the checkpoint's; on rank 0.
         self._begun: str | None = None
+        # The parent's manifest, which rank 0 reads first. What this rank wrote.
+        self._parent: Manifest | None = None
+        self._part: Manifest | None = None
         self._published: str | None = None
 
     def check_same_step(self) -> None:
@@ -142,7 +146,7 @@ class _Save:
 
     def begin(self, incremental: bool) -> Opened:
         def make_folder() -> Opened:
-            opened = publication.begin(self._backend, self._step, incremental)
+            opened, self._parent = publication.begin(self._backend, self._step, incremental)
             self._begun = opened.folder
             return opened
 
@@ -165,15 +169,20 @@ class _Save:
         corrupt_files.add(backend.root, *corrupt)
         # The parent as this rank sees it; an empty index if it was removed meanwhile.
         parent = opened.parent if opened.incremental else None
-        content = catalog.manifest_if_intact(backend, parent)
-        writer = Writer(backend, folder, ParentIndex(parent, content))
+        content = self._parent if parent else None
+        if parent and ranks.rank:
+            content = catalog.manifest_if_intact(backend, parent)
+        self._parent = None
+        writer = Writer(backend, folder, ParentIndex(parent, content), self._plan.is_bare)
         _check_space(backend, self._plan.items, ranks, may_link=parent is not None)
         total, part = self._run_writer(writer)
 
         def finish() -> list[str]:
             self._progress(total)
-            publication.write_part(backend, opened, self._plan, part, ranks.rank, ranks.world_size)
-            backend.flush(folder)
+            self._part = publication.part_of(self._plan, part, ranks.world_size)
+            if ranks.rank:
+                publication.write_part(backend, opened, self._part, ranks.rank)
+                backend.flush(folder)
             return sorted(corrupt.intersection(entry.name for entry in part.files))
 
         rewritten: set[str] = set()
@@ -220,8 +229,9 @@ class _Save:
         self.is_publishing = True
 
         def make_visible() -> str:
+            assert self._part is not None
             self._published = publication.publish(
-                self._backend, opened, self._step, self._ranks.world_size, self._plan.metadata
+                self._backend, opened, self._step, self._part, self._plan.metadata
             )
             return self._published
 

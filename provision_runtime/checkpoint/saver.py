@@ -65,7 +65,7 @@ class SaveRequest:
     ranks: Ranks
     metadata: Mapping[str, object] | None = None
     incremental: bool = True
-    for_dcp: bool = True
+    for_dcp: bool | None = None
     progress: ProgressCallback = lambda _: None
 
 
