@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Callable
 from . import catalog, choice, layout, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
 from .choice import LATEST, REFUSE
-from .commit import SaveProgress
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
 from .items import OBJECT
 from .loader import LoadReport
 from .plain import read_plain
+from .progress import LoadProgress, SaveProgress
 from .retention import Pruned
 from .saver import SaveReport
 from .training_run import CheckpointManager
@@ -50,6 +50,7 @@ __all__ = [
     "CheckpointWarning",
     "Damage",
     "DamagedFile",
+    "LoadProgress",
     "LoadReport",
     "NoCheckpoint",
     "NotCommitted",
@@ -82,7 +83,7 @@ def save(
     incremental: bool = True,
     for_dcp: bool | None = None,
     metadata: Mapping[str, object] | None = None,
-    progress: Callable[[SaveProgress], None] = lambda _: None,
+    progress: Callable[[SaveProgress], None] | None = None,
     deadline_s: float = DEADLINE_S,
     storage_options: Mapping[str, object] | None = None,
 ) -> SaveReport:
@@ -110,7 +111,8 @@ def save(
             than they do; rank 0 warns then.
         metadata: Values of your own for the manifest, anything that JSON can hold. Rank 0's count.
         progress: Called on every rank at least once a second, with the bytes of all ranks. An
-            exception in it ends the save.
+            exception in it ends the save. None: rank 0 prints a line to standard error every ten
+            seconds.
         deadline_s: Seconds that a rank may be silent. A save may take longer. Without effect if
             `ranks` is passed, which have a time-out of their own.
         storage_options: fsspec's options for a URL, such as `{"endpoint_url": ...}`. A folder has none.
@@ -149,7 +151,7 @@ def save_async(
     incremental: bool = True,
     for_dcp: bool | None = None,
     metadata: Mapping[str, object] | None = None,
-    progress: Callable[[SaveProgress], None] = lambda _: None,
+    progress: Callable[[SaveProgress], None] | None = None,
     deadline_s: float = DEADLINE_S,
     storage_options: Mapping[str, object] | None = None,
 ) -> Future[SaveReport]:
@@ -209,6 +211,7 @@ def load(
     on_damage: str = REFUSE,
     allow_pickle: bool = False,
     strict: bool = True,
+    progress: Callable[[LoadProgress], None] | None = None,
     deadline_s: float = DEADLINE_S,
     storage_options: Mapping[str, object] | None = None,
 ) -> LoadReport:
@@ -237,6 +240,8 @@ def load(
         strict: False leaves values that the checkpoint lacks as they are, and names them in the
             report (`missing`), with those that only the checkpoint has (`unexpected`). Shapes must
             fit all the same.
+        progress: Called on every rank at least once a second, with the bytes of this rank. An
+            exception in it ends the load. None: as for save.
         deadline_s: Seconds that a rank may be silent, as for save.
         storage_options: fsspec's options for a URL, as for save.
 
@@ -261,6 +266,7 @@ def load(
         on_damage=on_damage,
         allow_pickle=allow_pickle,
         strict=strict,
+        progress=progress,
     )
 
 

@@ -24,6 +24,7 @@ from ..comm.collective import FIRST_PAUSE_S, RankFailed, run_with_beats, run_wit
 from ..comm.store import RanksMissing, StoreLost
 from . import catalog, copies, corrupt_files, publication
 from .errors import CheckpointError, NotCommitted, as_rank_failed
+from .progress import SaveProgress
 from .publication import Opened
 from .writer import ParentIndex, Writer
 
@@ -35,37 +36,13 @@ if TYPE_CHECKING:
     from .backends import Backend
     from .items import Item, SavePlan
     from .manifest import Manifest
+    from .progress import SaveCallback
     from .writer import RankPart
 
 VISIBLE_S = 30.0
 # Extra free space that a save requires: for folders, archives around the tensors, the manifest,
 # and other programs that write meanwhile.
 SPACE_MARGIN = 1.1
-
-
-@dataclass(frozen=True)
-class SaveProgress:
-    """How far a save is, over all ranks.
-
-    Attributes:
-        total: Bytes of tensors that the checkpoint will have.
-        written: Bytes of them that are written.
-        linked: Bytes of them that are linked, because the parent has them.
-        seconds: Since this rank began to write.
-    """
-
-    total: int
-    written: int
-    linked: int
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Bytes per second so far: (written + linked) / seconds."""
-        return (self.written + self.linked) / self.seconds if self.seconds else 0.0
-
-
-ProgressCallback = Callable[[SaveProgress], None]
 
 
 @dataclass(frozen=True)
@@ -83,7 +60,7 @@ def commit(
     ranks: Ranks,
     *,
     incremental: bool,
-    progress: ProgressCallback,
+    progress: SaveCallback,
 ) -> Committed:
     """Commits one checkpoint made of every rank's plan.
 
@@ -123,7 +100,7 @@ class _Save:
         step: int,
         plan: SavePlan,
         ranks: Ranks,
-        progress: ProgressCallback,
+        progress: SaveCallback,
     ) -> None:
         self.is_publishing = False
         self._backend = backend

@@ -37,7 +37,7 @@ def new() -> Any:
     return XXH3_128() if XXH3_128 else hashlib.sha256()
 
 
-def fields(content_hash: str, crc32: int) -> dict[str, str]:
+def fields(content_hash: str, crc32: int) -> dict[str, Any]:
     """Those of a FileEntry. content_hash: hexadecimal, as `new` computes it."""
     return {"xxh128" if XXH3_128 else "sha256": content_hash, "crc32": f"{crc32:08x}"}
 

@@ -20,11 +20,8 @@ from .errors import CheckpointError, DamagedFile, OtherSchema
 T = TypeVar("T")
 
 SCHEMA = 5
-# What its records are in the schemas that this code reads: in 4 they have the SHA-256 of the record.
-RECORD_FIELDS = {
-    4: ["file", "at", "size", "sha256", "data", "offsets", "sizes"],
-    SCHEMA: ["file", "at", "size", "digest", "data", "offsets", "sizes"],
-}
+# Schema 4 had no runs; a record's digest was its SHA-256, under that name.
+OLD_SCHEMA = 4
 NAME = "manifest.json"
 # The manifest begins with the digest of all that follows it, so that a flipped bit in the manifest
 # is noticed too.
@@ -205,10 +202,10 @@ def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
         document = json.loads("{" + str(body, "utf-8"), object_pairs_hook=_unique)
         fields = _Fields(document, "the manifest")
         schema = fields.count("schema")
-        if schema not in RECORD_FIELDS:
-            schemas = " and ".join(map(str, RECORD_FIELDS))
-            raise OtherSchema(f"{path} has schema {schema}; this code reads {schemas}")
-        return _from_json(fields, schema, is_part)
+        if schema not in (OLD_SCHEMA, SCHEMA):
+            text = f"{path} has schema {schema}; this code reads {OLD_SCHEMA} and {SCHEMA}"
+            raise OtherSchema(text)
+        return _from_json(fields, schema == OLD_SCHEMA, is_part)
     except RecursionError as error:
         raise DamagedFile(path, "it is nested too deeply") from error
     except ValueError as error:
@@ -362,9 +359,10 @@ class _Fields:
         return name
 
 
-def _from_json(fields: _Fields, schema: int, is_part: bool) -> Manifest:
-    if fields.get("record_fields", list) != RECORD_FIELDS[schema]:
-        raise ValueError(f"record_fields is not {RECORD_FIELDS[schema]}")
+def _from_json(fields: _Fields, is_old: bool, is_part: bool) -> Manifest:
+    record_fields = ["sha256" if is_old and name == "digest" else name for name in Record._fields]
+    if fields.get("record_fields", list) != record_fields:
+        raise ValueError(f"record_fields is not {record_fields}")
     files: dict[str, FileEntry] = {}
     for values in fields.get("files", list):
         entry = _file(values)
@@ -378,11 +376,10 @@ def _from_json(fields: _Fields, schema: int, is_part: bool) -> Manifest:
         problem = None if is_part else coverage_problem(tensor.shape, tensor.records)
         if problem:
             raise ValueError(f"tensor {name!r:.80}: {problem}")
-    if schema == SCHEMA:
-        for name, tensor in _run_tensors(fields.get("runs", list), files):
-            if name in tensors or len(tensors) == MAX_TENSORS:
-                raise ValueError(f"tensor {name!r:.80} is there twice, or one too many")
-            tensors[name] = tensor
+    for name, tensor in _run_tensors([] if is_old else fields.get("runs", list), files):
+        if name in tensors or len(tensors) == MAX_TENSORS:
+            raise ValueError(f"tensor {name!r:.80} is there twice, or one too many")
+        tensors[name] = tensor
     objects = {}
     for name, values in fields.get("objects", dict).items():
         what = f"object {name!r:.80}"

@@ -51,8 +51,14 @@ class Reader:
         records = {(read.name, read.record): read for read in reads}
         self._by_file(records.values(), lambda read: self._check_record(read.name, read.record))
 
-    def read_tensors(self, reads: Sequence[RecordRead]) -> None:
-        self._by_file(reads, self._read_tensor)
+    def read_tensors(self, reads: Sequence[RecordRead], progress: Callable[[int], None]) -> None:
+        """progress: called with the bytes of each record that was read, in any thread."""
+
+        def read_tensor(read: RecordRead) -> None:
+            self._read_tensor(read)
+            progress(read.record.size)
+
+        self._by_file(reads, read_tensor)
 
     def _by_file(self, reads: Iterable[RecordRead], action: Callable[[RecordRead], None]) -> None:
         """Does it for all records, a few files at a time. A pack is read whole."""

@@ -11,9 +11,8 @@ import os
 import threading
 import zlib
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import corrupt_files, hashes, manifest
 from .items import packs, pieces
@@ -21,7 +20,7 @@ from .manifest import Record
 from .serialize import StagingMemory, serialize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from .backends import Backend
     from .items import Item
@@ -62,7 +61,7 @@ class ByteCount:
     linked: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def add(self, *, written: int = 0, linked: int = 0) -> None:
+    def add(self, written: int = 0, linked: int = 0) -> None:
         with self._lock:
             self.written += written
             self.linked += linked
@@ -130,7 +129,6 @@ class Writer:
         self._is_bare = is_bare
         self._stop = threading.Event()
         self._staging = StagingMemory()
-        self._hashing_slots = threading.Semaphore(hashing_threads())
 
     def stop(self) -> None:
         """Makes `run` raise SaveAborted soon."""
@@ -183,14 +181,13 @@ class Writer:
         """
         before = serialized.archive.before
         digest = hashes.new()
-        with self._hashing():
-            digest.update(before)
-            digest.update(serialized.elements)
+        self._raise_if_stopped()
+        digest.update(before)
+        digest.update(serialized.elements)
         content_hash = digest.hexdigest()
         entry = self._link(content_hash, serialized.size, piece.bytes)
         if entry is None:
-            with self._hashing():
-                crc32 = serialized.crc32()
+            crc32 = serialized.crc32()
             *_, after = parts = serialized.parts(crc32)
             digest.update(after)
             file_crc32 = hashes.joined_crc32(zlib.crc32(before), crc32, len(serialized.elements))
@@ -213,8 +210,8 @@ class Writer:
             b"".join([part for each in serialized for part in each.parts(each.crc32())])
         )
         digest = hashes.new()
-        with self._hashing():
-            digest.update(content)
+        self._raise_if_stopped()
+        digest.update(content)
         content_hash = digest.hexdigest()
         payload = sum(piece.bytes for piece in pack)
         entry = self._link(content_hash, len(content), payload)
@@ -232,15 +229,12 @@ class Writer:
             at = end
         return RankPart([entry], records)
 
-    @contextmanager
-    def _hashing(self) -> Iterator[None]:
-        with self._hashing_slots:
-            if self._stop.is_set():
-                raise SaveAborted()
-            yield
+    def _raise_if_stopped(self) -> None:
+        if self._stop.is_set():
+            raise SaveAborted()
 
     def _write_file(
-        self, parts: Sequence[memoryview], fields: Mapping[str, str], payload: int
+        self, parts: Sequence[memoryview], fields: Mapping[str, Any], payload: int
     ) -> FileEntry:
         """payload: bytes of tensors in it."""
         size = sum(map(len, parts))

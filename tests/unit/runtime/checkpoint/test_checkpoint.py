@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 from provision_runtime.checkpoint import (
-    copies,
     CheckpointError,
     NoCheckpoint,
     NotCommitted,
     SaveProgress,
     catalog,
     choice,
+    copies,
     disk_usage,
     errors,
     hashes,
@@ -531,7 +531,7 @@ def test_files_are_named_by_their_hashes(tmp_path: Path, monkeypatch: pytest.Mon
 
     def hashes_of(step: int) -> list[tuple[str | None, ...]]:
         folder = tmp_path / f"step-{step:012}"
-        stated = []
+        stated: list[tuple[str | None, ...]] = []
         for entry in catalog.read_manifest(open_root(tmp_path), folder.name).files:
             content = (folder / entry.name).read_bytes()
             crc32 = f"{zlib.crc32(content):08x}"
@@ -574,13 +574,13 @@ def test_manifest_of_schema_4_is_read_linked_and_healed(
     path = folder / manifest.NAME
     document = json.loads(path.read_bytes())
     del document["sha256"], document["runs"]
-    document.update(schema=4, record_fields=manifest.RECORD_FIELDS[4])
-    for file in document["files"]:
-        content = (folder / file["name"]).read_bytes()
-        del file["crc32"]
-        file["xxh128"] = xxh3_128(content).hexdigest()
+    document["schema"], document["record_fields"][3] = 4, "sha256"
+    for entry in document["files"]:
+        content = (folder / entry["name"]).read_bytes()
+        del entry["crc32"]
+        entry["xxh128"] = xxh3_128(content).hexdigest()
         for record in document["objects"].values():
-            if record[0] == file["name"]:
+            if record[0] == entry["name"]:
                 record[3] = hashlib.sha256(content).hexdigest()
     body = json.dumps(document)[1:].encode() + b"\n"
     digest = hashlib.sha256(body).hexdigest().encode()
@@ -631,7 +631,7 @@ def test_manifest_of_another_schema_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "SCHEMA", 3)
         committed = save(tmp_path, 1, {"a": b"1"})
-    with pytest.raises(errors.OtherSchema, match="has schema 3; this code reads 4"):
+    with pytest.raises(errors.OtherSchema, match="has schema 3; this code reads 4 and 5"):
         catalog.read_manifest(open_root(tmp_path), committed.folder)
 
 

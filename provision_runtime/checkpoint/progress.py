@@ -1,0 +1,79 @@
+"""What is reported while a save or a load goes on, and the line that rank 0 prints of a long one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    from ..comm.ranks import Ranks
+
+# Seconds between two lines.
+LINE_S = 10.0
+
+
+class _Rate:
+    done: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second so far: done / seconds."""
+        return self.done / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class SaveProgress(_Rate):
+    """How far a save is, over all ranks.
+
+    Attributes:
+        total: Bytes of tensors that the checkpoint will have.
+        written: Bytes of them that are written.
+        linked: Bytes of them that are linked, because the parent has them.
+        seconds: Since this rank began to write.
+    """
+
+    total: int
+    written: int
+    linked: int
+    seconds: float
+
+    @property
+    def done(self) -> int:  # type: ignore[override]
+        """Bytes that are written or linked."""
+        return self.written + self.linked
+
+
+@dataclass(frozen=True)
+class LoadProgress(_Rate):
+    """How far a load is, on this rank.
+
+    Attributes:
+        total: Bytes to verify and to read; 0 before the manifest was read.
+        done: Bytes of them that were.
+        seconds: Since this rank began to verify.
+    """
+
+    total: int
+    done: int
+    seconds: float
+
+
+SaveCallback = Callable[[SaveProgress], None]
+LoadCallback = Callable[[LoadProgress], None]
+
+
+def line_printer(what: str, ranks: Ranks) -> Callable[[Any], None]:
+    """A callback that prints a line to standard error every LINE_S seconds, on rank 0."""
+    printed = 0.0
+
+    def print_line(progress: Any) -> None:
+        nonlocal printed
+        if ranks.rank == 0 and progress.seconds >= printed + LINE_S:
+            printed = progress.seconds
+            text = f"{progress.done / 1e9:.2f} of {progress.total / 1e9:.2f} GB"
+            line = f"{what}: {text}, {progress.rate / 1e9:.2f} GB/s, {printed:.0f} s"
+            print(line, file=sys.stderr, flush=True)
+
+    return print_line
