@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
     from ..comm.ranks import Ranks
@@ -13,7 +13,17 @@ if TYPE_CHECKING:
 LINE_S = 10.0
 
 
-class _Rate:
+@dataclass(frozen=True)
+class LoadProgress:
+    """How far a load is, on this rank.
+
+    Attributes:
+        total: Bytes to verify and to read; 0 before the manifest was read.
+        done: Bytes of them that were.
+        seconds: Since this rank began to verify.
+    """
+
+    total: int
     done: int
     seconds: float
 
@@ -24,7 +34,7 @@ class _Rate:
 
 
 @dataclass(frozen=True)
-class SaveProgress(_Rate):
+class SaveProgress:
     """How far a save is, over all ranks.
 
     Attributes:
@@ -40,40 +50,27 @@ class SaveProgress(_Rate):
     seconds: float
 
     @property
-    def done(self) -> int:  # type: ignore[override]
+    def done(self) -> int:
         """Bytes that are written or linked."""
         return self.written + self.linked
 
-
-@dataclass(frozen=True)
-class LoadProgress(_Rate):
-    """How far a load is, on this rank.
-
-    Attributes:
-        total: Bytes to verify and to read; 0 before the manifest was read.
-        done: Bytes of them that were.
-        seconds: Since this rank began to verify.
-    """
-
-    total: int
-    done: int
-    seconds: float
+    rate = LoadProgress.rate
 
 
 SaveCallback = Callable[[SaveProgress], None]
 LoadCallback = Callable[[LoadProgress], None]
 
 
-def line_printer(what: str, ranks: Ranks) -> Callable[[Any], None]:
+def line_printer(what: str, ranks: Ranks) -> Callable[[SaveProgress | LoadProgress], None]:
     """A callback that prints a line to standard error every LINE_S seconds, on rank 0."""
     printed = 0.0
 
-    def print_line(progress: Any) -> None:
+    def print_line(progress: SaveProgress | LoadProgress) -> None:
         nonlocal printed
         if ranks.rank == 0 and progress.seconds >= printed + LINE_S:
             printed = progress.seconds
-            text = f"{progress.done / 1e9:.2f} of {progress.total / 1e9:.2f} GB"
-            line = f"{what}: {text}, {progress.rate / 1e9:.2f} GB/s, {printed:.0f} s"
-            print(line, file=sys.stderr, flush=True)
+            gigabytes = [count / 1e9 for count in (progress.done, progress.total, progress.rate)]
+            line = "{}: {:.2f} of {:.2f} GB, {:.2f} GB/s, {:.0f} s"
+            print(line.format(what, *gigabytes, printed), file=sys.stderr, flush=True)
 
     return print_line

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import dcp
 from .errors import CheckpointError, DamagedFile
 from .hashes import has_digest
+from .manifest import Record
 from .match import narrow
 from .serialize import is_plain, memory_of
 from .unpickle import load_without_code, pickle_of_data
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from .backends import Backend
-    from .manifest import Manifest, Record
+    from .manifest import Manifest
     from .match import RecordRead
 
 WORKERS = 3
@@ -39,17 +42,17 @@ class Reader:
         self._content = content
         self._homes = {entry.name: entry.home or folder for entry in content.files}
         self._sizes = {entry.name: entry.size for entry in content.files}
-        # The contents of the packs from which threads read now.
-        self._packs: dict[str, bytes] = {}
+        # A pack's records are read one after the other.
+        self._pack = lru_cache(maxsize=WORKERS)(self._read_pack)
         # By what comes before the elements of a record, their type and their sizes.
         self._kinds: dict[bytes, tuple[str, tuple[int, ...]]] = {}
 
     def check_tensors(self, reads: Sequence[RecordRead]) -> None:
         """Raises DamagedFile unless the records are of the type and sizes, and their elements where,
-        the manifest says. Reads little: the records of a pack, and the beginnings of others.
+        the manifest says. Reads little: the packs, and the beginnings of other records.
         """
         records = {(read.name, read.record): read for read in reads}
-        self._by_file(records.values(), lambda read: self._check_record(read.name, read.record))
+        _run_by_file(lambda read: self._check_record(read.name, read.record), records.values())
 
     def read_tensors(self, reads: Sequence[RecordRead], progress: Callable[[int], None]) -> None:
         """progress: called with the bytes of each record that was read, in any thread."""
@@ -58,24 +61,7 @@ class Reader:
             self._read_tensor(read)
             progress(read.record.size)
 
-        self._by_file(reads, read_tensor)
-
-    def _by_file(self, reads: Iterable[RecordRead], action: Callable[[RecordRead], None]) -> None:
-        """Does it for all records, a few files at a time. A pack is read whole."""
-        by_file: dict[str, list[RecordRead]] = {}
-        for read in reads:
-            by_file.setdefault(read.record.file, []).append(read)
-
-        def act(file: str) -> None:
-            record, size = by_file[file][0].record, self._sizes[file]
-            if record.size < size:
-                self._packs[file] = self._read(record, 0, size)
-            for read in by_file[file]:
-                action(read)
-            self._packs.pop(file, None)
-
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-load") as pool:
-            list(pool.map(act, by_file))
+        _run_by_file(read_tensor, reads)
 
     def read_object(self, name: str, allow_pickle: bool) -> Any:
         """The object, with its tensors in host memory.
@@ -168,14 +154,33 @@ class Reader:
         self._fill(memoryview(content), record, offset)
         return bytes(content)
 
+    def _read_pack(self, whole: Record) -> bytes:
+        return self._read(whole, 0, whole.size)
+
     def _damaged(self, record: Record, problem: str) -> DamagedFile:
         path = f"{self._backend.root}/{self._homes[record.file]}/{record.file}"
         return DamagedFile(path, problem, self._content.names_in(record.file))
 
     def _fill(self, memory: memoryview, record: Record, offset: int) -> None:
-        if record.file in self._packs:
-            memory[:] = self._packs[record.file][offset : offset + len(memory)]
+        size = self._sizes[record.file]
+        if record.size < size:
+            pack = self._pack(Record(record.file, 0, size, ""))
+            memory[:] = pack[offset : offset + len(memory)]
             return
         folder = self._homes[record.file]
         if self._backend.read_into(folder, record.file, offset, memory) != len(memory):
             raise self._damaged(record, "it became shorter while it was read")
+
+
+def _run_by_file(action: Callable[[RecordRead], None], reads: Iterable[RecordRead]) -> None:
+    """Does it for all records, a few files at a time."""
+    by_file = defaultdict(list)
+    for read in reads:
+        by_file[read.record.file].append(read)
+
+    def run(file: str) -> None:
+        for read in by_file[file]:
+            action(read)
+
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-load") as pool:
+        list(pool.map(run, by_file))
