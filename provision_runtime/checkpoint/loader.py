@@ -231,6 +231,7 @@ class _Load:
             reader = Reader(backend, folder, content)
             reader.check_tensors(plan.tensors)
             values = [reader.read_object(leaf.name, self._allow_pickle) for leaf in plan.objects]
+            self._count.add(sum(content.objects[leaf.name].size for leaf in plan.objects))
             plan = compare(plan, values, self._strict)
         except (DamagedFile, OSError) as error:
             _raise_if_vanished(backend, folder, content, error)

@@ -57,12 +57,13 @@ def run_together(name: str, ranks: Ranks, action: Callable[[], T], report: Calla
 
     def beat(future: Future[T]) -> bool:
         nonlocal error
+        is_over = future.done()
         try:
             if error is None:
                 report()
         except Exception as failure:
             error = failure
-        return all(ranks.exchange(f"{name}/busy", future.done()))
+        return all(ranks.exchange(f"{name}/busy", is_over))
 
     try:
         result = run_with_beats(action, beat).result()

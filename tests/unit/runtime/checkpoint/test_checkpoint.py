@@ -550,6 +550,14 @@ def test_files_are_named_by_their_hashes(tmp_path: Path, monkeypatch: pytest.Mon
     assert hashes_of(3) == [("sha256", None)]
 
 
+def test_crc32_of_two_contents_is_joined() -> None:
+    draw = random.Random(1)
+    for length in (0, 1, 3, 1000):
+        first, second = draw.randbytes(length), draw.randbytes(draw.randrange(3000))
+        joined = hashes.joined_crc32(zlib.crc32(first), zlib.crc32(second), len(second))
+        assert joined == zlib.crc32(first + second)
+
+
 @pytest.mark.parametrize("first_has", [True, False])
 def test_checkpoints_survive_installing_or_removing_xxhash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_has: bool
