@@ -54,7 +54,10 @@ class SaveProgress:
         """Bytes that are written or linked."""
         return self.written + self.linked
 
-    rate = LoadProgress.rate
+    @property
+    def rate(self) -> float:
+        """Bytes per second so far: done / seconds."""
+        return self.done / self.seconds if self.seconds else 0.0
 
 
 SaveCallback = Callable[[SaveProgress], None]
