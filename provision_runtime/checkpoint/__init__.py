@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Callable
 from . import catalog, choice, layout, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
 from .choice import LATEST, REFUSE
-from .commit import SaveProgress
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
 from .items import OBJECT
 from .loader import LoadReport
 from .plain import read_plain
+from .progress import LoadProgress, SaveProgress
 from .retention import Pruned
 from .saver import SaveReport
 from .training_run import CheckpointManager
@@ -50,6 +50,7 @@ __all__ = [
     "CheckpointWarning",
     "Damage",
     "DamagedFile",
+    "LoadProgress",
     "LoadReport",
     "NoCheckpoint",
     "NotCommitted",
@@ -80,9 +81,9 @@ def save(
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
-    for_dcp: bool = True,
+    for_dcp: bool | None = None,
     metadata: Mapping[str, object] | None = None,
-    progress: Callable[[SaveProgress], None] = lambda _: None,
+    progress: Callable[[SaveProgress], None] | None = None,
     deadline_s: float = DEADLINE_S,
     storage_options: Mapping[str, object] | None = None,
 ) -> SaveReport:
@@ -104,11 +105,14 @@ def save(
         step: The number of the training step, 0 or more.
         ranks: How the ranks exchange values. Default: through the store of the default process group.
         incremental: Links what has not changed since the latest checkpoint, instead of writing it.
-        for_dcp: Also writes what `torch.distributed.checkpoint.load` needs. Rank 0 then imports that
-            module, which takes seconds on a slow disk.
+        for_dcp: Writes what `torch.distributed.checkpoint.load` needs: `.metadata`, and an archive
+            around each tensor. Rank 0 then imports that module, which takes seconds on a slow disk.
+            None: unless there are more than 1,000 tensors and the archives would take more space
+            than they do; rank 0 warns then.
         metadata: Values of your own for the manifest, anything that JSON can hold. Rank 0's count.
         progress: Called on every rank at least once a second, with the bytes of all ranks. An
-            exception in it ends the save.
+            exception in it ends the save. None: rank 0 prints a line to standard error every ten
+            seconds.
         deadline_s: Seconds that a rank may be silent. A save may take longer. Without effect if
             `ranks` is passed, which have a time-out of their own.
         storage_options: fsspec's options for a URL, such as `{"endpoint_url": ...}`. A folder has none.
@@ -145,8 +149,9 @@ def save_async(
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
+    for_dcp: bool | None = None,
     metadata: Mapping[str, object] | None = None,
-    progress: Callable[[SaveProgress], None] = lambda _: None,
+    progress: Callable[[SaveProgress], None] | None = None,
     deadline_s: float = DEADLINE_S,
     storage_options: Mapping[str, object] | None = None,
 ) -> Future[SaveReport]:
@@ -163,6 +168,7 @@ def save_async(
         step: As for save.
         ranks: As for save, but no ranks that use collectives (`ranks.through_group`).
         incremental: As for save.
+        for_dcp: As for save.
         metadata: As for save.
         progress: As for save, called in the background's thread.
         deadline_s: As for save.
@@ -190,7 +196,8 @@ def save_async(
         ranks,
         metadata,
         incremental,
-        progress=progress,
+        for_dcp,
+        progress,
     )
     return saver.save_async(request)
 
@@ -204,6 +211,7 @@ def load(
     on_damage: str = REFUSE,
     allow_pickle: bool = False,
     strict: bool = True,
+    progress: Callable[[LoadProgress], None] | None = None,
     deadline_s: float = DEADLINE_S,
     storage_options: Mapping[str, object] | None = None,
 ) -> LoadReport:
@@ -232,6 +240,8 @@ def load(
         strict: False leaves values that the checkpoint lacks as they are, and names them in the
             report (`missing`), with those that only the checkpoint has (`unexpected`). Shapes must
             fit all the same.
+        progress: Called on every rank at least once a second, with the bytes of this rank. An
+            exception in it ends the load. None: as for save.
         deadline_s: Seconds that a rank may be silent, as for save.
         storage_options: fsspec's options for a URL, as for save.
 
@@ -256,6 +266,7 @@ def load(
         on_damage=on_damage,
         allow_pickle=allow_pickle,
         strict=strict,
+        progress=progress,
     )
 
 

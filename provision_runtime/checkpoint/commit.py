@@ -24,6 +24,7 @@ from ..comm.collective import FIRST_PAUSE_S, RankFailed, run_with_beats, run_wit
 from ..comm.store import RanksMissing, StoreLost
 from . import catalog, copies, corrupt_files, publication
 from .errors import CheckpointError, NotCommitted, as_rank_failed
+from .progress import SaveProgress
 from .publication import Opened
 from .writer import ParentIndex, Writer
 
@@ -34,37 +35,14 @@ if TYPE_CHECKING:
     from ..comm.ranks import Ranks
     from .backends import Backend
     from .items import Item, SavePlan
+    from .manifest import Manifest
+    from .progress import SaveCallback
     from .writer import RankPart
 
 VISIBLE_S = 30.0
 # Extra free space that a save requires: for folders, archives around the tensors, the manifest,
 # and other programs that write meanwhile.
 SPACE_MARGIN = 1.1
-
-
-@dataclass(frozen=True)
-class SaveProgress:
-    """How far a save is, over all ranks.
-
-    Attributes:
-        total: Bytes of tensors that the checkpoint will have.
-        written: Bytes of them that are written.
-        linked: Bytes of them that are linked, because the parent has them.
-        seconds: Since this rank began to write.
-    """
-
-    total: int
-    written: int
-    linked: int
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Bytes per second so far: (written + linked) / seconds."""
-        return (self.written + self.linked) / self.seconds if self.seconds else 0.0
-
-
-ProgressCallback = Callable[[SaveProgress], None]
 
 
 @dataclass(frozen=True)
@@ -82,7 +60,7 @@ def commit(
     ranks: Ranks,
     *,
     incremental: bool,
-    progress: ProgressCallback,
+    progress: SaveCallback,
 ) -> Committed:
     """Commits one checkpoint made of every rank's plan.
 
@@ -122,7 +100,7 @@ class _Save:
         step: int,
         plan: SavePlan,
         ranks: Ranks,
-        progress: ProgressCallback,
+        progress: SaveCallback,
     ) -> None:
         self.is_publishing = False
         self._backend = backend
@@ -132,6 +110,9 @@ class _Save:
         self._progress = progress
         # The temporary folder, and the checkpoint's; on rank 0.
         self._begun: str | None = None
+        # The parent's manifest, which rank 0 reads first. What this rank wrote.
+        self._parent: Manifest | None = None
+        self._part: Manifest | None = None
         self._published: str | None = None
 
     def check_same_step(self) -> None:
@@ -142,7 +123,7 @@ class _Save:
 
     def begin(self, incremental: bool) -> Opened:
         def make_folder() -> Opened:
-            opened = publication.begin(self._backend, self._step, incremental)
+            opened, self._parent = publication.begin(self._backend, self._step, incremental)
             self._begun = opened.folder
             return opened
 
@@ -165,15 +146,20 @@ class _Save:
         corrupt_files.add(backend.root, *corrupt)
         # The parent as this rank sees it; an empty index if it was removed meanwhile.
         parent = opened.parent if opened.incremental else None
-        content = catalog.manifest_if_intact(backend, parent)
-        writer = Writer(backend, folder, ParentIndex(parent, content))
+        content = self._parent if parent else None
+        if parent and ranks.rank:
+            content = catalog.manifest_if_intact(backend, parent)
+        self._parent = None
+        writer = Writer(backend, folder, ParentIndex(parent, content), self._plan.is_bare)
         _check_space(backend, self._plan.items, ranks, may_link=parent is not None)
         total, part = self._run_writer(writer)
 
         def finish() -> list[str]:
             self._progress(total)
-            publication.write_part(backend, opened, self._plan, part, ranks.rank, ranks.world_size)
-            backend.flush(folder)
+            self._part = publication.part_of(self._plan, part, ranks.world_size)
+            if ranks.rank:
+                publication.write_part(backend, opened, self._part, ranks.rank)
+                backend.flush(folder)
             return sorted(corrupt.intersection(entry.name for entry in part.files))
 
         rewritten: set[str] = set()
@@ -220,8 +206,9 @@ class _Save:
         self.is_publishing = True
 
         def make_visible() -> str:
+            assert self._part is not None
             self._published = publication.publish(
-                self._backend, opened, self._step, self._ranks.world_size, self._plan.metadata
+                self._backend, opened, self._step, self._part, self._plan.metadata
             )
             return self._published
 

@@ -10,7 +10,6 @@ by its other copy. Works without torch.
 from __future__ import annotations
 
 import errno
-import hashlib
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Hashable, Tuple
 
 from . import catalog, corrupt_files, disk_usage, manifest
 from .errors import DamagedFile
-from .hashes import digest_of
+from .hashes import digest_of, has_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from .manifest import FileEntry
 
 FOLDER = "copies"
-# Names of copies begin with a SHA-256; nothing else in the folder is ever removed.
-NAMED_BY_CONTENT = re.compile(r"[0-9a-f]{64}\D.*")
+# Names of copies begin with a digest (manifest.FileEntry); nothing else in the folder is ever removed.
+NAMED_BY_CONTENT = re.compile(r"([0-9a-f]{40}(?:[0-9a-f]{24})?)[^0-9a-f].*")
 WORKERS = 3
 SPACE_MARGIN = 1.1
 
@@ -47,9 +46,9 @@ class Content:
 
 def name_of(entry: FileEntry) -> str:
     """The name of a file's copy."""
-    if entry.name.startswith(entry.sha256):
+    if entry.name.startswith(entry.digest):
         return entry.name
-    return f"{entry.sha256}-{entry.name}"
+    return f"{entry.digest}-{entry.name}"
 
 
 def names(backend: Backend) -> list[str]:
@@ -66,19 +65,19 @@ def survey(
     folders: Sequence[str],
     is_included: Callable[[str], bool] = lambda _: True,
 ) -> dict[str, Content]:
-    """What these checkpoints need, by SHA-256, and every physical copy of it that they and `copies`
+    """What these checkpoints need, by digest, and every physical copy of it that they and `copies`
     have.
 
     Leaves out files that do not exist, and checkpoints whose manifest cannot be read. is_included:
-    chooses by SHA-256.
+    chooses by digest.
     """
     contents: dict[str, Content] = {}
     for folder in folders:
         read = catalog.manifest_if_intact(backend, folder)
         for entry in read.files if read else ():
-            if not is_included(entry.sha256):
+            if not is_included(entry.digest):
                 continue
-            content = contents.setdefault(entry.sha256, Content(entry))
+            content = contents.setdefault(entry.digest, Content(entry))
             content.folders.append(folder)
             with suppress(OSError):
                 key = disk_usage.key(backend, folder, entry)
@@ -109,8 +108,8 @@ def missing(
         location = (remaining[0], manifest.NAME)
         read = backend.read(*location)
         entry = manifest.FileEntry(manifest.NAME, len(read), manifest.possible_digests(read)[0])
-        if is_included(entry.sha256):
-            contents[entry.sha256] = Content(
+        if is_included(entry.digest):
+            contents[entry.digest] = Content(
                 entry, [remaining[0]], {_key(backend, *location): location}
             )
     needed = {
@@ -124,7 +123,7 @@ def missing(
         for name, content in needed.items()
         if name not in present and len(content.copies) < 2
     }
-    unneeded = [name for name in present if is_included(name[:64]) and name not in needed]
+    unneeded = [name for name in present if is_included(name) and name not in needed]
     return lacking, unneeded
 
 
@@ -138,8 +137,8 @@ def make(
     written then), DamagedFile if a file is damaged and there is no intact copy.
     """
 
-    def is_assigned(sha256: str) -> bool:
-        return int(sha256[:8], 16) % world_size == rank
+    def is_assigned(digest: str) -> bool:
+        return int(digest[:8], 16) % world_size == rank
 
     lacking, unneeded = missing(backend, remaining, is_alone, is_assigned)
     _discard(backend, unneeded)
@@ -240,9 +239,11 @@ def _key(backend: Backend, folder: str, name: str) -> Hashable:
 
 def is_intact(name: str, content: bytes) -> bool:
     """Whether a copy of this name has the content that it should have."""
+    match = NAMED_BY_CONTENT.fullmatch(name)
+    assert match is not None
     if name.endswith(manifest.NAME):
-        return set(manifest.possible_digests(content)) == {name[:64]}
-    return hashlib.sha256(content).hexdigest() == name[:64]
+        return set(manifest.possible_digests(content)) == {match[1]}
+    return has_digest(content, match[1])
 
 
 def _read_intact(backend: Backend, folder: str, name: str, entry: FileEntry) -> bytes | None:

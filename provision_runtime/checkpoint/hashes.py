@@ -1,21 +1,24 @@
-"""The two hashes of a file: SHA-256, always, and XXH128 where the package xxhash is installed.
+"""The hashes of a file.
 
-SHA-256 names the file. XXH128 is several times as fast; `save` and `load` use it to tell whether
-content is unchanged: two contents share an XXH128 by accident in 1 of 2**128 cases. It is not
-cryptographic, so files are neither named nor looked up by it, and `verify` uses SHA-256. Its values
-are fixed since xxHash 0.8.0, the package's 2.0 (https://github.com/Cyan4973/xxHash); large updates
-release the interpreter's lock.
+With the package xxhash these are XXH128, several times as fast as SHA-256, and CRC-32, which any
+Python can check; without it SHA-256. They name the file, tell whether content is unchanged, and find
+damage: two contents share an XXH128 by accident in 1 of 2**128 cases. None is a signature. XXH128's
+values are fixed since xxHash 0.8.0, the package's 2.0 (https://github.com/Cyan4973/xxHash); large
+updates release the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from .manifest import FileEntry
+
+# Of CRC-32, with the coefficient of x**0 in the highest bit.
+POLYNOMIAL = 0xEDB88320
+ONE, X = 1 << 31, 1 << 30
 
 
 def _import_xxh3_128() -> Any:
@@ -29,22 +32,74 @@ def _import_xxh3_128() -> Any:
 XXH3_128 = _import_xxh3_128()
 
 
-def xxh128_of(parts: Iterable[memoryview | bytes]) -> str | None:
-    """Of all parts, one after the other; None if the package is not installed."""
-    if XXH3_128 is None:
-        return None
-    digest = XXH3_128()
-    for part in parts:
-        digest.update(part)
-    hexdigest: str = digest.hexdigest()
-    return hexdigest
+def new() -> Any:
+    """What computes the best hash there is."""
+    return XXH3_128() if XXH3_128 else hashlib.sha256()
+
+
+def fields(content_hash: str, crc32: int) -> dict[str, Any]:
+    """Those of a FileEntry. content_hash: hexadecimal, as `new` computes it."""
+    return {"xxh128" if XXH3_128 else "sha256": content_hash, "crc32": f"{crc32:08x}"}
+
+
+class Crc32:
+    """In the form of the other hashes."""
+
+    def __init__(self, content: bytes | memoryview = b"") -> None:
+        self._value = zlib.crc32(content)
+
+    def update(self, content: bytes | memoryview) -> None:
+        self._value = zlib.crc32(content, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
 
 
 def digest_of(entry: FileEntry, quick: bool = True) -> tuple[str, Any, str]:
     """A hash of a committed file: its name, an object that computes it, and the committed value.
 
-    quick: the fastest that was committed; otherwise SHA-256.
+    quick: the fastest that was committed; otherwise SHA-256, if it was.
     """
-    if quick and entry.xxh128 is not None and XXH3_128 is not None:
+    if entry.xxh128 and XXH3_128 and (quick or not entry.sha256):
         return "XXH128", XXH3_128(), entry.xxh128
-    return "SHA-256", hashlib.sha256(), entry.sha256
+    if entry.sha256:
+        return "SHA-256", hashlib.sha256(), entry.sha256
+    return "CRC-32", Crc32(), str(entry.crc32)
+
+
+def has_digest(content: bytes | memoryview, digest: str) -> bool:
+    """Whether the content has a hash of this many digits; XXH128 counts as right without the
+    package, unless the CRC-32 follows it.
+    """
+    if len(digest) == 64:
+        return hashlib.sha256(content).hexdigest() == digest
+    if len(digest) == 8:
+        return Crc32(content).hexdigest() == digest
+    if XXH3_128:
+        return bool(XXH3_128(content).hexdigest() == digest[:32])
+    return not digest[32:] or has_digest(content, digest[32:])
+
+
+def joined_crc32(first: int, second: int, length: int) -> int:
+    """The CRC-32 of two contents, one after the other, from those of each. length: of the second.
+
+    As zlib's crc32_combine does: the first is multiplied by x once for each bit of the second.
+    """
+    factor, power, bits = ONE, X, 8 * length
+    while bits:
+        if bits & 1:
+            factor = _product(power, factor)
+        power = _product(power, power)
+        bits >>= 1
+    return _product(factor, first) ^ second
+
+
+def _product(first: int, second: int) -> int:
+    """Of two polynomials, modulo that of CRC-32."""
+    product = 0
+    while first:
+        if first & ONE:
+            product ^= second
+        first = first << 1 & 0xFFFFFFFF
+        second = second >> 1 ^ (POLYNOMIAL if second & 1 else 0)
+    return product

@@ -54,12 +54,14 @@ class SavePlan:
     """What this rank writes.
 
     paths: where each name is in the nested state dict, for the names of all ranks. metadata: the
-    caller's own, for the manifest; that of rank 0 counts.
+    caller's own, for the manifest; that of rank 0 counts. is_bare: tensors are written without
+    archives around them.
     """
 
     items: tuple[Item, ...]
     paths: dict[str, tuple[object, ...]] = field(default_factory=dict)
     metadata: Mapping[str, object] = field(default_factory=dict)
+    is_bare: bool = False
 
 
 def pieces(item: Item, limit: int = MAX_PIECE_BYTES) -> Iterator[Item]:

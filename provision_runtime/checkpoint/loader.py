@@ -20,9 +20,11 @@ from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoin
 from .match import compare, match
 from .nested import Expansion, merged
 from .optimizer_state import adapt_optimizers
+from .progress import LoadProgress, line_printer
 from .rank_errors import exchange_or_fail, run_together
 from .reader import Reader
 from .saver import BACKGROUND
+from .writer import ByteCount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from .backends import Backend
     from .manifest import Manifest, Record
     from .match import LoadPlan
+    from .progress import LoadCallback
 
 # How often a load starts again when its checkpoint is overwritten or pruned meanwhile.
 TRIES = 100
@@ -89,6 +92,7 @@ def load(
     on_damage: str,
     allow_pickle: bool,
     strict: bool = True,
+    progress: LoadCallback | None = None,
 ) -> LoadReport:
     # A background save uses these ranks' exchanges too, and may be the checkpoint to load.
     BACKGROUND.finish()
@@ -106,7 +110,8 @@ def load(
         # then on.
         exchange_or_fail("checkpoint/load", ranks, None, problem, "nothing was loaded")
         assert backend is not None
-        rank_load = _Load(state_dict, backend, ranks, allow_pickle, strict)
+        progress = progress or line_printer("loading", ranks)
+        rank_load = _Load(state_dict, backend, ranks, allow_pickle, strict, progress)
         for _ in range(TRIES):
             folders, refused = _choose_on_rank_0(backend, step, on_damage, ranks)
             try:
@@ -155,7 +160,11 @@ class _Load:
         ranks: Ranks,
         allow_pickle: bool,
         strict: bool,
+        progress: LoadCallback,
     ) -> None:
+        self._progress = progress
+        # Bytes that this rank verifies and reads.
+        self._count = ByteCount()
         self._state_dict = state_dict
         self._backend = backend
         self._ranks = ranks
@@ -177,15 +186,23 @@ class _Load:
 
     def _load(self, folder: str, refused: Sequence[str]) -> LoadReport:
         started = time.monotonic()
+        self._count = count = ByteCount()
+
+        def report() -> None:
+            seconds = time.monotonic() - started
+            self._progress(LoadProgress(count.total, count.written, seconds))
+
         try:
-            prepared = run_together("checkpoint/verify", self._ranks, lambda: self._prepare(folder))
+            prepared = run_together(
+                "checkpoint/verify", self._ranks, lambda: self._prepare(folder), report
+            )
         except DamagedFile as error:
             # On all ranks, since the next save of any of them may link the file.
             corrupt_files.add(self._backend.root, error.path.rpartition("/")[2])
             raise
         self._check_same(folder, prepared)
         verified = time.monotonic()
-        run_together("checkpoint/read", self._ranks, lambda: self._fill(folder, prepared))
+        run_together("checkpoint/read", self._ranks, lambda: self._fill(folder, prepared), report)
         return LoadReport(
             step=prepared.content.step,
             folder=f"{self._backend.root}/{folder}",
@@ -210,10 +227,11 @@ class _Load:
             plan = match(expansion, content, self._strict)
             records = [read.record for read in plan.tensors]
             records += [content.objects[leaf.name] for leaf in plan.objects]
-            _verify_share(backend, folder, content, records, self._ranks)
+            _verify_share(backend, folder, content, records, self._ranks, self._count)
             reader = Reader(backend, folder, content)
             reader.check_tensors(plan.tensors)
             values = [reader.read_object(leaf.name, self._allow_pickle) for leaf in plan.objects]
+            self._count.add(sum(content.objects[leaf.name].size for leaf in plan.objects))
             plan = compare(plan, values, self._strict)
         except (DamagedFile, OSError) as error:
             _raise_if_vanished(backend, folder, content, error)
@@ -252,7 +270,7 @@ class _Load:
         devices |= streams.devices_of(streams.tensors_in([leaf.value for leaf in objects]))
         streams.wait_for(devices)  # earlier work could still overwrite what is read
         try:
-            prepared.reader.read_tensors(reads)
+            prepared.reader.read_tensors(reads, self._count.add)
         except OSError as error:
             _raise_if_vanished(self._backend, folder, prepared.content, error)
             raise
@@ -278,22 +296,30 @@ def _warn_of_healing(error: DamagedFile) -> None:
 
 
 def _verify_share(
-    backend: Backend, folder: str, content: Manifest, records: Sequence[Record], ranks: Ranks
+    backend: Backend,
+    folder: str,
+    content: Manifest,
+    records: Sequence[Record],
+    ranks: Ranks,
+    count: ByteCount | None = None,
 ) -> None:
     """Raises the first damage in the files that this rank reads, or in its share of all files, and
-    that cannot be healed.
+    that cannot be healed. count: of what this rank verifies, and then reads.
     """
+    count = count or ByteCount()
     needed = {record.file for record in records}
     entries = {
         entry.name: entry
         for number, entry in enumerate(content.files)
         if entry.name in needed or number % ranks.world_size == ranks.rank
     }
+    count.total = sum(entry.size for entry in entries.values())
+    count.total += sum(record.size for record in records)
     damages = []
     if ranks.rank == 0:
         damages += verification.find_foreign_files(backend, folder, content)
     for damage in verification.check_files(
-        backend, folder, content, [*entries.values()], quick=True
+        backend, folder, content, [*entries.values()], count.add, quick=True
     ):
         if copies.heal(backend, damage.folder, damage.file, entries[damage.file]):
             _warn_of_healing(damage.error(backend.root))

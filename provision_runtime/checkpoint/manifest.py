@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,7 +19,9 @@ from .errors import CheckpointError, DamagedFile, OtherSchema
 
 T = TypeVar("T")
 
-SCHEMA = 4
+SCHEMA = 5
+# Schema 4 had no runs; a record's digest was its SHA-256, under that name.
+OLD_SCHEMA = 4
 NAME = "manifest.json"
 # The manifest begins with the digest of all that follows it, so that a flipped bit in the manifest
 # is noticed too.
@@ -27,13 +29,17 @@ HEAD = b'{"sha256": "'
 AFTER = b'",\n'
 DIGITS = 64
 BODY_AT = len(HEAD) + DIGITS + len(AFTER)
-SHA256, XXH128 = "[0-9a-f]{64}", "[0-9a-f]{32}"
+SHA256, XXH128, CRC32 = "[0-9a-f]{64}", "[0-9a-f]{32}", "[0-9a-f]{8}"
+RECORD_DIGEST = f"{SHA256}|{XXH128}|{CRC32}"
+CRC_DIGITS = 8
 DTYPE = r"torch\.[a-z0-9_]+"
 # The size of a manifest; 550 bytes for a piece of 32 MiB. A value takes 80 bytes of memory at most, and the
 # bytes are held three times: so reading takes less than a gigabyte, whatever the content.
 MAX_BYTES = 128 << 20
 TOO_BIG = f"it has {{}} bytes, at most {MAX_BYTES} are read"
 MAX_VALUES = 8_000_000
+# A tensor of a run (_runs) takes the memory of eight values.
+MAX_TENSORS = 1_000_000
 MAX_DIMENSIONS = 64
 MAX_NUMBER = 2**63 - 1
 # How deep the caller's metadata may nest.
@@ -44,32 +50,44 @@ MAX_DEPTH = 100
 class FileEntry:
     name: str
     size: int
-    sha256: str
+    # What hashes.py computed when the file was written: this one, or both of the others. Schema 4
+    # had it, and maybe xxh128.
+    sha256: str | None = None
     # The folder below the root that holds the file, if it is another checkpoint's: a store without
     # links refers to it.
     home: str | None = None
-    # None if the file was written, and linked since, only by processes without the package xxhash
-    # (hashes.py).
     xxh128: str | None = None
     # How many saves in a row have linked the file since it was written.
     links: int = 0
+    crc32: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """The hash by which files of equal content are known. 64 or 40 hexadecimal digits."""
+        return self.sha256 or f"{self.xxh128}{self.crc32}"
 
 
 class Record(NamedTuple):
-    """One box of a tensor, or one object, as torch.save wrote it: `size` bytes of `file` from `at`
-    on. In JSON it is a list, since there are many.
+    """One box of a tensor, or one object: `size` bytes of `file` from `at` on, as torch.save wrote
+    it, or the elements alone. In JSON it is a list, since there are many.
 
-    The elements begin at byte `data` of the file; None for an object, or if only torch.load can
-    tell. offsets, sizes: the box within the whole tensor, in elements.
+    digest: CRC-32 of a record of several in a file; of another the hash of what comes before the
+    CRC-32 of its elements. The elements begin at byte `data` of the file; None for an object, or if
+    only torch.load can tell. offsets, sizes: the box within the whole tensor, in elements.
     """
 
     file: str
     at: int
     size: int
-    sha256: str
+    digest: str
     data: int | None = None
     offsets: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is the elements alone."""
+        return self.data == self.at
 
 
 @dataclass(frozen=True)
@@ -127,6 +145,8 @@ def dumps(manifest: Manifest) -> bytes:
     content = _head(body) + body
     try:
         check_size(content)
+        if len(manifest.tensors) > MAX_TENSORS:
+            raise ValueError(f"it has more than {MAX_TENSORS} tensors")
     except ValueError as error:
         raise CheckpointError(
             f"the manifest is too big: {error}: save fewer tensors, or less metadata"
@@ -135,8 +155,33 @@ def dumps(manifest: Manifest) -> bytes:
 
 
 def _body(manifest: Manifest) -> bytes:
+    runs, others = _runs(manifest.tensors)
     document = {**vars(manifest), "schema": SCHEMA, "record_fields": Record._fields}
+    document.update(tensors=others, runs=runs)
     return json.dumps(document, sort_keys=True, default=vars)[1:].encode() + b"\n"
+
+
+def _runs(tensors: Mapping[str, Tensor]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Bare records of whole tensors of one type and shape, one after the other in a file: there may
+    be many, and each needs only its name and its digest. And the other tensors.
+    """
+    runs: list[dict[str, Any]] = []
+    others = {}
+    expected = None
+    for name, tensor in tensors.items():
+        record = tensor.records[0]
+        if not record.is_bare or record.sizes != tensor.shape or len(record.digest) != CRC_DIGITS:
+            others[name] = tensor
+            continue
+        kind = {"file": record.file, "dtype": tensor.dtype, "shape": tensor.shape}
+        if (kind, record.at) != expected:
+            runs.append({**kind, "at": record.at, "names": [], "digests": []})
+        runs[-1]["names"].append(name)
+        runs[-1]["digests"].append(record.digest)
+        expected = kind, record.at + record.size
+    for run in runs:
+        run["digests"] = "".join(run["digests"])
+    return runs, others
 
 
 def _head(body: bytes | memoryview) -> bytes:
@@ -157,9 +202,10 @@ def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
         document = json.loads("{" + str(body, "utf-8"), object_pairs_hook=_unique)
         fields = _Fields(document, "the manifest")
         schema = fields.count("schema")
-        if schema != SCHEMA:
-            raise OtherSchema(f"{path} has schema {schema}; this code reads {SCHEMA}")
-        return _from_json(fields, is_part)
+        if schema not in (OLD_SCHEMA, SCHEMA):
+            text = f"{path} has schema {schema}; this code reads {OLD_SCHEMA} and {SCHEMA}"
+            raise OtherSchema(text)
+        return _from_json(fields, schema == OLD_SCHEMA, is_part)
     except RecursionError as error:
         raise DamagedFile(path, "it is nested too deeply") from error
     except ValueError as error:
@@ -313,9 +359,10 @@ class _Fields:
         return name
 
 
-def _from_json(fields: _Fields, is_part: bool) -> Manifest:
-    if fields.get("record_fields", list) != list(Record._fields):
-        raise ValueError(f"record_fields is not {list(Record._fields)}")
+def _from_json(fields: _Fields, is_old: bool, is_part: bool) -> Manifest:
+    record_fields = ["sha256" if is_old and name == "digest" else name for name in Record._fields]
+    if fields.get("record_fields", list) != record_fields:
+        raise ValueError(f"record_fields is not {record_fields}")
     files: dict[str, FileEntry] = {}
     for values in fields.get("files", list):
         entry = _file(values)
@@ -329,6 +376,10 @@ def _from_json(fields: _Fields, is_part: bool) -> Manifest:
         problem = None if is_part else coverage_problem(tensor.shape, tensor.records)
         if problem:
             raise ValueError(f"tensor {name!r:.80}: {problem}")
+    for name, tensor in _run_tensors([] if is_old else fields.get("runs", list), files):
+        if name in tensors or len(tensors) == MAX_TENSORS:
+            raise ValueError(f"tensor {name!r:.80} is there twice, or one too many")
+        tensors[name] = tensor
     objects = {}
     for name, values in fields.get("objects", dict).items():
         what = f"object {name!r:.80}"
@@ -363,14 +414,40 @@ def _from_json(fields: _Fields, is_part: bool) -> Manifest:
 def _file(values: object) -> FileEntry:
     name = _Fields(values, "a file").file_name("name")
     fields = _Fields(values, f"file {name!r:.80}")
-    return FileEntry(
+    entry = FileEntry(
         name=name,
         size=fields.count("size"),
-        sha256=fields.text("sha256", SHA256),
+        sha256=None if fields.is_null("sha256") else fields.text("sha256", SHA256),
         home=None if fields.is_null("home") else fields.file_name("home"),
         xxh128=None if fields.is_null("xxh128") else fields.text("xxh128", XXH128),
         links=fields.count("links"),
+        crc32=None if fields.is_null("crc32") else fields.text("crc32", CRC32),
     )
+    if not (entry.sha256 or (entry.xxh128 and entry.crc32)):
+        raise ValueError(f"file {name!r:.80} has too few hashes")
+    return entry
+
+
+def _run_tensors(
+    runs: Sequence[object], files: dict[str, FileEntry]
+) -> Iterator[tuple[str, Tensor]]:
+    """What `_runs` took together."""
+    for values in runs:
+        fields = _Fields(values, "a run of tensors")
+        names, shape, at = fields.get("names", list), fields.counts("shape"), fields.count("at")
+        dtype, digests = fields.text("dtype", DTYPE), fields.text("digests", f"({CRC32})+")
+        size = math.prod(shape) * element_bytes(dtype)
+        entry = files.get(fields.get("file", str))
+        if len(digests) != CRC_DIGITS * len(names):
+            raise ValueError(f"a run of {len(names)} tensors has other digests")
+        if entry is None or at + size * len(names) > entry.size:
+            raise ValueError(f"the run of tensors from {names[0]!r:.80} on is outside of its file")
+        offsets = (0,) * len(shape)
+        for number, name in enumerate(names):
+            begin = at + number * size
+            digest = digests[CRC_DIGITS * number :][:CRC_DIGITS]
+            record = Record(entry.name, begin, size, digest, begin, offsets, shape)
+            yield _typed(name, str, "a name in a run"), Tensor(dtype, shape, (record,))
 
 
 def _tensor(name: str, values: object, files: dict[str, FileEntry]) -> Tensor:
@@ -390,6 +467,8 @@ def _tensor(name: str, values: object, files: dict[str, FileEntry]) -> Tensor:
         begin = record.at if record.data is None else record.data
         if not record.at <= begin <= begin + length <= record.at + record.size:
             raise ValueError(f"{what}: its elements are outside of their record")
+        if record.is_bare and length != record.size:
+            raise ValueError(f"{what}: its record is not its elements")
         records.append(record)
     return Tensor(dtype, shape, tuple(records))
 
@@ -407,15 +486,13 @@ def _record(what: str, values: object, files: dict[str, FileEntry]) -> Record:
         file=entry.name,
         at=fields.count("at"),
         size=fields.count("size"),
-        sha256=fields.text("sha256", SHA256),
+        digest=fields.text("digest", RECORD_DIGEST),
         data=None if fields.is_null("data") else fields.count("data"),
         offsets=fields.counts("offsets"),
         sizes=fields.counts("sizes"),
     )
     if record.at + record.size > entry.size:
         raise ValueError(f"a record of {what} goes beyond the end of its file")
-    if record.size == entry.size and record.sha256 != entry.sha256:
-        raise ValueError(f"a record of {what} is all of its file and has another SHA-256")
     return record
 
 

@@ -254,9 +254,9 @@ def _memory_key(leaf: Leaf) -> tuple[Any, ...]:
 def _content_of(name: str, content: Manifest) -> Any:
     """Equal for equal content."""
     if name in content.objects:
-        return content.objects[name].sha256
+        return content.objects[name].digest
     records = content.tensors[name].records
-    return [(record.offsets, record.sizes, record.sha256) for record in records]
+    return [(record.offsets, record.sizes, record.digest) for record in records]
 
 
 def _misfit(leaf: Leaf, content: Manifest) -> str | None:

@@ -33,17 +33,27 @@ if TYPE_CHECKING:
     from ..comm.ranks import Ranks
 
 CONSEQUENCE = "nothing was saved"
+# What torch.save writes around the elements of a tensor. Few tensors always get it.
+ARCHIVE_BYTES = 1600
+MANY = 1000
+SMALL_TENSORS = (
+    "the state dict has so many small tensors that what torch.distributed.checkpoint.load needs "
+    "would take more space than they do: it was left out, and only provision_runtime.checkpoint.load "
+    "reads this checkpoint. Pass for_dcp=True to write it, or for_dcp=False to omit this warning"
+)
 
 
 def plan_save(
     state_dict: Mapping[str, object],
     ranks: Ranks,
-    for_dcp: bool = True,
+    for_dcp: bool | None = None,
     problem: Exception | None = None,
 ) -> SavePlan:
     """What this rank writes. All ranks call it.
 
-    problem: why this rank cannot save at all; raised here, after the other ranks have received it.
+    for_dcp: whether plain DCP can read it; None: unless the archives around the tensors would take
+    more than these. problem: why this rank cannot save at all; raised here, after the other
+    ranks have received it.
 
     Raises CheckpointError, on every rank, if a state dict holds what cannot be saved, or if ranks
     hold different boxes at one place of a tensor, or different shapes of one tensor.
@@ -56,10 +66,11 @@ def plan_save(
         except Exception as error:  # whatever it is, the other ranks wait for the exchange
             problem = error
     try:
-        items = _pickle_objects(_rank_share(items, problem, ranks), ranks)
+        items, is_bare = _rank_share(items, for_dcp, problem, ranks)
+        items = _pickle_objects(items, ranks)
     except (RanksMissing, StoreLost) as error:
         raise CheckpointError(f"nothing was saved: {error}") from error
-    return SavePlan(tuple(items), paths if for_dcp else {})
+    return SavePlan(tuple(items), {} if is_bare else paths, is_bare=is_bare)
 
 
 # Which rank writes what
@@ -83,8 +94,10 @@ class Box(NamedTuple):
         return (self.name, *self.offsets)
 
 
-def _rank_share(items: Sequence[Item], problem: Exception | None, ranks: Ranks) -> list[Item]:
-    """The items that this rank writes.
+def _rank_share(
+    items: list[Item], for_dcp: bool | None, problem: Exception | None, ranks: Ranks
+) -> tuple[list[Item], bool]:
+    """The items that this rank writes, and whether without archives around the tensors.
 
     The ranks exchange their lists only if these differ: with replicas a digest is all they send.
     """
@@ -92,15 +105,31 @@ def _rank_share(items: Sequence[Item], problem: Exception | None, ranks: Ranks) 
     for item in items:
         size = 0 if item.is_object else item.bytes
         boxes.append(Box(item.name, item.offsets, item.sizes, item.shape, item.dtype, size))
-    digest = hashlib.sha256(json.dumps(boxes).encode()).hexdigest()
+    digest = ""
+    if ranks.world_size > 1:
+        digest = hashlib.sha256(json.dumps(boxes).encode()).hexdigest()
     digests = exchange_or_fail("checkpoint/plans", ranks, digest, problem, CONSEQUENCE)
     boxes_by_rank = [boxes] * ranks.world_size
     if len(set(digests)) > 1:
         boxes_by_rank = []
         for fields_of_boxes in ranks.exchange("checkpoint/boxes", boxes):
             boxes_by_rank.append([Box(*fields) for fields in fields_of_boxes])
+    is_bare = not for_dcp
+    if for_dcp is None:
+        is_bare = _are_small(boxes_by_rank)
+        if is_bare and ranks.rank == 0:
+            warnings.warn(SMALL_TENSORS, stacklevel=2)
+    if ranks.world_size == 1:
+        return items, is_bare
     writers = assign(boxes_by_rank)
-    return [item for item, box in zip(items, boxes) if writers[box.key] == ranks.rank]
+    share = [item for item, box in zip(items, boxes) if writers[box.key] == ranks.rank]
+    return share, is_bare
+
+
+def _are_small(boxes_by_rank: Sequence[Sequence[Box]]) -> bool:
+    """Whether archives around the tensors would take more than the tensors. The same on all ranks."""
+    tensors = {box.key: box.size for boxes in boxes_by_rank for box in boxes if box.dtype != OBJECT}
+    return len(tensors) > MANY and sum(tensors.values()) < len(tensors) * ARCHIVE_BYTES
 
 
 def assign(boxes_by_rank: Sequence[Sequence[Box]]) -> dict[tuple[object, ...], int]:

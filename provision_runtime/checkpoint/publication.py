@@ -7,15 +7,14 @@ the names in the nested state dict.
 
 from __future__ import annotations
 
-import hashlib
 import sys
+import zlib
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Mapping, NamedTuple
 
-from . import catalog, dcp, layout, manifest
+from . import catalog, dcp, hashes, layout, manifest
 from .errors import CheckpointError
-from .hashes import xxh128_of
 from .manifest import Manifest, Tensor
 
 if TYPE_CHECKING:
@@ -42,8 +41,8 @@ class Opened(NamedTuple):
     incremental: bool
 
 
-def begin(backend: Backend, step: int, incremental: bool) -> Opened:
-    """Makes the temporary folder."""
+def begin(backend: Backend, step: int, incremental: bool) -> tuple[Opened, Manifest | None]:
+    """Makes the temporary folder. Returns the parent's manifest too."""
     with suppress(OSError):
         catalog.remove_leftovers(backend)
     parent = catalog.latest(backend)
@@ -58,13 +57,11 @@ def begin(backend: Backend, step: int, incremental: bool) -> Opened:
     else:
         sequence = content.sequence + 1
     folder = backend.begin(step, parent if incremental else None)
-    return Opened(folder, parent, sequence, incremental)
+    return Opened(folder, parent, sequence, incremental), content
 
 
-def write_part(
-    backend: Backend, opened: Opened, plan: SavePlan, part: RankPart, rank: int, world_size: int
-) -> None:
-    """Writes the list of a rank's files into the folder. Every rank calls it."""
+def part_of(plan: SavePlan, part: RankPart, world_size: int) -> Manifest:
+    """The list of a rank's files."""
     boxes = []
     objects = {}
     for item, record in part.records:
@@ -72,7 +69,7 @@ def write_part(
             objects[item.name] = record
         else:
             boxes.append((item.name, item.dtype, item.shape, record))
-    content = Manifest(
+    return Manifest(
         step=0,
         world_size=world_size,
         files=tuple(part.files),
@@ -80,26 +77,33 @@ def write_part(
         objects=objects,
         metadata={PATHS: plan.paths},
     )
-    backend.write(opened.folder, _part_name(rank), [memoryview(manifest.dumps(content))])
+
+
+def write_part(backend: Backend, opened: Opened, part: Manifest, rank: int) -> None:
+    """Writes the list of a rank's files into the folder, for rank 0."""
+    backend.write(opened.folder, _part_name(rank), [memoryview(manifest.dumps(part))])
 
 
 def publish(
     backend: Backend,
     opened: Opened,
     step: int,
-    world_size: int,
+    own_part: Manifest,
     metadata: Mapping[str, object],
 ) -> str:
-    """Makes the folder a checkpoint, when all ranks' files are durable. Returns its new name."""
+    """Makes the folder a checkpoint, when all ranks' files are durable. Returns its new name.
+
+    own_part: of this rank, which is 0.
+    """
     folder = opened.folder
-    parts = []
-    paths: dict[str, tuple[object, ...]] = {}
-    for rank in range(world_size):
+    parts = [own_part]
+    for rank in range(1, own_part.world_size):
         name = _part_name(rank)
         path = f"{backend.root}/{folder}/{name}"
-        part = manifest.loads(backend.read(folder, name), path, is_part=True)
+        parts.append(manifest.loads(backend.read(folder, name), path, is_part=True))
         backend.discard(folder, name)
-        parts.append(part)
+    paths: dict[str, tuple[object, ...]] = {}
+    for part in parts:
         paths.update((key, tuple(keys)) for key, keys in part.metadata[PATHS].items())
     content = replace(_merge(parts, step, opened), metadata=dict(metadata))
     if paths:
@@ -161,8 +165,10 @@ def _add_dcp_metadata(
     if pickled is None:
         return content
     backend.write(folder, dcp.NAME, [memoryview(pickled)])
-    sha256 = hashlib.sha256(pickled).hexdigest()
-    entry = manifest.FileEntry(dcp.NAME, len(pickled), sha256, xxh128=xxh128_of([pickled]))
+    digest = hashes.new()
+    digest.update(pickled)
+    fields = hashes.fields(digest.hexdigest(), zlib.crc32(pickled))
+    entry = manifest.FileEntry(dcp.NAME, len(pickled), **fields)
     return replace(content, files=(*content.files, entry))
 
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
 
-from ..comm.collective import RankFailed, run_with_heartbeat
+from ..comm.collective import RankFailed, run_with_beats
 from ..comm.store import RanksMissing, StoreLost
 from .errors import CheckpointError, DamagedFile, Vanished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
 
@@ -46,14 +47,26 @@ def exchange_or_fail(
     return [rank_payload for rank_payload, _ in results]
 
 
-def run_together(name: str, ranks: Ranks, action: Callable[[], T]) -> T:
+def run_together(name: str, ranks: Ranks, action: Callable[[], T], report: Callable[[], None]) -> T:
     """This rank's result, once all ranks have theirs.
 
-    A failure on one is raised on all; damage as the same damage.
+    A failure on one is raised on all; damage as the same damage. report: called at least once a
+    second meanwhile; what it raises is a failure too.
     """
-    error = None
+    error: Exception | None = None
+
+    def beat(future: Future[T]) -> bool:
+        nonlocal error
+        is_over = future.done()
+        try:
+            if error is None:
+                report()
+        except Exception as failure:
+            error = failure
+        return all(ranks.exchange(f"{name}/busy", is_over))
+
     try:
-        result = run_with_heartbeat(f"{name}/busy", ranks, action).result()
+        result = run_with_beats(action, beat).result()
     except (RanksMissing, StoreLost):
         raise
     except Exception as failure:  # whatever it is, the other ranks wait for the exchange

@@ -82,13 +82,13 @@ def rehash(backend: Backend, now: int, stop: threading.Event) -> Iterator[str]:
     oldest, *others = sorted(range(PARTS), key=times.__getitem__)
     due = [oldest] + [part for part in others if now - times[part] >= MAX_AGE_S]
     contents = copies.survey(
-        backend, catalog.intact_newest_first(backend), lambda sha256: _part_of(sha256) in due
+        backend, catalog.intact_newest_first(backend), lambda digest: _part_of(digest) in due
     )
     _rest(start, stop)
     for part in due:
-        for sha256, content in contents.items():
+        for digest, content in contents.items():
             is_shared = len(content.folders) > 1 or len(content.copies) > 1
-            if is_shared and _part_of(sha256) == part:
+            if is_shared and _part_of(digest) == part:
                 yield from _check(backend, content, stop)
             if stop.is_set():
                 return
@@ -146,5 +146,5 @@ def _was_removed(backend: Backend, folder: str, name: str) -> bool:
     return folder not in backend.folders()
 
 
-def _part_of(sha256: str) -> int:
-    return int(sha256[:8], 16) % PARTS
+def _part_of(digest: str) -> int:
+    return int(digest[:8], 16) % PARTS

@@ -12,6 +12,7 @@ from .async_save import BackgroundSave, HostSnapshot
 from .commit import commit
 from .items import SavePlan
 from .plan import plan_save
+from .progress import line_printer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..comm.ranks import Ranks
     from .backends import Backend
-    from .commit import ProgressCallback, SaveProgress
+    from .progress import SaveCallback, SaveProgress
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class SaveRequest:
     ranks: Ranks
     metadata: Mapping[str, object] | None = None
     incremental: bool = True
-    for_dcp: bool = True
-    progress: ProgressCallback = lambda _: None
+    for_dcp: bool | None = None
+    progress: SaveCallback | None = None
 
 
 BACKGROUND = BackgroundSave()
@@ -109,7 +110,7 @@ def _prepare(request: SaveRequest, copies: bool) -> Callable[[], SaveReport]:
     plan = replace(plan, metadata=request.metadata or {})
     assert backend is not None
     planned = time.monotonic()
-    progress = request.progress
+    progress = request.progress or line_printer(f"saving step {step}", request.ranks)
     try:
         tensors = (item.data for item in plan.items if not item.is_object)
         streams.wait_for(streams.devices_of(tensors))
@@ -155,7 +156,7 @@ def check_step(step: int) -> int:
     return number
 
 
-def _raise_in_callback(error: Exception) -> ProgressCallback:
+def _raise_in_callback(error: Exception) -> SaveCallback:
     """A callback that raises the error when the ranks next exchange values: raised earlier, it
     would leave the others waiting.
     """

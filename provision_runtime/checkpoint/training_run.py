@@ -55,6 +55,7 @@ class CheckpointManager:
         background: Saves as `save_async` does.
         on_signal: Saves at SIGUSR1; saves and stops at SIGTERM.
         agree_every: Steps between two comparisons of the signals.
+        for_dcp: Whether plain DCP can read the checkpoints, as for `save`.
         ranks: How the ranks exchange values. Default: through the store of the default process group.
         deadline_s: Seconds that a rank may be silent, as for `save`.
         storage_options: fsspec's options for a URL, as for `save`.
@@ -76,6 +77,7 @@ class CheckpointManager:
         background: bool = False,
         on_signal: bool = True,
         agree_every: int = 10,
+        for_dcp: bool | None = None,
         ranks: Ranks | None = None,
         deadline_s: float = 120.0,
         storage_options: Mapping[str, object] | None = None,
@@ -101,6 +103,7 @@ class CheckpointManager:
         self._every, self._keep, self._agree_every = every, keep, agree_every
         self._best, self._best_mode = best, best_mode
         self._background = background
+        self._for_dcp = for_dcp
         self._saving: Future[SaveReport] | None = None
         self._rehash = Rehash()
         # The last prune left a checkpoint in place of second copies. The same on all ranks.
@@ -206,7 +209,9 @@ class CheckpointManager:
         if self._lacks_copies:
             self._prune(with_copies=False)  # its space may be needed
         metadata = {METRICS: metrics} if metrics else None
-        request = saver.SaveRequest(self.state_dict, self._open, step, self._ranks, metadata)
+        request = saver.SaveRequest(
+            self.state_dict, self._open, step, self._ranks, metadata, for_dcp=self._for_dcp
+        )
         if self._background:
             self._saving = saver.save_async(request, after=self._prune)
         else:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
 from . import catalog, corrupt_files, manifest
 from .errors import DamagedFile
-from .hashes import digest_of
+from .hashes import digest_of, has_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,11 +103,28 @@ def check_files(
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="provision-verify") as pool:
         for entry, problem in zip(entries, pool.map(check, entries)):
             if problem:
-                names = content.names_in(entry.name)
+                names = damaged_names(backend, folder, content, entry)
                 damages.append(Damage(entry.home or folder, entry.name, problem, names))
     for damage in damages:
         corrupt_files.add(backend.root, damage.file)
     return damages
+
+
+def damaged_names(
+    backend: Backend, folder: str, content: Manifest, entry: FileEntry
+) -> tuple[str, ...]:
+    """The tensors and objects of a damaged file that are damaged; all in it if that is unknown."""
+    names = content.names_in(entry.name)
+    with suppress(OSError):
+        read = memoryview(backend.read(entry.home or folder, entry.name))
+        damaged = {
+            name
+            for name, record in content.records()
+            if record.file == entry.name
+            and not has_digest(read[record.at : record.at + record.size], record.digest)
+        }
+        names = tuple(sorted(damaged)) or names
+    return names
 
 
 def check_file(

@@ -1,37 +1,31 @@
 """One rank's part of a checkpoint: a few threads serialize, hash and write files, and link those
 that the parent checkpoint has.
 
-A file is named by the SHA-256 of its content, so equal content is one file, and what did not change
+A file is named by the hashes of its content, so equal content is one file, and what did not change
 is recognized by its hash. A file holds one piece, or a pack of small ones.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import zlib
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from . import corrupt_files, known_crcs, manifest
-from .hashes import xxh128_of
+from . import corrupt_files, hashes, manifest
 from .items import packs, pieces
 from .manifest import Record
-from .serialize import PARTS, StagingMemory, serialize
+from .serialize import StagingMemory, serialize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from .backends import Backend
     from .items import Item
     from .manifest import FileEntry, Manifest
     from .serialize import Serialized
-
-T = TypeVar("T")
 
 SUFFIX = ".distcp"
 # A file is linked by at most so many saves in a row, then its content is written again. A hard link
@@ -67,41 +61,32 @@ class ByteCount:
     linked: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def add(self, *, written: int = 0, linked: int = 0) -> None:
+    def add(self, written: int = 0, linked: int = 0) -> None:
         with self._lock:
             self.written += written
             self.linked += linked
 
 
-class ParentFile(NamedTuple):
-    entry: FileEntry
-    records: list[Record]
-
-
 class ParentIndex:
-    """What the parent checkpoint holds, by content and by box: an incremental save may link it."""
+    """What the parent checkpoint holds, by the hashes of its content: an incremental save may link
+    it.
+    """
 
     def __init__(self, folder: str | None, parent: Manifest | None) -> None:
         self.folder = folder
-        files = parent.files if parent else ()
-        self.by_sha256 = {entry.sha256: entry for entry in files}
-        self._by_name = {entry.name: entry for entry in files}
-        self._records: dict[object, Record] = {}
-        for name, record in parent.records() if parent else ():
-            self._records[(name, record.offsets, record.sizes)] = record
+        self._entries: dict[str | None, FileEntry] = {}
+        if parent:
+            for entry in parent.files:
+                self._entries.update({entry.xxh128: entry, entry.sha256: entry})
+            entries = {entry.name: entry for entry in parent.files}
+            for _, record in parent.records():
+                if record.size == entries[record.file].size:
+                    self._entries[record.digest] = entries[record.file]
 
-    def file_of(self, pack: Sequence[Item]) -> ParentFile | None:
-        """The file that holds exactly these boxes, in this order; their types may differ."""
-        records: list[Record] = []
-        end = 0
-        for piece in pack:
-            record = self._records.get((piece.name, piece.offsets, piece.sizes))
-            if record is None or record.at != end or record.file != (records or [record])[0].file:
-                return None
-            records.append(record)
-            end += record.size
-        entry = self._by_name[records[0].file]
-        return ParentFile(entry, records) if end == entry.size else None
+    def find(self, digest: str, size: int) -> FileEntry | None:
+        """The file of this hash, or whose only record has this digest."""
+        entry = self._entries.get(digest)
+        return entry if entry and entry.size == size else None
 
 
 def may_link(entry: FileEntry) -> bool:
@@ -131,30 +116,19 @@ def _count_workers(backend: Backend) -> int:
     return min(WORKERS, hashing_threads() + 1)
 
 
-@dataclass(frozen=True)
-class _FileContent:
-    parts: list[memoryview]
-    sha256: str
-    xxh128: str | None
-    records: list[Record]
-
-    @property
-    def entry(self) -> FileEntry:
-        size = sum(map(len, self.parts))
-        return manifest.FileEntry(self.sha256 + SUFFIX, size, self.sha256, xxh128=self.xxh128)
-
-
 class Writer:
     """Writes items into one folder. Make one per save; `run` may be called from any thread."""
 
-    def __init__(self, backend: Backend, folder: str, parent: ParentIndex) -> None:
+    def __init__(
+        self, backend: Backend, folder: str, parent: ParentIndex, is_bare: bool = False
+    ) -> None:
         self.count = ByteCount()
         self._backend = backend
         self._folder = folder
         self._parent = parent
+        self._is_bare = is_bare
         self._stop = threading.Event()
         self._staging = StagingMemory()
-        self._hashing_slots = threading.Semaphore(hashing_threads())
 
     def stop(self) -> None:
         """Makes `run` raise SaveAborted soon."""
@@ -195,92 +169,79 @@ class Writer:
         return RankPart(list(files.values()), [pair for part in parts for pair in part.records])
 
     def _write(self, pack: list[Item]) -> RankPart:
-        content = self._hash(pack)
-        entry = self._link_or_write(content, sum(piece.bytes for piece in pack))
-        return RankPart([entry], list(zip(pack, content.records)))
-
-    # Hashes
-
-    def _hash(self, pack: list[Item]) -> _FileContent:
-        """The content of a file, with its hashes.
-
-        If the parent's file of these boxes has the same XXH128, the SHA-256 come from its manifest.
-        """
-        root, box_key = self._backend.root, pack[0].box_key
         self._staging.clear()
-        archives = [serialize(piece, self._staging) for piece in pack]
-        before = self._parent.file_of(pack)
-        saved_crcs = known_crcs.find(root, box_key, before.entry.sha256) if before else None
-        if saved_crcs is not None:
-            parts = _join(archives, saved_crcs)
-            content = _unchanged(parts, self._xxh128(parts), before)
-            if content is not None:
-                return content
-        crcs = []
-        for archive in archives:
-            with self._hashing():
-                crcs.append(archive.crc32())
-        parts = _join(archives, crcs)
-        xxh128 = self._xxh128(parts)
-        content = _unchanged(parts, xxh128, before)
-        if content is None:
-            sha256, records = self._sha256(pack, archives, parts)
-            content = _FileContent(parts, sha256, xxh128, records)
-        known_crcs.add(root, box_key, content.sha256, crcs)
-        return content
+        serialized = [serialize(piece, self._staging, self._is_bare) for piece in pack]
+        if len(pack) == 1:
+            return self._write_piece(pack[0], serialized[0])
+        return self._write_pack(pack, serialized)
 
-    def _xxh128(self, parts: Sequence[memoryview]) -> str | None:
-        with self._hashing():
-            return xxh128_of(parts)
-
-    def _sha256(
-        self, pack: Sequence[Item], archives: Sequence[Serialized], parts: Sequence[memoryview]
-    ) -> tuple[str, list[Record]]:
-        """The SHA-256 of the file, and its records with theirs."""
-        file_digest = hashlib.sha256()
-        records = []
-        begin = 0
-        remaining = iter(parts)
-        for piece, archive in zip(pack, archives):
-            digest = hashlib.sha256()
-            with self._hashing():
-                for part in islice(remaining, PARTS):
-                    digest.update(part)
-                    if len(pack) > 1:
-                        file_digest.update(part)
-            data = None if archive.data is None else begin + archive.data
-            records.append(
-                Record(
-                    "", begin, archive.size, digest.hexdigest(), data, piece.offsets, piece.sizes
-                )
-            )
-            begin += archive.size
-        sha256 = file_digest.hexdigest() if len(pack) > 1 else records[0].sha256
-        return sha256, [record._replace(file=sha256 + SUFFIX) for record in records]
-
-    @contextmanager
-    def _hashing(self) -> Iterator[None]:
-        with self._hashing_slots:
-            if self._stop.is_set():
-                raise SaveAborted()
-            yield
-
-    # Files
-
-    def _link_or_write(self, content: _FileContent, payload: int) -> FileEntry:
-        """Links the parent's file of this content into the folder, or writes a new one.
-
-        payload: bytes of tensors in it.
+    def _write_piece(self, piece: Item, serialized: Serialized) -> RankPart:
+        """The record's digest ends before the CRC-32 of its elements: if the parent has it, the CRC
+        need not be computed.
         """
-        entry = content.entry
-        parent_entry = self._parent.by_sha256.get(entry.sha256)
-        if parent_entry is not None:
-            linked = self._link(parent_entry)
-            if linked is not None:
-                self.count.add(linked=payload)
-                return linked if linked.xxh128 else replace(linked, xxh128=entry.xxh128)
+        before = serialized.archive.before
+        digest = hashes.new()
+        self._raise_if_stopped()
+        digest.update(before)
+        digest.update(serialized.elements)
+        content_hash = digest.hexdigest()
+        entry = self._link(content_hash, serialized.size, piece.bytes)
+        if entry is None:
+            crc32 = serialized.crc32()
+            *_, after = parts = serialized.parts(crc32)
+            digest.update(after)
+            file_crc32 = hashes.joined_crc32(zlib.crc32(before), crc32, len(serialized.elements))
+            fields = hashes.fields(digest.hexdigest(), zlib.crc32(after, file_crc32))
+            entry = self._write_file(parts, fields, piece.bytes)
+        record = Record(
+            entry.name,
+            0,
+            serialized.size,
+            content_hash,
+            serialized.data,
+            piece.offsets,
+            piece.sizes,
+        )
+        return RankPart([entry], [(piece, record)])
+
+    def _write_pack(self, pack: Sequence[Item], serialized: Sequence[Serialized]) -> RankPart:
+        """Each record's digest is a CRC-32: it tells which records of a damaged file are damaged."""
+        content = memoryview(
+            b"".join([part for each in serialized for part in each.parts(each.crc32())])
+        )
+        digest = hashes.new()
+        self._raise_if_stopped()
+        digest.update(content)
+        content_hash = digest.hexdigest()
+        payload = sum(piece.bytes for piece in pack)
+        entry = self._link(content_hash, len(content), payload)
+        if entry is None:
+            fields = hashes.fields(content_hash, zlib.crc32(content))
+            entry = self._write_file([content], fields, payload)
+        records = []
+        at = 0
+        for piece, part in zip(pack, serialized):
+            end = at + part.size
+            data = None if part.data is None else at + part.data
+            crc32 = f"{zlib.crc32(content[at:end]):08x}"
+            record = Record(entry.name, at, end - at, crc32, data, piece.offsets, piece.sizes)
+            records.append((piece, record))
+            at = end
+        return RankPart([entry], records)
+
+    def _raise_if_stopped(self) -> None:
+        if self._stop.is_set():
+            raise SaveAborted()
+
+    def _write_file(
+        self, parts: Sequence[memoryview], fields: Mapping[str, Any], payload: int
+    ) -> FileEntry:
+        """payload: bytes of tensors in it."""
+        size = sum(map(len, parts))
+        named = manifest.FileEntry("", size, **fields)
+        entry = replace(named, name=named.digest + SUFFIX)
         try:
-            self._backend.write(self._folder, entry.name, content.parts)
+            self._backend.write(self._folder, entry.name, parts)
         except FileExistsError:
             # This save has the same content twice: the first writer completes the file.
             self.count.add(linked=payload)
@@ -288,16 +249,20 @@ class Writer:
             self.count.add(written=payload)
         return entry
 
-    def _link(self, entry: FileEntry) -> FileEntry | None:
+    def _link(self, digest: str, size: int, payload: int) -> FileEntry | None:
         """Makes a file of the parent part of the folder.
 
-        Returns None if it is known to be corrupt, has been linked often enough, or cannot be linked
-        (the file system has no links, the file too many, or the parent was just removed).
+        Returns None if there is none of this digest, or it is known to be corrupt, has been linked
+        often enough, or cannot be linked (the file system has no links, the file too many, or the
+        parent was just removed).
         """
+        entry = self._parent.find(digest, size)
+        if entry is None or corrupt_files.has(self._backend.root, entry.name):
+            return None
+        if not may_link(entry):
+            return None
         assert self._parent.folder is not None
         source = entry.home or self._parent.folder
-        if corrupt_files.has(self._backend.root, entry.name) or not may_link(entry):
-            return None
         try:
             has_links = self._backend.traits.links == "hard"
             if has_links and self._backend.stat(source, entry.name).size != entry.size:
@@ -305,17 +270,5 @@ class Writer:
             home = self._backend.reuse(source, entry.name, self._folder)
         except OSError:
             return None
+        self.count.add(linked=payload)
         return replace(entry, home=home, links=entry.links + 1)
-
-
-def _join(archives: Sequence[Serialized], crcs: Sequence[int]) -> list[memoryview]:
-    return [part for archive, crc32 in zip(archives, crcs) for part in archive.parts(crc32)]
-
-
-def _unchanged(
-    parts: list[memoryview], xxh128: str | None, before: ParentFile | None
-) -> _FileContent | None:
-    """The content with the hashes of the parent's file, if both have the same XXH128."""
-    if before is None or xxh128 is None or xxh128 != before.entry.xxh128:
-        return None
-    return _FileContent(parts, before.entry.sha256, xxh128, before.records)

@@ -44,7 +44,7 @@ def flips(root: Path, path: Path, draw: random.Random, count: int) -> int:
             assert Path(error.path).name == path.name, error
             assert (
                 path.suffix != ".distcp"
-                or ("its SHA-256" if hashes.XXH3_128 is None else "its XXH128") in error.problem
+                or ("its CRC-32" if hashes.XXH3_128 is None else "its XXH128") in error.problem
             ), error
         with path.open("r+b") as file:
             file.seek(place)

@@ -218,8 +218,6 @@ def test_missing_bucket_or_server(store: s3.S3, root: str) -> None:
 DEATHS = {
     r"^PUT .*/\.tmp~[^/]* done$": ([1],),
     r"^PUT .*distcp done$": ([1],),
-    r"^PUT .*\.part-00000\.json done$": ([1],),
-    r"^DELETE .*\.part-00000\.json done$": ([1],),
     r"^PUT .*manifest\.json$": ([1], [1, 2]),
     r"^PUT .*manifest\.json done$": ([1, 2],),
     r"^PUT .*latest done$": ([1, 2],),

@@ -59,3 +59,20 @@ def test_other_programs_accept_the_archives(tmp_path: Path) -> None:
                 assert archive.testzip() is None, name
             archives += 1
     assert archives > 10
+
+
+def test_many_small_tensors_lie_without_archives(tmp_path: Path) -> None:
+    found = run("small_tensors.py", str(tmp_path))
+    assert found.pop("times the tensors") < 3
+    assert found == {
+        "warnings": ["the state dict has so many small tensors that w"],
+        "equal": [True, True],
+        "dcp": False,
+        "changed": [True, True],
+        "with archives": [True, True],
+        "progress": True,
+        "lines": ["loading", "saving step 5"],
+        "refused": ["enough", True],
+        "verify": [["small.s11"]],
+        "load": [["small.s11"], True],
+    }

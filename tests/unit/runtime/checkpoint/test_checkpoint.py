@@ -12,6 +12,7 @@ import random
 import shutil
 import string
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from provision_runtime.checkpoint import (
     SaveProgress,
     catalog,
     choice,
+    copies,
     disk_usage,
     errors,
     hashes,
@@ -313,10 +315,11 @@ def test_truncated_missing_extra_and_swapped_files_are_reported(whole: Path) -> 
         f"{MIN_FILE_BYTES - 1} bytes instead of {MIN_FILE_BYTES}"
     ]
     alone_in_file.write_bytes(content)
-    packed.write_bytes(b"smallersmall")
-    assert [(damage.problem, damage.tensors) for damage in verify(whole.parent)] == [
-        ("its SHA-256 is not the committed one", ("b", "c"))
-    ]
+    record = objects["c"]
+    mixed = bytearray(packed.read_bytes())
+    mixed[record.at] ^= 1
+    packed.write_bytes(mixed)
+    assert [damage.tensors for damage in verify(whole.parent)] == [("c",)]
     packed.unlink()
     assert [damage.problem for damage in verify(whole.parent)] == ["it is missing"]
     (whole / manifest.NAME).unlink()
@@ -523,62 +526,81 @@ def test_files_are_closed_when_closing_fails(
     assert open_below(tmp_path) == 0
 
 
-def test_xxhash_adds_a_second_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_named_by_their_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     xxhash = pytest.importorskip("xxhash")
 
-    def reported(step: int) -> list[tuple[str, str | None]]:
+    def hashes_of(step: int) -> list[tuple[str | None, ...]]:
         folder = tmp_path / f"step-{step:012}"
-        files = catalog.read_manifest(open_root(tmp_path), folder.name).files
-        contents = [(folder / entry.name).read_bytes() for entry in files]
-        assert [entry.sha256 for entry in files] == [
-            hashlib.sha256(content).hexdigest() for content in contents
-        ]
-        return [
-            (xxhash.xxh128_hexdigest(content), entry.xxh128)
-            for entry, content in zip(files, contents)
-        ]
+        stated: list[tuple[str | None, ...]] = []
+        for entry in catalog.read_manifest(open_root(tmp_path), folder.name).files:
+            content = (folder / entry.name).read_bytes()
+            crc32 = f"{zlib.crc32(content):08x}"
+            sha256, xxh128 = hashlib.sha256(content).hexdigest(), xxhash.xxh128_hexdigest(content)
+            assert entry.crc32 == crc32 and (entry.sha256 or sha256) == sha256
+            assert (entry.xxh128 or xxh128) == xxh128
+            assert entry.name == f"{entry.sha256 or xxh128 + crc32}.distcp"
+            stated.append((entry.sha256 and "sha256", entry.xxh128 and "xxh128"))
+        return stated
 
     save(tmp_path, 1, {"a": big("a"), "small": b"s", "tiny": b"t"})
-    assert len(reported(1)) == 2
-    assert all(committed_step == stated for committed_step, stated in reported(1))
     save(tmp_path, 2, {"a": big("a"), "small": b"s", "new": big("n")})
-    assert all(committed_step == stated for committed_step, stated in reported(2)), (
-        "those that are linked keep theirs"
-    )
+    assert hashes_of(1) == [(None, "xxh128")] * 2 and hashes_of(2) == [(None, "xxh128")] * 3
     monkeypatch.setattr(hashes, "XXH3_128", None)
     save(tmp_path, 3, {"a": big("b")})
-    assert [stated for _, stated in reported(3)] == [None]
+    assert hashes_of(3) == [("sha256", None)]
+
+
+def test_crc32_of_two_contents_is_joined() -> None:
+    draw = random.Random(1)
+    for length in (0, 1, 3, 1000):
+        first, second = draw.randbytes(length), draw.randbytes(draw.randrange(3000))
+        joined = hashes.joined_crc32(zlib.crc32(first), zlib.crc32(second), len(second))
+        assert joined == zlib.crc32(first + second)
 
 
 @pytest.mark.parametrize("first_has", [True, False])
 def test_checkpoints_survive_installing_or_removing_xxhash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_has: bool
 ) -> None:
+    """What was saved is read all the same; the first save after it writes everything again."""
     xxh3_128 = pytest.importorskip("xxhash").xxh3_128
-    for step, has in ((1, first_has), (2, not first_has), (3, first_has)):
+    for step, has in ((1, first_has), (2, not first_has), (3, not first_has), (4, first_has)):
         monkeypatch.setattr(hashes, "XXH3_128", xxh3_128 if has else None)
         committed = save(tmp_path, step, {"a": big("a"), "b": big(str(step))})
-        assert committed.progress.written == MIN_FILE_BYTES * (2 if step == 1 else 1)
-        manifest_of_step = catalog.read_manifest(open_root(tmp_path), committed.folder)
-        entries = {
-            name: entry
-            for name, record in manifest_of_step.records()
-            for entry in manifest_of_step.files
-            if entry.name == record.file
-        }
-        assert (entries["b"].xxh128 is not None) == has
-        assert (entries["a"].xxh128 is not None) == (has or step > 1), (
-            "who reads it with xxhash says it for all"
-        )
+        assert committed.progress.written == MIN_FILE_BYTES * (1 if step == 3 else 2)
         assert [verify(tmp_path, step=earlier) for earlier in range(1, step + 1)] == [[]] * step
-        content = catalog.read_manifest(open_root(tmp_path), committed.folder)
-        for quickly in (False, True):
-            assert (
-                verification.check_files(
-                    open_root(tmp_path), committed.folder, content, content.files, quick=quickly
-                )
-                == []
-            )
+
+
+def test_manifest_of_schema_4_is_read_linked_and_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named files by their SHA-256, and had their XXH128 if the package was there."""
+    xxh3_128 = pytest.importorskip("xxhash").xxh3_128
+    monkeypatch.setattr(hashes, "XXH3_128", None)
+    folder = tmp_path / save(tmp_path, 1, {"a": big("a"), "b": b"b"}).folder
+    monkeypatch.setattr(hashes, "XXH3_128", xxh3_128)
+    path = folder / manifest.NAME
+    document = json.loads(path.read_bytes())
+    del document["sha256"], document["runs"]
+    document["schema"], document["record_fields"][3] = 4, "sha256"
+    for entry in document["files"]:
+        content = (folder / entry["name"]).read_bytes()
+        del entry["crc32"]
+        entry["xxh128"] = xxh3_128(content).hexdigest()
+        for record in document["objects"].values():
+            if record[0] == entry["name"]:
+                record[3] = hashlib.sha256(content).hexdigest()
+    body = json.dumps(document)[1:].encode() + b"\n"
+    digest = hashlib.sha256(body).hexdigest().encode()
+    path.write_bytes(manifest.HEAD + digest + manifest.AFTER + body)
+    assert verify(tmp_path) == []
+    assert save(tmp_path, 2, {"a": big("a"), "b": b"b"}).progress.written == 0
+    prune(tmp_path, keep=2)
+    for entry in manifest_of(tmp_path, 1).files:
+        flip(folder / entry.name)
+        assert [damage.file for damage in verify(tmp_path, step=2)] == [entry.name]
+        assert copies.heal(open_root(tmp_path), folder.name, entry.name, entry)
+    assert verify(tmp_path, step=2) == []
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -607,8 +629,8 @@ def test_either_hash_detects_damage(
         backend, committed.folder, content, content.files, quick=True
     )
     [thorough] = verification.check_files(backend, committed.folder, content, content.files)
-    assert quick.problem == f"its {'XXH128' if has else 'SHA-256'} is not the committed one"
-    assert thorough.problem == "its SHA-256 is not the committed one"
+    problem = f"its {'XXH128' if has else 'CRC-32'} is not the committed one"
+    assert quick.problem == thorough.problem == problem
 
 
 def test_manifest_of_another_schema_is_refused(
@@ -617,7 +639,7 @@ def test_manifest_of_another_schema_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "SCHEMA", 3)
         committed = save(tmp_path, 1, {"a": b"1"})
-    with pytest.raises(errors.OtherSchema, match="has schema 3; this code reads 4"):
+    with pytest.raises(errors.OtherSchema, match="has schema 3; this code reads 4 and 5"):
         catalog.read_manifest(open_root(tmp_path), committed.folder)
 
 

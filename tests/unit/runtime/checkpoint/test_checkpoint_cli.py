@@ -198,7 +198,7 @@ def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) 
     result = invoke("verify", root, "--step", 100)
     assert result.exit_code == 1
     assert (
-        f"{file_of(root, FIRST, 'w')}: its SHA-256 is not the committed one (it holds w)"
+        f"{file_of(root, FIRST, 'w')}: its XXH128 is not the committed one (it holds w)"
         in result.output
     )
 
@@ -241,7 +241,7 @@ def test_show_lists_contents_and_files(root: Path) -> None:
     objects = manifest.loads((root / SECOND / manifest.NAME).read_bytes(), SECOND).objects
     records = []
     for begin, item in ((0, objects["w"]), (5, objects["m"])):
-        records.append([item.file, item.at, item.size, item.sha256, item.at, [begin, 0], [5, 4]])
+        records.append([item.file, item.at, item.size, item.digest, None, [begin, 0], [5, 4]])
     rewrite(
         root / SECOND,
         tensors={"layer.w\n": {"dtype": "torch.bfloat16", "shape": [10, 4], "records": records}},
@@ -265,8 +265,8 @@ def test_show_lists_contents_and_files(root: Path) -> None:
         name: (objects[name].size, objects[name].file) for name in objects
     }
     assert {
-        item["name"]: (item["size"], item["sha256"], item["xxh128"]) for item in output["files"]
-    } == {name: (entry.size, entry.sha256, entry.xxh128) for name, entry in entries.items()}
+        item["name"]: (item["size"], item["xxh128"], item["crc32"]) for item in output["files"]
+    } == {name: (entry.size, entry.xxh128, entry.crc32) for name, entry in entries.items()}
     result = invoke("show", root, "--step", "200").output
     assert r"layer.w\n" in result and "bfloat16" in result and "[10, 4]" in result
 

@@ -18,11 +18,14 @@ from provision_runtime.checkpoint.backends import FileBackend
 from tests.checkpoints import save
 
 PACK, BIG, OTHER = "a" * 64, "b" * 64, "c" * 64
-FIRST, SECOND, THIRD = "1" * 64, "2" * 64, "3" * 64
+FIRST, SECOND, THIRD = "1" * 8, "2" * 8, "3" * 8
+RUN = "d" * 32 + "e" * 8
 
 
 def whole() -> dict[str, Any]:
-    """As a save writes it: a pack of two tensors and an object, and a tensor in two pieces."""
+    """As a save writes it: a pack of two tensors and an object, a tensor in two pieces, and a run
+    of two small ones.
+    """
     files = [
         {"name": f"{PACK}.distcp", "size": 3000, "sha256": PACK, "xxh128": "d" * 32, "links": 2},
         {"name": f"{BIG}.distcp", "size": 1100, "sha256": BIG, "links": 0},
@@ -31,6 +34,13 @@ def whole() -> dict[str, Any]:
             "size": 1300,
             "sha256": OTHER,
             "home": "step-000000000001-ab",
+            "links": 0,
+        },
+        {
+            "name": f"{RUN}.distcp",
+            "size": 24,
+            "xxh128": RUN[:32],
+            "crc32": RUN[32:],
             "links": 0,
         },
     ]
@@ -48,12 +58,22 @@ def whole() -> dict[str, Any]:
         "world_size": 2,
         "torch": "2.3.1",
         "files": files,
-        "record_fields": ["file", "at", "size", "sha256", "data", "offsets", "sizes"],
+        "record_fields": ["file", "at", "size", "digest", "data", "offsets", "sizes"],
         "tensors": {
             "w": {"dtype": "torch.float32", "shape": [3, 4], "records": records},
             "flag": {"dtype": "torch.bool", "shape": [], "records": flag},
             "empty": {"dtype": "torch.float16", "shape": [0], "records": empty},
         },
+        "runs": [
+            {
+                "file": f"{RUN}.distcp",
+                "at": 4,
+                "dtype": "torch.float32",
+                "shape": [2],
+                "names": ["r0", "r1"],
+                "digests": FIRST + SECOND,
+            }
+        ],
         "objects": {"n": [f"{PACK}.distcp", 1900, 1100, THIRD, None, [], []]},
         "metadata": {"loss": math.nan, "deep": [[{"a": 1}]]},
     }
@@ -92,11 +112,17 @@ def test_whole_manifest_is_read_and_written_again() -> None:
     content = read(whole())
     assert manifest.loads(manifest.dumps(content), "again").digest == content.digest
     assert [record.data for record in content.tensors["w"].records] == [1024, 1024]
+    [last] = content.tensors["r1"].records
+    assert last == manifest.Record(f"{RUN}.distcp", 12, 8, SECOND, 12, (0,), (2,))
+    fields = ["file", "at", "size", "sha256", "data", "offsets", "sizes"]
+    older = {**whole(), "schema": 4, "record_fields": fields}
+    assert read(older).tensors["w"] == content.tensors["w"]
 
 
 def test_every_value_of_another_type_or_out_of_bounds_is_damage() -> None:
     """Each value of the document becomes each of the wrong ones."""
-    free = {"step", "sequence", "world_size", "torch", "parent", "metadata", "tensors", "objects"}
+    free = {"step", "sequence", "world_size", "torch", "parent", "metadata"}
+    free |= {"tensors", "objects", "runs"}
     expected = read(whole())
     refused = 0
     for path in places(whole()):
@@ -104,6 +130,8 @@ def test_every_value_of_another_type_or_out_of_bounds_is_damage() -> None:
             is_place = path[2:3] == ("records",) and path[-1] == 4
             if (is_place and wrong is None) or (path[1:] == ("empty", "records") and wrong == []):
                 continue  # torch.load looks for the elements; there are none to read
+            if path[0] == "runs" and (isinstance(wrong, str) or wrong == []):
+                continue  # another name, or the digests of the records show it
             try:
                 content = read(changed(path, wrong))
             except errors.DamagedFile as error:
@@ -118,9 +146,11 @@ def test_every_value_of_another_type_or_out_of_bounds_is_damage() -> None:
 
 
 def test_every_missing_field_is_damage() -> None:
-    optional = {"parent", "xxh128", "home", "w", "flag", "empty", "n"}
+    optional = {"parent", "home", "w", "flag", "empty", "n"}
     for path in places(whole()):
-        if isinstance(path[-1], str) and path[-1] not in optional and path[0] != "metadata":
+        has_another = path == ("files", 0, "xxh128")
+        is_free = path[-1] in optional or path[0] == "metadata" or has_another
+        if isinstance(path[-1], str) and not is_free:
             document = changed(path, None)
             container: Any = document
             for key in path[:-1]:
@@ -145,7 +175,13 @@ W, N = ("tensors", "w"), ("objects", "n")
         ((*W, "records", 1, 5), [1, 0], "'w': the ranks' boxes"),
         ((*W, "records", 1, 5), [3, 0], "'w': a record is outside of its shape"),
         ((*W, "records", 1, 2), 1301, "'w' goes beyond the end of its file"),
-        ((*W, "records", 1, 3), FIRST, "'w' is all of its file and has another SHA-256"),
+        ((*W, "records", 0, 4), 0, "'w': its record is not its elements"),
+        (("runs", 0, "at"), 9, "the run of tensors from 'r0' on is outside of its file"),
+        (("runs", 0, "file"), "z", "the run of tensors from 'r0' on is outside of its file"),
+        (("runs", 0, "names"), ["r0", "r0"], "'r0' is there twice"),
+        (("runs", 0, "names"), ["r0", "w"], "'w' is there twice"),
+        (("runs", 0, "names"), ["r0"], "a run of 1 tensors has other digests"),
+        (("files", 3, "crc32"), None, "has too few hashes"),
         ((*W, "records", 1, 0), "z.distcp", "'w' is in 'z.distcp', which is not one of the files"),
         ((*W, "records", 0), [1, 2], "'w' has 2 fields"),
         ((*W, "shape"), [1] * 65, "'w' has 65 numbers"),

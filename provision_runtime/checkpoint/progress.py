@@ -1,0 +1,79 @@
+"""What is reported while a save or a load goes on, and the line that rank 0 prints of a long one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Callable
+
+if TYPE_CHECKING:
+    from ..comm.ranks import Ranks
+
+# Seconds between two lines.
+LINE_S = 10.0
+
+
+@dataclass(frozen=True)
+class LoadProgress:
+    """How far a load is, on this rank.
+
+    Attributes:
+        total: Bytes to verify and to read; 0 before the manifest was read.
+        done: Bytes of them that were.
+        seconds: Since this rank began to verify.
+    """
+
+    total: int
+    done: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second so far: done / seconds."""
+        return self.done / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class SaveProgress:
+    """How far a save is, over all ranks.
+
+    Attributes:
+        total: Bytes of tensors that the checkpoint will have.
+        written: Bytes of them that are written.
+        linked: Bytes of them that are linked, because the parent has them.
+        seconds: Since this rank began to write.
+    """
+
+    total: int
+    written: int
+    linked: int
+    seconds: float
+
+    @property
+    def done(self) -> int:
+        """Bytes that are written or linked."""
+        return self.written + self.linked
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second so far: done / seconds."""
+        return self.done / self.seconds if self.seconds else 0.0
+
+
+SaveCallback = Callable[[SaveProgress], None]
+LoadCallback = Callable[[LoadProgress], None]
+
+
+def line_printer(what: str, ranks: Ranks) -> Callable[[SaveProgress | LoadProgress], None]:
+    """A callback that prints a line to standard error every LINE_S seconds, on rank 0."""
+    printed = 0.0
+
+    def print_line(progress: SaveProgress | LoadProgress) -> None:
+        nonlocal printed
+        if ranks.rank == 0 and progress.seconds >= printed + LINE_S:
+            printed = progress.seconds
+            gigabytes = [count / 1e9 for count in (progress.done, progress.total, progress.rate)]
+            line = "{}: {:.2f} of {:.2f} GB, {:.2f} GB/s, {:.0f} s"
+            print(line.format(what, *gigabytes, printed), file=sys.stderr, flush=True)
+
+    return print_line
