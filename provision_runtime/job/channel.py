@@ -68,6 +68,10 @@ class Channel:
     def connections(self) -> list[Connection]:
         return []
 
+    def name_of(self, connection: Connection) -> str:
+        """The node at the other end of a connection."""
+        return "node 0"
+
     def send_to_all(self, message: Message) -> None:
         """Send a message to the other nodes that this one is connected to: those that are gone need
         none."""
@@ -115,6 +119,10 @@ class Head(Channel):
 
     def connections(self) -> list[Connection]:
         return list(self._members.values())
+
+    def name_of(self, connection: Connection) -> str:
+        [name] = [self._names[key] for key, member in self._members.items() if member is connection]
+        return name
 
     def exchange(self, topic: str, payload: Any, decide: Decision, wait_s: float) -> Any:
         payloads = {0: payload}

@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import List, TypedDict
@@ -22,11 +22,13 @@ from typing import List, TypedDict
 from ..comm import addresses, processes
 from ..comm.addresses import interface_with
 from ..facts import limits
+from ..report.codec import decode
 from ..report.text import format_count
 from . import comparison
 from .channel import Channel, Head, Member, log
 from .connection import Connection, Message, candidate_ports
 from .errors import JobError, Stopped
+from .first_failure import RankFailure, summary
 
 # Holds the job's key, by which its nodes recognize each other.
 KEY_VARIABLE = "PROVISION_JOB_KEY"
@@ -35,6 +37,10 @@ ENDING_S = 45.0
 # torch's own rendezvous starts when every node has imported torch, so it takes moments. The slowest
 # import shows how slow the nodes are.
 SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT = 300.0, 10
+# How long node 0 waits for the others' failures, and they for its summary: longer than torchrun takes
+# to end ranks that do not wait in the kernel.
+GATHER_S = 40.0
+FAILURES = "failures"
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 BLOCKED = (*STOPPING, signal.SIGUSR1)
@@ -198,7 +204,7 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
             child = _start(list(options.command), variables)
             supervisor = _Supervisor(options, channel, child)
         return supervisor.wait()
-    agent = _Agent(variables)
+    agent = _Agent(variables, options.name)
     try:
         import_s = agent.import_s()
         if import_s is None:
@@ -210,7 +216,7 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
         )
         with _signals_blocked():
             agent.order(_torchrun_arguments(options, rendezvous))
-            supervisor = _Supervisor(options, channel, agent.child)
+            supervisor = _Supervisor(options, channel, agent.child, agent.failures)
     except BaseException:
         agent.abandon()
         raise
@@ -261,11 +267,12 @@ def _torchrun_arguments(options: JobOptions, rendezvous: Rendezvous) -> list[str
 class _Agent:
     """The process that becomes torchrun."""
 
-    def __init__(self, variables: dict[str, str]) -> None:
+    def __init__(self, variables: dict[str, str], name: str) -> None:
         results, results_end = os.pipe()
         orders_end, orders = os.pipe()
         package = str(Path(__file__).resolve().parent.parent)
-        command = [sys.executable, "-s", package, "job-agent", str(results_end), str(orders_end)]
+        command = [sys.executable, "-s", package, "job-agent"]
+        command += [str(results_end), str(orders_end), name]
         self.child = _start(command, variables, (results_end, orders_end))
         os.close(results_end)
         os.close(orders_end)
@@ -273,9 +280,15 @@ class _Agent:
 
     def import_s(self) -> float | None:
         """Wait for the import of torch; None if it failed."""
+        line = self._results.readline()
+        return float(line) if line else None
+
+    def failures(self) -> list[RankFailure]:
+        """How its ranks ended, once it has ended; empty if none failed."""
         with self._results as file:
-            text = file.read()
-        return float(json.loads(text)["import_s"]) if text else None
+            line = file.readline()
+        rows: list[RankFailure] = decode(List[RankFailure], json.loads(line or "[]"), "failures")
+        return rows
 
     def order(self, arguments: list[str]) -> None:
         with self._orders as file:
@@ -317,14 +330,24 @@ class _Supervisor:
     stops with the other nodes."""
 
     def __init__(
-        self, options: JobOptions, channel: Channel, child: subprocess.Popen[bytes]
+        self,
+        options: JobOptions,
+        channel: Channel,
+        child: subprocess.Popen[bytes],
+        failures: Callable[[], list[RankFailure]] = list,
     ) -> None:
         self._options, self._channel, self._child = options, channel, child
+        self._failures = failures
+        # Of the other nodes, by their connection; and node 0's summary of all.
+        self._reports: dict[Connection, list[RankFailure]] = {}
+        self._summary: list[str] | None = None
         self._stopped_by: int | None = None
         self._local_stops = 0
         self._end = ""
         self._kill_at: float | None = None
+        # Connections to nodes that have succeeded, and that have announced an end.
         self._finished: list[Connection] = []
+        self._failed: list[Connection] = []
         self._selector = selectors.DefaultSelector()
         for connection in channel.connections():
             self._selector.register(connection.socket, selectors.EVENT_READ, connection)
@@ -346,21 +369,25 @@ class _Supervisor:
             timeout_s = None
             if self._kill_at is not None:
                 timeout_s = max(0.0, self._kill_at - time.monotonic())
-            for key, _ in self._selector.select(timeout_s):
-                if key.fileobj is self._wakeup:
-                    self._handle_signals()
-                else:
-                    self._receive(key.data)
+            self._handle_events(timeout_s)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 os.killpg(self._child.pid, signal.SIGKILL)
                 self._kill_at = None
         return self._exit_code(self._child.returncode)
+
+    def _handle_events(self, timeout_s: float | None) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            if key.fileobj is self._wakeup:
+                self._handle_signals()
+            else:
+                self._receive(key.data)
 
     def _exit_code(self, status: int) -> int:
         name = self._options.name
         if self._end:
             if not self._options.shares_log:
                 log(f"{self._end}; {name} ends with it")
+            self._report_failures()
             return FAILED
         if self._stopped_by is not None and self._stopped_by in STOPPING:
             return 128 + self._stopped_by
@@ -371,7 +398,41 @@ class _Supervisor:
         message = f"{name}: the command ended with status {code}"
         log(message)
         self._channel.announce_end(message)
+        self._report_failures()
         return code
+
+    def _report_failures(self) -> None:
+        """Say which rank of all nodes failed first. No node ends before node 0 has said it: Slurm
+        would kill the others."""
+        options, failures = self._options, self._failures()
+        if options.ranks == 0:
+            return
+        deadline = time.monotonic() + GATHER_S
+        if options.node > 0:
+            rows = [asdict(failure) for failure in failures]
+            report = Message(topic=FAILURES, payload={"time": time.time(), "failures": rows})
+            self._channel.send_to_all(report)
+        while self._is_gathering() and time.monotonic() < deadline:
+            self._handle_events(max(0.0, deadline - time.monotonic()))
+        if options.node == 0:
+            rows_of_all = [*failures, *(row for rows in self._reports.values() for row in rows)]
+            world_size = options.nodes * options.ranks
+            self._summary = summary(rows_of_all, world_size, options.nodes)
+            self._channel.send_to_all(Message(topic=FAILURES, decision=self._summary))
+        if options.node == 0 or not options.shares_log:
+            for line in self._summary or ():
+                log(line)
+
+    def _is_gathering(self) -> bool:
+        if self._options.node > 0:
+            return self._summary is None and bool(self._open_connections())
+        return any(
+            connection not in self._reports and connection not in self._finished
+            for connection in self._open_connections()
+        )
+
+    def _open_connections(self) -> list[Connection]:
+        return [key.data for key in self._selector.get_map().values() if key.data is not None]
 
     def _handle_signals(self) -> None:
         for number in self._wakeup.recv(64):
@@ -387,15 +448,32 @@ class _Supervisor:
         self._handle_messages(connection)
         if not is_open:
             self._selector.unregister(connection.socket)
-            if connection not in self._finished and self._stopped_by is None:
-                self._end_with("another node is gone")
+            is_known = connection in self._finished or connection in self._reports
+            if not is_known and self._stopped_by is None:
+                name = self._channel.name_of(connection)
+                if connection not in self._failed:
+                    lost = RankFailure(-1, name, time.time(), error="the node is gone")
+                    self._reports[connection] = [lost]
+                self._end_with(f"{name} is gone")
 
     def _handle_messages(self, connection: Connection) -> None:
         while connection.inbox:
             message = connection.inbox.pop(0)
             if message.done is not None:
                 self._finished.append(connection)
+            elif message.topic == FAILURES and message.payload is not None:
+                rows: list[RankFailure] = decode(
+                    List[RankFailure], message.payload["failures"], FAILURES
+                )
+                # In the time of this node's clock.
+                offset = time.time() - message.payload["time"]
+                self._reports[connection] = [
+                    replace(row, time=row.time + offset) for row in rows
+                ]
+            elif message.topic == FAILURES:
+                self._summary = message.decision
             elif message.end is not None:
+                self._failed.append(connection)
                 self._end_with(message.end)
             elif message.stop is not None:
                 self._stop(message.stop)

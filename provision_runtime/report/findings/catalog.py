@@ -7,7 +7,7 @@ from typing import Tuple
 
 from ...comm.rank_names import name_ranks
 from .. import model
-from . import facts, gpu, host, packages, scripts, smoke
+from . import facts, failures, gpu, host, packages, scripts, smoke
 from .rule import Rule
 
 # Phase of the smoke test -> its findings.
@@ -36,8 +36,9 @@ BY_AREA: dict[str, dict[str, Rule]] = {
     "notebooks": host.NOTEBOOKS,
     "scripts": scripts.SCRIPTS,
 }
+
 CATALOG: dict[str, Rule] = {}
-for _rules in (*BY_PHASE.values(), *BY_AREA.values()):
+for _rules in (*BY_PHASE.values(), *BY_AREA.values(), failures.FAILURES):
     CATALOG.update(_rules)
 
 
