@@ -1,0 +1,57 @@
+"""The exception that ended a rank, written when it ends: for `provision why`, and for torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+# torchrun sets it for every rank. torch fills the file only for programs with @record.
+TORCH_FILE = "TORCHELASTIC_ERROR_FILE"
+DDP = os.path.join("torch", "nn", "parallel", "distributed.py")
+MAX_PARAMETERS = 5000
+
+
+def write(path: str, error: BaseException, trace: TracebackType | None) -> None:
+    """Raises OSError."""
+    frames = [
+        {"function": frame.name, "file": frame.filename, "line": frame.lineno or 0}
+        for frame in traceback.extract_tb(trace)
+    ]
+    document = {
+        "type": type(error).__name__,
+        "message": str(error)[:4000],
+        "time": time.time(),
+        "frames": frames[::-1],
+        "parameters": _parameters(trace),
+    }
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        json.dump(document, file)
+    os.replace(f"{path}.new", path)
+    torch_path = os.environ.get(TORCH_FILE)
+    if torch_path and not os.path.exists(torch_path):
+        text = "".join(traceback.format_exception(type(error), error, trace))
+        extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+        message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+        with open(torch_path, "w", encoding="utf-8") as file:
+            json.dump({"message": message}, file)
+
+
+def _parameters(trace: TracebackType | None) -> list[list[Any]]:
+    """Names and shapes of the model whose DDP constructor failed."""
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_name == "__init__" and frame.f_code.co_filename.endswith(DDP):
+            return named_shapes(frame.f_locals["module"])
+        trace = trace.tb_next
+    return []
+
+
+def named_shapes(module: Any) -> list[list[Any]]:
+    named = list(module.named_parameters())[:MAX_PARAMETERS]
+    return [[name, list(parameter.shape)] for name, parameter in named]
