@@ -146,9 +146,13 @@ def _job_agent(arguments: Sequence[str]) -> int:
 
 
 def _launcher(arguments: Sequence[str]) -> int:
-    from .job import agent
+    from .job import agent, command
 
-    agent.run_launcher(arguments[1:])
+    parser = _verb_parser(arguments, "Run a launcher of ranks, such as torchrun.")
+    command.add_hang_arguments(parser)
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(arguments[1:])
+    agent.run_launcher(options.command, options.hang_after, options.on_hang)
     return 0
 
 

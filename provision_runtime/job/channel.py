@@ -307,9 +307,9 @@ class Member(Channel):
         self._connection.close()
 
 
-def log(text: str) -> None:
-    """A line of the job's log."""
-    sys.stderr.write(f"provision: {text}\n")
+def log(*lines: str) -> None:
+    """Lines of the job's log, in one piece: other processes write there too."""
+    sys.stderr.write("".join(f"provision: {line}\n" for line in lines))
     sys.stderr.flush()
 
 

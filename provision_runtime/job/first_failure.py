@@ -19,7 +19,7 @@ from ..report.findings import CATALOG
 from ..report.text import escape_line, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 LONGEST_ERROR = 240
 MAX_OTHERS = 3
@@ -32,7 +32,9 @@ _CONSEQUENCES = re.compile(
     r"|KeyboardInterrupt"
 )
 _ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
-_CRASHES = tuple(-int(getattr(signal, f"SIG{name}")) for name in ("SEGV", "ABRT", "ILL", "FPE", "BUS"))
+_CRASHES = tuple(
+    -int(getattr(signal, f"SIG{name}")) for name in ("SEGV", "ABRT", "ILL", "FPE", "BUS")
+)
 # Errors that have a finding, by what they print. The first that matches counts.
 _KNOWN = (
     ("shm-full", r"/dev/shm|unable to (?:open|mmap|write).*shared memory|signal: Bus error"),
@@ -61,7 +63,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 @dataclass(frozen=True)
 class RankFailure:
     """How a rank ended. rank: -1 for a whole node that was lost. time: Unix time of the error, or
-    when torchrun saw its end. status: the exit code; negative for a signal. error: `Type: message`,
+    when torchrun saw its end. status: the exit code, 0 if it did not fail; negative for a signal. error: `Type: message`,
     empty if it left none; chain: also the errors that caused it. site: `train.py:88`. oom_kills: of
     processes of its node's control group, since the job began there."""
 
@@ -154,18 +156,25 @@ def summary(failures: Iterable[RankFailure], world_size: int, nodes: int) -> lis
         world_size: ranks of the job; 0 if unknown.
         nodes: of the job. With several, ranks are named with theirs.
     """
-    ordered = sorted(failures, key=lambda failure: (failure.distance, failure.time))
+    rows = sorted(failures, key=lambda failure: (failure.distance, failure.time))
+    ordered = [failure for failure in rows if failure.status]
     if not ordered:
         return []
     first = ordered[0]
+    ended = [row for row in rows if not row.status and row.time <= first.time]
     causes = [failure for failure in ordered if failure.distance == first.distance]
     ranks = name_ranks([failure.rank for failure in causes if failure.likeness == first.likeness])
     alike = [failure for failure in causes if failure.likeness == first.likeness]
     name, clock = _name(first, nodes), _clock(first)
-    if first.distance > 1:
+    if first.distance > 1 and ended:
+        left = name_ranks([row.rank for row in ended])
         lines = [
-            f"no rank left an error of its own: {name} lost another one first ({clock}): {first.text}",
-            "a rank that returns early or is stopped, or a broken network, does that",
+            f"{left} ended without an error ({_clock(ended[0])}), before the others: "
+            f"{name} lost the connection ({clock}): {first.text}"
+        ]
+    elif first.distance > 1:
+        lines = [
+            f"no rank has an error of its own: {name} lost another first ({clock}): {first.text}"
         ]
     elif len(alike) > 1 and not first.error and first.distance == 1:
         lines = [f"{ranks} failed, which of them first is unknown ({clock}): {first.text}"]
@@ -174,14 +183,17 @@ def summary(failures: Iterable[RankFailure], world_size: int, nodes: int) -> lis
     else:
         lines = [f"{name} failed first ({clock}): {first.text}"]
     rest = [failure for failure in causes if failure not in alike and first.distance == 0]
-    others = world_size - len(alike) - len(rest)
+    others = world_size - len(alike) - len(rest) - len(ended)
     if others > 0 and first.rank >= 0 and first.distance < 2:
         lines[0] += f"; {format_count(others, 'other')} ended because of it"
     for failure in rest[:MAX_OTHERS]:
         lines.append(f"{_name(failure, nodes)} failed too ({_clock(failure)}): {failure.text}")
     if len(rest) > MAX_OTHERS:
         lines.append(f"and so did {len(rest) - MAX_OTHERS} more")
-    for finding in dict.fromkeys(failure.finding for failure in (first, *rest) if failure.finding):
+    findings = [failure.finding for failure in (first, *rest)]
+    if first.distance > 1:
+        findings = ["rank-left"]
+    for finding in dict.fromkeys(filter(None, findings)):
         rule = CATALOG[finding]
         lines.append(f"[{finding}] {rule.meaning}")
         lines += [f"    {text}" for text in (rule.advice, *rule.command.splitlines())]

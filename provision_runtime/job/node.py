@@ -17,18 +17,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import List, TypedDict
 
 from ..comm import addresses, processes
 from ..comm.addresses import interface_with
 from ..facts import limits
+from ..hang.model import Snapshot, from_json, to_json
 from ..report.codec import decode
 from ..report.text import format_count
 from . import comparison
+from .agent import HUNG
 from .channel import Channel, Head, Member, log
 from .connection import Connection, Message, candidate_ports
 from .errors import JobError, Stopped
 from .first_failure import RankFailure, summary
+from .watcher import Watcher, hang_page
 
 # Holds the job's key, by which its nodes recognize each other.
 KEY_VARIABLE = "PROVISION_JOB_KEY"
@@ -40,7 +44,9 @@ SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT = 300.0, 10
 # How long node 0 waits for the others' failures, and they for its summary: longer than torchrun takes
 # to end ranks that do not wait in the kernel.
 GATHER_S = 40.0
-FAILURES = "failures"
+# Topics of messages while the ranks run and when they have ended.
+FAILURES, SILENCE = "failures", "silence"
+NO_SIGNAL = 0
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 BLOCKED = (*STOPPING, signal.SIGUSR1)
@@ -68,8 +74,9 @@ class JobOptions:
 
     id: of this start of the job. names: of all nodes, in the order of their numbers; () means the
     numbers. key: by which they recognize each other. ranks: processes of this node; 0 runs the command
-    once, without torch. wait_s: for the other nodes. saves: the ranks save a checkpoint and end when they get USR1. shares_log: all
-    nodes write to one log, so that one of them reports what is true of all.
+    once, without torch. wait_s: for the other nodes. saves: the ranks save a checkpoint and end when
+    they get USR1. hang_after_s, on_hang: as command.py has them. shares_log: all nodes write to one
+    log, so that one of them reports what is true of all.
     """
 
     id: str
@@ -85,6 +92,8 @@ class JobOptions:
     lock: str | None = None
     wait_s: float = 300.0
     saves: bool = False
+    hang_after_s: float = 0.0
+    on_hang: str = "report"
     shares_log: bool = False
     key: bytes = b""
 
@@ -341,6 +350,11 @@ class _Supervisor:
         # Of the other nodes, by their connection; and node 0's summary of all.
         self._reports: dict[Connection, list[RankFailure]] = {}
         self._summary: list[str] | None = None
+        # The ranks of nodes that are silent; None is this node.
+        self._silent: dict[Connection | None, Snapshot] = {}
+        self._changes: SimpleQueue[Snapshot | None] = SimpleQueue()
+        self._hang_status = 0
+        self._is_hang_reported = False
         self._stopped_by: int | None = None
         self._local_stops = 0
         self._end = ""
@@ -360,6 +374,15 @@ class _Supervisor:
         for number in (*STOPPING, signal.SIGUSR1, signal.SIGCHLD):
             # Each signal arrives as a byte; the handler itself has nothing to do.
             signal.signal(number, lambda *_: None)
+        if options.ranks and options.hang_after_s:
+            Watcher(
+                child.pid, options.hang_after_s, self._announce_change, is_whole_job=False
+            ).start()
+
+    def _announce_change(self, snapshot: Snapshot | None) -> None:
+        """In the watcher's thread."""
+        self._changes.put(snapshot)
+        self._wakeup_end.send(bytes([NO_SIGNAL]))
 
     def wait(self) -> int:
         """The exit code of this node."""
@@ -388,7 +411,7 @@ class _Supervisor:
             if not self._options.shares_log:
                 log(f"{self._end}; {name} ends with it")
             self._report_failures()
-            return FAILED
+            return self._hang_status or FAILED
         if self._stopped_by is not None and self._stopped_by in STOPPING:
             return 128 + self._stopped_by
         if status == 0:
@@ -417,11 +440,31 @@ class _Supervisor:
         if options.node == 0:
             rows_of_all = [*failures, *(row for rows in self._reports.values() for row in rows)]
             world_size = options.nodes * options.ranks
-            self._summary = summary(rows_of_all, world_size, options.nodes)
-            self._channel.send_to_all(Message(topic=FAILURES, decision=self._summary))
+            if not self._hang_status:  # else it was this that ended the ranks
+                self._summary = summary(rows_of_all, world_size, options.nodes)
+            self._channel.send_to_all(Message(topic=FAILURES, decision=self._summary or []))
         if options.node == 0 or not options.shares_log:
-            for line in self._summary or ():
-                log(line)
+            log(*(self._summary or ()))
+
+    def _handle_silence(self, origin: Connection | None, snapshot: Snapshot | None) -> None:
+        """The ranks of a node fell silent, or work again (None). Node 0 judges when all are silent,
+        because the ranks of one node may wait for a rank of another that works."""
+        options = self._options
+        if options.node > 0:
+            payload = None if snapshot is None else to_json(snapshot)
+            self._channel.send_to_all(Message(topic=SILENCE, payload={"ranks": payload}))
+            return
+        if snapshot is None:
+            self._silent.pop(origin, None)
+            return
+        self._silent[origin] = snapshot
+        if len(self._silent) < options.nodes or self._is_hang_reported:
+            return
+        self._is_hang_reported = True
+        log(*hang_page(list(self._silent.values()), options.hang_after_s))
+        if options.on_hang != "report":
+            self._hang_status = HUNG
+            self._end_with(f"the job hangs, and --on-hang says {options.on_hang}")
 
     def _is_gathering(self) -> bool:
         if self._options.node > 0:
@@ -436,7 +479,9 @@ class _Supervisor:
 
     def _handle_signals(self) -> None:
         for number in self._wakeup.recv(64):
-            if number == signal.SIGCHLD:
+            if number == NO_SIGNAL:
+                self._handle_silence(None, self._changes.get())
+            if number in (NO_SIGNAL, signal.SIGCHLD):
                 continue
             self._local_stops += number in STOPPING
             self._stop(number)
@@ -467,11 +512,12 @@ class _Supervisor:
                 )
                 # In the time of this node's clock.
                 offset = time.time() - message.payload["time"]
-                self._reports[connection] = [
-                    replace(row, time=row.time + offset) for row in rows
-                ]
+                self._reports[connection] = [replace(row, time=row.time + offset) for row in rows]
             elif message.topic == FAILURES:
                 self._summary = message.decision
+            elif message.topic == SILENCE:
+                ranks = message.payload["ranks"]
+                self._handle_silence(connection, None if ranks is None else from_json(ranks))
             elif message.end is not None:
                 self._failed.append(connection)
                 self._end_with(message.end)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from provision.cli.freshness import freshness_options, up_to_date
+from provision.cli.hang_options import hang_options, parse_hang_options
 from provision.cli.options import WordsBeforeOptions, dry_run_option, prefix_option
 from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
+    from provision.launch import OnHang
 
 
 class CommandLine(WordsBeforeOptions):
@@ -68,6 +70,7 @@ class CommandLine(WordsBeforeOptions):
     is_flag=True,
     help="Run in the environment's image, with the current folder as /workspace, as your user.",
 )
+@hang_options
 @prefix_option
 @freshness_options
 @dry_run_option
@@ -80,6 +83,8 @@ def run(
     envs: Path | None,
     prefix: Path | None,
     dry_run: bool,
+    hang_after: str | None,
+    on_hang: OnHang | None,
     **options: bool,
 ) -> None:
     """Run a command in an environment.
@@ -87,6 +92,9 @@ def run(
     If the environment is not up to date (its lock or spec.yml was changed, or a package), a warning
     says so. The exit code is the command's. PATH begins with the environment's programs; PYTHONPATH,
     PYTHONHOME and LD_LIBRARY_PATH are dropped, because they can bring in other builds.
+
+    When ranks of `torchrun` (or `accelerate launch`, `fabric run`) fail, the last lines say which
+    failed first, and why. When all of them do nothing, a page says who waits for whom.
     """
     import shlex
 
@@ -95,6 +103,11 @@ def run(
     from provision.core.process import exec_command
     from provision.verbs.run import run as command_run
 
+    if image and (hang_after or on_hang):
+        raise InvalidSpec(
+            "--hang-after and --on-hang watch ranks of a prefix, not of an image.",
+            advice="Leave out --image, or use `provision launch`.",
+        )
     if image and prefix:
         raise InvalidSpec("--image and --prefix exclude each other.", advice="Give one of them.")
     if image:
@@ -102,7 +115,16 @@ def run(
         return
     find = functools.partial(command_run.find_prefix, default_folders(envs), name, prefix)
     installed = up_to_date(console, name, find, envs=envs, path=prefix, dry_run=dry_run, **options)
-    launch = command_run.run_launch(installed, command)
+    launch = command_run.launcher_launch(
+        installed, command, *parse_hang_options(hang_after, on_hang)
+    )
+    if launch is None:
+        if hang_after or on_hang:
+            raise InvalidSpec(
+                f"`{command[0]}` starts no ranks that provision could watch.",
+                advice="--hang-after and --on-hang are for torchrun, accelerate launch and fabric run.",
+            )
+        launch = command_run.run_launch(installed, command)
     if dry_run:
         console.document("command", {"command": launch.argv}, f"{shlex.join(launch.argv)}\n")
         return
