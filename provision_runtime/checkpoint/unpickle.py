@@ -5,21 +5,14 @@ from __future__ import annotations
 
 import io
 import pickle
-import pickletools
 import zipfile
 from typing import Any
+
+from ..fs.data_pickle import holds_only_data
 
 ARCHIVE = b"PK\x03\x04"
 # A member that only archives of TorchScript have.
 TORCHSCRIPT = b"constants.pkl"
-# Operations of a pickle (of protocol 2, torch.save's) that make values and put them together. All
-# others look up names, call what they find, or refer outside.
-VALUES = "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINUNICODE"
-CONTAINERS = (
-    "EMPTY_LIST EMPTY_DICT APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 SETITEM SETITEMS"
-)
-STACK = "PROTO STOP MARK POP POP_MARK BINPUT LONG_BINPUT BINGET LONG_BINGET"
-SAFE_OPERATIONS = frozenset(f"{VALUES} {CONTAINERS} {STACK}".split())
 
 
 def runs_code(content: bytes) -> bool:
@@ -44,9 +37,8 @@ def pickle_of_data(content: bytes) -> bytes | None:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             [member] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
             pickled = archive.read(member)
-        for operation, _, _ in pickletools.genops(pickled):
-            if operation.name not in SAFE_OPERATIONS:
-                return None
+        if not holds_only_data(pickled):
+            return None
     except Exception:  # whatever zipfile and pickletools raise for what torch.save did not write
         return None
     return pickled

@@ -42,16 +42,16 @@ def write(path: str, error: BaseException, trace: TracebackType | None) -> None:
             json.dump({"message": message}, file)
 
 
-def _parameters(trace: TracebackType | None) -> list[list[Any]]:
+def _parameters(trace: TracebackType | None) -> dict[str, list[int]]:
     """Names and shapes of the model whose DDP constructor failed."""
     while trace is not None:
         frame = trace.tb_frame
         if frame.f_code.co_name == "__init__" and frame.f_code.co_filename.endswith(DDP):
             return named_shapes(frame.f_locals["module"])
         trace = trace.tb_next
-    return []
+    return {}
 
 
-def named_shapes(module: Any) -> list[list[Any]]:
+def named_shapes(module: Any) -> dict[str, list[int]]:
     named = list(module.named_parameters())[:MAX_PARAMETERS]
-    return [[name, list(parameter.shape)] for name, parameter in named]
+    return {name: list(parameter.shape) for name, parameter in named}

@@ -57,6 +57,18 @@ def process_name(pid: int) -> str:
         return f"{pid}-{file.read().rpartition(b')')[2].split()[19].decode()}"
 
 
+def root_of(pid: int) -> str:
+    """What precedes a path of a process, which may be in a container; empty if it may not be read."""
+    root = f"/proc/{pid}/root"
+    return root if os.path.exists(f"{root}/tmp") else ""
+
+
+def stem_of(pid: int) -> str:
+    """The path of a process's files, without a suffix. Raises OSError if it is gone."""
+    user = os.stat(f"/proc/{pid}").st_uid
+    return f"{root_of(pid)}{rank_folder(user)}/{process_name(pid)}"
+
+
 def remove_old_files(folder: str) -> None:
     """Remove what was written a day ago or longer by processes that have ended."""
     oldest = time.time() - KEEP_S

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import os
-import signal
 import sys
 
 from . import folder, variables
@@ -19,9 +18,6 @@ TYPE_CHECKING = False  # `typing` costs a millisecond
 if TYPE_CHECKING:
     from types import TracebackType
 
-# A real-time signal, because programs and schedulers use SIGUSR1 and SIGUSR2. glibc keeps the first
-# two, and other libraries count from SIGRTMIN.
-SIGNAL = signal.SIGRTMAX - 3
 # The variable by which processes that a rank starts know that they are not the rank.
 PARENT = "PROVISION_RANK_PROCESS"
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1  # linux/prctl.h
@@ -44,7 +40,7 @@ def install() -> None:
     if is_child:
         return
     stacks = open(f"{name}.stacks", "w")  # noqa: SIM115 - as long as the process
-    faulthandler.register(SIGNAL, stacks, all_threads=True)
+    faulthandler.register(variables.SIGNAL, stacks, all_threads=True)
     if not faulthandler.is_enabled():
         faulthandler.enable(stacks)
     _allow_tracing()

@@ -22,6 +22,8 @@ DEBUGGER = "debugger"  # waits for input at a prompt of pdb
 STOPPED = "stopped"  # by a signal (SIGSTOP, Ctrl-Z) or by a tracer
 FAILED = "failed"  # ended with an error, which the hook wrote down
 GONE = "gone"  # has ended; no error is known
+# Of GONE: it came to the end of its program.
+ENDED = "came to its end by itself"
 UNKNOWN = "unknown"  # its stacks could not be read: `detail` has the reason
 
 
@@ -84,8 +86,6 @@ class RankError:
     message: str
     time: float
     frames: List[Frame]
-    # A process that the rank started, with its rank in the environment.
-    is_child: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RankState:
     """One rank. kind: one of those above; detail: its circumstances (a mount, a signal, a reason).
 
     line: where its own code is, the innermost line of the user's. calls: the last collectives that it
-    began, the latest last. cpu_s: CPU seconds during the observation.
+    began, the latest last. parameters: names and shapes of the model that it gave to DDP, if known.
     """
 
     rank: int
@@ -110,8 +110,7 @@ class RankState:
     calls: List[Collective] = field(default_factory=list)
     workers: List[Worker] = field(default_factory=list)
     error: Optional[RankError] = None
-    cpu_s: float = 0.0
-    origins: List[str] = field(default_factory=list)
+    parameters: Dict[str, List[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
-from .model import Collective, Frame
+from .model import Collective
+from .stacks import frame_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +73,7 @@ class CallRecord:
             self._map[at : at + 1] = DONE
 
 
-def read(path: str) -> list[Collective]:
+def read(path: str, directory: str) -> list[Collective]:
     """The calls in a file, the latest last. Raises OSError. Skips a line that is being written."""
     with open(path, "rb") as file:
         content = file.read()
@@ -92,7 +93,7 @@ def read(path: str) -> list[Collective]:
             group=group,
             shape=shape,
             dtype=dtype,
-            line=Frame(function=function, file=name, line=int(line)),
+            line=frame_at(function, name, int(line), directory),
             is_complete=done == DONE.decode(),
         )
         calls.append((int(number), call))
