@@ -86,7 +86,8 @@ def _of_errors(ranks: Sequence[RankState]) -> Iterator[Cause]:
     failed = sorted((s for s in ranks if s.error), key=lambda state: state.error.time)  # type: ignore[union-attr]
     first = [state for state in failed if not _LOST_PEER.search(state.detail)][:1]
     if any(_PARAMETERS.search(state.detail) for state in failed) or (
-        constructing and len({state.line for state in constructing}) < len(ranks) > 1
+        constructing
+        and len({state.line for state in constructing}) < len(ranks) > 1
         and any(state.kind in (model.COLLECTIVE, model.FAILED) for state in constructing)
     ):
         subject = [s for s in first or constructing if s in constructing] or constructing
@@ -102,7 +103,9 @@ def _of_errors(ranks: Sequence[RankState]) -> Iterator[Cause]:
         if "bootstrapping phase" in error.message:
             yield _cause("launch-in-init", first, "starts processes while the program is imported")
         elif error.type == "FileExistsError" and {"makedirs", "mkdir"} & set(functions):
-            yield _cause("makedirs-race", first, f"found that another rank had made it: {error.message}")
+            yield _cause(
+                "makedirs-race", first, f"found that another rank had made it: {error.message}"
+            )
         elif "out of memory" in error.message:
             yield _cause("out-of-memory", first, f"failed: {error.type}: {error.message[:200]}")
         elif guarded and any("torch/distributed" in frame.file for frame in frames):
@@ -134,7 +137,9 @@ def _of_kinds(ranks: Sequence[RankState]) -> Iterator[Cause]:
         return
     line = waiting[0].line
     id = "uneven-batches" if line and source.loop_end(line) else "early-exit"
-    yield _cause(id, ended, f"{ended[0].detail}; {name_ranks([s.rank for s in waiting])} did not", line)
+    yield _cause(
+        id, ended, f"{ended[0].detail}; {name_ranks([s.rank for s in waiting])} did not", line
+    )
 
 
 def _of_paths(ranks: Sequence[RankState]) -> Iterator[Cause]:
@@ -200,7 +205,9 @@ def _parameter_difference(ranks: Sequence[RankState], subject: RankState) -> str
             return f"gives DDP another model: {', '.join(shapes[:4])}"
     if subject.error:
         return f"gives DDP another model: {subject.error.message[:300]}"
-    return "waits in DDP's constructor for ranks whose parameters differ, or that did not come there"
+    return (
+        "waits in DDP's constructor for ranks whose parameters differ, or that did not come there"
+    )
 
 
 def describe_kind(state: RankState) -> str:

@@ -55,7 +55,7 @@ def collect(
     ]
     records = [r for r in ended.records() if selection.has(r.job, r.directory)]
     if selection.pid is not None:
-        records = [record for record in records if selection.pid in (record.pid, record.parent)]
+        records = [record for record in records if selection.pid in (record.pid, record.launcher)]
     states: list[RankState] = []
     if ranks:
         reader = _Reader(ranks, deadline, raw)
@@ -69,14 +69,15 @@ def collect(
             if process.pid in first and process.pid in last:
                 looks = first[process.pid], last[process.pid]
                 states.append(_running(process, *looks, observed_s, start, raw))
-    parents = {process.parent for process in ranks}
+    launchers = {process.parent for process in ranks}
     if not ranks and records:
-        newest = max(records, key=lambda record: record.time)
-        parents = {newest.parent}
-    states += ended.states(states, ranks, [record for record in records if record.parent in parents])
+        launchers = {max(records, key=lambda record: record.time).launcher}
+    states += ended.states(states, ranks, [r for r in records if r.launcher in launchers])
     notes = sorted({state.detail for state in states if state.kind == model.UNKNOWN})
     if not stacks.py_spy():
-        notes.append("py-spy is not installed here: stacks come from the hook, without native frames.")
+        notes.append(
+            "py-spy is not installed here: stacks come from the hook, without native frames."
+        )
     return Snapshot(
         schema=model.SCHEMA,
         host=socket.gethostname(),
@@ -113,7 +114,9 @@ class _Reader:
         waits = [processes.file_wait(pid) for pid in (rank.pid, *others)]
         return Look(activity, threads, reason, [wait for wait in waits if wait])
 
-    def _threads(self, rank: RankProcess, *, native: bool = False) -> tuple[list[model.Thread], str]:
+    def _threads(
+        self, rank: RankProcess, *, native: bool = False
+    ) -> tuple[list[model.Thread], str]:
         timeout_s = max(0.5, self._deadline - time.time())
         reasons = []
         for dump in (self._by_py_spy, self._by_signal):

@@ -80,6 +80,7 @@ def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> Diagnosis:
     verdict, summary = _verdict(ranks, missing)
     differences = _differences(ranks)
     is_stuck = verdict in (HANG, FAILURE)
+    found = causes.causes(ranks, "".join(differences[:1])) if is_stuck else []
     if missing:
         notes = [*notes, f"{name_ranks(missing)}: on other nodes, or not started; not examined."]
     return Diagnosis(
@@ -87,9 +88,9 @@ def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> Diagnosis:
         world_size=world_size,
         verdict=verdict,
         summary=summary,
-        groups=_groups(ranks, verdict),
+        groups=_groups(ranks, found[0].ranks if found else [], verdict),
         differences=differences if is_stuck else [],
-        causes=causes.causes(ranks, "".join(differences[:1])) if is_stuck else [],
+        causes=found,
         notes=notes,
     )
 
@@ -99,7 +100,9 @@ def _verdict(ranks: Sequence[RankState], missing: list[int]) -> tuple[str, str]:
         return [state.rank for state in ranks if state.kind in kinds]
 
     live = [state for state in ranks if state.kind not in (model.FAILED, model.GONE)]
-    killed = [s.rank for s in ranks if s.kind == model.GONE and not s.detail.startswith(model.ENDED)]
+    killed = [
+        s.rank for s in ranks if s.kind == model.GONE and not s.detail.startswith(model.ENDED)
+    ]
     failed, running = numbers(model.FAILED), numbers(model.RUNNING)
     if failed:
         return FAILURE, f"{name_ranks(failed)} ended with an error"
@@ -112,7 +115,9 @@ def _verdict(ranks: Sequence[RankState], missing: list[int]) -> tuple[str, str]:
     if running:
         rest = len(live) - len(running)
         text = f"{name_ranks(running)} work" + ("s" if len(running) == 1 else "")
-        return NO_HANG, f"nothing hangs, as far as seen: {text}" + (", the others wait" if rest else "")
+        return NO_HANG, f"nothing hangs, as far as seen: {text}" + (
+            ", the others wait" if rest else ""
+        )
     if numbers(model.UNKNOWN):
         return UNKNOWN, f"{name_ranks(numbers(model.UNKNOWN))} could not be read"
     waits = {(state.kind, state.line, _op(state)) for state in ranks}
@@ -123,29 +128,37 @@ def _verdict(ranks: Sequence[RankState], missing: list[int]) -> tuple[str, str]:
     if not numbers(model.COLLECTIVE):
         return UNKNOWN, "all ranks wait at the same line, in no collective"
     if any(state.detail for state in ranks):
-        return NO_HANG, "nothing hangs, as far as seen: all ranks are in the same call, and transfer"
-    return HANG, "all ranks wait in the same call, and nothing moves: look at the network between them"
+        return (
+            NO_HANG,
+            "nothing hangs, as far as seen: all ranks are in the same call, and transfer",
+        )
+    return (
+        HANG,
+        "all ranks wait in the same call, and nothing moves: look at the network between them",
+    )
 
 
 def _op(state: RankState) -> str:
     return state.collective.op if state.collective else ""
 
 
-def _groups(ranks: Sequence[RankState], verdict: str) -> list[Group]:
-    folded: dict[tuple[str, str], list[RankState]] = {}
+def _groups(ranks: Sequence[RankState], culprits: list[int], verdict: str) -> list[Group]:
+    folded: dict[tuple[bool, int, str], list[RankState]] = {}
     for state in ranks:
-        folded.setdefault((state.kind, _text(state)), []).append(state)
-    ordered = sorted(folded.items(), key=lambda item: (ORDER.index(item[0][0]), len(item[1])))
-    groups = []
-    for (kind, text), states in ordered:
+        key = (state.rank not in culprits, ORDER.index(state.kind), _text(state))
+        folded.setdefault(key, []).append(state)
+    ordered = sorted(folded.items(), key=lambda item: (*item[0][:2], len(item[1])))
+    groups: list[Group] = []
+    for (is_other, _, text), states in ordered:
+        is_first = not culprits and not groups and len(folded) > 1
         group = Group(
             ranks=sorted(state.rank for state in states),
             hosts=sorted({state.host for state in states}),
-            kind=kind,
+            kind=states[0].kind,
             text=text,
             line=states[0].line,
             collective=states[0].collective,
-            is_culprit=verdict == HANG and not groups and len(folded) > 1,
+            is_culprit=verdict in (HANG, FAILURE) and (not is_other or is_first),
         )
         groups.append(group)
     return groups
@@ -187,7 +200,9 @@ def _differences(ranks: Sequence[RankState]) -> list[str]:
         for call in state.calls:
             if call.sequence is not None:
                 text = f"{describe(call)}{', ' + brief(call.line) if call.line else ''}"
-                calls.setdefault((call.group, call.sequence), {}).setdefault(text, []).append(state.rank)
+                calls.setdefault((call.group, call.sequence), {}).setdefault(text, []).append(
+                    state.rank
+                )
                 counts.setdefault(call.group, {})[state.rank] = call.sequence
     sentences: dict[str, str] = {}
     for (group, _), texts in sorted(calls.items()):

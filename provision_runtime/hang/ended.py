@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import folder, model
@@ -22,7 +22,8 @@ CRASH = "Fatal Python error: "
 
 @dataclass(frozen=True)
 class RankRecord:
-    """A rank's NAME.rank file, or that of a process which a rank started. stem: of its files."""
+    """A rank's NAME.rank file, or that of a process which a rank started. stem: of its files;
+    launcher: the process that started the rank."""
 
     stem: str
     pid: int
@@ -30,7 +31,7 @@ class RankRecord:
     world_size: int
     local_rank: int
     job: str
-    parent: int
+    launcher: int
     is_child: bool
     directory: str
     time: float
@@ -72,7 +73,7 @@ def records() -> list[RankRecord]:
                 world_size=int(size),
                 local_rank=int(local_rank or 0),
                 job=master,
-                parent=int(parent),
+                launcher=int(parent),
                 is_child=is_child == "1",
                 directory=cwd,
                 time=os.stat(path).st_mtime,
@@ -80,7 +81,13 @@ def records() -> list[RankRecord]:
         except (OSError, ValueError):  # it was just removed, or is not ours
             continue
         found.append(record)
-    return found
+    launchers = {record.pid: record.launcher for record in found if not record.is_child}
+    return [
+        replace(record, launcher=launchers.get(record.launcher, record.launcher))
+        if record.is_child
+        else record
+        for record in found
+    ]
 
 
 def states(
@@ -144,7 +151,9 @@ def _state(
 def parameters(path: str) -> dict[str, list[int]]:
     """Names and shapes in a NAME.model or NAME.error file."""
     document = _json(path)
-    shapes: dict[str, list[int]] = document.get("parameters", {} if "type" in document else document)
+    shapes: dict[str, list[int]] = document.get(
+        "parameters", {} if "type" in document else document
+    )
     return shapes
 
 

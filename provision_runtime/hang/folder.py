@@ -1,4 +1,5 @@
-"""The files that ranks leave for `provision why`: one folder per user, and a few files per process.
+"""What the hook in ranks and those who ask them agree on: a signal, a variable, and files in one
+folder per user, a few of each process.
 
     NAME.rank    who it is: a line each of rank, world size, local rank, job, parent
     NAME.stacks  all stacks, whenever the signal of the hook arrives or the process crashes
@@ -17,6 +18,12 @@ import stat
 import time
 
 KEEP_S = 24 * 3600.0
+# The signal on which faulthandler writes NAME.stacks. A real-time signal (SIGRTMAX - 3), because
+# programs and schedulers use SIGUSR1 and SIGUSR2. A number: `signal` takes longer to import than the
+# whole hook.
+SIGNAL = 61
+# The variable that switches NAME.calls on.
+RECORD = "PROVISION_RECORD"
 
 
 def rank_folder(user: int | None = None) -> str:

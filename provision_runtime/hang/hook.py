@@ -12,7 +12,7 @@ import faulthandler
 import os
 import sys
 
-from . import folder, variables
+from . import folder
 
 TYPE_CHECKING = False  # `typing` costs a millisecond
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def install() -> None:
     if is_child:
         return
     stacks = open(f"{name}.stacks", "w")  # noqa: SIM115 - as long as the process
-    faulthandler.register(variables.SIGNAL, stacks, all_threads=True)
+    faulthandler.register(folder.SIGNAL, stacks, all_threads=True)
     if not faulthandler.is_enabled():
         faulthandler.enable(stacks)
     _allow_tracing()
     atexit.register(_end, name, os.getpid())
-    if environ.get(variables.RECORD):
+    if environ.get(folder.RECORD):
         from . import record
 
         record.start(f"{name}.calls")

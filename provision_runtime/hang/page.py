@@ -17,7 +17,9 @@ MAX_GROUPS = 12
 def lines(diagnosis: Diagnosis, width: int | None) -> list[str]:
     """width: of the terminal, or None not to wrap."""
     size = f"{diagnosis.world_size} ranks" if diagnosis.world_size > 1 else "1 rank"
-    result = wrapped(f"{diagnosis.verdict:<8} {diagnosis.job} ({size}): {diagnosis.summary}", width, 9)
+    result = wrapped(
+        f"{diagnosis.verdict:<8} {diagnosis.job} ({size}): {diagnosis.summary}", width, 9
+    )
     for cause in diagnosis.causes:
         result += wrapped(f"cause    {cause.id}: {escape_line(cause.message)}", width, 9)
         if cause.line:
@@ -28,7 +30,9 @@ def lines(diagnosis: Diagnosis, width: int | None) -> list[str]:
     for group in diagnosis.groups[:MAX_GROUPS]:
         mark = "*" if group.is_culprit else " "
         host = f" ({group.hosts[0]})" if group.is_culprit else ""
-        result += wrapped(f"{mark}{name_ranks(group.ranks)}{host}: {escape_line(group.text)}", width, 4)
+        result += wrapped(
+            f"{mark}{name_ranks(group.ranks)}{host}: {escape_line(group.text)}", width, 4
+        )
     if len(diagnosis.groups) > MAX_GROUPS:
         result.append(f" and {len(diagnosis.groups) - MAX_GROUPS} more states: --json has all")
     for sentence in diagnosis.differences:
@@ -36,5 +40,3 @@ def lines(diagnosis: Diagnosis, width: int | None) -> list[str]:
     for note in diagnosis.notes:
         result += wrapped(f"note     {escape_line(note)}", width, 9)
     return result
-
-

@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 
 # How launchers number ranks: torchrun (and our own launcher), Lightning's subprocess launcher, srun.
 # Lightning does not number its first rank, which starts the others.
-RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("LOCAL_RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
 TICKS = os.sysconf("SC_CLK_TCK")
 # Waits of the kernel for a file: the names of its functions in wchan.
-FILE_WAITS = re.compile(r"request_wait_answer|fuse|nfs|rpc_wait|cifs|folio_wait|page_bit|lookup|ceph")
+FILE_WAITS = re.compile(
+    r"request_wait_answer|fuse|nfs|rpc_wait|cifs|folio_wait|page_bit|lookup|ceph"
+)
 # Calls whose first argument is a file, or its second the path (x86-64, arm64; asm/unistd.h).
 _BY_FILE = {"0", "17", "217", "5", "8", "74", "63", "67", "61", "80"}
 
@@ -102,9 +108,7 @@ def _rank_process(number: int, parent: int) -> RankProcess | None:
     return None
 
 
-def _is_child(
-    rank: RankProcess, ranks: dict[int, RankProcess], parents: dict[int, int]
-) -> bool:
+def _is_child(rank: RankProcess, ranks: dict[int, RankProcess], parents: dict[int, int]) -> bool:
     """Whether a process has its variables from a rank above it; or is a launcher that srun numbered,
     whose children are the ranks."""
     if "torch.distributed.run" in (line := " ".join(_arguments(rank.pid))) or "torchrun" in line:

@@ -79,7 +79,9 @@ def read(path: str, directory: str) -> list[Collective]:
         content = file.read()
     calls = []
     for at in range(0, len(content), LINE_SIZE):
-        fields = content[at : at + LINE_SIZE].rstrip(b"\0").decode(errors="replace").split(SEPARATOR)
+        fields = (
+            content[at : at + LINE_SIZE].rstrip(b"\0").decode(errors="replace").split(SEPARATOR)
+        )
         if len(fields) != 10 or not (fields[1] + fields[3] + fields[7]).isdigit():
             continue
         done, number, op, sequence, group, sizes, dtype, line, function, name = fields

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from .variables import SIGNAL
+from .folder import SIGNAL
 from .model import Frame, Thread
 
 _FAULT_THREAD = re.compile(r"^(Current t|T)hread 0x[0-9a-f]+(?: \[(?P<name>.*)\])?")
@@ -75,7 +75,9 @@ def parse_py_spy(text: str, pid: int, directory: str) -> list[Thread]:
     return threads
 
 
-def dump_by_signal(pid: int, stem: str, directory: str, timeout_s: float) -> tuple[list[Thread], str]:
+def dump_by_signal(
+    pid: int, stem: str, directory: str, timeout_s: float
+) -> tuple[list[Thread], str]:
     """The threads as the process's own faulthandler writes them. Raises StacksUnreadable.
 
     The signal would end a process that does not handle it, so it is sent only where the hook's file is
@@ -148,5 +150,3 @@ def user_frame(frames: list[Frame]) -> Frame | None:
     users = [frame for frame in frames if frame.is_user]
     installed = [f for f in frames if "-packages/" in f.file and "/torch/" not in f.file]
     return next(iter([*users, *installed[::-1]]), None)
-
-

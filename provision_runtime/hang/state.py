@@ -48,7 +48,9 @@ class Judgment:
     collective: Collective | None = None
 
 
-def judge(pid: int, first: Look, last: Look, calls: list[Collective], observed_s: float) -> Judgment:
+def judge(
+    pid: int, first: Look, last: Look, calls: list[Collective], observed_s: float
+) -> Judgment:
     """What the rank `pid` did between two looks. calls: that it has recorded, the latest last."""
     before, after = main_thread(first.threads).frames, main_thread(last.threads).frames
     frames = [frame for frame in after if frame.line]

@@ -1,12 +1,11 @@
-"""The environment variables, and the signal, with which ranks can be asked why they hang."""
+"""The environment variables with which ranks can be asked why they hang."""
 
 from __future__ import annotations
 
 import re
-import signal
 
-# The light record of collectives (`record.py`): set by `--record`.
-RECORD = "PROVISION_RECORD"
+from .folder import RECORD
+
 FLIGHT_RECORDER_ENTRIES = "2000"
 # torch's flight recorder of NCCL, since 2.2. Since 2.8 its variables are named for all backends
 # (pytorch#152563). The pipe is created only if the old name of the buffer's size is set too
@@ -16,9 +15,6 @@ FIRST_WITH_RECORDER, FIRST_WITH_NEW_NAMES = (2, 2), (2, 8)
 OLD_BUFFER_SIZE, BUFFER_SIZE = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
 OLD_DUMP_FILE, DUMP_FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"
 DUMP_PIPE, DUMP_ON_TIMEOUT = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"
-# What the hook has faulthandler write stacks on. A real-time signal, because programs and schedulers
-# use SIGUSR1 and SIGUSR2; glibc and others count from SIGRTMIN.
-SIGNAL = signal.SIGRTMAX - 3
 
 
 def rank_variables(torch_version: str, folder: str, *, record: bool = False) -> dict[str, str]:
