@@ -6,7 +6,6 @@ So nobody waits at torch's own rendezvous for a node whose file system is cold.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import runpy
@@ -16,10 +15,11 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from ..facts import oom
-from ..hang.folder import is_private, rank_folder
+from ..hang import ended
+from ..hang.stacks import user_frame
 from .channel import log
 from .first_failure import RankFailure, read_failures, summary
 from .watcher import Watcher, hang_page
@@ -27,6 +27,7 @@ from .watcher import Watcher, hang_page
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ..hang.ended import RankRecord
     from ..hang.model import Snapshot
 
 # The status of a job that was ended because it hung, and is to be requeued or not.
@@ -72,20 +73,23 @@ def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> Non
     """
 
     def report(failures: List[RankFailure]) -> None:
-        world_size = max((hooked.world_size for hooked in _hooked_ranks()), default=0)
+        world_size = max((record.world_size for record in _records()), default=0)
         if not hang_status:
             log(*summary(failures, world_size, nodes=1))
 
     def end(snapshot: Optional[Snapshot]) -> None:
-        if snapshot is None or hang_status:
+        lines = hang_page([snapshot], hang_after_s) if snapshot and not reported else []
+        if not lines:
             return
-        log(*hang_page([snapshot], hang_after_s))
+        log(*lines)
+        reported.append(True)
         if on_hang != "report":
             hang_status.append(HUNG)
             if on_hang == "requeue":
                 subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
             os.kill(os.getpid(), signal.SIGTERM)  # torchrun ends its ranks then
 
+    reported: List[bool] = []
     hang_status: List[int] = []
     _on_failures(socket.gethostname(), report)
     if hang_after_s:
@@ -103,36 +107,11 @@ def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> Non
         raise
 
 
-class _HookedRank(NamedTuple):
-    """A rank that this process started, as its hook wrote it down (hang/hook.py). failed, ended: Unix
-    times of its exception, and of its own end; 0: neither."""
-
-    rank: int
-    world_size: int
-    pid: int
-    failed: float = 0.0
-    ended: float = 0.0
-
-
-def _hooked_ranks() -> Iterator[_HookedRank]:
-    folder = rank_folder()
-    if not is_private(folder, os.getuid()):
-        return
-    for path in glob.glob(f"{folder}/*.rank"):
-        try:
-            with open(path, encoding="utf-8") as file:
-                rank, world_size, _, _, _, parent, is_child, *_ = file.read().split("\n")
-            if is_child != "0" or int(parent) != os.getpid() or os.path.getmtime(path) < STARTED:
-                continue
-            row = _HookedRank(int(rank), int(world_size), int(os.path.basename(path).split("-")[0]))
-        except (OSError, ValueError):  # another process writes or removes it
-            continue
-        name = path[: -len(".rank")]
-        if os.path.exists(f"{name}.error"):
-            row = row._replace(failed=os.path.getmtime(f"{name}.error"))
-        elif os.path.exists(f"{name}.ended"):
-            row = row._replace(ended=os.path.getmtime(f"{name}.ended"))
-        yield row
+def _records() -> Iterator[RankRecord]:
+    """What the hooks of the ranks that this process started wrote down (hang/hook.py)."""
+    for record in ended.records():
+        if record.launcher == os.getpid() and not record.is_child and record.time >= STARTED:
+            yield record
 
 
 def _on_failures(node: str, report: Callable[[List[RankFailure]], None]) -> None:
@@ -143,7 +122,7 @@ def _on_failures(node: str, report: Callable[[List[RankFailure]], None]) -> None
         if kind.__name__ == "ChildFailedError":
             kills = counter.rise() if counter else 0
             failures = read_failures(error.failures, node, oom_kills=kills, folder=folder)
-            report(_with_times(failures, error.failures, node))
+            report(_with_records(failures, error.failures))
         elif kind.__name__ == "SignalException":  # of torch's agent, which has ended its ranks
             log(str(error))
         else:
@@ -152,19 +131,23 @@ def _on_failures(node: str, report: Callable[[List[RankFailure]], None]) -> None
     sys.excepthook = hook
 
 
-def _with_times(
-    failures: List[RankFailure], processes: Mapping[int, Any], node: str
-) -> List[RankFailure]:
-    """With the times of their exceptions, which torch rounds to seconds; and the ranks that ended
-    without an error."""
-    hooked = sorted(_hooked_ranks(), key=lambda hooked: hooked.ended)
-    failed = {hooked.pid: hooked.failed for hooked in hooked if hooked.failed}
-    timed = [
-        replace(failure, time=failed.get(processes[failure.rank].pid, failure.time))
-        for failure in failures
-    ]
-    ended = {row.rank: row for row in hooked if row.rank not in processes}
-    timed += [
-        RankFailure(row.rank, node, row.ended, status=0) for row in ended.values() if row.ended
-    ]
-    return timed
+def _with_records(failures: List[RankFailure], processes: Mapping[int, Any]) -> List[RankFailure]:
+    """With the exact times of their errors, and the lines where they crashed; and with the ranks that
+    ended without an error."""
+    records = {record.pid: record for record in _records()}
+    complete = []
+    for failure in failures:
+        record = records.get(processes[failure.rank].pid)
+        error = record.error() if record else None
+        if error is not None:
+            failure = replace(failure, time=error.time)
+            line = user_frame(error.frames)
+            if not failure.chain and line is not None:
+                failure = replace(failure, site=f"{os.path.relpath(line.file)}:{line.line}")
+        complete.append(failure)
+    for record in sorted(records.values(), key=lambda record: record.time):
+        path = f"{record.stem}.ended"
+        if record.rank not in processes and os.path.exists(path) and record.error() is None:
+            end = RankFailure(record.rank, failures[0].node, os.path.getmtime(path), status=0)
+            complete.append(end)
+    return complete

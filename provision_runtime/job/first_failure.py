@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, List
 
 from ..comm.rank_names import name_ranks
+from ..hang.causes import CATALOG as CAUSES
 from ..report.findings import CATALOG
 from ..report.text import escape_line, format_count
 
@@ -45,8 +46,9 @@ _KNOWN = (
     ("driver-old", r"CUDA driver version is insufficient|NVIDIA driver on your system is too old"),
     ("backend-unusable", r"package doesn't have (?:NCCL|GLOO|MPI) built in"),
     ("gradient-unused", r"Expected to have finished reduction in the prior iteration"),
-    ("parameter-mismatch", r"params .*inconsistent|appears not to match sizes of the same param"),
-    ("start-guard-absent", r"before the\s+current process has finished its bootstrapping"),
+    ("parameters-differ", r"params .*inconsistent|appears not to match sizes of the same param"),
+    ("launch-in-init", r"bootstrapping phase"),
+    ("makedirs-race", r"FileExistsError"),
     ("port-busy", r"EADDRINUSE|[Aa]ddress already in use"),
     ("master-unresolvable", r"gaierror|Name or service not known|name resolution"),
     ("numpy-abi", r"compiled using NumPy 1\.x|numpy\.dtype size changed"),
@@ -64,7 +66,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 class RankFailure:
     """How a rank ended. rank: -1 for a whole node that was lost. time: Unix time of the error, or
     when torchrun saw its end. status: the exit code, 0 if it did not fail; negative for a signal. error: `Type: message`,
-    empty if it left none; chain: also the errors that caused it. site: `train.py:88`. oom_kills: of
+    empty if it left none; chain: with the errors that caused it. site: `train.py:88`. oom_kills: of
     processes of its node's control group, since the job began there."""
 
     rank: int
@@ -83,18 +85,18 @@ class RankFailure:
             return 2
         # NCCL's watchdog aborts the process, as a failed assertion of C++ does. A status without an
         # error is `sys.exit(3)`, or an error of any kind where the environment has no hook.
-        return int(not self.error and (self.status > 0 or self.status == -signal.SIGABRT))
+        return int(not self.chain and (self.status > 0 or self.status == -signal.SIGABRT))
 
     @property
-    def finding(self) -> str:
-        """Its id in the catalog, or nothing."""
-        for finding, pattern in _KNOWN:
+    def advice_id(self) -> str:
+        """Of the catalog of findings, or of causes; or nothing."""
+        if self.distance > 1:
+            return "early-exit"
+        for known, pattern in _KNOWN:
             if re.search(pattern, self.chain):
-                return finding
+                return known
         if self.oom_kills and "killed by signal: Killed" in self.chain:  # a DataLoader worker
             return "oom-killed"
-        if self.error or self.rank < 0:
-            return ""
         if self.status == -signal.SIGKILL:
             return "rank-oom-killed" if self.oom_kills else "rank-killed"
         return "rank-crashed" if self.status in _CRASHES else ""
@@ -107,15 +109,15 @@ class RankFailure:
     @property
     def text(self) -> str:
         """What happened to it."""
-        if self.error:
-            return f"{self.error}, {self.site}" if self.site else self.error
-        if self.status >= 0:
+        if self.chain:
+            text = self.error
+        elif self.status >= 0:
             return f"status {self.status} without an error; see its lines above"
-        name = signal.Signals(-self.status).name
-        if self.finding == "rank-oom-killed":
-            count = format_count(self.oom_kills, "kill")
-            return f"{name}, because memory ran out ({count} in this node's group)"
-        return name
+        else:
+            text = signal.Signals(-self.status).name
+            if self.oom_kills:
+                text += f", as memory ran out ({format_count(self.oom_kills, 'kill')} in its group)"
+        return f"{text}, {self.site}" if self.site else text
 
 
 def read_failures(
@@ -190,13 +192,13 @@ def summary(failures: Iterable[RankFailure], world_size: int, nodes: int) -> lis
         lines.append(f"{_name(failure, nodes)} failed too ({_clock(failure)}): {failure.text}")
     if len(rest) > MAX_OTHERS:
         lines.append(f"and so did {len(rest) - MAX_OTHERS} more")
-    findings = [failure.finding for failure in (first, *rest)]
-    if first.distance > 1:
-        findings = ["rank-left"]
-    for finding in dict.fromkeys(filter(None, findings)):
-        rule = CATALOG[finding]
-        lines.append(f"[{finding}] {rule.meaning}")
-        lines += [f"    {text}" for text in (rule.advice, *rule.command.splitlines())]
+    for known in dict.fromkeys(failure.advice_id for failure in (first, *rest)):
+        if known in CATALOG:
+            rule = CATALOG[known]
+            lines.append(f"[{known}] {rule.meaning}")
+            lines += [f"    {text}" for text in (rule.advice, *rule.command.splitlines())]
+        elif known:
+            lines.append(f"[{known}] {CAUSES[known]}")
     return [escape_line(line) for line in lines]
 
 

@@ -460,8 +460,11 @@ class _Supervisor:
         self._silent[origin] = snapshot
         if len(self._silent) < options.nodes or self._is_hang_reported:
             return
+        lines = hang_page(list(self._silent.values()), options.hang_after_s)
+        if not lines:
+            return
         self._is_hang_reported = True
-        log(*hang_page(list(self._silent.values()), options.hang_after_s))
+        log(*lines)
         if options.on_hang != "report":
             self._hang_status = HUNG
             self._end_with(f"the job hangs, and --on-hang says {options.on_hang}")
@@ -497,7 +500,8 @@ class _Supervisor:
             if not is_known and self._stopped_by is None:
                 name = self._channel.name_of(connection)
                 if connection not in self._failed:
-                    lost = RankFailure(-1, name, time.time(), error="the node is gone")
+                    error = "the node is gone"
+                    lost = RankFailure(-1, name, time.time(), error=error, chain=error)
                     self._reports[connection] = [lost]
                 self._end_with(f"{name} is gone")
 

@@ -25,7 +25,7 @@ PROC = Path("/proc")
 # Of one core, and bytes per second: less than this is the housekeeping of threads that wait.
 IDLE_CPU, IDLE_BYTES = 0.05, 20_000
 # How often the stacks are compared while nothing else shows work.
-SNAPSHOTS = 4
+SNAPSHOTS, OBSERVED_S = 4, 1.0
 SHORTEST_TICK_S, LONGEST_TICK_S = 0.5, 15.0
 TICKS_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -51,8 +51,8 @@ class Usage:
 
 
 class Watcher(threading.Thread):
-    """Calls `on_change` with a snapshot of the ranks when they have been silent for `hang_after_s`,
-    and with None when they work again.
+    """Calls `on_change` with a snapshot of the ranks whenever they have been silent for
+    `hang_after_s`, and with None when they work again.
 
     launcher: the process whose children are the ranks. is_whole_job: only watch while all ranks of
     the job are here.
@@ -102,9 +102,7 @@ class Watcher(threading.Thread):
             self._compare_stacks(now, set(working))
 
     def _compare_stacks(self, now: float, working: set[int]) -> None:
-        if self._is_silent:
-            return
-        snapshot = collect(Selection(pid=self._launcher), observed_s=0.0)
+        snapshot = collect(Selection(pid=self._launcher), observed_s=OBSERVED_S)
         if any(rank.pid in working and rank.kind != model.COLLECTIVE for rank in snapshot.ranks):
             self._work(now)
             return
@@ -113,7 +111,7 @@ class Watcher(threading.Thread):
             self._work(now)
         self._stacks = stacks
         self._snapshots += 1
-        if self._snapshots == SNAPSHOTS:
+        if self._snapshots % SNAPSHOTS == 0:
             self._is_silent = True
             self._on_change(snapshot)
 
@@ -125,10 +123,13 @@ class Watcher(threading.Thread):
 
 
 def hang_page(snapshots: Sequence[model.Snapshot], hang_after_s: float) -> list[str]:
-    """The page of `provision why`, for the job's log."""
-    head = f"no rank has done anything for {hang_after_s:.0f} s:"
-    pages = [page.lines(job, None) for job in diagnosis.diagnose(snapshots)]
-    return [head, *(line for lines in pages for line in lines)]
+    """The page of `provision why`, for the job's log; empty if it finds no hang, such as where a rank
+    sleeps on purpose."""
+    lines = [f"no rank has done anything for {hang_after_s:.0f} s:"]
+    for job in diagnosis.diagnose(snapshots):
+        if job.verdict != diagnosis.NO_HANG:
+            lines += page.lines(job, None)
+    return lines if len(lines) > 1 else []
 
 
 def _position(rank: model.RankState) -> object:

@@ -63,7 +63,7 @@ RUNTIME_RULES: dict[str, tuple[str, ...]] = {
     "doctor": ("checks", "facts", "fs", "report", "comm"),
     "checks": ("facts", "fs", "report", "comm"),
     "node": ("doctor", "facts", "fs", "report", "comm"),
-    "job": ("node", "facts", "fs", "report", "comm"),
+    "job": ("hang", "node", "facts", "fs", "report", "comm"),
     "facts": ("fs", "comm"),
     "fs": ("comm",),
     "report": ("comm",),

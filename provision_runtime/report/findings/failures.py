@@ -38,22 +38,6 @@ FAILURES = {
         command="CUDA_LAUNCH_BLOCKING=1 provision run NAME -- torchrun ...",
         source="https://docs.pytorch.org/docs/stable/notes/cuda.html",
     ),
-    "start-guard-absent": Rule(
-        FAIL,
-        "a process that was started with `spawn` runs the whole script again",
-        "put the start of the script under `if __name__ == '__main__':`",
-        breaks="DataLoader workers end as soon as they start",
-        source="https://docs.python.org/3/library/multiprocessing.html",
-    ),
-    "rank-left": Rule(
-        FAIL,
-        "ranks lost another one, which left no error: it ended early, or its node or network failed",
-        "let all ranks make the same collectives until all end: no early return, equal numbers of"
-        " batches (`join()`, drop_last)",
-        breaks="the others wait for the lost rank, or report closed connections",
-        command="provision doctor script SCRIPT",
-        source="https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html",
-    ),
     "rank-crashed": Rule(
         FAIL,
         "a rank crashed in code that is not Python",
