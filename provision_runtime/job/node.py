@@ -24,6 +24,7 @@ from ..comm import addresses, processes
 from ..comm.addresses import interface_with
 from ..facts import limits
 from ..hang.model import Snapshot, from_json, to_json
+from ..node.job_ranks import JOB_VARIABLE
 from ..report.codec import decode
 from ..report.text import format_count
 from . import comparison
@@ -188,6 +189,7 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
     variables = dict(os.environ)
     # The command needs no key, and may print its environment into a log that others read.
     variables.pop(KEY_VARIABLE, None)
+    variables[JOB_VARIABLE] = options.id
     variables["CONDA_PREFIX"] = sys.prefix
     programs = str(Path(sys.executable).parent)
     if variables.get("PATH", "").split(":")[0] != programs:
