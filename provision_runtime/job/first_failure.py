@@ -168,7 +168,12 @@ def summary(failures: Iterable[RankFailure], world_size: int, nodes: int) -> lis
     ranks = name_ranks([failure.rank for failure in causes if failure.likeness == first.likeness])
     alike = [failure for failure in causes if failure.likeness == first.likeness]
     name, clock = _name(first, nodes), _clock(first)
-    if first.distance > 1 and ended:
+    if first.rank < 0:
+        lines = [
+            f"{name} is gone ({clock}): it, its network or the job's process there; all ranks ended "
+            "because of it"
+        ]
+    elif first.distance > 1 and ended:
         left = name_ranks([row.rank for row in ended])
         lines = [
             f"{left} ended without an error ({_clock(ended[0])}), before the others: "

@@ -100,7 +100,8 @@ def _pods(
 
 def read_ranks(job: str, selection: NodeSelection) -> JobRanks:
     """What the ranks do on every node."""
-    snapshots, failures = {}, {}
+    snapshots: dict[str, model.Snapshot] = {}
+    failures = {}
     responses = run_action(
         selection.nodes,
         actions.JOB_RANKS,
@@ -122,8 +123,9 @@ def read_ranks(job: str, selection: NodeSelection) -> JobRanks:
             if not parts:
                 failures[name] = f"no part of job {job} runs there"
             for part in parts:
+                earlier = snapshots[name].ranks if name in snapshots else []
                 ranks = [dataclasses.replace(rank, host=name) for rank in part.ranks]
-                snapshots[name] = dataclasses.replace(part, host=name, ranks=ranks)
+                snapshots[name] = dataclasses.replace(part, host=name, ranks=[*earlier, *ranks])
     return JobRanks(snapshots=snapshots, failures=failures)
 
 
