@@ -58,6 +58,7 @@ VERBS = {
     "report": ("report", "Inspect", "Make an HTML report of environments and smoke tests."),
     "smoke": ("smoke", "Test", "Run the DDP smoke test."),
     "doctor": ("doctor", "Test", "Look for known faults of a machine, nodes, or a script."),
+    "why": ("why", "Test", "Say why the ranks of a training job hang, or why they ended."),
     "checkpoint": ("checkpoint", "Test", "Inspect and prune the checkpoints of training jobs."),
     "image": (
         "image",

@@ -19,39 +19,34 @@ MAX_PARAMETERS = 5000
 
 def write(path: str, error: BaseException, trace: TracebackType | None) -> None:
     """Raises OSError."""
-    frames = [
-        {"function": frame.name, "file": frame.filename, "line": frame.lineno or 0}
-        for frame in traceback.extract_tb(trace)
-    ]
+    extracted = traceback.extract_tb(trace)[::-1]
+    frames = [(frame.name, frame.filename, frame.lineno or 0) for frame in extracted]
     document = {
         "type": type(error).__name__,
         "message": str(error)[:4000],
         "time": time.time(),
-        "frames": frames[::-1],
+        "frames": frames,
         "parameters": _parameters(trace),
     }
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(document, file)
-    os.replace(f"{path}.new", path)
+    _write(path, document)
     torch_path = os.environ.get(TORCH_FILE)
     if torch_path and not os.path.exists(torch_path):
         text = "".join(traceback.format_exception(type(error), error, trace))
         extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
         message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
-        with open(torch_path, "w", encoding="utf-8") as file:
-            json.dump({"message": message}, file)
+        _write(torch_path, {"message": message})
+
+
+def _write(path: str, document: Any) -> None:
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        json.dump(document, file)
+    os.replace(f"{path}.new", path)
 
 
 def _parameters(trace: TracebackType | None) -> dict[str, list[int]]:
     """Names and shapes of the model whose DDP constructor failed."""
-    while trace is not None:
-        frame = trace.tb_frame
+    for frame, _ in traceback.walk_tb(trace):
         if frame.f_code.co_name == "__init__" and frame.f_code.co_filename.endswith(DDP):
-            return named_shapes(frame.f_locals["module"])
-        trace = trace.tb_next
+            named = list(frame.f_locals["module"].named_parameters())[:MAX_PARAMETERS]
+            return {name: list(parameter.shape) for name, parameter in named}
     return {}
-
-
-def named_shapes(module: Any) -> dict[str, list[int]]:
-    named = list(module.named_parameters())[:MAX_PARAMETERS]
-    return {name: list(parameter.shape) for name, parameter in named}

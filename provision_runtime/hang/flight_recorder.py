@@ -8,36 +8,33 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..fs import data_pickle
-from .model import Collective, Frame
-from .stacks import frame_at
+from .model import Collective
+from .stacks import frame_at, user_frame
 from .variables import DUMP_FILE, DUMP_PIPE, OLD_DUMP_FILE
+
+if TYPE_CHECKING:
+    from .processes import RankProcess
 
 MAX_CALLS = 64
 
 
-def ask(environ: dict[str, str], rank: int, root: str) -> bool:
-    """Ask a rank for a dump; False if it has no pipe, or nothing reads it. root: of its files."""
-    prefix = environ.get(DUMP_PIPE)
-    if not prefix:
-        return False
-    try:
-        pipe = os.open(f"{root}{prefix}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"1") == 1
-    except OSError:
-        return False
-    finally:
-        os.close(pipe)
-
-
-def dump_path(environ: dict[str, str], rank: int, root: str) -> str:
+def ask(process: RankProcess) -> str:
+    """Ask a rank for a dump: the path where it will be; empty if it has no pipe that is read."""
+    environ, number = process.environ, process.rank.rank
     prefix = environ.get(DUMP_FILE) or environ.get(OLD_DUMP_FILE)
-    return f"{root}{prefix}{rank}" if prefix else ""
+    try:
+        path = f"{process.root}{environ[DUMP_PIPE]}{number}.pipe"
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with open(pipe, "wb", buffering=0) as file:
+            if prefix and stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                file.write(b"1")
+                return f"{process.root}{prefix}{number}"
+    except (OSError, KeyError):
+        pass
+    return ""
 
 
 def read(path: str, after: float, deadline: float, directory: str) -> list[Collective]:
@@ -46,16 +43,16 @@ def read(path: str, after: float, deadline: float, directory: str) -> list[Colle
     Raises OSError if there is none by the deadline (both as time.time()), ValueError for what is no
     dump.
     """
-    content = b""
-    while True:
-        if os.path.exists(path) and os.stat(path).st_mtime >= after:
-            with open(path, "rb") as file:
-                previous, content = content, file.read()
-            if content and content == previous:  # it is complete
-                return parse(content, directory)
+    while not os.path.exists(path) or os.stat(path).st_mtime < after:
         if time.time() > deadline:
             raise FileNotFoundError(f"no dump of the flight recorder in {path}")
         time.sleep(0.1)
+    size = -1
+    while size != os.path.getsize(path):  # it is being written
+        size = os.path.getsize(path)
+        time.sleep(0.1)
+    with open(path, "rb") as file:
+        return parse(file.read(), directory)
 
 
 def parse(content: bytes, directory: str) -> list[Collective]:
@@ -75,16 +72,13 @@ def _call(entry: dict[str, Any], directory: str) -> Collective:
         frame_at(frame["name"], frame["filename"], frame["line"], directory)
         for frame in entry.get("frames", ())
     ]
-    sizes, dtypes = entry.get("input_sizes") or [[]], entry.get("input_dtypes") or [""]
-    group = entry.get("process_group") or ("", "")
-    line: Frame | None = next((frame for frame in frames if frame.is_user), None)
     return Collective(
         op=entry["profiling_name"].rpartition(":")[2],
         origin="flight recorder",
         sequence=entry.get("collective_seq_id", entry.get("seq_id")),
-        group=str(group[1] or group[0]),
-        shape=list(sizes[0]),
-        dtype=str(dtypes[0]).lower(),
-        line=line,
+        group=str(entry.get("process_group", ("", ""))[1]),
+        shape=list([*entry["input_sizes"], []][0]),
+        dtype=str([*entry.get("input_dtypes", ()), ""][0]).lower(),
+        line=user_frame(frames),
         is_complete=entry["state"] == "completed",
     )

@@ -1,14 +1,12 @@
-"""What the hook in ranks and those who ask them agree on: a signal, a variable, and files in one
-folder per user, a few of each process.
+"""What the hook in ranks and those who ask them agree on: a signal, variables, and files in one folder
+per user, a few of each rank.
 
-    NAME.rank    who it is: a line each of rank, world size, local rank, job, parent
-    NAME.stacks  all stacks, whenever the signal of the hook arrives or the process crashes
-    NAME.error   the exception that ended it, as JSON
+    NAME.stacks  its folder; below, all stacks when the signal arrives or the process crashes
+    NAME.error   the exception that ended it, as JSON; NAME.PID.error of a process that it started
     NAME.ended   it came to its end by itself
     NAME.calls   the record of its collectives
 
-NAME is the number of the process and the time it started (/proc/PID/stat), so that a number that is
-used again is another NAME.
+NAME has the numbers of a rank (`model.Rank`), the time when its process started, and the job.
 """
 
 from __future__ import annotations
@@ -18,12 +16,12 @@ import stat
 import time
 
 KEEP_S = 24 * 3600.0
-# The signal on which faulthandler writes NAME.stacks. A real-time signal (SIGRTMAX - 3), because
-# programs and schedulers use SIGUSR1 and SIGUSR2. A number: `signal` takes longer to import than the
-# whole hook.
+# SIGRTMAX - 3: programs and schedulers use SIGUSR1 and SIGUSR2. A number, because `signal` takes longer
+# to import than the whole hook.
 SIGNAL = 61
-# The variable that switches NAME.calls on.
-RECORD = "PROVISION_RECORD"
+# The variable that switches NAME.calls on; and that which has the path of NAME, also for processes
+# that the rank starts.
+RECORD, RANK_FILES = "PROVISION_RECORD", "PROVISION_RANK_FILES"
 
 
 def rank_folder(user: int | None = None) -> str:
@@ -32,18 +30,8 @@ def rank_folder(user: int | None = None) -> str:
     return f"/tmp/provision-{os.getuid() if user is None else user}-ranks"
 
 
-def is_private(folder: str, user: int) -> bool:
-    """Whether it is a folder, no link, that only this user may read and write."""
-    try:
-        status = os.lstat(folder)
-    except OSError:
-        return False
-    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == user
-    return is_own and not status.st_mode & 0o077
-
-
 def ensure_folder() -> str:
-    """This user's folder. Raises OSError if others could write there, or read it.
+    """This user's folder, readable by no other. Raises OSError if it is anything else.
 
     /tmp is sticky: no other user can replace a folder of ours. One that another user made first is
     never used.
@@ -53,37 +41,22 @@ def ensure_folder() -> str:
         os.mkdir(folder, 0o700)
     except FileExistsError:
         pass
-    if not is_private(folder, os.getuid()):
+    status = os.lstat(folder)
+    if status.st_uid != os.getuid() or status.st_mode != stat.S_IFDIR | 0o700:
         raise PermissionError(f"{folder} is not a folder of this user alone")
     return folder
 
 
-def process_name(pid: int) -> str:
-    """NAME of a process. Raises OSError if it is gone."""
+def start_time(pid: int) -> str:
+    """When a process started: with it, a number that is used again is another process. Raises OSError."""
     with open(f"/proc/{pid}/stat", "rb") as file:
-        return f"{pid}-{file.read().rpartition(b')')[2].split()[19].decode()}"
-
-
-def root_of(pid: int) -> str:
-    """What precedes a path of a process, which may be in a container; empty if it may not be read."""
-    root = f"/proc/{pid}/root"
-    return root if os.path.exists(f"{root}/tmp") else ""
-
-
-def stem_of(pid: int) -> str:
-    """The path of a process's files, without a suffix. Raises OSError if it is gone."""
-    user = os.stat(f"/proc/{pid}").st_uid
-    return f"{root_of(pid)}{rank_folder(user)}/{process_name(pid)}"
+        return file.read().rpartition(b")")[2].split()[19].decode()
 
 
 def remove_old_files(folder: str) -> None:
-    """Remove what was written a day ago or longer by processes that have ended."""
-    oldest = time.time() - KEEP_S
-    for name in os.listdir(folder):
-        pid = name.partition("-")[0]
-        path = os.path.join(folder, name)
-        try:
-            if os.lstat(path).st_mtime < oldest and not os.path.exists(f"/proc/{pid}"):
-                os.unlink(path)
-        except OSError:  # another process removes it
-            continue
+    """Remove what was written a day ago or longer, by ranks that have ended. Raises OSError."""
+    for entry in os.scandir(folder):
+        pid = entry.name.split(",")[5:6]
+        is_old = entry.stat().st_mtime < time.time() - KEEP_S
+        if is_old and pid and not os.path.exists(f"/proc/{pid[0]}"):
+            os.unlink(entry.path)

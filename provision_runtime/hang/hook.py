@@ -18,42 +18,39 @@ TYPE_CHECKING = False  # `typing` costs a millisecond
 if TYPE_CHECKING:
     from types import TracebackType
 
-# The variable by which processes that a rank starts know that they are not the rank.
-PARENT = "PROVISION_RANK_PROCESS"
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1  # linux/prctl.h
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
 def install() -> None:
     """Raises OSError if the folder cannot be used."""
-    environ = os.environ
-    name = os.path.join(folder.ensure_folder(), folder.process_name(os.getpid()))
-    is_child = PARENT in environ and environ[PARENT].startswith(f"{environ.get('RANK')}:")
-    if not is_child:
-        environ[PARENT] = f"{environ.get('RANK')}:{os.getpid()}"
-    identity = [environ.get(variable, "") for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
-    master = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
-    run_id = environ.get("TORCHELASTIC_RUN_ID", "")
-    identity += [master, run_id, str(os.getppid()), str(int(is_child)), os.getcwd()]
-    _write(f"{name}.rank", "\n".join(identity))
-    _write_error_at_exception(f"{name}.error")
-    if is_child:
+    get, pid = os.environ.get, os.getpid()
+    local_rank = get("LOCAL_RANK", "0")
+    numbers = (
+        get("RANK", local_rank),
+        get("WORLD_SIZE", "1"),
+        local_rank,
+        get("LOCAL_WORLD_SIZE", "0"),
+    )
+    job = f"{get('MASTER_ADDR', '')}:{get('MASTER_PORT', '')}".replace("/", "")
+    rank_files = get(folder.RANK_FILES, "")
+    if os.path.basename(rank_files).startswith(f"{numbers[0]},"):
+        _write_exceptions(f"{rank_files}.{pid}.error")
         return
-    stacks = open(f"{name}.stacks", "w")  # noqa: SIM115 - as long as the process
+    fields = (*numbers, str(os.getppid()), str(pid), folder.start_time(pid), job)
+    rank_files = os.environ[folder.RANK_FILES] = f"{folder.ensure_folder()}/{','.join(fields)}"
+    _write_exceptions(f"{rank_files}.error")
+    stacks = open(f"{rank_files}.stacks", "w")  # noqa: SIM115 - open as long as the process
+    print(os.getcwd(), file=stacks, flush=True)
     faulthandler.register(folder.SIGNAL, stacks, all_threads=True)
     if not faulthandler.is_enabled():
         faulthandler.enable(stacks)
     _allow_tracing()
-    atexit.register(_end, name, os.getpid())
-    if environ.get(folder.RECORD):
+    atexit.register(_end, rank_files, pid)
+    if get(folder.RECORD):
         from . import record
 
-        record.start(f"{name}.calls")
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+        record.start(f"{rank_files}.calls")
 
 
 def _allow_tracing() -> None:
@@ -61,16 +58,16 @@ def _allow_tracing() -> None:
     ours, or accept none."""
     try:
         with open(YAMA, "rb") as file:
-            scope = file.read().strip()
+            is_restricted = file.read(1) == b"1"
     except OSError:
         return
-    if scope == b"1":
+    if is_restricted:
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
 
 
-def _write_error_at_exception(path: str) -> None:
+def _write_exceptions(path: str) -> None:
     """torch replaces sys.excepthook in init_process_group, and calls the one before it."""
     previous = sys.excepthook
 
@@ -88,14 +85,13 @@ def _write_error_at_exception(path: str) -> None:
     sys.excepthook = write_error
 
 
-def _end(name: str, pid: int) -> None:
-    if os.getpid() != pid:  # a fork that ends as a program does
-        return
-    try:
-        _write(f"{name}.ended", "")
-        folder.remove_old_files(os.path.dirname(name))
-    except OSError:
-        pass
+def _end(rank_files: str, pid: int) -> None:
+    if os.getpid() == pid:  # not a fork that ends as a program does
+        try:
+            open(f"{rank_files}.ended", "w").close()
+            folder.remove_old_files(os.path.dirname(rank_files))
+        except OSError:
+            pass
 
 
 try:

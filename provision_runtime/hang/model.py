@@ -21,9 +21,8 @@ EXCEPTION = "exception"  # handles an exception, or ends because of one
 DEBUGGER = "debugger"  # waits for input at a prompt of pdb
 STOPPED = "stopped"  # by a signal (SIGSTOP, Ctrl-Z) or by a tracer
 FAILED = "failed"  # ended with an error, which the hook wrote down
-GONE = "gone"  # has ended; no error is known
-# Of GONE: it came to the end of its program.
-ENDED = "came to its end by itself"
+ENDED = "ended"  # came to the end of its program
+GONE = "gone"  # neither: killed, or ended by os._exit
 UNKNOWN = "unknown"  # its stacks could not be read: `detail` has the reason
 
 
@@ -67,63 +66,76 @@ class Collective:
 
 @dataclass(frozen=True)
 class Worker:
-    """A child process of a rank. state: the kernel's letter; path: the file that it waits for;
-    mount: the file system of it, as `type source mounted at point`."""
+    """A process that waits for a file in the kernel. state: the kernel's letter; mount: of the path, as
+    `type source mounted at point`."""
 
     pid: int
     state: str
-    frame: Optional[Frame] = None
     path: str = ""
     mount: str = ""
 
 
 @dataclass(frozen=True)
 class RankError:
-    """How a rank ended: its exception, or the signal that killed it. time: seconds since 1970.
-    frames: innermost first."""
+    """How a rank ended: its exception, or `crash` with the signal's name. time: seconds since 1970.
+    frames: innermost first. parameters: names and shapes of the model whose DDP constructor failed."""
 
     type: str
     message: str
     time: float
     frames: List[Frame]
+    parameters: Dict[str, List[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class RankState:
-    """One rank. kind: one of those above; detail: its circumstances (a mount, a signal, a reason).
-
-    line: where its own code is, the innermost line of the user's. calls: the last collectives that it
-    began, the latest last. parameters: names and shapes of the model that it gave to DDP, if known.
-    """
+class Rank:
+    """Which rank of which job. local_size: how many its node has, 0 if unknown. launcher: the process
+    that started it. job: where its ranks meet (MASTER_ADDR:MASTER_PORT). pid: 0 if it is unknown."""
 
     rank: int
     world_size: int
     local_rank: int
-    host: str
+    local_size: int
+    launcher: int
     pid: int
     job: str
+    host: str
+    directory: str
+
+
+@dataclass(frozen=True)
+class RankState(Rank):
+    """What a rank does. kind: one of those above; detail: its circumstances (a mount, a reason).
+
+    line: where its own code is, the innermost line of the user's. calls: the last collectives that it
+    began, the latest last. waits: for files, of the rank and of what it has started.
+    """
+
     kind: str
     detail: str = ""
     line: Optional[Frame] = None
     collective: Optional[Collective] = None
     threads: List[Thread] = field(default_factory=list)
     calls: List[Collective] = field(default_factory=list)
-    workers: List[Worker] = field(default_factory=list)
+    waits: List[Worker] = field(default_factory=list)
     error: Optional[RankError] = None
-    parameters: Dict[str, List[int]] = field(default_factory=dict)
+
+    @property
+    def frames(self) -> List[Frame]:
+        """Of the Python code in which it is, or ended: innermost first."""
+        if self.error:
+            return self.error.frames
+        threads = [thread for thread in self.threads if thread.is_main]
+        return [frame for thread in threads for frame in thread.frames if frame.line]
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The ranks of one user on one node. job: where the ranks meet (MASTER_ADDR:MASTER_PORT).
-
-    observed_s: how long they were observed. notes: what could not be read, and how to change that.
-    """
+    """The ranks of one user on one node. notes: what could not be read, and how to change that."""
 
     schema: str
     host: str
     time: float
-    observed_s: float
     ranks: List[RankState]
     notes: List[str] = field(default_factory=list)
 

@@ -16,27 +16,19 @@ MAX_GROUPS = 12
 
 def lines(diagnosis: Diagnosis, width: int | None) -> list[str]:
     """width: of the terminal, or None not to wrap."""
-    size = f"{diagnosis.world_size} ranks" if diagnosis.world_size > 1 else "1 rank"
-    result = wrapped(
-        f"{diagnosis.verdict:<8} {diagnosis.job} ({size}): {diagnosis.summary}", width, 9
-    )
+    size = f"{diagnosis.world_size} rank{'s'[: diagnosis.world_size - 1]}"
+    rows = [f"{diagnosis.verdict:<8} {diagnosis.job} ({size}): {diagnosis.summary}"]
     for cause in diagnosis.causes:
-        result += wrapped(f"cause    {cause.id}: {escape_line(cause.message)}", width, 9)
+        rows.append(f"cause    {cause.id}: {cause.message}")
         if cause.line:
-            result += wrapped(f"         {cause.line.file}:{cause.line.line}", width, 9)
-            if cause.line.source:
-                result.append(f"             {escape_line(cause.line.source)}")
-        result += wrapped(f"         -> {cause.advice}", width, 12)
+            rows.append(f"         {cause.line.file}:{cause.line.line}: {cause.line.source}")
+        rows.append(f"do       {cause.advice}")
     for group in diagnosis.groups[:MAX_GROUPS]:
-        mark = "*" if group.is_culprit else " "
-        host = f" ({group.hosts[0]})" if group.is_culprit else ""
-        result += wrapped(
-            f"{mark}{name_ranks(group.ranks)}{host}: {escape_line(group.text)}", width, 4
-        )
+        mark = "* " if group.is_culprit else "  "
+        host = f" on {group.hosts[0]}" if group.is_culprit else ""
+        rows.append(f"{mark}{name_ranks(group.ranks)}{host}  {group.text}")
     if len(diagnosis.groups) > MAX_GROUPS:
-        result.append(f" and {len(diagnosis.groups) - MAX_GROUPS} more states: --json has all")
-    for sentence in diagnosis.differences:
-        result += wrapped(f"differs  {escape_line(sentence)}", width, 9)
-    for note in diagnosis.notes:
-        result += wrapped(f"note     {escape_line(note)}", width, 9)
-    return result
+        rows.append(f"  and {len(diagnosis.groups) - MAX_GROUPS} more states: --json has all")
+    rows += [f"differs  {sentence}" for sentence in diagnosis.differences]
+    rows += [f"note     {note}" for note in diagnosis.notes]
+    return [line for row in rows for line in wrapped(escape_line(row), width, 9)]

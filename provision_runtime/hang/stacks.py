@@ -15,13 +15,14 @@ import time
 from .folder import SIGNAL
 from .model import Frame, Thread
 
-_FAULT_THREAD = re.compile(r"^(Current t|T)hread 0x[0-9a-f]+(?: \[(?P<name>.*)\])?")
-_FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_FAULT_LINE = re.compile(
+    r'(?:Current t|T)hread 0x\w+.*|  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)'
+)
 # Where code of others is: installed packages, the standard library, frozen and native modules.
 _FOREIGN = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3\.\d+t?/|^<|^$")
-PTRACE_ADVICE = (
-    "py-spy may not trace it: {reason}. The kernel's kernel.yama.ptrace_scope decides who may "
-    "(1: parents only; 2: root only), in a container CAP_SYS_PTRACE, and a setuid program only root."
+NO_PERMISSION = (
+    "py-spy may not trace them. kernel.yama.ptrace_scope decides who may (1: parents only, 2: root); a "
+    "container needs CAP_SYS_PTRACE; only root may trace a setuid program."
 )
 
 
@@ -35,118 +36,111 @@ def py_spy() -> str:
     return beside if os.access(beside, os.X_OK) else shutil.which("py-spy") or ""
 
 
-def dump_by_py_spy(
-    program: str, pid: int, directory: str, timeout_s: float, *, native: bool = False
-) -> tuple[list[Thread], str]:
-    """The threads, and the text as py-spy printed it. Raises StacksUnreadable.
+def dump(
+    pid: int, stem: str, directory: str, timeout_s: float, *, native: bool = False
+) -> list[Thread]:
+    """All threads of a process.
 
-    directory: the working directory of the process, for file names that are relative.
+    Args:
+        stem: of the hook's files, or empty.
+        directory: the working directory of the process, for file names that are relative.
+        native: with the frames of native code. Takes a second of CPU and needs py-spy.
+
+    Raises:
+        StacksUnreadable: neither py-spy nor the hook could read them.
     """
-    arguments = [program, "dump", "--json", "--pid", str(pid), *(["--native"] if native else [])]
+    program = py_spy()
+    try:
+        if not program:
+            raise StacksUnreadable("there is no py-spy on this machine")
+        return _dump_by_py_spy(
+            [program, "dump", "--json", "--pid", str(pid)], native, directory, timeout_s
+        )
+    except StacksUnreadable as error:
+        if not stem:
+            raise StacksUnreadable(f"{error}; provision's hook is not in them") from None
+    return _dump_by_signal(pid, stem, directory, timeout_s)
+
+
+def _dump_by_py_spy(
+    command: list[str], native: bool, directory: str, timeout_s: float
+) -> list[Thread]:
+    arguments = [*command, "--native"] if native else command
     try:
         result = subprocess.run(
             arguments, capture_output=True, text=True, timeout=timeout_s, check=False
         )
-    except subprocess.TimeoutExpired as error:
-        raise StacksUnreadable(f"py-spy took more than {timeout_s:.0f} s") from error
-    except OSError as error:
-        raise StacksUnreadable(f"py-spy does not start: {error.strerror}") from error
-    if result.returncode:
-        reason = (result.stderr.strip() or "no reason given").splitlines()[-1]
-        if "ermission" in result.stderr:
-            reason = PTRACE_ADVICE.format(reason=reason)
-        raise StacksUnreadable(reason)
-    try:
-        return parse_py_spy(result.stdout, pid, directory), result.stdout
-    except (ValueError, KeyError, TypeError) as error:
-        raise StacksUnreadable(f"py-spy printed what is no list of threads: {error!r}") from error
+        if not result.returncode:
+            return parse_py_spy(result.stdout, directory)
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+        raise StacksUnreadable(f"py-spy failed: {error}") from error
+    if "ermission" in result.stderr:
+        raise StacksUnreadable(NO_PERMISSION)
+    raise StacksUnreadable(f"py-spy failed: {result.stderr.strip()[-200:]}")
 
 
-def parse_py_spy(text: str, pid: int, directory: str) -> list[Thread]:
+def parse_py_spy(text: str, directory: str) -> list[Thread]:
     """Raises ValueError, KeyError or TypeError for what `py-spy dump --json` does not print."""
     threads = []
     for entry in json.loads(text):
         frames = [
-            frame_at(item["name"], item["filename"], item["line"], directory)
-            for item in entry["frames"]
+            frame_at(frame["name"], frame["filename"], frame["line"], directory)
+            for frame in entry["frames"]
         ]
-        name = entry["thread_name"] or str(entry["os_thread_id"])
-        threads.append(Thread(name=name, is_main=entry["os_thread_id"] == pid, frames=frames))
+        is_main = entry["os_thread_id"] == entry["pid"]
+        threads.append(Thread(name=str(entry["thread_name"]), is_main=is_main, frames=frames))
     return threads
 
 
-def dump_by_signal(
-    pid: int, stem: str, directory: str, timeout_s: float
-) -> tuple[list[Thread], str]:
-    """The threads as the process's own faulthandler writes them. Raises StacksUnreadable.
-
-    The signal would end a process that does not handle it, so it is sent only where the hook's file is
-    there and the kernel says that the process catches it.
-    """
+def _dump_by_signal(pid: int, stem: str, directory: str, timeout_s: float) -> list[Thread]:
+    """The signal would end a process that does not handle it, so it is sent only if the kernel says that
+    it does."""
+    path = f"{stem}.stacks"
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8") as status:
-            caught = int(re.findall(r"SigCgt:\s*(\w+)", status.read())[0], 16)
-        path = f"{stem}.stacks"
         start = os.path.getsize(path)
-        if not caught >> (SIGNAL - 1) & 1:
-            raise StacksUnreadable("it does not handle the hook's signal")
+        with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+            caught = re.findall(r"SigCgt:\s*(\w+)", status.read())
+        if not int(caught[0], 16) >> (SIGNAL - 1) & 1:
+            raise StacksUnreadable("the program has replaced the hook's signal handler")
         os.kill(pid, SIGNAL)
-    except (OSError, IndexError) as error:
-        raise StacksUnreadable("provision's hook did not start in it") from error
-    size, end = start, time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        time.sleep(0.05)
-        if size == os.path.getsize(path) > start:
-            break
-        size = os.path.getsize(path)
-    if size == start:
-        raise StacksUnreadable(f"it wrote no stacks within {timeout_s:.0f} s of the signal")
-    text = _read_from(path, start)
-    return parse_fault_handler(text, directory), text
+        end, text = time.monotonic() + timeout_s, ""
+        while time.monotonic() < end:
+            time.sleep(0.1)
+            previous = text
+            with open(path, encoding="utf-8", errors="replace") as file:
+                file.seek(start)
+                text = file.read()
+            if text and text == previous:
+                return parse_fault_handler(text, directory)
+    except OSError as error:
+        raise StacksUnreadable(f"the hook's files cannot be read: {error}") from error
+    raise StacksUnreadable(f"the hook wrote no stacks within {timeout_s:.0f} s of its signal")
 
 
 def parse_fault_handler(text: str, directory: str) -> list[Thread]:
-    """faulthandler writes the main thread last."""
-    threads: list[Thread] = []
-    for line in text.splitlines():
-        head = _FAULT_THREAD.match(line)
-        if head:
-            threads.append(Thread(name=head["name"] or "", is_main=False, frames=[]))
-        frame = _FAULT_FRAME.match(line)
-        if frame and threads:
-            threads[-1].frames.append(
-                frame_at(frame["function"], frame["file"], int(frame["line"]), directory)
-            )
-    if threads:
-        main = threads.pop()
-        threads.append(Thread(name="MainThread", is_main=True, frames=main.frames))
-    return threads
-
-
-def _read_from(path: str, start: int) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        file.seek(start)
-        return file.read()
+    """faulthandler writes the main thread last. At least one thread, maybe without frames."""
+    frames: list[list[Frame]] = [[]]
+    for match in filter(None, map(_FAULT_LINE.fullmatch, text.splitlines())):
+        if match["file"] is None:
+            frames.append([])
+        else:
+            frame = frame_at(match["function"], match["file"], int(match["line"]), directory)
+            frames[-1].append(frame)
+    threads = [Thread(name="", is_main=False, frames=thread) for thread in frames[1:-1]]
+    return [*threads, Thread(name="MainThread", is_main=True, frames=frames[-1])]
 
 
 def frame_at(function: str, file: str, line: int, directory: str) -> Frame:
     """A frame with its line of the source, and whether it is the user's code."""
-    is_foreign = bool(_FOREIGN.search(file)) or not line
-    if is_foreign:
+    if not line or _FOREIGN.search(file):
         return Frame(function=function, file=file, line=line)
     path = os.path.join(directory, file)
     source = linecache.getline(path, line).strip()[:200]
     return Frame(function=function, file=path, line=line, source=source, is_user=True)
 
 
-def main_thread(threads: list[Thread]) -> Thread:
-    """The main thread; an empty one if there is none."""
-    return next((t for t in threads if t.is_main), Thread(name="", is_main=True, frames=[]))
-
-
 def user_frame(frames: list[Frame]) -> Frame | None:
-    """The innermost line of the user's code; of a program that is installed, the outermost line of a
-    package."""
+    """The innermost line of the user's code; if all of it is installed, the outermost of a package."""
+    packages = [frame for frame in frames if "-packages/" in frame.file]
     users = [frame for frame in frames if frame.is_user]
-    installed = [f for f in frames if "-packages/" in f.file and "/torch/" not in f.file]
-    return next(iter([*users, *installed[::-1]]), None)
+    return next(iter([*users, *packages[::-1]]), None)

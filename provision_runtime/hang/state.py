@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from . import model, source
-from .model import Collective, Frame, Thread
-from .stacks import main_thread, user_frame
+from .model import Collective, Frame, Rank, RankState, Thread, Worker
+from .stacks import user_frame
 
 if TYPE_CHECKING:
     from .processes import Activity
@@ -21,10 +21,11 @@ COLLECTIVE_CODE = ("torch/distributed/", "torch/nn/parallel/distributed.py")
 # Not collectives, though they are in that folder.
 LAUNCHERS = ("torch/distributed/run.py", "torch/distributed/elastic/", "torch/distributed/launch")
 WRAPPERS = ("torch/_ops.py", "torch/distributed/c10d_logger.py", "/hang/record.py")
-BACKWARD = "_engine_run_backward"
 # Older torch calls the engine in `backward` itself.
 BACKWARD_CODE = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
 GRADIENTS = "all_reduce of gradients"
+# The detail of a collective in which bytes move.
+TRANSFERS = "transfers"
 
 
 @dataclass(frozen=True)
@@ -32,90 +33,83 @@ class Look:
     """A rank at one moment. reason: why there are no threads. waits: files that it and what it started
     wait for."""
 
+    pid: int
     activity: Activity
     threads: list[Thread]
     reason: str
-    waits: list[model.Worker]
+    waits: list[Worker]
+
+    @property
+    def frames(self) -> list[Frame]:
+        """Of the main thread: innermost first, with those of native code."""
+        return next((thread.frames for thread in self.threads if thread.is_main), [])
 
 
-@dataclass(frozen=True)
-class Judgment:
-    """The fields of RankState that are judged."""
-
-    kind: str
-    detail: str = ""
-    line: Frame | None = None
-    collective: Collective | None = None
+def is_clear(look: Look) -> bool:
+    """Whether Python's frames alone show where a rank is."""
+    return not look.frames or collective_of(look.frames) is not None
 
 
 def judge(
-    pid: int, first: Look, last: Look, calls: list[Collective], observed_s: float
-) -> Judgment:
-    """What the rank `pid` did between two looks. calls: that it has recorded, the latest last."""
-    before, after = main_thread(first.threads).frames, main_thread(last.threads).frames
-    frames = [frame for frame in after if frame.line]
+    rank: Rank, first: Look, last: Look, calls: list[Collective], observed_s: float
+) -> RankState:
+    """What a rank did between two looks. calls: that it has recorded, the latest last."""
+    frames = [frame for frame in last.frames if frame.line]
     line = user_frame(frames)
-    if last.activity.state in "Tt":
-        return Judgment(model.STOPPED, "by a signal or a debugger", line)
-    own_wait = next((wait for wait in last.waits if wait.pid == pid), None)
-    if own_wait and any(wait.pid == pid for wait in first.waits):
-        return Judgment(model.DISK, f"{own_wait.path or 'a file'}{on_mount(own_wait)}", line)
-    if not frames:
-        return Judgment(model.UNKNOWN, last.reason or "no Python in its main thread")
-    if any(name in frame.file for frame in frames for name in DEBUGGERS):
-        outside = [f for f in frames if not any(name in f.file for name in DEBUGGERS)]
-        return Judgment(model.DEBUGGER, "waits for input at its prompt", user_frame(outside))
-    has_moved = [f for f in before if f.line] != frames
+    has_moved = [frame for frame in first.frames if frame.line] != frames
     cpu_s = last.activity.cpu_s - first.activity.cpu_s
     is_busy = cpu_s > IDLE_SHARE * observed_s
     is_busy = is_busy or last.activity.read - first.activity.read > IDLE_BYTES
-    open_call = next((call for call in calls[-1:] if not call.is_complete), None)
-    collective = collective_of(frames, after)
-    if collective and not has_moved:
-        if open_call and (open_call.line or line) == line:
-            collective = open_call
-        return Judgment(model.COLLECTIVE, "transfers" if is_busy else "", line, collective)
-    if open_call and open_call.origin == "flight recorder" and not has_moved:
-        return Judgment(model.COLLECTIVE, "", open_call.line or line, open_call)
-    if has_moved or is_busy:
-        share = f"{100 * cpu_s / observed_s:.0f} % of a core"
-        return Judgment(model.RUNNING, share if is_busy else "its stack has changed", line)
-    if any(DATA_LOADER in frame.file for frame in frames):
-        waits = [wait for wait in last.waits if wait.pid != pid]
-        detail = "no worker delivers a batch"
-        if waits:
-            detail = f"worker {waits[0].pid} waits for {waits[0].path or 'a file'}"
-            detail += on_mount(waits[0])
-        return Judgment(model.DATA_LOADER, detail, line)
-    if line and "sleep(" in line.source and frames[0] == line:
-        if source.is_in_while(line):
-            return Judgment(model.WAITING, "sleeps in a while loop", line)
-        return Judgment(model.RUNNING, "sleeps", line)
-    handler = next((frame for frame in frames if source.is_in_handler(frame)), None)
-    if handler:
-        return Judgment(model.EXCEPTION, f"in the except block at line {handler.line}", line)
-    return Judgment(model.WAITING, f"in {frames[0].function}", line)
+    collective = None if has_moved else collective_of(last.frames)
+    last_call = calls[-1] if calls and not calls[-1].is_complete and not has_moved else None
+    if last_call and (last_call.origin == "flight recorder" or last_call.line == line):
+        collective, line = last_call, last_call.line or line
+    wait = next((wait for wait in last.waits if wait.pid == rank.pid or not collective), None)
+    is_stuck = wait is not None and wait in first.waits
+    kind, detail = model.WAITING, f"in {frames[0].function}" if frames else ""
+    if last.activity.state in "Tt":
+        kind, detail = model.STOPPED, "by a signal or a tracer"
+    elif wait and is_stuck and wait.pid == rank.pid:
+        kind, detail = model.DISK, _describe(wait)
+    elif not frames:
+        kind, detail = model.UNKNOWN, last.reason or "no Python in its main thread"
+    elif any(name in frame.file for frame in frames for name in DEBUGGERS):
+        kind, detail = model.DEBUGGER, "waits for input at its prompt"
+        line = user_frame([f for f in frames if not any(name in f.file for name in DEBUGGERS)])
+    elif collective:
+        kind, detail = model.COLLECTIVE, TRANSFERS if is_busy else ""
+    elif has_moved or is_busy:
+        kind, detail = model.RUNNING, f"{100 * cpu_s / observed_s:.0f} % of a core"
+    elif any(DATA_LOADER in frame.file for frame in frames):
+        kind = model.DATA_LOADER
+        detail = f"worker {wait.pid}: {_describe(wait)}" if wait else "no worker delivers a batch"
+    elif line and frames[0] == line and "sleep(" in line.source and not source.is_in_while(line):
+        kind, detail = model.RUNNING, "sleeps"
+    elif any(source.is_in_handler(frame) for frame in frames):
+        kind, detail = model.EXCEPTION, "in an except block"
+    state = RankState(**vars(rank), kind=kind, detail=detail, line=line, collective=collective)
+    return replace(state, threads=last.threads, calls=calls, waits=last.waits)
 
 
-def collective_of(frames: list[Frame], native: list[Frame]) -> Collective | None:
-    """The collective that a thread waits in, by its stack: innermost first, `native` with frames of
-    native code."""
-    line = user_frame(frames)
-    functions = " ".join(frame.function for frame in native if not frame.line)
-    inner = [frame for frame in frames if not any(name in frame.file for name in WRAPPERS)]
+def collective_of(frames: list[Frame]) -> Collective | None:
+    """The collective that a thread waits in, by its stack, innermost first."""
+    native = " ".join(frame.function for frame in frames if not frame.line)
+    frames = [f for f in frames if f.line and not any(name in f.file for name in WRAPPERS)]
     operations = []
-    for frame in inner:
+    for frame in frames:
         if not any(name in frame.file for name in COLLECTIVE_CODE):
             break
         operations.append(frame)
+    line = user_frame(frames)
     if operations and not any(name in operations[0].file for name in LAUNCHERS):
         calls = [frame for frame in operations if frame.file.endswith("distributed_c10d.py")]
         return Collective(op=(calls or operations[:1])[-1].function, line=line)
-    is_backward = any(name in inner[0].file for name in BACKWARD_CODE) if inner else False
-    if is_backward or "c10d::Reducer" in functions:
+    is_backward = bool(frames) and any(name in frames[0].file for name in BACKWARD_CODE)
+    if is_backward or "c10d::Reducer" in native:
         return Collective(op=GRADIENTS, line=line)
-    return Collective(op="wait", line=line) if "c10d::" in functions else None
+    return Collective(op="wait", line=line) if "c10d::" in native else None
 
 
-def on_mount(wait: model.Worker) -> str:
-    return f" on {wait.mount}" if wait.mount else ""
+def _describe(wait: Worker) -> str:
+    mount = f" on {wait.mount}" if wait.mount else ""
+    return f"waits for {wait.path or 'a file'}{mount}"

@@ -27,8 +27,7 @@ from .watcher import Watcher, hang_page
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..hang.ended import RankRecord
-    from ..hang.model import Snapshot
+    from ..hang.model import Rank, Snapshot
 
 # The status of a job that was ended because it hung, and is to be requeued or not.
 HUNG = 79
@@ -73,7 +72,7 @@ def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> Non
     """
 
     def report(failures: List[RankFailure]) -> None:
-        world_size = max((record.world_size for record in _records()), default=0)
+        world_size = max((rank.world_size for rank in _records().values()), default=0)
         if not hang_status:
             log(*summary(failures, world_size, nodes=1))
 
@@ -107,11 +106,14 @@ def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> Non
         raise
 
 
-def _records() -> Iterator[RankRecord]:
-    """What the hooks of the ranks that this process started wrote down (hang/hook.py)."""
-    for record in ended.records():
-        if record.launcher == os.getpid() and not record.is_child and record.time >= STARTED:
-            yield record
+def _records() -> dict[str, Rank]:
+    """The ranks that this process started, the newest first, by the stem of the files that their hooks
+    left (hang/folder.py)."""
+    return {
+        stem: rank
+        for stem, rank in ended.records().items()
+        if rank.launcher == os.getpid() and os.path.getmtime(f"{stem}.stacks") >= STARTED
+    }
 
 
 def _on_failures(node: str, report: Callable[[List[RankFailure]], None]) -> None:
@@ -134,20 +136,23 @@ def _on_failures(node: str, report: Callable[[List[RankFailure]], None]) -> None
 def _with_records(failures: List[RankFailure], processes: Mapping[int, Any]) -> List[RankFailure]:
     """With the exact times of their errors, and the lines where they crashed; and with the ranks that
     ended without an error."""
-    records = {record.pid: record for record in _records()}
+    records = _records()
+    stems = {rank.pid: stem for stem, rank in records.items()}
     complete = []
     for failure in failures:
-        record = records.get(processes[failure.rank].pid)
-        error = record.error() if record else None
+        stem = stems.get(processes[failure.rank].pid)
+        error = ended.error(stem, records[stem]) if stem else None
         if error is not None:
             failure = replace(failure, time=error.time)
             line = user_frame(error.frames)
             if not failure.chain and line is not None:
                 failure = replace(failure, site=f"{os.path.relpath(line.file)}:{line.line}")
         complete.append(failure)
-    for record in sorted(records.values(), key=lambda record: record.time):
-        path = f"{record.stem}.ended"
-        if record.rank not in processes and os.path.exists(path) and record.error() is None:
-            end = RankFailure(record.rank, failures[0].node, os.path.getmtime(path), status=0)
+    # Of a rank that was restarted, only its last process.
+    last = {rank.rank: stem for stem, rank in reversed(records.items())}
+    for number, stem in sorted(last.items()):
+        path = f"{stem}.ended"
+        if number not in processes and os.path.exists(path) and not ended.error(stem, records[stem]):
+            end = RankFailure(number, failures[0].node, os.path.getmtime(path), status=0)
             complete.append(end)
     return complete

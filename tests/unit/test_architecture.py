@@ -58,13 +58,14 @@ RUNTIME_FOR_HOST = (
     "provision_runtime.smoke.options",
 )
 RUNTIME_RULES: dict[str, tuple[str, ...]] = {
-    "cli": ("smoke", "checkpoint", "doctor", "facts", "fs", "report", "comm", "node", "job"),
+    "cli": ("smoke", "checkpoint", "doctor", "facts", "fs", "report", "comm", "node", "job", "hang"),
     "smoke": ("checkpoint", "checks", "facts", "fs", "report", "comm"),
     "checkpoint": ("fs", "report", "comm"),
     "doctor": ("checks", "facts", "fs", "report", "comm"),
+    "hang": ("fs", "report", "comm"),
     "checks": ("facts", "fs", "report", "comm"),
     "node": ("doctor", "hang", "facts", "fs", "report", "comm"),
-    "job": ("hang", "node", "facts", "fs", "report", "comm"),
+    "job": ("node", "hang", "facts", "fs", "report", "comm"),
     "facts": ("fs", "comm"),
     "fs": ("comm",),
     "report": ("comm",),

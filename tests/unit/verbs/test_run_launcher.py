@@ -39,7 +39,7 @@ def prefix(tmp_path: Path) -> Prefix:
     torchrun.write_text(f"#!{tmp_path}/bin/python\n")
     torchrun.chmod(0o755)
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
-    return Prefix(name="lab", path=tmp_path, python=tmp_path / "bin" / "python", lock_sha256="ab")
+    return Prefix(name="lab", path=tmp_path, lock_sha256="ab")
 
 
 def test_the_launcher_runs_in_a_process_that_reports(

@@ -1,0 +1,18 @@
+"""What `provision why` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from provision.cli.text import home_path
+from provision_runtime.hang import page
+
+if TYPE_CHECKING:
+    from provision.verbs.why.why import WhyResult
+
+
+def lines(result: WhyResult, width: int | None) -> list[str]:
+    """A page for each job, those that hang last: the end of a terminal is what is read."""
+    ordered = sorted(result.jobs, key=lambda job: job.verdict != "no-hang")
+    pages = [[*page.lines(job, width), ""] for job in ordered]
+    return [line for lines in pages for line in lines] + [f"stacks   {home_path(result.stacks)}"]

@@ -1,0 +1,65 @@
+"""`provision why`: the ranks on this machine, what they wait for, and the cause.
+
+The runtime reads the ranks and judges them; here is which of them, and where the stacks are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.core.atomic import atomic_write
+from provision.core.errors import CheckFailed, InvalidSpec
+from provision.workflow.context import Context
+from provision.workflow.installed import require_prefix
+from provision_runtime.hang import model
+from provision_runtime.hang.collect import Selection, collect
+from provision_runtime.hang.diagnosis import NO_HANG, Diagnosis, diagnose
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyResult:
+    """jobs: a diagnosis of each; stacks: the file with all that was read."""
+
+    jobs: tuple[Diagnosis, ...]
+    stacks: Path
+
+    @property
+    def exit_code(self) -> int:
+        return int(any(job.verdict != NO_HANG for job in self.jobs))
+
+
+def examine(context: Context, subject: str) -> WhyResult:
+    """Look at the ranks of a process, a folder or an environment; at all of this user by default.
+
+    Raises CheckFailed if there is none, InvalidSpec or ToolMissing for a subject that there is not.
+    """
+    with context.progress.meter("looking at ranks", 0):
+        snapshot = collect(_selection(context, subject))
+    if not snapshot.ranks:
+        raise CheckFailed(
+            f"No rank of yours{f' of {subject}' if subject else ''} runs on this machine, and none has "
+            "left a record within a day.",
+            advice="A rank is a Python process with RANK or LOCAL_RANK, and WORLD_SIZE, in its "
+            "environment. Ranks of other users need root and their PID: provision why PID.",
+        )
+    name = time.strftime("%Y-%m-%d-%H%M%S", time.localtime(snapshot.time))
+    stacks = context.folders.data / "why" / f"{name}.json"
+    stacks.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(stacks, json.dumps(model.to_json(snapshot), indent=1) + "\n")
+    return WhyResult(jobs=tuple(diagnose([snapshot])), stacks=stacks)
+
+
+def _selection(context: Context, subject: str) -> Selection:
+    if subject.isdigit():
+        if not Path(f"/proc/{subject}").exists():
+            raise InvalidSpec(f"There is no process {subject}.", advice="`provision why` lists yours.")
+        return Selection(pid=int(subject))
+    if "/" in subject or subject in (".", ".."):
+        if not Path(subject).is_dir():
+            raise InvalidSpec(f"There is no folder {subject}.", advice="Name one, or a PID.")
+        return Selection(folder=str(Path(subject).resolve()))
+    prefix = str(require_prefix(context, subject, None).path) if subject else ""
+    return Selection(prefix=prefix)
