@@ -25,7 +25,7 @@ from .first_failure import RankFailure, read_failures, summary
 from .watcher import Watcher, hang_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..hang.model import Rank, Snapshot
 
@@ -152,7 +152,11 @@ def _with_records(failures: List[RankFailure], processes: Mapping[int, Any]) -> 
     last = {rank.rank: stem for stem, rank in reversed(records.items())}
     for number, stem in sorted(last.items()):
         path = f"{stem}.ended"
-        if number not in processes and os.path.exists(path) and not ended.error(stem, records[stem]):
+        if (
+            number not in processes
+            and os.path.exists(path)
+            and not ended.error(stem, records[stem])
+        ):
             end = RankFailure(number, failures[0].node, os.path.getmtime(path), status=0)
             complete.append(end)
     return complete

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.cluster_options import cluster_options, inventory_option, selection_of
+from provision.cli.cluster_options import (
+    cluster_options,
+    inventory_option,
+    namespace_option,
+    selection_of,
+)
 from provision.cli.hang_options import hang_options, parse_hang_options
 from provision.cli.options import dry_run_option, mount_option, option_group, time_option
 from provision.cli.set_option import set_option
@@ -18,9 +23,6 @@ if TYPE_CHECKING:
     from provision.cli.console import Console
     from provision.verbs.launch.launch import LaunchRequest
 
-namespace_option = click.option(
-    "--namespace", metavar="NAME", help="Kubernetes: namespace of the jobs."
-)
 job_options = option_group(
     click.option(
         "--nodes",

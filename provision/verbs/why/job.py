@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from provision.adapters import clustershell
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
@@ -15,29 +16,80 @@ from provision.cluster import actions
 from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
 from provision.cluster.remote import merge_same_nodes, run_action
 from provision.core.container import PYTHON
-from provision.core.errors import InvalidSpec
-from provision_runtime.hang import diagnosis as hangs
+from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError
+from provision.verbs.why.why import NodeNote, WhyResult, keep_stacks
+from provision.workflow.context import Context
 from provision_runtime.hang import model
-from provision_runtime.report.diagnosis import Diagnosis
+from provision_runtime.hang.diagnosis import diagnose
 
 KUBERNETES_PREFIX = "k8s:"
 COLLECT_S, EXAMINE_S = 20.0, 20.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRanks:
-    """By node. snapshots: of the ranks; failures: why there is none."""
+def is_job(subject: str, selection: NodeSelection | None) -> bool:
+    """Whether a subject is a launched job. selection: of --on.
 
-    snapshots: Mapping[str, model.Snapshot]
-    failures: Mapping[str, str]
+    Raises InvalidSpec for a number that is both a job of Slurm and a process of this user here, and
+    for --on without a job.
+    """
+    if selection is not None and not subject:
+        raise InvalidSpec("--on needs a job.", advice="Write what `provision launch` printed.")
+    if selection is not None or subject.startswith(KUBERNETES_PREFIX):
+        return True
+    if not subject.isdigit() or shutil.which("scontrol") is None:
+        return False
+    process = Path("/proc") / subject
+    if not process.exists() or process.stat().st_uid != os.getuid():
+        return True
+    try:
+        slurm_jobs.show_job(subject)
+    except ProvisionError:
+        return False
+    raise InvalidSpec(
+        f"{subject} is a job of Slurm, and a process of yours on this machine.",
+        advice=f"For the job write `provision why {subject} --on slurm:PARTITION`; for the process "
+        "name its folder.",
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Examination:
-    """`doctor` on nodes. failures: why a node was not examined."""
+def examine_job(
+    context: Context, job: str, selection: NodeSelection | None, namespace: str | None
+) -> WhyResult:
+    """Read the ranks of a launched job on all its nodes, judge them, and examine the nodes whose ranks
+    the others wait for.
 
-    diagnoses: Mapping[str, Diagnosis]
-    failures: Mapping[str, str]
+    Args:
+        job: as `launch` printed it.
+        selection: of --on. Needed for plain hosts; else its settings hold.
+
+    Raises:
+        InvalidSpec: the job is unknown or does not run.
+        CheckFailed: no node has ranks of it.
+    """
+    nodes, unknown = nodes_of_job(job, selection, namespace)
+    with context.progress.meter("looking at ranks", len(nodes.nodes)) as meter:
+        snapshots, failures = read_ranks(job, nodes, lambda: meter.advance(1))
+    unknown.update(failures)
+    notes = [
+        NodeNote(node=name, message=unknown[name], is_unknown=True) for name in sorted(unknown)
+    ]
+    if not any(snapshot.ranks for snapshot in snapshots.values()):
+        reasons = "; ".join(f"{note.node}: {note.message}" for note in notes)
+        raise CheckFailed(
+            f"No rank of job {job} was found: {reasons}.",
+            advice="`provision jobs list` shows its state, `provision jobs log` its log.",
+        )
+    diagnoses = diagnose(list(snapshots.values()))
+    culprits = {
+        host
+        for diagnosis in diagnoses
+        for group in diagnosis.groups
+        if group.is_culprit
+        for host in group.hosts
+    }
+    notes += examine_nodes([node for node in nodes.nodes if node.name in culprits], nodes.defaults)
+    stacks = keep_stacks(context, list(snapshots.values()))
+    return WhyResult(jobs=tuple(diagnoses), stacks=stacks, nodes=tuple(notes))
 
 
 def nodes_of_job(
@@ -98,8 +150,10 @@ def _pods(
     return NodeSelection(text=f"job {job}", nodes=nodes, defaults=defaults), reasons
 
 
-def read_ranks(job: str, selection: NodeSelection) -> JobRanks:
-    """What the ranks do on every node."""
+def read_ranks(
+    job: str, selection: NodeSelection, on_reply: Callable[[], None]
+) -> tuple[dict[str, model.Snapshot], dict[str, str]]:
+    """By node what its ranks do, or why that is unknown."""
     snapshots: dict[str, model.Snapshot] = {}
     failures = {}
     responses = run_action(
@@ -109,6 +163,7 @@ def read_ranks(job: str, selection: NodeSelection) -> JobRanks:
         stage="ranks",
         timeout_s=COLLECT_S,
         defaults=selection.defaults,
+        on_reply=lambda _: on_reply(),
     )
     for reply in merge_same_nodes(responses):
         name = reply.node.name
@@ -126,49 +181,29 @@ def read_ranks(job: str, selection: NodeSelection) -> JobRanks:
                 earlier = snapshots[name].ranks if name in snapshots else []
                 ranks = [dataclasses.replace(rank, host=name) for rank in part.ranks]
                 snapshots[name] = dataclasses.replace(part, host=name, ranks=[*earlier, *ranks])
-    return JobRanks(snapshots=snapshots, failures=failures)
+    return snapshots, failures
 
 
-def culprit_nodes(ranks: JobRanks, diagnoses: Sequence[hangs.Diagnosis]) -> list[str]:
-    """The nodes of the ranks for which the others wait; of all ranks where nobody stands out."""
-    groups = [group for job in diagnoses for group in job.groups]
-    hosts = {host for group in groups if group.is_culprit for host in group.hosts}
-    return [name for name in ranks.snapshots if name in hosts]
-
-
-def examine_nodes(names: Sequence[str], selection: NodeSelection) -> Examination:
-    """Look for known faults of these nodes, quickly."""
+def examine_nodes(nodes: Sequence[Node], defaults: NodeDefaults) -> list[NodeNote]:
+    """What `doctor` finds on nodes, without its slow probes."""
+    notes = []
     responses = run_action(
-        [node for node in selection.nodes if node.name in names],
+        nodes,
         actions.DOCTOR,
-        {"prefix": None, "only": [], "is_deep": False, "rules": selection.defaults.rules},
+        {"prefix": None, "only": [], "is_deep": False, "rules": defaults.rules},
         stage="check",
         timeout_s=EXAMINE_S,
-        defaults=selection.defaults,
+        defaults=defaults,
     )
-    diagnoses, failures = {}, {}
     for reply in responses:
-        if reply.failure is not None:
-            failures[reply.node.name] = reply.failure.message
-        elif reply.result is not None:
-            diagnoses[reply.node.name] = cast(Diagnosis, reply.result)
-    return Examination(diagnoses=diagnoses, failures=failures)
-
-
-def node_lines(ranks: JobRanks, examination: Examination) -> list[str]:
-    """What is wrong with nodes, for the page."""
-    lines = [
-        f"node     {name} is unknown, and so are its ranks: {reason}"
-        for name, reason in sorted(ranks.failures.items())
-    ]
-    for name, result in sorted(examination.diagnoses.items()):
-        faults = [finding for finding in result["findings"] if finding["verdict"] != "pass"]
-        for finding in faults:
-            lines.append(f"node     {name}: {finding['id']}: {finding['message']}")
-        if not faults:
-            lines.append(f"node     {name}: doctor finds no fault of this node")
-    lines += [
-        f"node     {name} was not examined: {reason}"
-        for name, reason in sorted(examination.failures.items())
-    ]
-    return lines
+        name = reply.node.name
+        if reply.result is None:
+            reason = reply.failure.message if reply.failure else "no reply"
+            notes.append(NodeNote(node=name, message=f"doctor did not examine it: {reason}"))
+            continue
+        findings = reply.result["findings"]
+        for finding in findings:
+            notes.append(NodeNote(node=name, finding=finding["id"], message=finding["message"]))
+        if not findings:
+            notes.append(NodeNote(node=name, message="doctor finds no fault of this node"))
+    return notes

@@ -69,7 +69,10 @@ def died(rank: int, status: int, at: float = 100, **fields: Any) -> RankFailure:
             "train.py:88",
         ),
         (
-            [RankFailure(-1, "n03", 100, 1, "the node is gone", "the node is gone"), raised(0, GLOO, 99)],
+            [
+                RankFailure(-1, "n03", 100, 1, "the node is gone", "the node is gone"),
+                raised(0, GLOO, 99),
+            ],
             f"n03 is gone ({CLOCK}): it, its network or the job's process there; all ranks ended "
             "because of it",
         ),
@@ -84,7 +87,9 @@ def test_no_failures_no_lines() -> None:
 
 
 def test_other_failures_of_their_own_are_named() -> None:
-    lines = summary([raised(0, "KeyError: 'a'"), raised(1, "OSError: [Errno 28] No space left")], 2, 1)
+    lines = summary(
+        [raised(0, "KeyError: 'a'"), raised(1, "OSError: [Errno 28] No space left")], 2, 1
+    )
     assert lines[0] == f"rank 0 failed first ({CLOCK}): KeyError: 'a', train.py:88"
     assert lines[1].startswith("rank 1 failed too")
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Optional
 
 import pytest
 
@@ -75,7 +74,7 @@ def test_ranks_are_silent_only_if_nothing_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watcher, "OBSERVED_S", 0.0)
-    changes: list[Optional[Snapshot]] = []
+    changes: list[Snapshot | None] = []
     watching = Watcher(
         start(program, world_size), 4 * TICK_S, changes.append, is_whole_job=is_whole_job
     )
@@ -84,13 +83,14 @@ def test_ranks_are_silent_only_if_nothing_works(
         watching.look(time.monotonic())
     assert bool(changes) == is_silent
     if is_silent:
-        assert [rank.rank for snapshot in changes if snapshot for rank in snapshot.ranks][0] == 0
+        snapshot = changes[0]
+        assert snapshot is not None and [rank.rank for rank in snapshot.ranks] == [0]
 
 
 def test_a_process_that_was_suspended_begins_anew(
     start: Callable[[str, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes: list[Optional[Snapshot]] = []
+    changes: list[Snapshot | None] = []
     watching = Watcher(start(IDLE, 1), 600, changes.append, is_whole_job=True)
     now = time.monotonic()
     for later in range(1, 9):
