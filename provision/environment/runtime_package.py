@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from provision.adapters.installed_files import record_hash, record_text
-from provision.core.atomic import replace_directory, staging_path
+from provision.core.atomic import atomic_write, replace_directory, staging_path
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.system_errors import from_system
 from provision_runtime import __version__
@@ -24,6 +24,8 @@ from provision_runtime.facts.freshness import PACKAGE_SUFFIXES
 
 NAME = "provision_runtime"
 FOLDER = Path(str(files(NAME)))
+# Starts the hook in ranks. Python reads it only at the top of site-packages.
+PTH = f"{NAME}.pth"
 # What runtime/pyproject.toml says; a test compares them.
 _METADATA = """\
 Metadata-Version: 2.1
@@ -74,6 +76,8 @@ def load(folder: Path = FOLDER, version: str = __version__) -> RuntimePackage:
         is_hidden = any(part.startswith(".") for part in relative.parts)
         if path.suffix in PACKAGE_SUFFIXES and path.is_file() and not is_hidden:
             contents[f"{NAME}/{relative.as_posix()}"] = path.read_bytes()
+    for path in folder.glob(f"hang/{PTH}"):
+        contents[PTH] = path.read_bytes()
     dist_info = f"{NAME}-{version}.dist-info"
     contents[f"{dist_info}/INSTALLER"] = b"provision\n"
     contents[f"{dist_info}/METADATA"] = _METADATA.format(version=version).encode()
@@ -134,6 +138,8 @@ def install(prefix: Path, package: RuntimePackage) -> None:
         _remove_leftovers(site)
         for path, content in package.files.items():
             folder_name, _, relative = path.partition("/")
+            if not relative:  # the .pth file, which is written last
+                continue
             target = staging_path(site / folder_name) / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
@@ -141,6 +147,8 @@ def install(prefix: Path, package: RuntimePackage) -> None:
         for outdated in site.glob(f"{NAME}-*.dist-info"):
             shutil.rmtree(outdated)
         replace_directory(package_folder)
+        if PTH in package.files:
+            atomic_write(site / PTH, package.files[PTH])
         replace_directory(dist_info)
         _remove_leftovers(site)
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -60,11 +60,11 @@ def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float =
         launchers = {next(iter(on_record.values())).launcher}
     of_launchers = {k: rank for k, rank in on_record.items() if rank.launcher in launchers}
     states += ended.missing(states, of_launchers)
-    notes = {state.detail for state in states if state.kind == model.UNKNOWN}
+    notes = []
     if ranks and not stacks.py_spy():
-        notes.add("no py-spy here: stacks come from the hook, without native frames")
+        notes.append("no py-spy here: stacks come from the hook, without native frames")
     states.sort(key=lambda state: (state.job, state.rank))
-    return Snapshot(model.SCHEMA, socket.gethostname(), start, states, sorted(notes))
+    return Snapshot(model.SCHEMA, socket.gethostname(), start, states, notes)
 
 
 def _observe(
@@ -73,13 +73,18 @@ def _observe(
     """Two looks at each rank. Without those that end meanwhile."""
     pids = {process.rank.pid for process in ranks}
     with ThreadPoolExecutor(8) as pool:
-        first = list(pool.map(partial(_look, pids, deadline, set()), ranks))
+        first = list(pool.map(partial(_look, pids, deadline), ranks))
         dumps = list(map(flight_recorder.ask, ranks))
         if ranks:
             time.sleep(observed_s)
+        last = list(pool.map(partial(_look, pids, deadline), ranks))
         # Ranks whose Python frames are in no collective may wait in one of C++.
-        unclear = [look.pid for look in first if look and not state.is_clear(look)][:MAX_NATIVE]
-        last = list(pool.map(partial(_look, pids, deadline, set(unclear)), ranks))
+        pairs = zip(ranks, first, last)
+        unclear = [rank for rank, a, b in pairs if state.is_unclear(a, b, observed_s)]
+        native = dict(pool.map(partial(_native, deadline), unclear[:MAX_NATIVE]))
+        last = [
+            look and replace(look, threads=native.get(look.pid) or look.threads) for look in last
+        ]
         calls = list(pool.map(partial(_calls, start), ranks, dumps))
     return [
         state.judge(process.rank, before, after, of_rank, observed_s)
@@ -88,24 +93,31 @@ def _observe(
     ]
 
 
-def _look(ranks: set[int], deadline: float, native: set[int], process: RankProcess) -> Look | None:
+def _look(ranks: set[int], deadline: float, process: RankProcess) -> Look | None:
     pid = process.rank.pid
     others = processes.descendants(pid, ranks)
     threads: list[model.Thread] = []
     reason = ""
     try:
         activity = processes.activity(pid, others)
-        if activity.state not in "TtZ":
-            timeout_s = max(0.5, deadline - time.time())
-            threads = stacks.dump(
-                pid, process.stem, process.rank.directory, timeout_s, native=pid in native
-            )
+        timeout_s = max(0.5, deadline - time.time())
+        is_stopped = activity.state in "Tt"
+        threads = stacks.dump(pid, process.stem, process.rank.directory, timeout_s, is_stopped)
     except OSError:
         return None
     except stacks.StacksUnreadable as error:
         reason = str(error)
     waits = [wait for number in (pid, *others) if (wait := processes.file_wait(number))]
     return Look(pid, activity, threads, reason, waits)
+
+
+def _native(deadline: float, process: RankProcess) -> tuple[int, list[model.Thread]]:
+    """Its threads with native frames; none if they cannot be read by the deadline."""
+    pid, timeout_s = process.rank.pid, max(0.5, deadline - time.time())
+    try:
+        return pid, stacks.native_threads(pid, process.rank.directory, timeout_s)
+    except stacks.StacksUnreadable:
+        return pid, []
 
 
 def _calls(start: float, process: RankProcess, dump: str) -> list[Collective]:

@@ -96,7 +96,7 @@ def _verdict(ranks: Sequence[RankState], absent: list[int]) -> tuple[str, str]:
     if held:
         return HANG, f"the others wait for {name_ranks(held)}"
     if kinds[model.RUNNING]:
-        text = f"nothing hangs, as far as seen: {name_ranks(kinds[model.RUNNING])} go on"
+        text = f"nothing hangs, as far as seen: {name_ranks(kinds[model.RUNNING])} still at work"
         return NO_HANG, text + (", the others wait" if len(positions) > 1 else "")
     if kinds[model.UNKNOWN]:
         return UNKNOWN, f"{name_ranks(kinds[model.UNKNOWN])} could not be read"
@@ -134,11 +134,10 @@ def _groups(ranks: Sequence[RankState], culprits: list[int]) -> list[Group]:
 
 def _text(state: RankState) -> str:
     """What a rank does, in a line; equal for ranks that do the same."""
+    texts = {model.RUNNING: "works", model.WAITING: "waits", model.COLLECTIVE: "waits in"}
     detail = describe(state.collective) if state.collective else state.detail[:240]
-    if state.kind == model.RUNNING:
-        detail = ""  # shares of the CPU differ
     line = f", {brief(state.line)}" if state.line else ""
-    return f"{state.kind}{detail and ': ' + detail}{line}"
+    return f"{texts.get(state.kind, state.kind + ':')} {detail}".rstrip() + line
 
 
 def describe(call: Collective) -> str:

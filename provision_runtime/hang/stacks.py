@@ -37,35 +37,38 @@ def py_spy() -> str:
 
 
 def dump(
-    pid: int, stem: str, directory: str, timeout_s: float, *, native: bool = False
+    pid: int, stem: str, directory: str, timeout_s: float, is_stopped: bool = False
 ) -> list[Thread]:
     """All threads of a process.
 
     Args:
         stem: of the hook's files, or empty.
         directory: the working directory of the process, for file names that are relative.
-        native: with the frames of native code. Takes a second of CPU and needs py-spy.
 
     Raises:
         StacksUnreadable: neither py-spy nor the hook could read them.
     """
-    program = py_spy()
     try:
-        if not program:
-            raise StacksUnreadable("there is no py-spy on this machine")
-        return _dump_by_py_spy(
-            [program, "dump", "--json", "--pid", str(pid)], native, directory, timeout_s
-        )
+        # py-spy would stop it itself, and wait for that.
+        options = ["--nonblocking"] if is_stopped else []
+        return _dump_by_py_spy(pid, directory, timeout_s, *options)
     except StacksUnreadable as error:
-        if not stem:
-            raise StacksUnreadable(f"{error}; provision's hook is not in them") from None
+        if not stem or is_stopped:
+            raise StacksUnreadable(f"{error}; the hook of provision cannot answer either") from None
     return _dump_by_signal(pid, stem, directory, timeout_s)
 
 
-def _dump_by_py_spy(
-    command: list[str], native: bool, directory: str, timeout_s: float
-) -> list[Thread]:
-    arguments = [*command, "--native"] if native else command
+def native_threads(pid: int, directory: str, timeout_s: float) -> list[Thread]:
+    """All threads with the frames of native code, too. py-spy takes a second of CPU for it. Raises
+    StacksUnreadable."""
+    return _dump_by_py_spy(pid, directory, timeout_s, "--native")
+
+
+def _dump_by_py_spy(pid: int, directory: str, timeout_s: float, *options: str) -> list[Thread]:
+    program = py_spy()
+    if not program:
+        raise StacksUnreadable("there is no py-spy on this machine")
+    arguments = [program, "dump", "--json", "--pid", str(pid), *options]
     try:
         result = subprocess.run(
             arguments, capture_output=True, text=True, timeout=timeout_s, check=False

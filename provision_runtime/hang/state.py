@@ -45,9 +45,17 @@ class Look:
         return next((thread.frames for thread in self.threads if thread.is_main), [])
 
 
-def is_clear(look: Look) -> bool:
-    """Whether Python's frames alone show where a rank is."""
-    return not look.frames or collective_of(look.frames) is not None
+def is_unclear(first: Look | None, last: Look | None, observed_s: float) -> bool:
+    """Whether a rank waits, and Python's frames alone do not show in which collective."""
+    if not first or not last or not last.frames or first.frames != last.frames:
+        return False
+    return not collective_of(last.frames) and not _is_busy(first, last, observed_s)
+
+
+def _is_busy(first: Look, last: Look, observed_s: float) -> bool:
+    before, after = first.activity, last.activity
+    is_computing = after.cpu_s - before.cpu_s > IDLE_SHARE * observed_s
+    return is_computing or after.read - before.read > IDLE_BYTES
 
 
 def judge(
@@ -57,9 +65,7 @@ def judge(
     frames = [frame for frame in last.frames if frame.line]
     line = user_frame(frames)
     has_moved = [frame for frame in first.frames if frame.line] != frames
-    cpu_s = last.activity.cpu_s - first.activity.cpu_s
-    is_busy = cpu_s > IDLE_SHARE * observed_s
-    is_busy = is_busy or last.activity.read - first.activity.read > IDLE_BYTES
+    is_busy = _is_busy(first, last, observed_s)
     collective = None if has_moved else collective_of(last.frames)
     last_call = calls[-1] if calls and not calls[-1].is_complete and not has_moved else None
     if last_call and (last_call.origin == "flight recorder" or last_call.line == line):
@@ -79,7 +85,7 @@ def judge(
     elif collective:
         kind, detail = model.COLLECTIVE, TRANSFERS if is_busy else ""
     elif has_moved or is_busy:
-        kind, detail = model.RUNNING, f"{100 * cpu_s / observed_s:.0f} % of a core"
+        kind, detail = model.RUNNING, ""
     elif any(DATA_LOADER in frame.file for frame in frames):
         kind = model.DATA_LOADER
         detail = f"worker {wait.pid}: {_describe(wait)}" if wait else "no worker delivers a batch"

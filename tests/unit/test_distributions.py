@@ -56,18 +56,21 @@ def test_no_file_is_in_both_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     in_host, in_runtime = code(host), code(runtime)
     assert {name.split("/")[0] for name in in_host} == {"provision"}
     # provision's copy has the same files, which are those that it installs into environments.
-    prefix = "provision_runtime/"
     installed = {
         name: content
         for name, content in runtime_package.load().files.items()
-        if name.startswith(prefix)
+        if ".dist-info/" not in name
     }
     assert in_runtime == installed
     assert {
         name[len(BUNDLED) :]: content
         for name, content in in_host.items()
         if name.startswith(BUNDLED)
-    } == installed
+    } == {
+        # provision installs it at the top of site-packages.
+        f"provision_runtime/hang/{name}" if name == runtime_package.PTH else name: content
+        for name, content in installed.items()
+    }
     assert {"provision/py.typed", "provision/templates/Dockerfile.j2"} <= in_host.keys()
     assert "provision_runtime/py.typed" in installed
 
