@@ -77,12 +77,12 @@ def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> Non
             log(*summary(failures, world_size, nodes=1))
 
     def end(snapshot: Optional[Snapshot]) -> None:
-        lines = hang_page([snapshot], hang_after_s) if snapshot and not reported else []
-        if not lines:
+        if snapshot is None or reported:
             return
+        lines, is_ended = hang_page([snapshot], hang_after_s, on_hang)
         log(*lines)
-        reported.append(True)
-        if on_hang != "report":
+        reported.extend([True] if lines else [])
+        if is_ended:
             hang_status.append(HUNG)
             if on_hang == "requeue":
                 subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)

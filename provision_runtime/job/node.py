@@ -462,12 +462,11 @@ class _Supervisor:
         self._silent[origin] = snapshot
         if len(self._silent) < options.nodes or self._is_hang_reported:
             return
-        lines = hang_page(list(self._silent.values()), options.hang_after_s)
-        if not lines:
-            return
-        self._is_hang_reported = True
+        snapshots = list(self._silent.values())
+        lines, is_ended = hang_page(snapshots, options.hang_after_s, options.on_hang)
+        self._is_hang_reported = bool(lines)
         log(*lines)
-        if options.on_hang != "report":
+        if is_ended:
             self._hang_status = HUNG
             self._end_with(f"the job hangs, and --on-hang says {options.on_hang}")
 

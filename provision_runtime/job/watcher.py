@@ -122,14 +122,22 @@ class Watcher(threading.Thread):
             self._on_change(None)
 
 
-def hang_page(snapshots: Sequence[model.Snapshot], hang_after_s: float) -> list[str]:
-    """The page of `provision why`, for the job's log; empty if it finds no hang, such as where a rank
-    sleeps on purpose."""
-    lines = [f"no rank has done anything for {hang_after_s:.0f} s:"]
-    for job in diagnosis.diagnose(snapshots):
-        if job.verdict != diagnosis.NO_HANG:
-            lines += page.lines(job, None)
-    return lines if len(lines) > 1 else []
+def hang_page(
+    snapshots: Sequence[model.Snapshot], hang_after_s: float, on_hang: str
+) -> tuple[list[str], bool]:
+    """The page of `provision why` for the job's log, and whether on_hang ends the job.
+
+    The page is empty if it finds no hang, such as where a rank sleeps on purpose. A job of which this is
+    unknown goes on.
+    """
+    jobs = [job for job in diagnosis.diagnose(snapshots) if job.verdict != diagnosis.NO_HANG]
+    lines = [line for job in jobs for line in page.lines(job, None)]
+    is_ended = on_hang != "report" and any(job.verdict != diagnosis.UNKNOWN for job in jobs)
+    if on_hang != "report" and not is_ended:
+        lines.append(f"whether this is a hang is unknown, so --on-hang {on_hang} lets the job run")
+    if not jobs:
+        return [], False
+    return [f"no rank has done anything for {hang_after_s:.0f} s:", *lines], is_ended
 
 
 def _position(rank: model.RankState) -> object:
