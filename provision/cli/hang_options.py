@@ -29,12 +29,7 @@ hang_options = option_group(
 
 def parse_hang_options(time: str | None, on_hang: OnHang | None) -> tuple[int, OnHang]:
     """Seconds, 0: never; and what then. Raises InvalidSpec."""
-    from provision.core.errors import InvalidSpec
     from provision.launch import HANG_AFTER_S, parse_duration
 
-    if time == "0" and on_hang not in (None, "report"):
-        raise InvalidSpec(
-            f"--on-hang {on_hang} contradicts --hang-after 0.", advice="Leave one of them out."
-        )
     seconds = 0 if time == "0" else parse_duration(time) if time else HANG_AFTER_S
     return seconds, on_hang or "report"

@@ -198,7 +198,7 @@ def check_job(job: JobSpec, resolution: Resolution) -> None:
         problems.append("-m needs the name of a module")
     if job.ranks is not None and not job.has_ranks:
         problems.append("--set ranks is for Python code (train.py or -m MODULE)")
-    if not job.has_ranks and (job.on_hang != "report" or job.hang_after_s != HANG_AFTER_S):
+    if not job.has_ranks and (job.on_hang, job.hang_after_s) != ("report", HANG_AFTER_S):
         problems.append("--hang-after and --on-hang are for Python code (train.py or -m MODULE)")
     if job.on_hang == "requeue" and not job.requeue:
         problems.append("--on-hang requeue needs --requeue N, Slurm's number of restarts")

@@ -11,7 +11,6 @@ import os
 import runpy
 import signal
 import socket
-import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
@@ -21,11 +20,11 @@ from ..facts import oom
 from ..hang import ended
 from ..hang.stacks import user_frame
 from .channel import log
-from .first_failure import RankFailure, read_failures, summary
+from .first_failure import RankFailure, read_failure, summary
 from .watcher import Watcher, hang_page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..hang.model import Rank, Snapshot
 
@@ -68,40 +67,36 @@ def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> Non
     Args:
         words: its path and arguments, or -m with a module's name.
         hang_after_s: report a hang when all ranks were silent for so long; 0: never.
-        on_hang: report, end, or requeue (the job of Slurm that this is part of).
+        on_hang: report or end.
     """
 
     def report(failures: List[RankFailure]) -> None:
         world_size = max((rank.world_size for rank in _records().values()), default=0)
-        if not hang_status:
-            log(*summary(failures, world_size, nodes=1))
+        log(*summary(failures, world_size, nodes=1))
 
     def end(snapshot: Optional[Snapshot]) -> None:
-        if snapshot is None or reported:
+        nonlocal is_reported, is_ended
+        if snapshot is None or is_reported:
             return
         lines, is_ended = hang_page([snapshot], hang_after_s, on_hang)
+        is_reported = bool(lines)
         log(*lines)
-        reported.extend([True] if lines else [])
         if is_ended:
-            hang_status.append(HUNG)
-            if on_hang == "requeue":
-                subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
             os.kill(os.getpid(), signal.SIGTERM)  # torchrun ends its ranks then
 
-    reported: List[bool] = []
-    hang_status: List[int] = []
+    is_reported = is_ended = False
     _on_failures(socket.gethostname(), report)
     if hang_after_s:
         Watcher(os.getpid(), hang_after_s, end, is_whole_job=True).start()
+    is_module = words[0] == "-m"
+    sys.argv = list(words[is_module:])
     try:
-        if words[0] == "-m":
-            sys.argv = list(words[1:])
+        if is_module:
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         else:
-            sys.argv = list(words)
             runpy.run_path(words[0], run_name="__main__")
     except BaseException:
-        if hang_status:
+        if is_ended:
             sys.exit(HUNG)
         raise
 
@@ -118,13 +113,13 @@ def _records() -> dict[str, Rank]:
 
 def _on_failures(node: str, report: Callable[[List[RankFailure]], None]) -> None:
     """Report failures of ranks where Python would print torch's exception. The status stays 1."""
-    counter, folder = oom.this_counter(), os.getcwd()
+    counter = oom.this_counter()
 
     def hook(kind: Any, error: Any, traceback: Any) -> None:
         if kind.__name__ == "ChildFailedError":
             kills = counter.rise() if counter else 0
-            failures = read_failures(error.failures, node, oom_kills=kills, folder=folder)
-            report(_with_records(failures, error.failures))
+            rows = _read_failures(error.failures, node)
+            report([replace(row, oom_kills=kills) for row in rows])
         elif kind.__name__ == "SignalException":  # of torch's agent, which has ended its ranks
             log(str(error))
         else:
@@ -133,30 +128,23 @@ def _on_failures(node: str, report: Callable[[List[RankFailure]], None]) -> None
     sys.excepthook = hook
 
 
-def _with_records(failures: List[RankFailure], processes: Mapping[int, Any]) -> List[RankFailure]:
-    """With the exact times of their errors, and the lines where they crashed; and with the ranks that
-    ended without an error."""
+def _read_failures(failures: Mapping[int, Any], node: str) -> Iterator[RankFailure]:
+    """How ranks ended, by torch and by the records of their hooks, which have the exact time and the
+    line; also those that ended without an error."""
     records = _records()
     stems = {rank.pid: stem for stem, rank in records.items()}
-    complete = []
-    for failure in failures:
-        stem = stems.get(processes[failure.rank].pid)
+    for number, failure in sorted(failures.items()):
+        row = read_failure(number, failure, node)
+        stem = stems.get(failure.pid)
         error = ended.error(stem, records[stem]) if stem else None
         if error is not None:
-            failure = replace(failure, time=error.time)
             line = user_frame(error.frames)
-            if not failure.chain and line is not None:
-                failure = replace(failure, site=f"{os.path.relpath(line.file)}:{line.line}")
-        complete.append(failure)
+            site = f"{os.path.relpath(line.file)}:{line.line}" if line else ""
+            row = replace(row, time=error.time, site=site)
+        yield row
     # Of a rank that was restarted, only its last process.
     last = {rank.rank: stem for stem, rank in reversed(records.items())}
-    for number, stem in sorted(last.items()):
-        path = f"{stem}.ended"
-        if (
-            number not in processes
-            and os.path.exists(path)
-            and not ended.error(stem, records[stem])
-        ):
-            end = RankFailure(number, failures[0].node, os.path.getmtime(path), status=0)
-            complete.append(end)
-    return complete
+    for number in last.keys() - failures.keys():
+        path = f"{last[number]}.ended"
+        if os.path.exists(path):
+            yield RankFailure(number, node, os.path.getmtime(path), status=0)

@@ -68,9 +68,9 @@ class Channel:
     def connections(self) -> list[Connection]:
         return []
 
-    def name_of(self, connection: Connection) -> str:
-        """The node at the other end of a connection."""
-        return "node 0"
+    def node_of(self, connection: Connection) -> tuple[int, str]:
+        """The number and name of the node at the other end of a connection."""
+        return 0, "node 0"
 
     def send_to_all(self, message: Message) -> None:
         """Send a message to the other nodes that this one is connected to: those that are gone need
@@ -120,9 +120,9 @@ class Head(Channel):
     def connections(self) -> list[Connection]:
         return list(self._members.values())
 
-    def name_of(self, connection: Connection) -> str:
-        [name] = [self._names[key] for key, member in self._members.items() if member is connection]
-        return name
+    def node_of(self, connection: Connection) -> tuple[int, str]:
+        [number] = [number for number, one in self._members.items() if one is connection]
+        return number, self._names[number]
 
     def exchange(self, topic: str, payload: Any, decide: Decision, wait_s: float) -> Any:
         payloads = {0: payload}

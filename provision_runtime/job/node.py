@@ -14,10 +14,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import List, TypedDict
 
 from ..comm import addresses, processes
@@ -47,6 +46,7 @@ SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT = 300.0, 10
 GATHER_S = 40.0
 # Topics of messages while the ranks run and when they have ended.
 FAILURES, SILENCE = "failures", "silence"
+LOST = "the node is gone"
 NO_SIGNAL = 0
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
@@ -294,12 +294,10 @@ class _Agent:
         line = self._results.readline()
         return float(line) if line else None
 
-    def failures(self) -> list[RankFailure]:
-        """How its ranks ended, once it has ended; empty if none failed."""
+    def failures(self) -> object:
+        """How its ranks ended, once it has ended; empty if none failed. A list of RankFailure in JSON."""
         with self._results as file:
-            line = file.readline()
-        rows: list[RankFailure] = decode(List[RankFailure], json.loads(line or "[]"), "failures")
-        return rows
+            return json.loads(file.readline() or "[]")
 
     def order(self, arguments: list[str]) -> None:
         with self._orders as file:
@@ -345,25 +343,21 @@ class _Supervisor:
         options: JobOptions,
         channel: Channel,
         child: subprocess.Popen[bytes],
-        failures: Callable[[], list[RankFailure]] = list,
+        failures: Callable[[], object] = list,
     ) -> None:
         self._options, self._channel, self._child = options, channel, child
         self._failures = failures
-        # Of the other nodes, by their connection; and node 0's summary of all.
-        self._reports: dict[Connection, list[RankFailure]] = {}
-        self._summary: list[str] | None = None
-        # The ranks of nodes that are silent; None is this node.
+        # How ranks ended, and what those do that are silent. None is this node.
+        self._reports: dict[Connection | None, list[RankFailure]] = {}
         self._silent: dict[Connection | None, Snapshot] = {}
-        self._changes: SimpleQueue[Snapshot | None] = SimpleQueue()
+        self._change: Snapshot | None = None
         self._hang_status = 0
         self._is_hang_reported = False
         self._stopped_by: int | None = None
         self._local_stops = 0
         self._end = ""
         self._kill_at: float | None = None
-        # Connections to nodes that have succeeded, and that have announced an end.
         self._finished: list[Connection] = []
-        self._failed: list[Connection] = []
         self._selector = selectors.DefaultSelector()
         for connection in channel.connections():
             self._selector.register(connection.socket, selectors.EVENT_READ, connection)
@@ -383,7 +377,7 @@ class _Supervisor:
 
     def _announce_change(self, snapshot: Snapshot | None) -> None:
         """In the watcher's thread."""
-        self._changes.put(snapshot)
+        self._change = snapshot
         self._wakeup_end.send(bytes([NO_SIGNAL]))
 
     def wait(self) -> int:
@@ -427,40 +421,43 @@ class _Supervisor:
         return code
 
     def _report_failures(self) -> None:
-        """Say which rank of all nodes failed first. No node ends before node 0 has said it: Slurm
-        would kill the others."""
+        """Node 0 says which rank of all nodes failed first. The others do not end before it has: Slurm
+        would kill it."""
         options, failures = self._options, self._failures()
         if options.ranks == 0:
             return
+        self._channel.send_to_all(Message(topic=FAILURES, payload=failures))
+        self._add_report(None, failures)
         deadline = time.monotonic() + GATHER_S
-        if options.node > 0:
-            rows = [asdict(failure) for failure in failures]
-            report = Message(topic=FAILURES, payload={"time": time.time(), "failures": rows})
-            self._channel.send_to_all(report)
-        while self._is_gathering() and time.monotonic() < deadline:
+        while self._has_unreported() and time.monotonic() < deadline:
             self._handle_events(max(0.0, deadline - time.monotonic()))
-        if options.node == 0:
-            rows_of_all = [*failures, *(row for rows in self._reports.values() for row in rows)]
-            world_size = options.nodes * options.ranks
-            if not self._hang_status:  # else it was this that ended the ranks
-                self._summary = summary(rows_of_all, world_size, options.nodes)
-            self._channel.send_to_all(Message(topic=FAILURES, decision=self._summary or []))
-        if options.node == 0 or not options.shares_log:
-            log(*(self._summary or ()))
+        if options.node == 0 and not self._hang_status:  # else it was this that ended the ranks
+            rows = [row for rows in self._reports.values() for row in rows]
+            log(*summary(rows, options.nodes * options.ranks, options.nodes))
+
+    def _add_report(self, origin: Connection | None, failures: object) -> None:
+        self._reports[origin] = decode(List[RankFailure], failures, FAILURES)
+
+    def _has_unreported(self) -> bool:
+        """Whether a node that this one is connected to may still report; to a member, node 0 closes."""
+        known = self._reports if self._options.node == 0 else ()
+        connections = [key.data for key in self._selector.get_map().values() if key.data]
+        return any(one not in known and one not in self._finished for one in connections)
 
     def _handle_silence(self, origin: Connection | None, snapshot: Snapshot | None) -> None:
         """The ranks of a node fell silent, or work again (None). Node 0 judges when all are silent,
         because the ranks of one node may wait for a rank of another that works."""
         options = self._options
         if options.node > 0:
-            payload = None if snapshot is None else to_json(snapshot)
-            self._channel.send_to_all(Message(topic=SILENCE, payload={"ranks": payload}))
+            payload = snapshot and to_json(snapshot)
+            self._channel.send_to_all(Message(topic=SILENCE, payload=payload))
             return
         if snapshot is None:
             self._silent.pop(origin, None)
             return
         self._silent[origin] = snapshot
-        if len(self._silent) < options.nodes or self._is_hang_reported:
+        is_whole = len(self._silent) + len(self._finished) == options.nodes
+        if self._is_hang_reported or not is_whole:
             return
         snapshots = list(self._silent.values())
         lines, is_ended = hang_page(snapshots, options.hang_after_s, options.on_hang)
@@ -470,21 +467,10 @@ class _Supervisor:
             self._hang_status = HUNG
             self._end_with(f"the job hangs, and --on-hang says {options.on_hang}")
 
-    def _is_gathering(self) -> bool:
-        if self._options.node > 0:
-            return self._summary is None and bool(self._open_connections())
-        return any(
-            connection not in self._reports and connection not in self._finished
-            for connection in self._open_connections()
-        )
-
-    def _open_connections(self) -> list[Connection]:
-        return [key.data for key in self._selector.get_map().values() if key.data is not None]
-
     def _handle_signals(self) -> None:
         for number in self._wakeup.recv(64):
             if number == NO_SIGNAL:
-                self._handle_silence(None, self._changes.get())
+                self._handle_silence(None, self._change)
             if number in (NO_SIGNAL, signal.SIGCHLD):
                 continue
             self._local_stops += number in STOPPING
@@ -497,13 +483,14 @@ class _Supervisor:
         self._handle_messages(connection)
         if not is_open:
             self._selector.unregister(connection.socket)
-            is_known = connection in self._finished or connection in self._reports
-            if not is_known and self._stopped_by is None:
-                name = self._channel.name_of(connection)
-                if connection not in self._failed:
-                    error = "the node is gone"
-                    lost = RankFailure(-1, name, time.time(), error=error, chain=error)
-                    self._reports[connection] = [lost]
+            if connection in self._finished or connection in self._reports or self._end:
+                return
+            if self._stopped_by is None:
+                number, name = self._channel.node_of(connection)
+                first = number * self._options.ranks
+                self._reports[connection] = [
+                    RankFailure(first, name, time.time(), error=LOST, chain=LOST)
+                ]
                 self._end_with(f"{name} is gone")
 
     def _handle_messages(self, connection: Connection) -> None:
@@ -511,20 +498,11 @@ class _Supervisor:
             message = connection.inbox.pop(0)
             if message.done is not None:
                 self._finished.append(connection)
-            elif message.topic == FAILURES and message.payload is not None:
-                rows: list[RankFailure] = decode(
-                    List[RankFailure], message.payload["failures"], FAILURES
-                )
-                # In the time of this node's clock.
-                offset = time.time() - message.payload["time"]
-                self._reports[connection] = [replace(row, time=row.time + offset) for row in rows]
             elif message.topic == FAILURES:
-                self._summary = message.decision
+                self._add_report(connection, message.payload)
             elif message.topic == SILENCE:
-                ranks = message.payload["ranks"]
-                self._handle_silence(connection, None if ranks is None else from_json(ranks))
+                self._handle_silence(connection, message.payload and from_json(message.payload))
             elif message.end is not None:
-                self._failed.append(connection)
                 self._end_with(message.end)
             elif message.stop is not None:
                 self._stop(message.stop)

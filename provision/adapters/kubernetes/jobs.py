@@ -148,7 +148,9 @@ def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
 def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
     """What the pods of a job printed, node 0 first."""
     texts = []
-    for pod_name, waiting in pods_of_job(name, context, namespace).items():
+    for pod in pods_of_job(name, context, namespace):
+        pod_name = pod["metadata"]["name"]
+        waiting = waiting_reason(pod)
         text = f"no log yet: {waiting}\n"
         if not waiting:
             text = run_kubectl(["logs", pod_name], context, namespace)
@@ -156,15 +158,14 @@ def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
     return "\n".join(texts)
 
 
-def pods_of_job(name: str, context: str = "", namespace: str | None = None) -> dict[str, str]:
-    """The names of a job's pods, node 0 first, each with the reason why it has not started, or
-    nothing. Raises InvalidSpec if there are none."""
+def pods_of_job(name: str, context: str = "", namespace: str | None = None) -> list[dict[str, Any]]:
+    """Node 0 first. Raises InvalidSpec if there are none."""
     arguments = ["get", "pods", "-l", f"{NAME_LABEL}={name}", "-o", "json"]
-    pods = ask_kubectl("pods", arguments, context, namespace)["items"]
+    pods: list[dict[str, Any]] = ask_kubectl("pods", arguments, context, namespace)["items"]
     if not pods:
         raise InvalidSpec(f"Kubernetes has no pods of a job {name}.")
     pods.sort(key=lambda pod: int(pod["metadata"].get("annotations", {}).get(INDEX, 0)))
-    return {pod["metadata"]["name"]: waiting_reason(pod) for pod in pods}
+    return pods
 
 
 def waiting_reason(pod: Mapping[str, Any]) -> str:

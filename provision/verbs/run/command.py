@@ -103,13 +103,17 @@ def run(
     from provision.core.process import exec_command
     from provision.verbs.run import run as command_run
 
-    if image and (hang_after or on_hang):
+    if on_hang == "requeue":
         raise InvalidSpec(
-            "--hang-after and --on-hang watch ranks of a prefix, not of an image.",
-            advice="Leave out --image, or use `provision launch`.",
+            "`run` is in no queue that it could return to.",
+            advice="`provision launch --on slurm:PARTITION --requeue N --on-hang requeue` does that; or "
+            "use --on-hang end.",
         )
-    if image and prefix:
-        raise InvalidSpec("--image and --prefix exclude each other.", advice="Give one of them.")
+    if image and (prefix or hang_after or on_hang):
+        raise InvalidSpec(
+            "--image goes with none of --prefix, --hang-after and --on-hang.",
+            advice="Leave it out, or these.",
+        )
     if image:
         _run_in_image(console, name, command, envs, dry_run)
         return

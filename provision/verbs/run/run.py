@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from provision.core import prefix_registry
-from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
+from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.paths import Folders
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Prefix
@@ -23,10 +23,16 @@ from provision.launch.jobs import OnHang
 from provision.workflow.project import other_projects
 from provision.workflow.trust import require_trusted_prefix
 
-# Programs that start ranks through torch.distributed.run, each with the verb that does.
-LAUNCHERS = {"torchrun": "", "accelerate": "launch", "fabric": "run", "lightning": "run"}
-LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-PYTHON_FLAGS = ("-u", "-s", "-B")
+# What starts ranks through torch.distributed.run.
+LAUNCHERS = {
+    "torchrun",
+    "accelerate launch",
+    "fabric run",
+    "lightning run",
+    "-m torch.distributed.run",
+    "-m torch.distributed.launch",
+}
+PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,21 +84,16 @@ def launcher_launch(
     prefix: Prefix, command: Sequence[str], hang_after_s: int, on_hang: OnHang
 ) -> Launch | None:
     """The same for a command that starts ranks, in a process that reports how they fail and hang;
-    None for any other command. Raises InvalidSpec for `requeue` where nothing can be requeued."""
+    None for any other command."""
     variables = activation.run_variables(prefix, os.environ)
     words = launcher_words(command)
     if words is None:
         return None
     if words[0] != "-m":
-        program = shutil.which(words[0], path=variables["PATH"])
-        if program is None or not _is_script_of(prefix, Path(program)):
+        program = prefix.path / "bin" / words[0]
+        if not program.is_file():  # another one on PATH
             return None
-        words = [program, *words[1:]]
-    if on_hang == "requeue" and not ("SLURM_JOB_ID" in variables and shutil.which("scontrol")):
-        raise InvalidSpec(
-            "--on-hang requeue: this is no job of Slurm, and nothing else can requeue it.",
-            advice="Use --on-hang end, or run it within a job of Slurm.",
-        )
+        words = [str(program), *words[1:]]
     options = [f"--hang-after={hang_after_s}", f"--on-hang={on_hang}"]
     runtime = [str(prefix.python), "-B", str(files("provision_runtime")), "launcher", *options]
     argv = activation.run_argv(prefix, [*runtime, "--", *words])
@@ -103,26 +104,10 @@ def launcher_words(command: Sequence[str]) -> list[str] | None:
     """What a command that starts ranks with torch's launcher runs: a program of the environment, or
     -m MODULE; None for another command."""
     program, *arguments = command
-    name = Path(program).name
-    if re.fullmatch(r"python(3(\.\d+)?)?", name):
-        while arguments and arguments[0] in PYTHON_FLAGS:
-            arguments.pop(0)
-        is_launcher = (
-            arguments[:1] == ["-m"] and arguments[1:2] and arguments[1] in LAUNCHER_MODULES
-        )
-        return arguments if is_launcher else None
-    verb = LAUNCHERS.get(name)
-    if verb is None or (verb and arguments[:1] != [verb]):
-        return None
-    return list(command)
-
-
-def _is_script_of(prefix: Prefix, program: Path) -> bool:
-    """Whether it is a Python script of this environment."""
-    if program.parent != prefix.path / "bin":
-        return False
-    with program.open("rb") as file:
-        return b"python" in file.readline(4096)
+    if PYTHON.fullmatch(program):
+        return arguments if " ".join(arguments[:2]) in LAUNCHERS else None
+    is_launcher = program in LAUNCHERS or " ".join(command[:2]) in LAUNCHERS
+    return list(command) if is_launcher else None
 
 
 def shell_launch(prefix: Prefix, *, interactive: bool) -> Launch:

@@ -6,17 +6,17 @@ import dataclasses
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from provision.adapters import clustershell
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
 from provision.cluster import actions
-from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
-from provision.cluster.remote import merge_same_nodes, run_action
+from provision.cluster.inventory import Engine, Node, NodeDefaults, NodeSelection
+from provision.cluster.remote import run_action
 from provision.core.container import PYTHON
-from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError
+from provision.core.errors import InvalidSpec
 from provision.verbs.why.why import NodeNote, WhyResult, keep_stacks
 from provision.workflow.context import Context
 from provision_runtime.hang import model
@@ -27,29 +27,13 @@ COLLECT_S, EXAMINE_S = 20.0, 20.0
 
 
 def is_job(subject: str, selection: NodeSelection | None) -> bool:
-    """Whether a subject is a launched job. selection: of --on.
-
-    Raises InvalidSpec for a number that is both a job of Slurm and a process of this user here, and
-    for --on without a job.
-    """
-    if selection is not None and not subject:
-        raise InvalidSpec("--on needs a job.", advice="Write what `provision launch` printed.")
+    """Whether a subject is a launched job. A number is one where there is Slurm, unless this user has
+    a process of that number here. selection: of --on."""
     if selection is not None or subject.startswith(KUBERNETES_PREFIX):
         return True
-    if not subject.isdigit() or shutil.which("scontrol") is None:
-        return False
     process = Path("/proc") / subject
-    if not process.exists() or process.stat().st_uid != os.getuid():
-        return True
-    try:
-        slurm_jobs.show_job(subject)
-    except ProvisionError:
-        return False
-    raise InvalidSpec(
-        f"{subject} is a job of Slurm, and a process of yours on this machine.",
-        advice=f"For the job write `provision why {subject} --on slurm:PARTITION`; for the process "
-        "name its folder.",
-    )
+    is_process = process.exists() and process.stat().st_uid == os.getuid()
+    return subject.isdigit() and not is_process and shutil.which("scontrol") is not None
 
 
 def examine_job(
@@ -64,52 +48,34 @@ def examine_job(
 
     Raises:
         InvalidSpec: the job is unknown or does not run.
-        CheckFailed: no node has ranks of it.
     """
-    nodes, unknown = nodes_of_job(job, selection, namespace)
-    with context.progress.meter("looking at ranks", len(nodes.nodes)) as meter:
-        snapshots, failures = read_ranks(job, nodes, lambda: meter.advance(1))
-    unknown.update(failures)
-    notes = [
-        NodeNote(node=name, message=unknown[name], is_unknown=True) for name in sorted(unknown)
-    ]
-    if not any(snapshot.ranks for snapshot in snapshots.values()):
-        reasons = "; ".join(f"{note.node}: {note.message}" for note in notes)
-        raise CheckFailed(
-            f"No rank of job {job} was found: {reasons}.",
-            advice="`provision jobs list` shows its state, `provision jobs log` its log.",
-        )
-    diagnoses = diagnose(list(snapshots.values()))
-    culprits = {
-        host
-        for diagnosis in diagnoses
-        for group in diagnosis.groups
-        if group.is_culprit
-        for host in group.hosts
-    }
-    notes += examine_nodes([node for node in nodes.nodes if node.name in culprits], nodes.defaults)
-    stacks = keep_stacks(context, list(snapshots.values()))
-    return WhyResult(jobs=tuple(diagnoses), stacks=stacks, nodes=tuple(notes))
+    nodes = nodes_of_job(job, selection, namespace)
+    with context.progress.meter("looking at ranks", 0):
+        snapshots, notes = read_ranks(job, nodes)
+        jobs = diagnose(snapshots)
+        groups = [group for job in jobs for group in job.groups if group.is_culprit]
+        hosts = {host for group in groups for host in group.hosts}
+        culprits = [node for node in nodes.nodes if node.name in hosts]
+        notes += examine_nodes(culprits, nodes.defaults)
+    stacks = keep_stacks(context, snapshots)
+    return WhyResult(jobs=tuple(jobs), stacks=stacks, nodes=tuple(notes))
 
 
-def nodes_of_job(
-    job: str, selection: NodeSelection | None, namespace: str | None
-) -> tuple[NodeSelection, dict[str, str]]:
-    """The nodes of a job and how to reach them; and why some of them cannot be asked.
-
-    Args:
-        job: as `launch` printed it.
-        selection: of --on. Needed for plain hosts; else its settings hold.
-
-    Raises:
-        InvalidSpec: the job is unknown or does not run.
-    """
+def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | None) -> NodeSelection:
+    """The nodes of a job and how to reach them. Raises InvalidSpec if it is unknown or does not run."""
     defaults = selection.defaults if selection else NodeDefaults()
     if job.startswith(KUBERNETES_PREFIX):
         context = selection.nodes[0].context if selection else ""
-        return _pods(job.removeprefix(KUBERNETES_PREFIX), context, namespace, defaults)
-    is_slurm = selection is None or all(node.engine == "slurm" for node in selection.nodes)
-    if is_slurm and job.isdigit():
+        name = job.removeprefix(KUBERNETES_PREFIX)
+        pods = kubernetes_jobs.pods_of_job(name, context, namespace)
+        options = {"--context": context, "--namespace": namespace}
+        words = [f"{option}={value}" for option, value in options.items() if value]
+        # ClusterShell puts the pod's name in place of %h.
+        command = f"kubectl exec -i {shlex.join(words)} %h -- {PYTHON}"
+        names = [pod["metadata"]["name"] for pod in pods]
+        defaults = dataclasses.replace(defaults, python=command)
+        return _selection(job, "exec", names, defaults)
+    if job.isdigit() and (selection is None or selection.nodes[0].engine == "slurm"):
         fields = slurm_jobs.show_job(job)
         if fields.get("JobState") != "RUNNING":
             raise InvalidSpec(
@@ -117,93 +83,67 @@ def nodes_of_job(
                 advice=f"The end of its log says which rank failed first: provision jobs log {job}",
             )
         allocated = fields["NodeList"]
-        names = clustershell.expand(allocated)
-        nodes = tuple(Node(name=name, engine="slurm", address=name) for name in names)
         # A step beside those of the job, whether this runs in the job or not.
-        options = (f"--jobid={job}", *defaults.srun_options)
+        steps = (f"--jobid={job}", *defaults.srun_options)
         defaults = dataclasses.replace(
-            defaults, via="srun", allocated=allocated, srun_options=options
+            defaults, via="srun", allocated=allocated, srun_options=steps
         )
-        return NodeSelection(text=f"job {job}", nodes=nodes, defaults=defaults), {}
-    if selection is None:
+        return _selection(job, "slurm", clustershell.expand(allocated), defaults)
+    if selection is None or not job:
         raise InvalidSpec(
-            f"`{job}` is neither a number of Slurm nor k8s:NAME.",
-            advice="For a job on plain hosts name them with --on. For ranks of this machine write "
-            "no job.",
+            f"`{job}` is no job.", advice="Write what `provision launch` printed: its JOB and --on."
         )
-    return selection, {}
+    return selection
 
 
-def _pods(
-    job: str, context: str, namespace: str | None, defaults: NodeDefaults
-) -> tuple[NodeSelection, dict[str, str]]:
-    waiting = kubernetes_jobs.pods_of_job(job, context, namespace)
-    names = [name for name, reason in waiting.items() if not reason]
-    words = ["kubectl", "exec", "-i", *(["--context", context] if context else [])]
-    words += ["--namespace", namespace] if namespace else []
-    # ClusterShell puts the pod's name in place of %h.
-    defaults = dataclasses.replace(defaults, python=f"{shlex.join(words)} %h -- {PYTHON}")
-    nodes = tuple(Node(name=name, engine="exec", address=name) for name in names)
-    reasons = {
-        name: f"its pod has not started: {reason}" for name, reason in waiting.items() if reason
-    }
-    return NodeSelection(text=f"job {job}", nodes=nodes, defaults=defaults), reasons
+def _selection(
+    job: str, engine: Engine, names: Sequence[str], defaults: NodeDefaults
+) -> NodeSelection:
+    nodes = tuple(Node(name=name, engine=engine, address=name) for name in names)
+    return NodeSelection(text=f"job {job}", nodes=nodes, defaults=defaults)
 
 
-def read_ranks(
-    job: str, selection: NodeSelection, on_reply: Callable[[], None]
-) -> tuple[dict[str, model.Snapshot], dict[str, str]]:
-    """By node what its ranks do, or why that is unknown."""
-    snapshots: dict[str, model.Snapshot] = {}
-    failures = {}
-    responses = run_action(
-        selection.nodes,
+def read_ranks(job: str, nodes: NodeSelection) -> tuple[list[model.Snapshot], list[NodeNote]]:
+    """What the ranks of each node do, and why that is unknown of others."""
+    snapshots, notes = [], []
+    replies = run_action(
+        nodes.nodes,
         actions.JOB_RANKS,
         {"id": job.removeprefix(KUBERNETES_PREFIX)},
         stage="ranks",
         timeout_s=COLLECT_S,
-        defaults=selection.defaults,
-        on_reply=lambda _: on_reply(),
+        defaults=nodes.defaults,
     )
-    for reply in merge_same_nodes(responses):
+    for reply in replies:
         name = reply.node.name
-        if reply.failure is not None:
-            failures[name] = reply.failure.message
-        elif reply.result is not None:
+        problem = reply.failure.message if reply.failure else f"no rank of job {job} runs there"
+        for document in reply.result["snapshots"] if reply.result else ():
             try:
-                parts = [model.from_json(document) for document in reply.result["snapshots"]]
+                part = model.from_json(document)
             except ValueError as error:
-                failures[name] = f"its reply is damaged: {error}"
-                continue
-            if not parts:
-                failures[name] = f"no part of job {job} runs there"
-            for part in parts:
-                earlier = snapshots[name].ranks if name in snapshots else []
-                ranks = [dataclasses.replace(rank, host=name) for rank in part.ranks]
-                snapshots[name] = dataclasses.replace(part, host=name, ranks=[*earlier, *ranks])
-    return snapshots, failures
+                problem = f"its reply is damaged: {error}"
+                break
+            # By the name that the user knows, not by its own.
+            ranks = [dataclasses.replace(rank, host=name) for rank in part.ranks]
+            snapshots.append(dataclasses.replace(part, host=name, ranks=ranks))
+            problem = ""
+        if problem:
+            notes.append(NodeNote(node=name, message=problem, is_unknown=True))
+    return snapshots, notes
 
 
 def examine_nodes(nodes: Sequence[Node], defaults: NodeDefaults) -> list[NodeNote]:
     """What `doctor` finds on nodes, without its slow probes."""
     notes = []
-    responses = run_action(
-        nodes,
-        actions.DOCTOR,
-        {"prefix": None, "only": [], "is_deep": False, "rules": defaults.rules},
-        stage="check",
-        timeout_s=EXAMINE_S,
-        defaults=defaults,
-    )
-    for reply in responses:
-        name = reply.node.name
-        if reply.result is None:
-            reason = reply.failure.message if reply.failure else "no reply"
-            notes.append(NodeNote(node=name, message=f"doctor did not examine it: {reason}"))
-            continue
-        findings = reply.result["findings"]
-        for finding in findings:
-            notes.append(NodeNote(node=name, finding=finding["id"], message=finding["message"]))
-        if not findings:
-            notes.append(NodeNote(node=name, message="doctor finds no fault of this node"))
+    arguments = {"prefix": None, "only": [], "is_deep": False, "rules": defaults.rules}
+    for reply in run_action(
+        nodes, actions.DOCTOR, arguments, stage="check", timeout_s=EXAMINE_S, defaults=defaults
+    ):
+        findings = reply.result["findings"] if reply.result else ()
+        messages = [f"{finding['id']}: {finding['message']}" for finding in findings]
+        reason = (
+            f"did not examine it: {reply.failure.message}" if reply.failure else "finds no fault"
+        )
+        messages = messages or [f"doctor {reason}"]
+        notes += [NodeNote(node=reply.node.name, message=message) for message in messages]
     return notes

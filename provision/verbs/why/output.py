@@ -19,7 +19,6 @@ def lines(result: WhyResult, width: int | None) -> list[str]:
     pages = [[*page.lines(job, width), ""] for job in ordered]
     for note in result.nodes:
         state = "unknown, and so are its ranks: " if note.is_unknown else ""
-        finding = f"{note.finding}: " if note.finding else ""
-        text = f"node     {note.node}: {state}{finding}{escape_line(note.message)}"
+        text = f"node     {note.node}: {state}{escape_line(note.message)}"
         pages.append(wrapped(text, width, 9))
     return [line for lines in pages for line in lines] + [f"stacks   {home_path(result.stacks)}"]

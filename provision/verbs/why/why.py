@@ -22,11 +22,10 @@ from provision_runtime.hang.diagnosis import NO_HANG, Diagnosis, diagnose
 
 @dataclass(frozen=True, kw_only=True)
 class NodeNote:
-    """finding: of doctor. is_unknown: the node did not respond, so its ranks are unknown."""
+    """is_unknown: the node did not respond, so its ranks are unknown."""
 
     node: str
     message: str
-    finding: str = ""
     is_unknown: bool = False
 
 

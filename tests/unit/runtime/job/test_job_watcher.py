@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from provision_runtime.comm.processes import children
 from provision_runtime.hang.model import Snapshot
 from provision_runtime.job import watcher
 from provision_runtime.job.watcher import Watcher
@@ -42,15 +43,9 @@ def start() -> Iterator[Callable[[str, int], int]]:
 
     yield start
     for process in processes:
-        for pid, _ in watcher.rank_usages(process.pid):
-            subprocess.run(["kill", "-9", *map(str, [pid, *children(pid)])], check=True)
+        for rank in children(process.pid):
+            subprocess.run(["kill", "-9", *map(str, [rank, *children(rank)])], check=True)
         process.communicate()
-
-
-def children(pid: int) -> list[int]:
-    from provision_runtime.comm.processes import children
-
-    return children(pid)
 
 
 @pytest.mark.parametrize(
@@ -85,14 +80,3 @@ def test_ranks_are_silent_only_if_nothing_works(
     if is_silent:
         snapshot = changes[0]
         assert snapshot is not None and [rank.rank for rank in snapshot.ranks] == [0]
-
-
-def test_a_process_that_was_suspended_begins_anew(
-    start: Callable[[str, int], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes: list[Snapshot | None] = []
-    watching = Watcher(start(IDLE, 1), 600, changes.append, is_whole_job=True)
-    now = time.monotonic()
-    for later in range(1, 9):
-        watching.look(now + 1000 * later)
-    assert changes == []
