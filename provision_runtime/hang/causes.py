@@ -90,7 +90,8 @@ def cause_of(ranks: Sequence[RankState], difference: str) -> Cause | None:
     if cause or not waiting:
         return cause
     cause = _of_ended(ranks, waiting) or _of_constructor(ranks, waiting)
-    if not cause and len({(state.line, state.collective) for state in waiting}) > 1:
+    last = waiting[-1]
+    if not cause and (waiting[0].line, waiting[0].collective) != (last.line, last.collective):
         cause = next(filter(None, map(_of_condition, waiting)), None) or _of_paths(waiting)
     if not cause and difference:
         cause = _cause("calls-differ", waiting[0], difference)

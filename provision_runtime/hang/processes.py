@@ -6,7 +6,7 @@ import glob
 import os
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..fs.mounts import mount_of, parse
 from . import folder
@@ -16,6 +16,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 # The kernel's functions in which it waits for a file system's server (wchan).
 FILE_WAITS = re.compile(r"request_wait_answer|fuse|nfs|rpc_wait|cifs|folio_wait|page_bit|ceph")
 MAX_PATH = 4096
+# The first argument of openat and others: the current folder (fcntl.h), as an unsigned number.
+AT_FDCWD = 0xFFFFFF9C
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ def rank_processes(pid: int | None = None) -> list[RankProcess]:
                     ranks[number] = process
         except (OSError, ValueError, IndexError):  # it has ended, or numbers that are none
             continue
+    for process in list(ranks.values()):
+        parent, rank = process.rank.launcher, process.rank
+        # Lightning numbers only the ranks that its first one starts.
+        if "RANK" not in process.environ and parent not in ranks and _is_python(parent):
+            first = replace(rank, rank=rank.rank - rank.local_rank, local_rank=0, pid=parent)
+            launcher = parents.get(parent, 0)
+            ranks[parent] = replace(process, rank=replace(first, launcher=launcher), stem="")
     return list(ranks.values())
 
 
@@ -64,9 +73,8 @@ def _rank_process(number: int, launcher: int) -> RankProcess | None:
     arguments = _entries(number, "cmdline")
     get = environ.get
     local_rank = get("LOCAL_RANK", "0")
-    is_python = os.path.basename(arguments[0]).startswith("python")
     is_rank = "WORLD_SIZE" in environ and ("RANK" in environ or "LOCAL_RANK" in environ)
-    if not is_python or not is_rank:
+    if not is_rank or not _is_python(number):
         return None
     rank = Rank(
         rank=int(get("RANK", local_rank)),
@@ -85,6 +93,10 @@ def _rank_process(number: int, launcher: int) -> RankProcess | None:
     stems = glob.glob(f"{files}/*,{number},{folder.start_time(number)},*.stacks")
     stem = stems[0][: -len(".stacks")] if stems else ""
     return RankProcess(rank, environ, os.path.dirname(os.path.dirname(arguments[0])), root, stem)
+
+
+def _is_python(number: int) -> bool:
+    return os.path.basename(_entries(number, "cmdline")[0]).startswith("python")
 
 
 def _above(number: int, parents: dict[int, int]) -> list[int]:
@@ -146,7 +158,7 @@ def _waited_path(pid: int) -> str:
             for address in [int(argument, 16) for argument in arguments[:2]]:
                 if address < MAX_PATH and os.path.lexists(f"/proc/{pid}/fd/{address}"):
                     return os.readlink(f"/proc/{pid}/fd/{address}")
-                if MAX_PATH < address < 1 << 47:
+                if AT_FDCWD < address < 1 << 47:
                     memory.seek(address)
                     path = memory.read(MAX_PATH).partition(b"\0")[0].decode()
                     return os.path.join(os.readlink(f"/proc/{pid}/cwd"), path)

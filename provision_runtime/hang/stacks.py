@@ -134,8 +134,10 @@ def parse_fault_handler(text: str, directory: str) -> list[Thread]:
 
 
 def frame_at(function: str, file: str, line: int, directory: str) -> Frame:
-    """A frame with its line of the source, and whether it is the user's code."""
-    if not line or _FOREIGN.search(file):
+    """A frame with its line of the source, and whether it is the user's code. Native code has line 0."""
+    if not file.endswith((".py", ">")):
+        return Frame(function=function, file=file, line=0)
+    if _FOREIGN.search(file):
         return Frame(function=function, file=file, line=line)
     path = os.path.join(directory, file)
     source = linecache.getline(path, line).strip()[:200]

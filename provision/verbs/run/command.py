@@ -71,6 +71,11 @@ class CommandLine(WordsBeforeOptions):
     help="Run in the environment's image, with the current folder as /workspace, as your user.",
 )
 @hang_options
+@click.option(
+    "--record",
+    is_flag=True,
+    help="Let ranks record their collectives for `provision why`; for Gloo and old NCCL.",
+)
 @prefix_option
 @freshness_options
 @dry_run_option
@@ -80,6 +85,7 @@ def run(
     name: str,
     command: tuple[str, ...],
     image: bool,
+    record: bool,
     envs: Path | None,
     prefix: Path | None,
     dry_run: bool,
@@ -119,16 +125,15 @@ def run(
         return
     find = functools.partial(command_run.find_prefix, default_folders(envs), name, prefix)
     installed = up_to_date(console, name, find, envs=envs, path=prefix, dry_run=dry_run, **options)
-    launch = command_run.launcher_launch(
-        installed, command, *parse_hang_options(hang_after, on_hang)
-    )
-    if launch is None:
-        if hang_after or on_hang:
-            raise InvalidSpec(
-                f"`{command[0]}` starts no ranks that provision could watch.",
-                advice="--hang-after and --on-hang are for torchrun, accelerate launch and fabric run.",
-            )
-        launch = command_run.run_launch(installed, command)
+    launch = command_run.run_launch(installed, command, record=record)
+    hang_options = parse_hang_options(hang_after, on_hang)
+    watched = command_run.watched_launch(installed, command, launch.variables, *hang_options)
+    if watched is None and (hang_after or on_hang):
+        raise InvalidSpec(
+            f"`{command[0]}` starts no ranks that provision could watch.",
+            advice="--hang-after and --on-hang are for torchrun, accelerate launch and fabric run.",
+        )
+    launch = watched or launch
     if dry_run:
         console.document("command", {"command": launch.argv}, f"{shlex.join(launch.argv)}\n")
         return

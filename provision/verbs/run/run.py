@@ -22,6 +22,12 @@ from provision.environment import activation, marker
 from provision.launch.jobs import OnHang
 from provision.workflow.project import other_projects
 from provision.workflow.trust import require_trusted_prefix
+from provision_runtime.hang import folder
+from provision_runtime.hang.variables import rank_variables
+
+
+# Programs and modules that start ranks.
+RANK_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "accelerate", "fabric"})
 
 # What starts ranks through torch.distributed.run.
 LAUNCHERS = {
@@ -69,9 +75,15 @@ def find_prefix(folders: Folders, name: str, path: Path | None = None) -> Prefix
     return prefix
 
 
-def run_launch(prefix: Prefix, command: Sequence[str]) -> Launch:
-    """A command in a prefix. Raises ToolMissing if there is no such program."""
+def run_launch(prefix: Prefix, command: Sequence[str], *, record: bool = False) -> Launch:
+    """A command in a prefix. Raises ToolMissing if there is no such program.
+
+    A launcher of ranks gets the variables by which `provision why` can ask them. record: also that of
+    their record of collectives.
+    """
     variables = activation.run_variables(prefix, os.environ)
+    if record or RANK_LAUNCHERS.intersection(Path(word).name for word in command[:3]):
+        variables = {**_rank_variables(prefix, record=record), **variables}
     if shutil.which(command[0], path=variables["PATH"]) is None:
         raise ToolMissing(
             f"There is no `{command[0]}` in {prefix.path / 'bin'}, nor elsewhere on PATH.",
@@ -80,12 +92,15 @@ def run_launch(prefix: Prefix, command: Sequence[str]) -> Launch:
     return Launch(argv=activation.run_argv(prefix, command), variables=variables)
 
 
-def launcher_launch(
-    prefix: Prefix, command: Sequence[str], hang_after_s: int, on_hang: OnHang
+def watched_launch(
+    prefix: Prefix,
+    command: Sequence[str],
+    variables: dict[str, str],
+    hang_after_s: int,
+    on_hang: OnHang,
 ) -> Launch | None:
     """The same for a command that starts ranks, in a process that reports how they fail and hang;
     None for any other command."""
-    variables = activation.run_variables(prefix, os.environ)
     words = launcher_words(command)
     if words is None:
         return None
@@ -108,6 +123,17 @@ def launcher_words(command: Sequence[str]) -> list[str] | None:
         return arguments if " ".join(arguments[:2]) in LAUNCHERS else None
     is_launcher = program in LAUNCHERS or " ".join(command[:2]) in LAUNCHERS
     return list(command) if is_launcher else None
+
+
+def _rank_variables(prefix: Prefix, *, record: bool) -> dict[str, str]:
+    """None if this user has no private folder for the files of ranks."""
+    try:
+        directory = folder.ensure_folder()
+    except OSError:
+        return {}
+    packages = prefix.path.glob("lib/python3*/site-packages/torch-*.dist-info")
+    version = next((path.name.split("-")[1] for path in packages), "")
+    return rank_variables(version, directory, record=record)
 
 
 def shell_launch(prefix: Prefix, *, interactive: bool) -> Launch:

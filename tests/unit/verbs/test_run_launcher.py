@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision.core.types import Prefix
-from provision.verbs.run.run import launcher_launch, launcher_words
+from provision.verbs.run.run import launcher_words, watched_launch
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def prefix(tmp_path: Path) -> Prefix:
 
 
 def test_the_launcher_runs_in_a_process_that_reports(prefix: Prefix) -> None:
-    launch = launcher_launch(prefix, ["torchrun", "train.py", "--lr=1"], 90, "end")
+    launch = watched_launch(prefix, ["torchrun", "train.py", "--lr=1"], {}, 90, "end")
     assert launch is not None
     assert launch.argv[0] == str(prefix.python)
     options = ["launcher", "--hang-after=90", "--on-hang=end", "--"]
@@ -51,4 +51,4 @@ def test_the_launcher_runs_in_a_process_that_reports(prefix: Prefix) -> None:
 
 def test_a_torchrun_of_another_environment_stays_itself(prefix: Prefix) -> None:
     (prefix.path / "bin" / "torchrun").unlink()
-    assert launcher_launch(prefix, ["torchrun", "train.py"], 90, "report") is None
+    assert watched_launch(prefix, ["torchrun", "train.py"], {}, 90, "report") is None
