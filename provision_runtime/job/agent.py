@@ -74,6 +74,8 @@ def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> Non
         world_size = max((rank.world_size for rank in _records().values()), default=0)
         log(*summary(failures, world_size, nodes=1))
 
+    is_reported = is_ended = False
+
     def end(snapshot: Optional[Snapshot]) -> None:
         nonlocal is_reported, is_ended
         if snapshot is None or is_reported:
@@ -84,7 +86,6 @@ def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> Non
         if is_ended:
             os.kill(os.getpid(), signal.SIGTERM)  # torchrun ends its ranks then
 
-    is_reported = is_ended = False
     _on_failures(socket.gethostname(), report)
     if hang_after_s:
         Watcher(os.getpid(), hang_after_s, end, is_whole_job=True).start()

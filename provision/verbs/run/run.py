@@ -25,7 +25,6 @@ from provision.workflow.trust import require_trusted_prefix
 from provision_runtime.hang import folder
 from provision_runtime.hang.variables import rank_variables
 
-
 # Programs and modules that start ranks.
 RANK_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "accelerate", "fabric"})
 
