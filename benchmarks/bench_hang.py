@@ -1,0 +1,55 @@
+"""What `provision why` costs a job that is never asked: the hook's CPU at the start of Python, and the
+record of collectives (`--record`) per call, against a step of 10 ms.
+
+Usage: python benchmarks/bench_hang.py [PYTHON]
+PYTHON is an interpreter that has torch (default: PROVISION_TEST_PYTHON, else this one). CPU times, the
+least of several runs, because other work only adds to them. CALLS is of a step: more than most have.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STARTS, CALLS, STEP_S = 20, 10, 0.010
+RECORD = """
+import sys, timeit; sys.path.insert(0, sys.argv[1])
+import torch; from provision_runtime.hang import record
+calls = record.CallRecord(sys.argv[2]); tensor = torch.ones(4)
+function = record._recorded("all_reduce", lambda tensor, group=None: None, calls)
+print(min(timeit.repeat(lambda: function(tensor), number=2000, repeat=15)) / 2000)
+"""
+
+
+def start_cpu_s(python: str, code: str) -> float:
+    """The least CPU time of a start."""
+    variables = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(ROOT)}
+    times = []
+    for _ in range(STARTS):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([python, "-c", code], env=variables, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(times)
+
+
+def main() -> None:
+    python = next(iter(sys.argv[1:]), os.environ.get("PROVISION_TEST_PYTHON", sys.executable))
+    bare, hook = (start_cpu_s(python, code) for code in ("", "import provision_runtime.hang.hook"))
+    print(f"hook at the start of a rank: {(hook - bare) * 1e3:.1f} ms of CPU (target: 2)")
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [python, "-c", RECORD, str(ROOT), f"{folder}/calls"]
+        call_s = float(subprocess.run(arguments, capture_output=True, check=True).stdout)
+    ratio = CALLS * call_s / STEP_S
+    print(
+        f"record: {call_s * 1e6:.1f} us a call; {CALLS} in a step of 10 ms: {ratio:.2%} (target: 1 %)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""What the states of ranks come to: a verdict, the rank that differs, and a cause with its line."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision_runtime.hang import causes, diagnosis, model, page
+from provision_runtime.hang.model import Collective, Frame, RankError, RankState, Snapshot, Thread
+from provision_runtime.hang.stacks import frame_at
+
+C10D = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+PROGRAM = """\
+    def train(data):
+        for batch in data:
+            step(batch)
+            if batch is None:
+                return
+        dist.barrier()
+    if rank == 0:
+        dist.all_reduce(loss)
+    train(data)
+    dist.all_reduce(x)
+    if dist.get_rank() == 0:
+        save_checkpoint(model)
+    """
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(PROGRAM))
+    return str(path)
+
+
+def rank_state(
+    number: int, kind: str, frames: list[Frame] | None = None, **fields: Any
+) -> RankState:
+    frames = frames or []
+    line = next((frame for frame in frames if frame.is_user), None)
+    fields = {"line": line, "threads": [Thread("MainThread", True, frames)], **fields}
+    if kind == model.COLLECTIVE and "collective" not in fields:
+        fields["collective"] = Collective(op=frames[0].function, line=line)
+    place = {"local_size": 2, "launcher": 1, "pid": 10 + number, "host": "n1", "directory": "/"}
+    identity = {"rank": number, "world_size": 2, "local_rank": number, "job": "n1:29500", **place}
+    return RankState(**identity, kind=kind, **fields)
+
+
+def diagnose(*states: RankState) -> diagnosis.Diagnosis:
+    [result] = diagnosis.diagnose([Snapshot(model.SCHEMA, "n1", 0.0, list(states))])
+    return result
+
+
+def waits(program: str, op: str, *lines: tuple[str, int]) -> list[Frame]:
+    return [Frame(op, C10D, 9), *(frame_at(name, program, line, "") for name, line in lines)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "id", "culprit", "line"),
+    [
+        pytest.param(
+            [("train", 6), ("<module>", 9)], [("<module>", 10)], "early-return", 1, 5, id="return"
+        ),
+        pytest.param(
+            [("train", 3), ("<module>", 9)],
+            [("train", 6), ("<module>", 9)],
+            "uneven-batches",
+            1,
+            3,
+            id="loop",
+        ),
+        pytest.param(
+            [("<module>", 8)], [("<module>", 10)], "collective-on-one-rank", 0, 8, id="condition"
+        ),
+        pytest.param(
+            [("save_checkpoint", 10), ("<module>", 12)],
+            [("<module>", 10)],
+            "checkpoint-on-one-rank",
+            0,
+            12,
+            id="checkpoint",
+        ),
+    ],
+)
+def test_cause_of_ranks_that_wait_in_different_places(
+    program: str,
+    one: list[tuple[str, int]],
+    other: list[tuple[str, int]],
+    id: str,
+    culprit: int,
+    line: int,
+) -> None:
+    result = diagnose(
+        rank_state(0, model.COLLECTIVE, waits(program, "barrier", *one)),
+        rank_state(1, model.COLLECTIVE, waits(program, "all_reduce", *other)),
+    )
+    [cause] = result.causes
+    assert (result.verdict, cause.id, cause.ranks) == (diagnosis.HANG, id, [culprit])
+    assert cause.line is not None and (cause.line.file, cause.line.line) == (program, line)
+    assert [group.ranks for group in result.groups if group.is_culprit] == [[culprit]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "id"),
+    [
+        (model.STOPPED, "rank-stopped"),
+        (model.DEBUGGER, "breakpoint"),
+        (model.DISK, "stuck-file"),
+        (model.DATA_LOADER, "stuck-data-loader"),
+        (model.EXCEPTION, "exception-handled"),
+        (model.GONE, "rank-gone"),
+        (model.ENDED, "early-exit"),
+    ],
+)
+def test_cause_of_a_rank_that_does_not_come(program: str, kind: str, id: str) -> None:
+    waiting = rank_state(0, model.COLLECTIVE, waits(program, "all_reduce", ("<module>", 10)))
+    absent = rank_state(1, kind, waits=[model.Worker(99, "D", "/data/a", "nfs")])
+    result = diagnose(waiting, absent)
+    assert (result.verdict, result.causes[0].id) == (diagnosis.HANG, id)
+    assert result.causes[0].ranks == [1]
+
+
+@pytest.mark.parametrize(
+    ("type", "message", "function", "id"),
+    [
+        ("FileExistsError", "[Errno 17] File exists: 'runs'", "makedirs", "makedirs-race"),
+        ("RuntimeError", "... finished its bootstrapping phase.", "__init__", "launch-in-init"),
+        ("RuntimeError", "params[0] in this process with sizes [17, 8]", "f", "parameters-differ"),
+        ("OutOfMemoryError", "CUDA out of memory. Tried ...", "forward", "out-of-memory"),
+        ("ValueError", "bad batch", "step", "rank-failed"),
+    ],
+)
+def test_first_error_that_did_not_only_lose_a_peer(
+    program: str, type: str, message: str, function: str, id: str
+) -> None:
+    frames = [frame_at(function, program, 3, "")]
+    lost = RankError("RuntimeError", "Connection closed by peer [127.0.0.1]:1", 1.0, frames)
+    states = [
+        rank_state(0, model.FAILED, frames, detail="RuntimeError: " + lost.message, error=lost),
+        rank_state(
+            1,
+            model.FAILED,
+            frames,
+            detail=f"{type}: {message}",
+            error=RankError(type, message, 2.0, frames),
+        ),
+    ]
+    result = diagnose(*states)
+    assert (result.verdict, result.causes[0].id) == (diagnosis.FAILURE, id)
+    assert result.causes[0].ranks == [1]
+
+
+def test_parameters_that_differ_are_named(program: str) -> None:
+    frames = [frame_at("<module>", program, 3, "")]
+    states = []
+    for number, size in enumerate((16, 17)):
+        shapes = {"0.weight": [size, 8], "1.bias": [4]}
+        error = RankError("RuntimeError", "params[0] in this process", 1.0, frames, shapes)
+        detail = f"RuntimeError: {error.message}"
+        states.append(rank_state(number, model.FAILED, frames, detail=detail, error=error))
+    assert "0.weight [16, 8], not [17, 8] as on rank 1" in diagnose(*states).causes[0].message
+
+
+def test_healthy_and_unknown_ranks_are_no_hang(program: str) -> None:
+    waiting = rank_state(0, model.COLLECTIVE, waits(program, "barrier", ("train", 6)))
+    working = rank_state(1, model.RUNNING, waits(program, "f", ("<module>", 10))[1:])
+    result = diagnose(waiting, working)
+    assert (result.verdict, result.causes) == (diagnosis.NO_HANG, [])
+    assert diagnose(waiting, rank_state(1, model.UNKNOWN)).verdict == diagnosis.UNKNOWN
+    # The other rank is on a node that was not examined.
+    assert diagnose(waiting).verdict == diagnosis.UNKNOWN
+
+
+def test_first_recorded_call_that_differs(program: str) -> None:
+    def calls(*ops: str) -> list[Collective]:
+        return [Collective(op, "record", n, "", [2], "float32") for n, op in enumerate(ops, 1)]
+
+    frames = waits(program, "all_reduce", ("step", 3))
+    one = rank_state(0, model.COLLECTIVE, frames, calls=calls("all_reduce", "broadcast"))
+    two = rank_state(
+        1, model.COLLECTIVE, frames, calls=calls("all_reduce", "all_reduce", "barrier")
+    )
+    result = diagnose(one, two)
+    assert [cause.id for cause in result.causes] == ["calls-differ"]
+    assert "broadcast #2" in result.differences[0] and "all_reduce #2" in result.differences[0]
+    assert "rank 0 made 1 fewer" in result.differences[1]
+    assert any("broadcast #2" in line for line in page.lines(result, 80))
+    assert max(map(len, page.lines(result, 80))) <= 80
+
+
+def test_every_cause_has_advice() -> None:
+    used = {*causes._KINDS.values(), *(id for id, _ in causes._ERRORS)}
+    assert used <= causes.CATALOG.keys()
+
+
+def test_snapshot_is_read_back(program: str) -> None:
+    state = rank_state(0, model.COLLECTIVE, waits(program, "barrier", ("train", 6)))
+    snapshot = Snapshot(model.SCHEMA, "n1", 1.0, [state], ["a note"])
+    assert model.from_json(model.to_json(snapshot)) == snapshot
+    with pytest.raises(ValueError, match="schema"):
+        model.from_json({**model.to_json(snapshot), "schema": "other/1"})

@@ -1,0 +1,256 @@
+"""Where the facts come from: stacks, what the hook leaves, the record, and the flight recorder."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision_runtime.hang import ended, flight_recorder, folder, model, record, stacks, state
+from provision_runtime.hang import processes as rank_processes
+from provision_runtime.hang.model import Frame, Rank, Thread
+from provision_runtime.hang.processes import Activity
+from provision_runtime.hang.state import Look
+from provision_runtime.hang.variables import rank_variables
+from tests.conftest import ROOT
+
+TORCH = "/env/lib/python3.11/site-packages/torch"
+RANK = Rank(0, 2, 0, 2, 1, 10, "n1:29500", "n1", "/work")
+FAULT_HANDLER = """\
+Thread 0x00007f1 [pt_autograd] (most recent call first):
+  File "/env/lib/python3.11/threading.py", line 320 in wait
+
+Current thread 0x00007f2 (most recent call first):
+  File "{torch}/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "train.py", line 16 in evaluate
+"""
+
+
+def frame(name: str, file: str, line: int = 1) -> Frame:
+    return stacks.frame_at(name, file, line, "/work")
+
+
+def judge(first: list[Frame], last: list[Frame], cpu_s: float = 0.0, letter: str = "S") -> Any:
+    looks = [
+        Look(10, Activity(letter, spent, 0), [Thread("MainThread", True, frames)], "", [])
+        for frames, spent in ((first, 0.0), (last, cpu_s))
+    ]
+    return state.judge(RANK, looks[0], looks[1], [], 2.0)
+
+
+USER = frame("train", "/work/train.py", 7)
+WAIT = frame("all_reduce", f"{TORCH}/distributed/distributed_c10d.py")
+WRAPPER = frame("wrapper", f"{TORCH}/distributed/c10d_logger.py")
+BACKWARD = frame("_engine_run_backward", f"{TORCH}/autograd/graph.py")
+LOADER = frame("_get_data", f"{TORCH}/utils/data/dataloader.py")
+REDUCER = Frame("c10d::Reducer::finalize_backward", "libtorch_cpu.so", 0)
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind", "op"),
+    [
+        ([WRAPPER, WAIT, USER], model.COLLECTIVE, "all_reduce"),
+        ([BACKWARD, USER], model.COLLECTIVE, state.GRADIENTS),
+        ([REDUCER, USER], model.COLLECTIVE, state.GRADIENTS),
+        ([frame("poll", "/env/lib/python3.11/selectors.py"), LOADER, USER], model.DATA_LOADER, ""),
+        ([frame("interaction", "/env/lib/python3.11/pdb.py"), USER], model.DEBUGGER, ""),
+        ([frame("acquire", "/env/lib/python3.11/threading.py"), USER], model.WAITING, ""),
+        ([], model.UNKNOWN, ""),
+    ],
+)
+def test_kind_of_a_rank_that_stays_where_it_is(frames: list[Frame], kind: str, op: str) -> None:
+    result = judge(frames, frames)
+    assert (result.kind, result.collective.op if result.collective else "") == (kind, op)
+    assert result.line == (USER if frames else None)
+    assert judge(frames, frames, letter="T").kind == model.STOPPED
+
+
+def test_rank_that_moves_or_computes_goes_on() -> None:
+    other = frame("train", "/work/train.py", 8)
+    assert judge([WAIT, USER], [WAIT, other]).kind == model.RUNNING
+    assert judge([USER], [USER], cpu_s=1.9).kind == model.RUNNING
+    assert judge([WAIT, USER], [WAIT, USER], cpu_s=1.9).detail == state.TRANSFERS
+
+
+@pytest.mark.parametrize(
+    ("loop", "kind"), [("for i in x", model.RUNNING), ("while x", model.WAITING)]
+)
+def test_sleep_in_a_while_loop_waits(tmp_path: Path, loop: str, kind: str) -> None:
+    (tmp_path / "train.py").write_text(f"{loop}:\n    time.sleep(9)\n")
+    sleeping = stacks.frame_at("f", "train.py", 2, str(tmp_path))
+    assert judge([sleeping], [sleeping]).kind == kind
+
+
+def test_stacks_of_faulthandler_and_of_py_spy_are_alike() -> None:
+    [other, main] = stacks.parse_fault_handler(FAULT_HANDLER.format(torch=TORCH), "/work")
+    assert not other.is_main and main.is_main
+    printed = [
+        {"name": f.function, "filename": f.file.replace("/work/", ""), "line": f.line}
+        for f in main.frames
+    ]
+    entry = {"pid": 7, "os_thread_id": 7, "thread_name": "MainThread", "frames": printed}
+    assert stacks.parse_py_spy(json.dumps([entry]), "/work") == [main]
+    assert stacks.user_frame(main.frames) == frame("evaluate", "/work/train.py", 16)
+    assert frame("poll", "selectmodule.c", 655).line == 0
+
+
+@pytest.fixture
+def rank_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the ranks of this test."""
+    path = tmp_path / "ranks"
+    monkeypatch.setattr(folder, "rank_folder", lambda user=None: str(path))
+    return path
+
+
+def run_rank(rank_folder: Path, code: str, **variables: str) -> subprocess.Popen[str]:
+    """A process with the variables of torchrun, and the hook as the .pth file starts it."""
+    start = (
+        f"from provision_runtime.hang import folder; folder.rank_folder = lambda: {str(rank_folder)!r}"
+        "; import provision_runtime.hang.hook\n"
+    )
+    env = {**os.environ, "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "PYTHONPATH": str(ROOT)}
+    env.update(MASTER_ADDR="n1", MASTER_PORT="29500", **variables)
+    return subprocess.Popen(
+        [sys.executable, "-c", start + code], env=env, stdout=subprocess.PIPE, text=True
+    )
+
+
+def end_of(process: subprocess.Popen[str]) -> int:
+    process.communicate()
+    return process.returncode
+
+
+def test_hook_writes_how_a_rank_ended(rank_folder: Path, tmp_path: Path) -> None:
+    torch_file = tmp_path / "error.json"
+    failing = run_rank(rank_folder, "int('x')", TORCHELASTIC_ERROR_FILE=str(torch_file))
+    assert end_of(failing) == 1
+    [(stem, rank)] = ended.records().items()
+    assert (rank.rank, rank.world_size, rank.job, rank.pid) == (1, 2, "n1:29500", failing.pid)
+    error = ended.error(stem, rank)
+    assert error is not None and error.type == "ValueError"
+    assert json.loads(torch_file.read_text())["message"]["message"].startswith("ValueError")
+    assert rank_folder.stat().st_mode & 0o777 == 0o700
+
+    crashing = run_rank(rank_folder, "import os; os.abort()")
+    assert end_of(crashing) == -6
+    [(stem, rank)] = [item for item in ended.records().items() if item[1].pid == crashing.pid]
+    crash = ended.error(stem, rank)
+    assert crash is not None and (crash.type, crash.message) == ("crash", "Aborted")
+
+    assert end_of(run_rank(rank_folder, "")) == 0
+    [last, *_] = ended.missing([], ended.records())
+    assert last.kind == model.ENDED
+
+
+def test_hook_uses_no_folder_that_others_can_write(rank_folder: Path) -> None:
+    rank_folder.mkdir()
+    rank_folder.chmod(0o777)
+    assert end_of(run_rank(rank_folder, "")) == 0
+    assert list(rank_folder.iterdir()) == []
+
+
+def test_hook_answers_the_signal(rank_folder: Path) -> None:
+    process = run_rank(rank_folder, "print('ready', flush=True); import time; time.sleep(60)")
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        [rank] = [rank for rank in rank_processes.rank_processes() if rank.rank.pid == process.pid]
+        threads = stacks._dump_by_signal(process.pid, rank.stem, "/", 120.0)
+        assert threads[-1].is_main and threads[-1].frames[0].line == 2
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_only_a_rank_that_handles_the_signal_gets_it(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        (tmp_path / "x.stacks").write_text("/\n")
+        with pytest.raises(stacks.StacksUnreadable, match="handler"):
+            stacks._dump_by_signal(process.pid, str(tmp_path / "x"), "/", 1.0)
+        process.communicate(b"\n")
+        assert process.returncode == 0
+
+
+def test_hook_starts_in_ranks_only() -> None:
+    line = (ROOT / "provision_runtime/hang/provision_runtime.pth").read_text()
+    code = f"import sys, os; os.environ.update(%r)\n{line}\nprint('provision_runtime.hang.hook' in sys.modules)"
+    for variables, is_rank in (({}, False), ({"WORLD_SIZE": "2"}, False)):
+        result = subprocess.run(
+            [sys.executable, "-c", code % variables], capture_output=True, text=True, cwd=ROOT
+        )
+        assert result.stdout == f"{is_rank}\n"
+
+
+def test_record_keeps_the_last_calls(tmp_path: Path) -> None:
+    calls = record.CallRecord(str(tmp_path / "calls"))
+    for number in range(record.LINES + 2):
+        at = calls.begin("barrier", None, None, sys._getframe())
+        if number < record.LINES + 1:
+            calls.end(at)
+    kept = record.read(str(tmp_path / "calls"), "/")
+    assert [call.sequence for call in kept] == list(range(3, record.LINES + 3))
+    assert [call.is_complete for call in kept][-2:] == [True, False]
+    assert (
+        kept[-1].line is not None and kept[-1].line.function == "test_record_keeps_the_last_calls"
+    )
+
+
+ENTRY = {
+    "profiling_name": "nccl:all_reduce",
+    "collective_seq_id": 12,
+    "process_group": ("0", "default_pg"),
+    "input_sizes": [[16, 8]],
+    "input_dtypes": ["Float"],
+    "state": "scheduled",
+    "frames": [{"name": "train", "filename": "/work/train.py", "line": 7}],
+}
+
+
+@pytest.mark.parametrize("document", [[ENTRY], {"version": "2.10", "entries": [ENTRY]}])
+def test_dump_of_the_flight_recorder(document: Any) -> None:
+    [call] = flight_recorder.parse(pickle.dumps(document, protocol=2), "/work")
+    assert (call.op, call.sequence, call.shape, call.dtype) == ("all_reduce", 12, [16, 8], "float")
+    assert (call.group, call.is_complete, call.line) == ("default_pg", False, USER)
+
+
+@pytest.mark.parametrize("content", [pickle.dumps(os.getcwd, 2), b"no pickle", pickle.dumps(3, 2)])
+def test_pickles_of_other_things_are_refused(content: bytes) -> None:
+    with pytest.raises(ValueError):
+        flight_recorder.parse(content, "/")
+
+
+def test_flight_recorder_is_asked_through_its_pipe(tmp_path: Path) -> None:
+    environ = {**rank_variables("2.8.0", str(tmp_path))}
+    process = rank_processes.RankProcess(RANK, environ, "", "", "")
+    assert flight_recorder.ask(process) == ""
+    os.mkfifo(tmp_path / "flight-recorder-0.pipe")
+    reader = os.open(tmp_path / "flight-recorder-0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    path = flight_recorder.ask(process)
+    assert os.read(reader, 9) == b"1"
+    os.close(reader)
+    with pytest.raises(FileNotFoundError):
+        flight_recorder.read(path, time.time(), 0.0, "/")
+
+
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        ("", set()),
+        ("2.1.2", set()),
+        ("2.3.1+cu121", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"}),
+        (
+            "2.13.0",
+            {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"},
+        ),
+    ],
+)
+def test_variables_by_version(version: str, names: set[str]) -> None:
+    variables = rank_variables(version, "/tmp/ranks")
+    assert names <= variables.keys() and bool(names) == bool(variables)
+    assert ("TORCH_FR_BUFFER_SIZE" in variables) == version.startswith("2.13")
