@@ -25,9 +25,6 @@ from provision.workflow.trust import require_trusted_prefix
 from provision_runtime.hang import folder
 from provision_runtime.hang.variables import rank_variables
 
-# Programs and modules that start ranks.
-RANK_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "accelerate", "fabric"})
-
 # What starts ranks through torch.distributed.run.
 LAUNCHERS = {
     "torchrun",
@@ -81,7 +78,7 @@ def run_launch(prefix: Prefix, command: Sequence[str], *, record: bool = False) 
     their record of collectives.
     """
     variables = activation.run_variables(prefix, os.environ)
-    if record or RANK_LAUNCHERS.intersection(Path(word).name for word in command[:3]):
+    if record or launcher_words(command):
         variables = {**_rank_variables(prefix, record=record), **variables}
     if shutil.which(command[0], path=variables["PATH"]) is None:
         raise ToolMissing(
