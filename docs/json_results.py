@@ -43,6 +43,7 @@ from provision.verbs.launch.launch import SubmittedJob
 from provision.verbs.lock.inspection import ExportedLock
 from provision.verbs.notebook.notebook import RunningNotebook
 from provision.verbs.status.status import MachineStatus
+from provision.verbs.why.why import WhyResult
 from provision.workflow.environments import Environment
 from provision.workflow.image.registry import ImageSummary, PulledImage
 from provision.workflow.lock import LockPreview
@@ -192,6 +193,7 @@ RESULTS = (
     ),
     _result("render", "render", "the files that changed", {"written": list[str]}),
     _result("render-preview", "render --dry-run", "each file's text", {"files": dict[str, str]}),
+    _result("why", "why", "why ranks hang, or how they ended", WhyResult),
     _result("status", "status", "machine, engine, disk, environments", MachineStatus),
     _result("env-create", "env create", "the installed prefix", Prefix),
     _result("env-list", "env list", "every environment", {"environments": list[Environment]}),

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks
 from . import model, source
+from .model import Frame
 from .stacks import frame_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .model import Frame, RankState
+    from .model import RankState
 
 # id: what to do.
 CATALOG = {

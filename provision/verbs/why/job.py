@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
 from provision.adapters import clustershell
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
@@ -15,7 +15,7 @@ from provision.cluster import actions
 from provision.cluster.inventory import Engine, Node, NodeDefaults, NodeSelection
 from provision.cluster.remote import run_action
 from provision.core.container import PYTHON
-from provision.core.errors import InvalidSpec
+from provision.core.errors import InvalidSpec, ProvisionError
 from provision.verbs.why.why import NodeNote, WhyResult, keep_stacks
 from provision.workflow.context import Context
 from provision_runtime.hang import model
@@ -26,12 +26,17 @@ COLLECT_S, EXAMINE_S = 20.0, 20.0
 
 
 def is_job(subject: str, selection: NodeSelection | None) -> bool:
-    """Whether a subject is a launched job. A number is one where there is Slurm, unless a process
-    has that number here. selection: of --on."""
+    """Whether a subject is a launched job: a number is one where Slurm runs a job of this user by it.
+    selection: of --on."""
     if selection is not None or subject.startswith(KUBERNETES_PREFIX):
         return True
-    is_process = Path(f"/proc/{subject}").exists()
-    return subject.isdigit() and not is_process and shutil.which("scontrol") is not None
+    if not subject.isdigit() or shutil.which("scontrol") is None:
+        return False
+    try:
+        fields = slurm_jobs.show_job(subject)
+    except ProvisionError:  # no job, or Slurm does not respond
+        return False
+    return f"({os.getuid()})" in fields.get("UserId", "") and fields.get("JobState") == "RUNNING"
 
 
 def examine_job(

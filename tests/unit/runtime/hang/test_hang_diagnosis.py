@@ -45,7 +45,7 @@ def rank_state(
     if kind == model.COLLECTIVE and "collective" not in fields:
         fields["collective"] = Collective(op=frames[0].function, line=line)
     place = {"local_size": 2, "launcher": 1, "pid": 10 + number, "host": "n1", "directory": "/"}
-    identity = {"rank": number, "world_size": 2, "local_rank": number, "job": "n1:29500", **place}
+    identity: dict[str, Any] = {"rank": number, "world_size": 2, "local_rank": number, "job": "n1:29500", **place}
     return RankState(**identity, kind=kind, **fields)
 
 
