@@ -94,6 +94,7 @@ EXAMPLES = {
     "smoke": "smoke lab --quick",
     "status": "status",
     "update": "update lab numpy",
+    "why": "why",
 }
 
 
