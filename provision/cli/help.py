@@ -94,7 +94,7 @@ EXAMPLES = {
     "smoke": "smoke lab --quick",
     "status": "status",
     "update": "update lab numpy",
-    "why": "why",
+    "why": "why 4711",
 }
 
 

@@ -73,11 +73,13 @@ def _observe(
     """Two looks at each rank. Without those that end meanwhile."""
     pids = {process.rank.pid for process in ranks}
     with ThreadPoolExecutor(8) as pool:
-        first = list(pool.map(partial(_look, pids, deadline), ranks))
+        parents = processes.parents_of_all()
+        first = list(pool.map(partial(_look, pids, parents, deadline), ranks))
         dumps = list(map(flight_recorder.ask, ranks))
         if ranks:
             time.sleep(observed_s)
-        last = list(pool.map(partial(_look, pids, deadline), ranks))
+        parents = processes.parents_of_all()
+        last = list(pool.map(partial(_look, pids, parents, deadline), ranks))
         # Ranks whose Python frames are in no collective may wait in one of C++.
         pairs = zip(ranks, first, last)
         unclear = [rank for rank, a, b in pairs if state.is_unclear(a, b, observed_s)]
@@ -93,9 +95,11 @@ def _observe(
     ]
 
 
-def _look(ranks: set[int], deadline: float, process: RankProcess) -> Look | None:
+def _look(
+    ranks: set[int], parents: dict[int, int], deadline: float, process: RankProcess
+) -> Look | None:
     pid = process.rank.pid
-    others = processes.descendants(pid, ranks)
+    others = processes.descendants(pid, ranks, parents)
     threads: list[model.Thread] = []
     reason = ""
     try:

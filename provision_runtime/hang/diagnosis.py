@@ -75,7 +75,11 @@ def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> Diagnosis:
     if verdict in (HANG, FAILURE):
         differences = _differences(ranks)
         cause = causes.cause_of(ranks, "".join(differences[:1]))
-    groups = _groups(ranks, cause.ranks if cause else [])
+    culprits = cause.ranks if cause else []
+    if not cause and verdict in (HANG, FAILURE):
+        first = min(ranks, key=lambda state: ORDER.index(state.kind))
+        culprits = [first.rank] if first.kind != model.COLLECTIVE else []
+    groups = _groups(ranks, culprits)
     found = [cause] if cause else []
     return Diagnosis(job, world_size, verdict, summary, groups, differences, found, notes)
 

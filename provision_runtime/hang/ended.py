@@ -20,12 +20,16 @@ def records() -> dict[str, Rank]:
     """All ranks of this user of which there are files, by the stem of their paths; the last that
     started first."""
     ranks: list[tuple[int, str, Rank]] = []
-    for path in glob.glob(f"{glob.escape(folder.rank_folder())}/*.stacks"):
+    try:
+        directory = folder.ensure_folder()
+    except OSError:  # somebody else's
+        return {}
+    for path in glob.glob(f"{directory}/*.stacks"):
         stem = path[: -len(".stacks")]
         try:
             *numbers, start, job = os.path.basename(stem).split(",")
-            directory = _text(path).partition("\n")[0]
-            fields: Any = (*map(int, numbers), job, socket.gethostname(), directory)
+            cwd = _text(path).partition("\n")[0]
+            fields: Any = (*map(int, numbers), job, socket.gethostname(), cwd)
             ranks.append((int(start), stem, Rank(*fields)))
         except (OSError, ValueError, TypeError):  # it was just removed, or is not ours
             continue

@@ -17,7 +17,9 @@ MAX_GROUPS = 12
 def lines(diagnosis: Diagnosis, width: int | None) -> list[str]:
     """width: of the terminal, or None not to wrap."""
     size = f"{diagnosis.world_size} rank{'s'[: diagnosis.world_size - 1]}"
-    rows = [f"{diagnosis.verdict:<8} {diagnosis.job} ({size}): {diagnosis.summary}"]
+    rows = [
+        f"{diagnosis.verdict:<8} {diagnosis.job.strip(':') or 'ranks'} ({size}): {diagnosis.summary}"
+    ]
     for cause in diagnosis.causes:
         rows.append(f"cause    {cause.id}: {cause.message}")
         if cause.line:

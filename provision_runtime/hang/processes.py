@@ -44,7 +44,7 @@ class Activity:
 
 def rank_processes(pid: int | None = None) -> list[RankProcess]:
     """This user's ranks, or those among a process and those below it, whoever runs it."""
-    parents = {int(name): _parent(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    parents = parents_of_all()
     ranks: dict[int, RankProcess] = {}
     for number in sorted(parents):
         above = _above(number, parents)
@@ -89,8 +89,11 @@ def _rank_process(number: int, launcher: int) -> RankProcess | None:
     )
     root = f"/proc/{number}/root"
     root = root if os.path.exists(f"{root}/tmp") else ""
-    files = root + folder.rank_folder(os.stat(f"/proc/{number}").st_uid)
+    user = os.stat(f"/proc/{number}").st_uid
+    files = root + folder.rank_folder(user)
     stems = glob.glob(f"{files}/*,{number},{folder.start_time(number)},*.stacks")
+    if stems and os.lstat(files).st_uid != user:
+        stems = []  # somebody else's
     stem = stems[0][: -len(".stacks")] if stems else ""
     return RankProcess(rank, environ, os.path.dirname(os.path.dirname(arguments[0])), root, stem)
 
@@ -107,9 +110,12 @@ def _above(number: int, parents: dict[int, int]) -> list[int]:
     return above
 
 
-def descendants(pid: int, ranks: set[int]) -> list[int]:
+def parents_of_all() -> dict[int, int]:
+    return {int(name): _parent(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def descendants(pid: int, ranks: set[int], parents: dict[int, int]) -> list[int]:
     """The processes that a rank has started, and those that they started; not other ranks."""
-    parents = {int(name): _parent(int(name)) for name in os.listdir("/proc") if name.isdigit()}
     below = []
     for number in parents:
         above = _above(number, parents)[1:]

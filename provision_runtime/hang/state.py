@@ -64,7 +64,9 @@ def judge(
     """What a rank did between two looks. calls: that it has recorded, the latest last."""
     frames = [frame for frame in last.frames if frame.line]
     line = user_frame(frames)
-    has_moved = [frame for frame in first.frames if frame.line] != frames
+    # Not by function: py-spy and faulthandler name nested ones differently.
+    before = [(frame.file, frame.line) for frame in first.frames if frame.line]
+    has_moved = before != [(frame.file, frame.line) for frame in frames]
     is_busy = _is_busy(first, last, observed_s)
     collective = None if has_moved else collective_of(last.frames)
     last_call = calls[-1] if calls and not calls[-1].is_complete and not has_moved else None
@@ -73,12 +75,14 @@ def judge(
     wait = next((wait for wait in last.waits if wait.pid == rank.pid or not collective), None)
     is_stuck = wait is not None and wait in first.waits
     kind, detail = model.WAITING, f"in {frames[0].function}" if frames else ""
-    if last.activity.state in "Tt":
+    # Twice, because py-spy of another user of this page stops it for a moment.
+    if first.activity.state in "Tt" and last.activity.state in "Tt":
         kind, detail = model.STOPPED, "by a signal or a tracer"
     elif wait and is_stuck and wait.pid == rank.pid:
         kind, detail = model.DISK, _describe(wait)
-    elif not frames:
-        kind, detail = model.UNKNOWN, last.reason or "no Python in its main thread"
+    elif not frames or not before:
+        reason = last.reason or first.reason or "no Python in its main thread"
+        kind, detail = model.UNKNOWN, reason
     elif any(name in frame.file for frame in frames for name in DEBUGGERS):
         kind, detail = model.DEBUGGER, "waits for input at its prompt"
         line = user_frame([f for f in frames if not any(name in f.file for name in DEBUGGERS)])

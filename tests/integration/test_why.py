@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provision_runtime.hang import diagnosis
+from provision_runtime.hang import diagnosis, model
 from provision_runtime.hang.collect import Selection, collect
 
 pytestmark = pytest.mark.torch
@@ -67,7 +67,7 @@ def test_cause_is_named_with_rank_and_line(tmp_path: Path, runtime_python: Path,
         assert {result.verdict for result in results[:-1]} <= {diagnosis.NO_HANG, diagnosis.UNKNOWN}
     finally:
         for state in collect(Selection(pid=launcher.pid), observed_s=0).ranks:
-            if state.pid:
+            if state.kind not in (model.FAILED, model.ENDED, model.GONE):
                 os.kill(state.pid, signal.SIGKILL)
         launcher.kill()
         launcher.wait()

@@ -44,12 +44,6 @@ def why(
 
     The exit code is 0 only if nothing hangs, as far as seen; it is 1 for a hang, an error of a rank, or
     what could not be read.
-
-    \b
-    provision why
-    provision why 4711
-    provision why k8s:train
-    provision why train --on desks
     """
     from provision.cli.console import output_width
     from provision.core.atomic import atomic_write

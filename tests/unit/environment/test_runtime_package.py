@@ -115,7 +115,8 @@ def test_other_version_is_replaced_completely(prefix: Path, source: Path) -> Non
     assert not runtime_package.is_current(prefix, package)
     runtime_package.install(prefix, package)
     site = runtime_package.site_packages(prefix)
-    assert sorted(path.name for path in site.iterdir()) == ["provision_runtime", package.dist_info]
+    names = ["provision_runtime", package.dist_info, runtime_package.PTH]
+    assert sorted(path.name for path in site.iterdir()) == names
     assert not (site / "provision_runtime" / "old.py").exists()
 
 

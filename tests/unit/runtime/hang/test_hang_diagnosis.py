@@ -44,8 +44,10 @@ def rank_state(
     fields = {"line": line, "threads": [Thread("MainThread", True, frames)], **fields}
     if kind == model.COLLECTIVE and "collective" not in fields:
         fields["collective"] = Collective(op=frames[0].function, line=line)
-    place = {"local_size": 2, "launcher": 1, "pid": 10 + number, "host": "n1", "directory": "/"}
-    identity: dict[str, Any] = {"rank": number, "world_size": 2, "local_rank": number, "job": "n1:29500", **place}
+    identity: dict[str, Any] = {"rank": number, "world_size": 2, "local_rank": number}
+    identity.update(
+        local_size=2, launcher=1, pid=10 + number, job="n1:29500", host="n1", directory="/"
+    )
     return RankState(**identity, kind=kind, **fields)
 
 

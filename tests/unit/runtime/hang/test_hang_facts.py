@@ -74,6 +74,9 @@ def test_kind_of_a_rank_that_stays_where_it_is(frames: list[Frame], kind: str, o
 
 def test_rank_that_moves_or_computes_goes_on() -> None:
     other = frame("train", "/work/train.py", 8)
+    # What could be read only once has not been seen to move.
+    assert judge([], [WAIT, USER]).kind == model.UNKNOWN
+    assert judge([frame("C.train", "/work/train.py", 7)], [USER]).kind == model.WAITING
     assert judge([WAIT, USER], [WAIT, other]).kind == model.RUNNING
     assert judge([USER], [USER], cpu_s=1.9).kind == model.RUNNING
     assert judge([WAIT, USER], [WAIT, USER], cpu_s=1.9).detail == state.TRANSFERS
