@@ -78,11 +78,12 @@ class Watcher(threading.Thread):
         ranks = [process.rank for process in processes.rank_processes(self._launcher)]
         if self._is_whole_job and any(rank.world_size > len(ranks) for rank in ranks):
             return {}
-        pids = {rank.pid for rank in ranks}
+        pids, parents = {rank.pid for rank in ranks}, processes.parents_of_all()
         activities = {}
         for pid in pids:
             try:
-                activities[pid] = processes.activity(pid, processes.descendants(pid, pids))
+                others = processes.descendants(pid, pids, parents)
+                activities[pid] = processes.activity(pid, others)
             except OSError:  # it has ended
                 continue
         return activities
