@@ -35,7 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     verbs.add_parser("checkpoint", help="list, show, verify or prune checkpoints", add_help=False)
     verbs.add_parser("digests", help="print a digest per distribution as JSON", add_help=False)
     verbs.add_parser("job", help="run one node's part of a job", add_help=False)
-    verbs.add_parser("job-agent", add_help=False)  # what `job` itself starts
+    # What `job` itself starts, and `provision run` in place of torchrun.
+    verbs.add_parser("job-agent", add_help=False)
+    verbs.add_parser("launcher", add_help=False)
     # Each verb has its own parser, so that only the modules of that verb are imported.
     run = {
         "facts": _facts,
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         "digests": _digests,
         "job": _job,
         "job-agent": _job_agent,
+        "launcher": _launcher,
     }
     verb = parser.parse_args(arguments[:1]).verb
     return run[verb](arguments)
@@ -138,7 +141,18 @@ def _job(arguments: Sequence[str]) -> int:
 def _job_agent(arguments: Sequence[str]) -> int:
     from .job import agent
 
-    agent.run(int(arguments[1]), int(arguments[2]))
+    agent.run(int(arguments[1]), int(arguments[2]), arguments[3])
+    return 0
+
+
+def _launcher(arguments: Sequence[str]) -> int:
+    from .job import agent, command
+
+    parser = _verb_parser(arguments, "Run a launcher of ranks, such as torchrun.")
+    command.add_hang_arguments(parser)
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(arguments[1:])
+    agent.run_launcher(options.command, options.hang_after, options.on_hang)
     return 0
 
 

@@ -34,6 +34,9 @@ on_option = option_group(
     ),
     section="Nodes",
 )
+namespace_option = click.option(
+    "--namespace", metavar="NAME", help="Kubernetes: namespace of the jobs."
+)
 cluster_options = option_group(on_option, inventory_option)
 
 

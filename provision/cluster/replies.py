@@ -19,7 +19,7 @@ from provision_runtime.report.text import escape_terminal
 REPLY_BYTES = 1 << 20
 # For actions whose replies hold logs and reports as they are, which are no lines of ours.
 LOG_BYTES = 16 << 20
-_LOG_ACTIONS = ("job-log", "smoke-run")
+_LOG_ACTIONS = ("job-log", "job-ranks", "smoke-run")
 
 
 def most_bytes(action: str) -> int:

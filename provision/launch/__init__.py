@@ -14,12 +14,14 @@ from provision.launch.contract import (
 )
 from provision.launch.durations import parse_duration
 from provision.launch.jobs import (
+    HANG_AFTER_S,
     Environment,
     HostTarget,
     ImageEnvironment,
     JobSpec,
     KubernetesOptions,
     NodeRequirement,
+    OnHang,
     PrefixEnvironment,
     SlurmOptions,
     SquashfsEnvironment,
@@ -41,6 +43,7 @@ from provision.launch.run_spec import (
 from provision.launch.slurm import parse_option
 
 __all__ = [
+    "HANG_AFTER_S",
     "KUBERNETES_FORMATS",
     "PREFIX_FORMATS",
     "RUN_FORMATS",
@@ -54,6 +57,7 @@ __all__ = [
     "KubernetesOptions",
     "NodeRequirement",
     "NotebookServer",
+    "OnHang",
     "PrefixEnvironment",
     "RunFormat",
     "RunOptions",

@@ -12,7 +12,7 @@ from provision.core.container import PYTHON, STACK, USER, WORKSPACE
 from provision.core.errors import InvalidSpec
 from provision.core.types import Resolution
 from provision.launch import kubernetes, slurm
-from provision.launch.jobs import NAME_LENGTH, REQUEUE_S, ImageEnvironment, JobSpec
+from provision.launch.jobs import HUNG, NAME_LENGTH, REQUEUE_S, ImageEnvironment, JobSpec
 from provision.launch.run_spec import (
     SHM_GIB,
     ContainerMount,
@@ -144,6 +144,7 @@ def contract_context(
         "flags": docker_arguments(resolution, options),
         "gid": int(gid),
         "gpus": gpus,
+        "hung_status": HUNG,
         "job": job,
         "kubernetes": _kubernetes_values(job_format, job, gpus),
         "label": job.name,

@@ -20,6 +20,10 @@ SIGNAL_S = 120
 REQUEUE_S = 15
 MIN_SIGNAL_S = 2 * REQUEUE_S
 ALL = "all"
+OnHang = Literal["report", "end", "requeue"]
+# The default of `provision_runtime job`; and its status after --on-hang end or requeue.
+HANG_AFTER_S = 300
+HUNG = 79
 # Programs that start ranks themselves: launch would have to guess what they do.
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 # RFC 1035, the strictest of the rules for names of Kubernetes: a Service begins with a letter.
@@ -118,6 +122,7 @@ class JobSpec:
     has, or one where a scheduler must be told a number. ranks: for each node; None: one for each
     GPU. requeue: how often the job may continue after its time limit. signal_s: seconds before the
     limit at which the ranks are told to save; None: never. folder: where the command starts.
+    hang_after_s: for how long all ranks must do nothing before on_hang; 0: never.
     """
 
     name: str
@@ -132,6 +137,8 @@ class JobSpec:
     signal_s: int | None = None
     lock: str | None = None
     folder: str | None = None
+    hang_after_s: int = HANG_AFTER_S
+    on_hang: OnHang = "report"
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
     ssh: SshOptions = field(default_factory=SshOptions)
@@ -162,6 +169,10 @@ class JobSpec:
             options.append(f"--lock={self.lock}")
         if self.signal_s is not None:
             options.append("--saves")
+        if self.hang_after_s != HANG_AFTER_S:
+            options.append(f"--hang-after={self.hang_after_s}")
+        if self.on_hang != "report":
+            options.append(f"--on-hang={self.on_hang}")
         return options
 
 
@@ -187,6 +198,10 @@ def check_job(job: JobSpec, resolution: Resolution) -> None:
         problems.append("-m needs the name of a module")
     if job.ranks is not None and not job.has_ranks:
         problems.append("--set ranks is for Python code (train.py or -m MODULE)")
+    if not job.has_ranks and (job.on_hang, job.hang_after_s) != ("report", HANG_AFTER_S):
+        problems.append("--hang-after and --on-hang are for Python code (train.py or -m MODULE)")
+    if job.on_hang == "requeue" and not job.requeue:
+        problems.append("--on-hang requeue needs --requeue N, Slurm's number of restarts")
     problems += _time_problems(job)
     if problems:
         raise InvalidSpec(f"This job cannot run: {'; '.join(problems)}.")

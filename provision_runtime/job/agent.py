@@ -1,5 +1,5 @@
 """torchrun's agent on one node, in a separate process: imports torch, waits until every node has
-done so, then starts the ranks.
+done so, then starts the ranks. When ranks fail, it reports how each ended, instead of torch's page.
 
 So nobody waits at torch's own rendezvous for a node whose file system is cold.
 """
@@ -8,26 +8,144 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
+import socket
 import sys
 import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
+
+from ..facts import oom
+from ..hang import ended
+from ..hang.stacks import user_frame
+from .channel import log
+from .first_failure import RankFailure, read_failure, summary
+from .watcher import Watcher, hang_page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ..hang.model import Rank, Snapshot
+
+# The status of a job that was ended because it hung, and is to be requeued or not.
+HUNG = 79
+STARTED = time.time()
 
 
-def run(results: int, orders: int) -> None:
+def run(results: int, orders: int, node: str) -> None:
     """Write the seconds that the import took to the file descriptor `results`; then run torchrun
-    with the arguments that come through `orders`, or end if none come.
+    with the arguments that come through `orders`, or end if none come. If ranks fail, `results` gets
+    their failures too. A line of JSON each.
 
     Ranks start with USR1 ignored, because ignored signals stay so in the programs that a process
     starts. A script that saves on USR1 sets a handler; any other continues.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    os.set_inheritable(results, False)
     started = time.monotonic()
     from torch.distributed import run as torchrun
 
-    with os.fdopen(results, "w") as file:
-        file.write(json.dumps({"import_s": time.monotonic() - started}))
-    with os.fdopen(orders) as file:
-        text = file.read()
+    file = os.fdopen(results, "w")
+
+    def send(document: object) -> None:
+        file.write(json.dumps(document) + "\n")
+        file.flush()
+
+    send(time.monotonic() - started)
+    with os.fdopen(orders) as source:
+        text = source.read()
     if not text:
         sys.exit(1)
+    _on_failures(node, lambda failures: send([asdict(failure) for failure in failures]))
     torchrun.main(json.loads(text))
+
+
+def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> None:
+    """Become a program that starts ranks with torch's launcher, such as torchrun.
+
+    Args:
+        words: its path and arguments, or -m with a module's name.
+        hang_after_s: report a hang when all ranks were silent for so long; 0: never.
+        on_hang: report or end.
+    """
+
+    def report(failures: List[RankFailure]) -> None:
+        world_size = max((rank.world_size for rank in _records().values()), default=0)
+        log(*summary(failures, world_size, nodes=1))
+
+    is_reported = is_ended = False
+
+    def end(snapshot: Optional[Snapshot]) -> None:
+        nonlocal is_reported, is_ended
+        if snapshot is None or is_reported:
+            return
+        lines, is_ended = hang_page([snapshot], hang_after_s, on_hang)
+        is_reported = bool(lines)
+        log(*lines)
+        if is_ended:
+            os.kill(os.getpid(), signal.SIGTERM)  # torchrun ends its ranks then
+
+    _on_failures(socket.gethostname(), report)
+    if hang_after_s:
+        Watcher(os.getpid(), hang_after_s, end, is_whole_job=True).start()
+    is_module = words[0] == "-m"
+    sys.argv = list(words[is_module:])
+    try:
+        if is_module:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+    except BaseException:
+        if is_ended:
+            sys.exit(HUNG)
+        raise
+
+
+def _records() -> dict[str, Rank]:
+    """The ranks that this process started, the newest first, by the stem of the files that their hooks
+    left (hang/folder.py)."""
+    return {
+        stem: rank
+        for stem, rank in ended.records().items()
+        if rank.launcher == os.getpid() and os.path.getmtime(f"{stem}.stacks") >= STARTED
+    }
+
+
+def _on_failures(node: str, report: Callable[[List[RankFailure]], None]) -> None:
+    """Report failures of ranks where Python would print torch's exception. The status stays 1."""
+    counter = oom.this_counter()
+
+    def hook(kind: Any, error: Any, traceback: Any) -> None:
+        if kind.__name__ == "ChildFailedError":
+            kills = counter.rise() if counter else 0
+            rows = _read_failures(error.failures, node)
+            report([replace(row, oom_kills=kills) for row in rows])
+        elif kind.__name__ == "SignalException":  # of torch's agent, which has ended its ranks
+            log(str(error))
+        else:
+            sys.__excepthook__(kind, error, traceback)
+
+    sys.excepthook = hook
+
+
+def _read_failures(failures: Mapping[int, Any], node: str) -> Iterator[RankFailure]:
+    """How ranks ended, by torch and by the records of their hooks, which have the exact time and the
+    line; also those that ended without an error."""
+    records = _records()
+    stems = {rank.pid: stem for stem, rank in records.items()}
+    for number, failure in sorted(failures.items()):
+        row = read_failure(number, failure, node)
+        stem = stems.get(failure.pid)
+        error = ended.error(stem, records[stem]) if stem else None
+        if error is not None:
+            line = user_frame(error.frames)
+            site = f"{os.path.relpath(line.file)}:{line.line}" if line else ""
+            row = replace(row, time=error.time, site=site)
+        yield row
+    # Of a rank that was restarted, only its last process.
+    last = {rank.rank: stem for stem, rank in reversed(records.items())}
+    for number in last.keys() - failures.keys():
+        path = f"{last[number]}.ended"
+        if os.path.exists(path):
+            yield RankFailure(number, node, os.path.getmtime(path), status=0)

@@ -68,6 +68,10 @@ class Channel:
     def connections(self) -> list[Connection]:
         return []
 
+    def node_of(self, connection: Connection) -> tuple[int, str]:
+        """The number and name of the node at the other end of a connection."""
+        return 0, "node 0"
+
     def send_to_all(self, message: Message) -> None:
         """Send a message to the other nodes that this one is connected to: those that are gone need
         none."""
@@ -115,6 +119,10 @@ class Head(Channel):
 
     def connections(self) -> list[Connection]:
         return list(self._members.values())
+
+    def node_of(self, connection: Connection) -> tuple[int, str]:
+        [number] = [number for number, one in self._members.items() if one is connection]
+        return number, self._names[number]
 
     def exchange(self, topic: str, payload: Any, decide: Decision, wait_s: float) -> Any:
         payloads = {0: payload}
@@ -299,9 +307,9 @@ class Member(Channel):
         self._connection.close()
 
 
-def log(text: str) -> None:
-    """A line of the job's log."""
-    sys.stderr.write(f"provision: {text}\n")
+def log(*lines: str) -> None:
+    """Lines of the job's log, in one piece: other processes write there too."""
+    sys.stderr.write("".join(f"provision: {line}\n" for line in lines))
     sys.stderr.flush()
 
 

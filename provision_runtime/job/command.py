@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 
 from ..facts import libraries
+from .agent import HUNG
 from .node import KEY_VARIABLE, JobOptions
 
 # Where engines say which node of the job this is: Slurm, an Indexed Job of Kubernetes.
@@ -67,11 +68,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="COMMAND saves a checkpoint and ends on USR1: send it that when the job is stopped",
     )
+    add_hang_arguments(parser)
     parser.add_argument("--folder", metavar="DIR", help="where COMMAND starts")
     parser.add_argument(
         "--detach", action="store_true", help="continue without this shell, and write a log"
     )
     parser.add_argument("command", nargs="+", metavar="COMMAND")
+
+
+def add_hang_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hang-after",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="report a hang when all ranks were silent for so long; 0: never",
+    )
+    parser.add_argument(
+        "--on-hang",
+        choices=("report", "end", "requeue"),
+        default="report",
+        help=f"what to do then; end and requeue: end with status {HUNG}",
+    )
 
 
 def options_of(
@@ -120,6 +138,8 @@ def options_of(
         lock=namespace.lock,
         wait_s=namespace.wait,
         saves=namespace.saves,
+        hang_after_s=namespace.hang_after,
+        on_hang=namespace.on_hang,
         shares_log="SLURM_STEP_ID" in variables,
         key=key.encode(),
     )

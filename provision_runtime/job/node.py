@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,17 @@ from typing import List, TypedDict
 from ..comm import addresses, processes
 from ..comm.addresses import interface_with
 from ..facts import limits
+from ..hang.model import Snapshot, from_json, to_json
+from ..node.job_ranks import JOB_VARIABLE
+from ..report.codec import decode
 from ..report.text import format_count
 from . import comparison
+from .agent import HUNG
 from .channel import Channel, Head, Member, log
 from .connection import Connection, Message, candidate_ports
 from .errors import JobError, Stopped
+from .first_failure import RankFailure, summary
+from .watcher import Watcher, hang_page
 
 # Holds the job's key, by which its nodes recognize each other.
 KEY_VARIABLE = "PROVISION_JOB_KEY"
@@ -35,6 +41,13 @@ ENDING_S = 45.0
 # torch's own rendezvous starts when every node has imported torch, so it takes moments. The slowest
 # import shows how slow the nodes are.
 SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT = 300.0, 10
+# How long node 0 waits for the others' failures, and they for its summary: longer than torchrun takes
+# to end ranks that do not wait in the kernel.
+GATHER_S = 40.0
+# Topics of messages while the ranks run and when they have ended.
+FAILURES, SILENCE = "failures", "silence"
+LOST = "the node is gone"
+NO_SIGNAL = 0
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 BLOCKED = (*STOPPING, signal.SIGUSR1)
@@ -62,8 +75,9 @@ class JobOptions:
 
     id: of this start of the job. names: of all nodes, in the order of their numbers; () means the
     numbers. key: by which they recognize each other. ranks: processes of this node; 0 runs the command
-    once, without torch. wait_s: for the other nodes. saves: the ranks save a checkpoint and end when they get USR1. shares_log: all
-    nodes write to one log, so that one of them reports what is true of all.
+    once, without torch. wait_s: for the other nodes. saves: the ranks save a checkpoint and end when
+    they get USR1. hang_after_s, on_hang: as command.py has them. shares_log: all nodes write to one
+    log, so that one of them reports what is true of all.
     """
 
     id: str
@@ -79,6 +93,8 @@ class JobOptions:
     lock: str | None = None
     wait_s: float = 300.0
     saves: bool = False
+    hang_after_s: float = 0.0
+    on_hang: str = "report"
     shares_log: bool = False
     key: bytes = b""
 
@@ -173,6 +189,7 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
     variables = dict(os.environ)
     # The command needs no key, and may print its environment into a log that others read.
     variables.pop(KEY_VARIABLE, None)
+    variables[JOB_VARIABLE] = options.id
     variables["CONDA_PREFIX"] = sys.prefix
     programs = str(Path(sys.executable).parent)
     if variables.get("PATH", "").split(":")[0] != programs:
@@ -198,7 +215,7 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
             child = _start(list(options.command), variables)
             supervisor = _Supervisor(options, channel, child)
         return supervisor.wait()
-    agent = _Agent(variables)
+    agent = _Agent(variables, options.name)
     try:
         import_s = agent.import_s()
         if import_s is None:
@@ -210,7 +227,7 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
         )
         with _signals_blocked():
             agent.order(_torchrun_arguments(options, rendezvous))
-            supervisor = _Supervisor(options, channel, agent.child)
+            supervisor = _Supervisor(options, channel, agent.child, agent.failures)
     except BaseException:
         agent.abandon()
         raise
@@ -261,11 +278,12 @@ def _torchrun_arguments(options: JobOptions, rendezvous: Rendezvous) -> list[str
 class _Agent:
     """The process that becomes torchrun."""
 
-    def __init__(self, variables: dict[str, str]) -> None:
+    def __init__(self, variables: dict[str, str], name: str) -> None:
         results, results_end = os.pipe()
         orders_end, orders = os.pipe()
         package = str(Path(__file__).resolve().parent.parent)
-        command = [sys.executable, "-s", package, "job-agent", str(results_end), str(orders_end)]
+        command = [sys.executable, "-s", package, "job-agent"]
+        command += [str(results_end), str(orders_end), name]
         self.child = _start(command, variables, (results_end, orders_end))
         os.close(results_end)
         os.close(orders_end)
@@ -273,9 +291,13 @@ class _Agent:
 
     def import_s(self) -> float | None:
         """Wait for the import of torch; None if it failed."""
+        line = self._results.readline()
+        return float(line) if line else None
+
+    def failures(self) -> object:
+        """How its ranks ended, once it has ended; empty if none failed. A list of RankFailure in JSON."""
         with self._results as file:
-            text = file.read()
-        return float(json.loads(text)["import_s"]) if text else None
+            return json.loads(file.readline() or "[]")
 
     def order(self, arguments: list[str]) -> None:
         with self._orders as file:
@@ -317,9 +339,20 @@ class _Supervisor:
     stops with the other nodes."""
 
     def __init__(
-        self, options: JobOptions, channel: Channel, child: subprocess.Popen[bytes]
+        self,
+        options: JobOptions,
+        channel: Channel,
+        child: subprocess.Popen[bytes],
+        failures: Callable[[], object] = list,
     ) -> None:
         self._options, self._channel, self._child = options, channel, child
+        self._failures = failures
+        # How ranks ended, and what those do that are silent. None is this node.
+        self._reports: dict[Connection | None, list[RankFailure]] = {}
+        self._silent: dict[Connection | None, Snapshot] = {}
+        self._change: Snapshot | None = None
+        self._hang_status = 0
+        self._is_hang_reported = False
         self._stopped_by: int | None = None
         self._local_stops = 0
         self._end = ""
@@ -337,6 +370,15 @@ class _Supervisor:
         for number in (*STOPPING, signal.SIGUSR1, signal.SIGCHLD):
             # Each signal arrives as a byte; the handler itself has nothing to do.
             signal.signal(number, lambda *_: None)
+        if options.ranks and options.hang_after_s:
+            Watcher(
+                child.pid, options.hang_after_s, self._announce_change, is_whole_job=False
+            ).start()
+
+    def _announce_change(self, snapshot: Snapshot | None) -> None:
+        """In the watcher's thread."""
+        self._change = snapshot
+        self._wakeup_end.send(bytes([NO_SIGNAL]))
 
     def wait(self) -> int:
         """The exit code of this node."""
@@ -346,22 +388,26 @@ class _Supervisor:
             timeout_s = None
             if self._kill_at is not None:
                 timeout_s = max(0.0, self._kill_at - time.monotonic())
-            for key, _ in self._selector.select(timeout_s):
-                if key.fileobj is self._wakeup:
-                    self._handle_signals()
-                else:
-                    self._receive(key.data)
+            self._handle_events(timeout_s)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 os.killpg(self._child.pid, signal.SIGKILL)
                 self._kill_at = None
         return self._exit_code(self._child.returncode)
+
+    def _handle_events(self, timeout_s: float | None) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            if key.fileobj is self._wakeup:
+                self._handle_signals()
+            else:
+                self._receive(key.data)
 
     def _exit_code(self, status: int) -> int:
         name = self._options.name
         if self._end:
             if not self._options.shares_log:
                 log(f"{self._end}; {name} ends with it")
-            return FAILED
+            self._report_failures()
+            return self._hang_status or FAILED
         if self._stopped_by is not None and self._stopped_by in STOPPING:
             return 128 + self._stopped_by
         if status == 0:
@@ -371,11 +417,61 @@ class _Supervisor:
         message = f"{name}: the command ended with status {code}"
         log(message)
         self._channel.announce_end(message)
+        self._report_failures()
         return code
+
+    def _report_failures(self) -> None:
+        """Node 0 says which rank of all nodes failed first. The others do not end before it has: Slurm
+        would kill it."""
+        options, failures = self._options, self._failures()
+        if options.ranks == 0:
+            return
+        self._channel.send_to_all(Message(topic=FAILURES, payload=failures))
+        self._add_report(None, failures)
+        deadline = time.monotonic() + GATHER_S
+        while self._has_unreported() and time.monotonic() < deadline:
+            self._handle_events(max(0.0, deadline - time.monotonic()))
+        if options.node == 0 and not self._hang_status:  # else it was this that ended the ranks
+            rows = [row for rows in self._reports.values() for row in rows]
+            log(*summary(rows, options.nodes * options.ranks, options.nodes))
+
+    def _add_report(self, origin: Connection | None, failures: object) -> None:
+        self._reports[origin] = decode(List[RankFailure], failures, FAILURES)
+
+    def _has_unreported(self) -> bool:
+        """Whether a node that this one is connected to may still report; to a member, node 0 closes."""
+        known = self._reports if self._options.node == 0 else ()
+        connections = [key.data for key in self._selector.get_map().values() if key.data]
+        return any(one not in known and one not in self._finished for one in connections)
+
+    def _handle_silence(self, origin: Connection | None, snapshot: Snapshot | None) -> None:
+        """The ranks of a node fell silent, or work again (None). Node 0 judges when all are silent,
+        because the ranks of one node may wait for a rank of another that works."""
+        options = self._options
+        if options.node > 0:
+            payload = snapshot and to_json(snapshot)
+            self._channel.send_to_all(Message(topic=SILENCE, payload=payload))
+            return
+        if snapshot is None:
+            self._silent.pop(origin, None)
+            return
+        self._silent[origin] = snapshot
+        is_whole = len(self._silent) + len(self._finished) == options.nodes
+        if self._is_hang_reported or not is_whole:
+            return
+        snapshots = list(self._silent.values())
+        lines, is_ended = hang_page(snapshots, options.hang_after_s, options.on_hang)
+        self._is_hang_reported = bool(lines)
+        log(*lines)
+        if is_ended:
+            self._hang_status = HUNG
+            self._end_with(f"the job hangs, and --on-hang says {options.on_hang}")
 
     def _handle_signals(self) -> None:
         for number in self._wakeup.recv(64):
-            if number == signal.SIGCHLD:
+            if number == NO_SIGNAL:
+                self._handle_silence(None, self._change)
+            if number in (NO_SIGNAL, signal.SIGCHLD):
                 continue
             self._local_stops += number in STOPPING
             self._stop(number)
@@ -387,14 +483,25 @@ class _Supervisor:
         self._handle_messages(connection)
         if not is_open:
             self._selector.unregister(connection.socket)
-            if connection not in self._finished and self._stopped_by is None:
-                self._end_with("another node is gone")
+            if connection in self._finished or connection in self._reports or self._end:
+                return
+            if self._stopped_by is None:
+                number, name = self._channel.node_of(connection)
+                first = number * self._options.ranks
+                self._reports[connection] = [
+                    RankFailure(first, name, time.time(), error=LOST, chain=LOST)
+                ]
+                self._end_with(f"{name} is gone")
 
     def _handle_messages(self, connection: Connection) -> None:
         while connection.inbox:
             message = connection.inbox.pop(0)
             if message.done is not None:
                 self._finished.append(connection)
+            elif message.topic == FAILURES:
+                self._add_report(connection, message.payload)
+            elif message.topic == SILENCE:
+                self._handle_silence(connection, message.payload and from_json(message.payload))
             elif message.end is not None:
                 self._end_with(message.end)
             elif message.stop is not None:

@@ -42,6 +42,7 @@ ACTIONS = {
     "job-list": "jobs:list_jobs",
     "job-log": "jobs:read_logs",
     "job-cancel": "jobs:cancel",
+    "job-ranks": "job_ranks:collect_job",
     "distributions": "drift_facts:distributions",
 }
 # Set where the host only simulates nodes (`exec:` of --on): the name of this one. "%h" in a text

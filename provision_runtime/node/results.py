@@ -215,6 +215,12 @@ class HostJobs(TypedDict):
     jobs: list[JobOnHost]
 
 
+class JobRanks(TypedDict):
+    """snapshots: as provision_runtime/hang/model.py has them."""
+
+    snapshots: list[dict[str, Any]]
+
+
 class HostLog(TypedDict):
     node: int
     text: str

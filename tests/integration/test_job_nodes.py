@@ -190,7 +190,7 @@ def test_a_killed_node_ends_the_others_and_its_own_command(nodes: Nodes) -> None
     nodes.processes[2].kill()
     ends = nodes.ends()  # waits until the commands, too, have closed their output
     assert [status for status, _, _ in ends] == [1, 1, -signal.SIGKILL]
-    assert "another node is gone" in ends[0][2]
+    assert "n2 is gone" in ends[0][2]
 
 
 @pytest.mark.parametrize("node", [0, 2])

@@ -344,3 +344,43 @@ def test_a_login_node_without_the_clusters_settings(lab: Home) -> None:
     """Slurm's own commands look for them for a minute, which is also how long we wait."""
     result = lab.run("jobs", "list", SLURM_CONF="/nonexistent/slurm.conf")
     assert result.returncode == 8, result.stderr
+
+
+HANGS = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 1:
+    if sys.argv[1] == "raise":
+        raise ValueError("a bad batch")
+    print("one waits", flush=True)
+    while not os.path.exists("never"):
+        time.sleep(1)
+dist.all_reduce(torch.ones(4))
+"""
+
+
+@pytest.mark.torch
+def test_a_job_that_hangs_is_explained_and_requeued(
+    lab: Home, slurm_cluster: SlurmCluster, runtime_python: Path
+) -> None:
+    (lab.root / "work" / "train.py").write_text(HANGS)
+    prefix = ("--prefix", str(runtime_python.parent.parent), "--set", "ranks=1")
+    words = ("--on", "slurm:gpu", "--nodes", "2", "--gpus", "0", "--time", "30m", *prefix)
+    hang = ("--hang-after", "60s", "--on-hang", "requeue", "--requeue", "1")
+    job = launched(lab, *words, *hang, "--", "train.py", "hang")
+    log = lab.root / "work" / f"train-{job}.log"
+    eventually(lambda: log.exists() and "one waits" in log.read_text())
+    page = lab.run("why", job)
+    assert page.returncode == 1, page.stdout + page.stderr
+    assert "rank 1 " in page.stdout and "train.py:11" in page.stdout, page.stdout + page.stderr
+    eventually(lambda: "requeued, restart 1 of 1" in log.read_text())
+    assert "no rank has done anything for 60 s:" in log.read_text()
+    slurm_cluster.run("scancel", job)
+    job = launched(lab, *words, "--", "train.py", "raise")
+    slurm_cluster.wait_for_job(job, "FAILED")
+    lines = (lab.root / "work" / f"train-{job}.log").read_text().splitlines()
+    [line] = [line for line in lines if "failed first" in line]
+    assert line.startswith("provision: rank 1 on n2 failed first")
+    assert line.endswith("ValueError: a bad batch, train.py:8; 1 other ended because of it")

@@ -58,7 +58,18 @@ RUNTIME_FOR_HOST = (
     "provision_runtime.smoke.options",
 )
 RUNTIME_RULES: dict[str, tuple[str, ...]] = {
-    "cli": ("smoke", "checkpoint", "doctor", "facts", "fs", "report", "comm", "node", "job"),
+    "cli": (
+        "smoke",
+        "checkpoint",
+        "doctor",
+        "facts",
+        "fs",
+        "report",
+        "comm",
+        "node",
+        "job",
+        "hang",
+    ),
     "smoke": ("checkpoint", "checks", "facts", "fs", "report", "comm"),
     "checkpoint": ("fs", "report", "comm"),
     "doctor": ("checks", "facts", "fs", "report", "comm"),

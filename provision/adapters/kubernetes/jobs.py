@@ -147,13 +147,8 @@ def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
 
 def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
     """What the pods of a job printed, node 0 first."""
-    arguments = ["get", "pods", "-l", f"{NAME_LABEL}={name}", "-o", "json"]
-    pods = ask_kubectl("pods", arguments, context, namespace)["items"]
-    if not pods:
-        raise InvalidSpec(f"Kubernetes has no pods of a job {name}.")
-    pods.sort(key=lambda pod: int(pod["metadata"].get("annotations", {}).get(INDEX, 0)))
     texts = []
-    for pod in pods:
+    for pod in pods_of_job(name, context, namespace):
         pod_name = pod["metadata"]["name"]
         waiting = waiting_reason(pod)
         text = f"no log yet: {waiting}\n"
@@ -161,6 +156,16 @@ def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
             text = run_kubectl(["logs", pod_name], context, namespace)
         texts.append(f"==> {pod_name}\n{text}")
     return "\n".join(texts)
+
+
+def pods_of_job(name: str, context: str = "", namespace: str | None = None) -> list[dict[str, Any]]:
+    """Node 0 first. Raises InvalidSpec if there are none."""
+    arguments = ["get", "pods", "-l", f"{NAME_LABEL}={name}", "-o", "json"]
+    pods: list[dict[str, Any]] = ask_kubectl("pods", arguments, context, namespace)["items"]
+    if not pods:
+        raise InvalidSpec(f"Kubernetes has no pods of a job {name}.")
+    pods.sort(key=lambda pod: int(pod["metadata"].get("annotations", {}).get(INDEX, 0)))
+    return pods
 
 
 def waiting_reason(pod: Mapping[str, Any]) -> str:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.cluster_options import cluster_options, inventory_option, selection_of
+from provision.cli.cluster_options import (
+    cluster_options,
+    inventory_option,
+    namespace_option,
+    selection_of,
+)
+from provision.cli.hang_options import hang_options, parse_hang_options
 from provision.cli.options import dry_run_option, mount_option, option_group, time_option
 from provision.cli.set_option import set_option
 from provision.cli.verb import context_of, verb
@@ -17,9 +23,6 @@ if TYPE_CHECKING:
     from provision.cli.console import Console
     from provision.verbs.launch.launch import LaunchRequest
 
-namespace_option = click.option(
-    "--namespace", metavar="NAME", help="Kubernetes: namespace of the jobs."
-)
 job_options = option_group(
     click.option(
         "--nodes",
@@ -57,6 +60,7 @@ job_options = option_group(
         "system; for Kubernetes its name in a registry.",
     ),
     mount_option,
+    hang_options,
     namespace_option,
     set_option(LaunchSettings),
     click.option(
@@ -129,6 +133,7 @@ def _request(name: str, envs: Path | None, options: dict[str, Any], dry_run: boo
     from provision.verbs.launch.launch import LaunchRequest
 
     time = options["time"]
+    hang_after_s, on_hang = parse_hang_options(options["hang_after"], options["on_hang"])
     return LaunchRequest(
         name=name,
         inventory=options["inventory"],
@@ -138,6 +143,8 @@ def _request(name: str, envs: Path | None, options: dict[str, Any], dry_run: boo
         gpus=options["gpus"],
         time_s=stage.parse_duration(time) if time else None,
         requeue=options["requeue"],
+        hang_after_s=hang_after_s,
+        on_hang=on_hang,
         prefix=options["prefix"],
         image=options["image"],
         namespace=options["namespace"],

@@ -62,6 +62,8 @@ class LaunchRequest:
     gpus: int | None = None
     time_s: int | None = None
     requeue: int = 0
+    hang_after_s: int
+    on_hang: launch.OnHang
     prefix: Path | None = None
     image: str | None = None
     namespace: str | None = None
@@ -112,6 +114,8 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
         cpus=settings.cpus,
         time_s=request.time_s,
         requeue=request.requeue,
+        hang_after_s=request.hang_after_s,
+        on_hang=request.on_hang,
         signal_s=signal_s,
         lock=plan.lock.sha256 if plan.lock else None,
     )
@@ -175,6 +179,10 @@ def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
     if misplaced and engine != "kubernetes":
         raise InvalidSpec(
             f"{', '.join(misplaced)}: only Kubernetes has this.", advice="Leave it out."
+        )
+    if request.on_hang == "requeue" and engine != "slurm":
+        raise InvalidSpec(
+            "--on-hang requeue: only Slurm requeues a job.", advice="Use --on-hang end."
         )
     if settings.sbatch and engine != "slurm":
         raise InvalidSpec("--set sbatch: only Slurm has this.", advice="Leave it out.")

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from provision.cli.freshness import freshness_options, up_to_date
+from provision.cli.hang_options import hang_options, parse_hang_options
 from provision.cli.options import WordsBeforeOptions, dry_run_option, prefix_option
 from provision.cli.verb import verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
+    from provision.launch import OnHang
 
 
 class CommandLine(WordsBeforeOptions):
@@ -68,6 +70,7 @@ class CommandLine(WordsBeforeOptions):
     is_flag=True,
     help="Run in the environment's image, with the current folder as /workspace, as your user.",
 )
+@hang_options
 @click.option(
     "--record",
     is_flag=True,
@@ -86,6 +89,8 @@ def run(
     envs: Path | None,
     prefix: Path | None,
     dry_run: bool,
+    hang_after: str | None,
+    on_hang: OnHang | None,
     **options: bool,
 ) -> None:
     """Run a command in an environment.
@@ -93,6 +98,9 @@ def run(
     If the environment is not up to date (its lock or spec.yml was changed, or a package), a warning
     says so. The exit code is the command's. PATH begins with the environment's programs; PYTHONPATH,
     PYTHONHOME and LD_LIBRARY_PATH are dropped, because they can bring in other builds.
+
+    When ranks of `torchrun` (or `accelerate launch`, `fabric run`) fail, the last lines say which
+    failed first, and why. When all of them do nothing, a page says who waits for whom.
     """
     import shlex
 
@@ -102,14 +110,31 @@ def run(
     from provision.verbs.run import run as command_run
     from provision.workflow.project import require_prefix
 
-    if image and prefix:
-        raise InvalidSpec("--image and --prefix exclude each other.", advice="Give one of them.")
+    if on_hang == "requeue":
+        raise InvalidSpec(
+            "`run` is in no queue that it could return to.",
+            advice="`provision launch --on slurm:PARTITION --requeue N --on-hang requeue` does that; or "
+            "use --on-hang end.",
+        )
+    if image and (prefix or hang_after or on_hang):
+        raise InvalidSpec(
+            "--image goes with none of --prefix, --hang-after and --on-hang.",
+            advice="Leave it out, or these.",
+        )
     if image:
         _run_in_image(console, name, command, envs, dry_run)
         return
     find = partial(require_prefix, default_folders(envs), name, prefix)
     installed = up_to_date(console, name, find, envs=envs, path=prefix, dry_run=dry_run, **options)
     launch = command_run.run_launch(installed, command, record=record)
+    hang_options = parse_hang_options(hang_after, on_hang)
+    watched = command_run.watched_launch(installed, command, launch.variables, *hang_options)
+    if watched is None and (hang_after or on_hang):
+        raise InvalidSpec(
+            f"`{command[0]}` starts no ranks that provision could watch.",
+            advice="--hang-after and --on-hang are for torchrun, accelerate launch and fabric run.",
+        )
+    launch = watched or launch
     if dry_run:
         console.document("command", {"command": launch.argv}, f"{shlex.join(launch.argv)}\n")
         return

@@ -6,19 +6,29 @@ Both become the command, so this imports little.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 
 from provision.core.errors import ToolMissing
 from provision.core.types import Prefix
 from provision.environment import activation
+from provision.launch.jobs import OnHang
 from provision_runtime.hang import folder
 from provision_runtime.hang.variables import rank_variables
 
-# Programs and modules that start ranks.
-RANK_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "accelerate", "fabric"})
+# What starts ranks through torch.distributed.run.
+LAUNCHERS = {
+    "torchrun",
+    "accelerate launch",
+    "fabric run",
+    "lightning run",
+    "-m torch.distributed.run",
+    "-m torch.distributed.launch",
+}
+PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +46,7 @@ def run_launch(prefix: Prefix, command: Sequence[str], *, record: bool = False) 
     their record of collectives.
     """
     variables = activation.run_variables(prefix, os.environ)
-    if record or RANK_LAUNCHERS.intersection(Path(word).name for word in command[:3]):
+    if record or launcher_words(command):
         variables = {**_rank_variables(prefix, record=record), **variables}
     if shutil.which(command[0], path=variables["PATH"]) is None:
         raise ToolMissing(
@@ -44,6 +54,39 @@ def run_launch(prefix: Prefix, command: Sequence[str], *, record: bool = False) 
             advice=f"If a package has it, `provision add {prefix.name} PACKAGE` adds that package.",
         )
     return Launch(argv=activation.run_argv(prefix, command), variables=variables)
+
+
+def watched_launch(
+    prefix: Prefix,
+    command: Sequence[str],
+    variables: dict[str, str],
+    hang_after_s: int,
+    on_hang: OnHang,
+) -> Launch | None:
+    """The same for a command that starts ranks, in a process that reports how they fail and hang;
+    None for any other command."""
+    words = launcher_words(command)
+    if words is None:
+        return None
+    if words[0] != "-m":
+        program = prefix.path / "bin" / words[0]
+        if not program.is_file():  # another one on PATH
+            return None
+        words = [str(program), *words[1:]]
+    options = [f"--hang-after={hang_after_s}", f"--on-hang={on_hang}"]
+    runtime = [str(prefix.python), "-B", str(files("provision_runtime")), "launcher", *options]
+    argv = activation.run_argv(prefix, [*runtime, "--", *words])
+    return Launch(argv=argv, variables=variables)
+
+
+def launcher_words(command: Sequence[str]) -> list[str] | None:
+    """What a command that starts ranks with torch's launcher runs: a program of the environment, or
+    -m MODULE; None for another command."""
+    program, *arguments = command
+    if PYTHON.fullmatch(program):
+        return arguments if " ".join(arguments[:2]) in LAUNCHERS else None
+    is_launcher = program in LAUNCHERS or " ".join(command[:2]) in LAUNCHERS
+    return list(command) if is_launcher else None
 
 
 def _rank_variables(prefix: Prefix, *, record: bool) -> dict[str, str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from provision.cli.cluster_options import inventory_option, namespace_option, selection_of
 from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
@@ -14,29 +15,47 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("subject", default="", metavar="[PID | FOLDER | NAME]")
+@click.argument("subject", default="", metavar="[PID | FOLDER | NAME | JOB]")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the page to this file.",
 )
+@click.option("--on", metavar="NODES", help="JOB runs on these hosts. Only needed for plain hosts.")
+@inventory_option
+@namespace_option
 @verb
-def why(console: Console, envs: Path | None, subject: str, out: Path | None) -> int:
+def why(
+    console: Console,
+    envs: Path | None,
+    subject: str,
+    out: Path | None,
+    namespace: str | None,
+    **options: Any,
+) -> int:
     """Say why the ranks of a training job hang, or why they ended.
 
     Finds your ranks on this machine: all of them, those of a process, those that work in a folder, or
     those of an environment. Shows who waits where, the rank that differs, and the cause if it is known.
     If no rank runs, it says how those of the last job ended. Changes nothing in them.
 
+    JOB is what `launch` printed: its ranks on all its nodes. Nodes that do not respond are named, and
+    `doctor` examines those whose ranks the others wait for.
+
     The exit code is 0 only if nothing hangs, as far as seen; it is 1 for a hang, an error of a rank, or
     what could not be read.
     """
     from provision.cli.console import output_width
     from provision.core.atomic import atomic_write
-    from provision.verbs.why import output
+    from provision.verbs.why import job, output
     from provision.verbs.why.why import examine
 
-    result = examine(context_of(console, envs), subject)
+    context = context_of(console, envs)
+    selection = selection_of(envs, options) if options["on"] else None
+    if job.is_job(subject, selection):
+        result = job.examine_job(context, subject, selection, namespace)
+    else:
+        result = examine(context, subject)
     if out is not None:
         atomic_write(out, "".join(f"{line}\n" for line in output.lines(result, None)))
     console.result("why", result, output.lines(result, output_width()))

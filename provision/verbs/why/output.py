@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from provision.cli.text import home_path
 from provision_runtime.hang import page
+from provision_runtime.report.table import wrapped
+from provision_runtime.report.text import escape_line
 
 if TYPE_CHECKING:
     from provision.verbs.why.why import WhyResult
@@ -15,4 +17,8 @@ def lines(result: WhyResult, width: int | None) -> list[str]:
     """A page for each job, those that hang last: the end of a terminal is what is read."""
     ordered = sorted(result.jobs, key=lambda job: job.verdict != "no-hang")
     pages = [[*page.lines(job, width), ""] for job in ordered]
+    for note in result.nodes:
+        state = "unknown, and so are its ranks: " if note.is_unknown else ""
+        text = f"node     {note.node}: {state}{escape_line(note.message)}"
+        pages.append(wrapped(text, width, 9))
     return [line for lines in pages for line in lines] + [f"stacks   {home_path(result.stacks)}"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,15 +21,27 @@ from provision_runtime.hang.diagnosis import NO_HANG, Diagnosis, diagnose
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeNote:
+    """is_unknown: the node did not respond, so its ranks are unknown."""
+
+    node: str
+    message: str
+    is_unknown: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class WhyResult:
-    """jobs: a diagnosis of each; stacks: the file with all that was read."""
+    """jobs: a diagnosis of each; stacks: the file with all that was read; nodes: of a launched job, those
+    that did not respond, and what doctor says of those whose ranks the others wait for."""
 
     jobs: tuple[Diagnosis, ...]
     stacks: Path
+    nodes: tuple[NodeNote, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        return int(any(job.verdict != NO_HANG for job in self.jobs))
+        are_unknown = any(note.is_unknown for note in self.nodes)
+        return int(are_unknown or any(job.verdict != NO_HANG for job in self.jobs))
 
 
 def examine(context: Context, subject: str) -> WhyResult:
@@ -45,11 +58,17 @@ def examine(context: Context, subject: str) -> WhyResult:
             advice="A rank is a Python process with RANK or LOCAL_RANK, and WORLD_SIZE, in its "
             "environment. Ranks of other users need root and their PID: provision why PID.",
         )
-    name = time.strftime("%Y-%m-%d-%H%M%S", time.localtime(snapshot.time))
-    stacks = context.folders.data / "why" / f"{name}.json"
-    stacks.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(stacks, json.dumps(model.to_json(snapshot), indent=1) + "\n")
-    return WhyResult(jobs=tuple(diagnose([snapshot])), stacks=stacks)
+    return WhyResult(jobs=tuple(diagnose([snapshot])), stacks=keep_stacks(context, [snapshot]))
+
+
+def keep_stacks(context: Context, snapshots: Sequence[model.Snapshot]) -> Path:
+    """Write what was read into a file."""
+    name = time.strftime("%Y-%m-%d-%H%M%S")
+    path = context.folders.data / "why" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    documents = [model.to_json(snapshot) for snapshot in snapshots]
+    atomic_write(path, json.dumps(documents, indent=1) + "\n")
+    return path
 
 
 def _selection(context: Context, subject: str) -> Selection:

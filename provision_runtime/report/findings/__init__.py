@@ -11,6 +11,7 @@ from .catalog import BY_AREA as BY_AREA
 from .catalog import BY_PHASE as BY_PHASE
 from .catalog import CATALOG as CATALOG
 from .catalog import Finding as Finding
+from .failures import FAILURES as FAILURES
 from .rule import FAIL as FAIL
 from .rule import UNKNOWN as UNKNOWN
 from .rule import WARN as WARN

@@ -8,7 +8,7 @@ from typing import Tuple
 from ...comm.rank_names import name_ranks
 from .. import model
 from ..codec import packaged_json
-from . import facts, scripts, smoke
+from . import facts, failures, scripts, smoke
 from .rule import Rule
 
 # Phase of the smoke test -> its findings.
@@ -29,8 +29,9 @@ BY_AREA: dict[str, dict[str, Rule]] = {
     area: {id: Rule(**row) for id, row in rules.items()} for area, rules in _DOCTOR.items()
 }
 BY_AREA["scripts"] = scripts.SCRIPTS
+
 CATALOG: dict[str, Rule] = {}
-for _rules in (*BY_PHASE.values(), *BY_AREA.values()):
+for _rules in (*BY_PHASE.values(), *BY_AREA.values(), failures.FAILURES):
     CATALOG.update(_rules)
 
 

@@ -46,6 +46,7 @@ def test_every_action_is_described() -> None:
         ("job-list", {}),
         ("job-log", {"id": "none"}),
         ("job-cancel", {"id": "none"}),
+        ("job-ranks", {"id": "none"}),
         ("drift-facts", {"path": "/tmp/none", "name": "lab"}),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import PurePosixPath
@@ -69,6 +70,9 @@ def test_time_limits_as_slurm_reads_them(seconds: int, written: str) -> None:
         ({"command": ("train.py",), "signal_s": 10}, "no time to save"),
         ({"command": ("train.py",), "signal_s": 120, "time_s": 180}, "less for training"),
         ({"signal_s": 120}, "nothing saves a checkpoint"),
+        ({"command": ("sh", "x"), "on_hang": "end"}, "--on-hang are for Python code"),
+        ({"command": ("sh", "x"), "hang_after_s": 9}, "--on-hang are for Python code"),
+        ({"command": ("a.py",), "on_hang": "requeue"}, "--on-hang requeue needs --requeue N"),
     ],
 )
 def test_jobs_that_cannot_run(fields: dict[str, Any], reason: str) -> None:
@@ -170,6 +174,35 @@ def test_resources() -> None:
     for written in ("hca", "rdma/hca=x", "a b/c"):
         with pytest.raises(InvalidSpec, match="is not a resource"):
             launch.parse_resource(written)
+
+
+@pytest.mark.parametrize(
+    ("status", "restarts", "on_hang", "requeued", "exit_code"),
+    [
+        (79, 0, "requeue", True, 1),
+        (79, 2, "requeue", False, 79),
+        (79, 0, "end", False, 79),
+        (1, 0, "requeue", False, 1),
+        (0, 0, "requeue", False, 0),
+    ],
+)
+def test_a_job_that_hung_is_requeued(
+    status: int, restarts: int, on_hang: Any, requeued: bool, exit_code: int
+) -> None:
+    job = job_of(
+        "sbatch", ("train.py",), requeue=2, signal_s=120, hang_after_s=600, on_hang=on_hang
+    )
+    script = rendered("sbatch", job)
+    assert ("--on-hang=" + on_hang in script) and "--hang-after=600" in script
+    # Slurm's commands; the step ends with the status of a job that hung.
+    stub = f"srun() {{ return {status}; }}\nscontrol() {{ echo requeued; }}\nsleep() {{ :; }}\n"
+    environ = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
+    completed = subprocess.run(
+        ["bash", "-c", f"SLURM_CPUS_ON_NODE=1\n{stub}{script}"],
+        capture_output=True, text=True, env=environ, check=False,
+    )  # fmt: skip
+    assert completed.returncode == exit_code, completed.stderr
+    assert ("requeued\n" in completed.stdout) == requeued
 
 
 # Plain hosts

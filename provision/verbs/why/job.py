@@ -1,0 +1,157 @@
+"""The ranks of a launched job on all its nodes, and the faults of the nodes that keep it waiting."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+
+from provision.adapters import clustershell
+from provision.adapters.kubernetes import jobs as kubernetes_jobs
+from provision.adapters.slurm import jobs as slurm_jobs
+from provision.cluster import actions
+from provision.cluster.inventory import Engine, Node, NodeDefaults, NodeSelection
+from provision.cluster.remote import run_action
+from provision.core.container import PYTHON
+from provision.core.errors import InvalidSpec, ProvisionError
+from provision.verbs.why.why import NodeNote, WhyResult, keep_stacks
+from provision.workflow.context import Context
+from provision_runtime.hang import model
+from provision_runtime.hang.diagnosis import diagnose
+
+KUBERNETES_PREFIX = "k8s:"
+COLLECT_S, EXAMINE_S = 20.0, 20.0
+
+
+def is_job(subject: str, selection: NodeSelection | None) -> bool:
+    """Whether a subject is a launched job: a number is one where Slurm runs a job of this user by it.
+    selection: of --on."""
+    if selection is not None or subject.startswith(KUBERNETES_PREFIX):
+        return True
+    if not subject.isdigit() or shutil.which("scontrol") is None:
+        return False
+    try:
+        fields = slurm_jobs.show_job(subject)
+    except ProvisionError:  # no job, or Slurm does not respond
+        return False
+    return f"({os.getuid()})" in fields.get("UserId", "") and fields.get("JobState") == "RUNNING"
+
+
+def examine_job(
+    context: Context, job: str, selection: NodeSelection | None, namespace: str | None
+) -> WhyResult:
+    """Read the ranks of a launched job on all its nodes, judge them, and examine the nodes whose ranks
+    the others wait for.
+
+    Args:
+        job: as `launch` printed it.
+        selection: of --on. Needed for plain hosts; else its settings hold.
+
+    Raises:
+        InvalidSpec: the job is unknown or does not run.
+    """
+    nodes = nodes_of_job(job, selection, namespace)
+    with context.progress.meter("looking at ranks", 0):
+        snapshots, notes = read_ranks(job, nodes)
+        jobs = diagnose(snapshots)
+        groups = [group for job in jobs for group in job.groups if group.is_culprit]
+        hosts = {host for group in groups for host in group.hosts}
+        culprits = [node for node in nodes.nodes if node.name in hosts]
+        notes += examine_nodes(culprits, nodes.defaults)
+    stacks = keep_stacks(context, snapshots)
+    return WhyResult(jobs=tuple(jobs), stacks=stacks, nodes=tuple(notes))
+
+
+def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | None) -> NodeSelection:
+    """The nodes of a job and how to reach them. Raises InvalidSpec if it is unknown or does not run."""
+    defaults = selection.defaults if selection else NodeDefaults()
+    if job.startswith(KUBERNETES_PREFIX):
+        context = selection.nodes[0].context if selection else ""
+        name = job.removeprefix(KUBERNETES_PREFIX)
+        pods = kubernetes_jobs.pods_of_job(name, context, namespace)
+        options = {"--context": context, "--namespace": namespace}
+        words = [f"{option}={value}" for option, value in options.items() if value]
+        # ClusterShell puts the pod's name in place of %h.
+        command = f"kubectl exec -i {shlex.join(words)} %h -- {PYTHON}"
+        names = [pod["metadata"]["name"] for pod in pods]
+        defaults = dataclasses.replace(defaults, python=command)
+        return _selection(job, "exec", names, defaults)
+    if job.isdigit() and (selection is None or selection.nodes[0].engine == "slurm"):
+        fields = slurm_jobs.show_job(job)
+        if fields.get("JobState") != "RUNNING":
+            raise InvalidSpec(
+                f"Job {job} is {fields.get('JobState', 'in an unknown state')}: no rank runs.",
+                advice=f"The end of its log says which rank failed first: provision jobs log {job}",
+            )
+        allocated = fields["NodeList"]
+        # A step beside those of the job, whether this runs in the job or not.
+        steps = (f"--jobid={job}", *defaults.srun_options)
+        defaults = dataclasses.replace(
+            defaults, via="srun", allocated=allocated, srun_options=steps
+        )
+        return _selection(job, "slurm", clustershell.expand(allocated), defaults)
+    if selection is None or not job:
+        raise InvalidSpec(
+            f"`{job}` is no job.", advice="Write what `provision launch` printed: its JOB and --on."
+        )
+    return selection
+
+
+def _selection(
+    job: str, engine: Engine, names: Sequence[str], defaults: NodeDefaults
+) -> NodeSelection:
+    nodes = tuple(Node(name=name, engine=engine, address=name) for name in names)
+    return NodeSelection(text=f"job {job}", nodes=nodes, defaults=defaults)
+
+
+def read_ranks(job: str, nodes: NodeSelection) -> tuple[list[model.Snapshot], list[NodeNote]]:
+    """What the ranks of each node do, and why that is unknown of others."""
+    snapshots, notes = [], []
+    replies = run_action(
+        nodes.nodes,
+        actions.JOB_RANKS,
+        {"id": job.removeprefix(KUBERNETES_PREFIX)},
+        stage="ranks",
+        timeout_s=COLLECT_S,
+        defaults=nodes.defaults,
+    )
+    for reply in replies:
+        name = reply.node.name
+        problem = reply.failure.message if reply.failure else f"no rank of job {job} runs there"
+        for document in reply.result["snapshots"] if reply.result else ():
+            try:
+                part = model.from_json(document)
+            except ValueError as error:
+                problem = f"its reply is damaged: {error}"
+                break
+            # By the name that the user knows, not by its own.
+            ranks = [dataclasses.replace(rank, host=name) for rank in part.ranks]
+            snapshots.append(dataclasses.replace(part, host=name, ranks=ranks))
+            problem = ""
+        if problem:
+            notes.append(NodeNote(node=name, message=problem, is_unknown=True))
+    return snapshots, notes
+
+
+def examine_nodes(nodes: Sequence[Node], defaults: NodeDefaults) -> list[NodeNote]:
+    """What `doctor` finds on nodes, without its slow probes."""
+    notes = []
+    arguments: dict[str, object] = {
+        "prefix": None,
+        "only": [],
+        "is_deep": False,
+        "rules": defaults.rules,
+    }
+    for reply in run_action(
+        nodes, actions.DOCTOR, arguments, stage="check", timeout_s=EXAMINE_S, defaults=defaults
+    ):
+        findings = reply.result["findings"] if reply.result else ()
+        messages = [f"{finding['id']}: {finding['message']}" for finding in findings]
+        reason = (
+            f"did not examine it: {reply.failure.message}" if reply.failure else "finds no fault"
+        )
+        messages = messages or [f"doctor {reason}"]
+        notes += [NodeNote(node=reply.node.name, message=message) for message in messages]
+    return notes

@@ -1,0 +1,168 @@
+"""Which rank of a job failed first, and what to do about it. Pure.
+
+A rank that loses another one fails too: Gloo and NCCL report a closed connection, and torchrun ends
+the rest with SIGTERM. Such ends are consequences and never count as first, whichever of them torchrun
+sees first.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..comm.rank_names import name_ranks
+from ..hang.causes import CATALOG as CAUSES
+from ..report.findings import CATALOG
+from ..report.text import escape_line, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LONGEST_ERROR = 240
+# What Gloo, NCCL and torch's store report of a rank, or a node, that has ended or does not respond.
+_CONSEQUENCES = re.compile(
+    r"onnection (?:closed|reset|was likely closed)|Broken pipe|remote process exited|ncclRemoteError"
+    r"|NCCL communicator was aborted|[Ww]atchdog caught collective operation timeout"
+    r"|Timed out waiting \d+ ?ms for|pair closure|failed to recv|recvValue failed|Socket Timeout"
+    r"|DistNetworkError|DistStoreError|[Ww]ait timeout after|failed to pass monitoredBarrier"
+    r"|KeyboardInterrupt"
+)
+_ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
+# Errors that have a finding, by what they print. The first that matches counts.
+_KNOWN = {
+    "shm-full": r"/dev/shm|unable to (?:open|mmap|write).*shared memory|signal: Bus error",
+    "gpu-memory-full": r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+    "device-assert": r"device-side assert triggered",
+    "gpu-memory-errors": r"uncorrectable ECC error",
+    "arch-unsupported": r"no kernel image is available",
+    "driver-old": r"CUDA driver version is insufficient|NVIDIA driver on your system is too old",
+    "backend-unusable": r"package doesn't have (?:NCCL|GLOO|MPI) built in",
+    "gradient-unused": r"Expected to have finished reduction in the prior iteration",
+    "parameters-differ": r"params .*inconsistent|appears not to match sizes of the same param",
+    "launch-in-init": r"bootstrapping phase",
+    "makedirs-race": r"FileExistsError",
+    "port-busy": r"EADDRINUSE|[Aa]ddress already in use",
+    "master-unresolvable": r"gaierror|Name or service not known|name resolution",
+    "numpy-abi": r"compiled using NumPy 1\.x|numpy\.dtype size changed",
+    "nofile-small": r"Too many open files",
+    "quota-full": r"Disk quota exceeded",
+    "disk-full": r"No space left on device",
+    "module-absent": r"ModuleNotFoundError",
+}
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """How a rank ended. time: Unix time of the error, or
+    when torchrun saw its end. status: the exit code, 0 if it did not fail; negative for a signal.
+    error: `Type: message`, empty if it left none; chain: with the errors that caused it. site:
+    `train.py:88`. oom_kills: of processes of its node's control group, since the job began there."""
+
+    rank: int
+    node: str
+    time: float
+    status: int = 1
+    error: str = ""
+    chain: str = ""
+    site: str = ""
+    oom_kills: int = 0
+
+    @property
+    def distance(self) -> int:
+        """From the cause: 0 for an error of its own, 1 for what may be one, 2 for a consequence."""
+        if _CONSEQUENCES.search(self.chain) or self.status in _ENDED_BY_OTHERS:
+            return 2
+        # NCCL's watchdog aborts the process, as a failed assertion of C++ does. A status without an
+        # error is `sys.exit(3)`, or an error of any kind where the environment has no hook.
+        return int(not self.chain and (self.status > 0 or self.status == -signal.SIGABRT))
+
+    @property
+    def advice_id(self) -> str:
+        """Of the catalog of findings, or of causes; or nothing."""
+        if self.distance > 1:
+            return "early-exit"
+        for known, pattern in _KNOWN.items():
+            if re.search(pattern, self.chain):
+                return known
+        if self.oom_kills and "killed by signal: Killed" in self.chain:  # a DataLoader worker
+            return "oom-killed"
+        if self.status == -signal.SIGKILL:
+            return "rank-oom-killed" if self.oom_kills else "rank-killed"
+        return "rank-crashed" if self.status < 0 and not self.chain else ""
+
+    @property
+    def likeness(self) -> tuple[str, str, int]:
+        """Equal for errors that differ only in numbers, such as those of ranks and GPUs."""
+        return re.sub(r"\d+", "#", self.error), self.site, self.status
+
+    @property
+    def text(self) -> str:
+        """What happened to it."""
+        if not self.chain and self.status >= 0:
+            return f"status {self.status} without an error; see its lines above"
+        text = self.error if self.chain else signal.Signals(-self.status).name
+        return f"{text}, {self.site}" if self.site else text
+
+
+def read_failure(rank: int, failure: Any, node: str) -> RankFailure:
+    """How a rank ended by torch's ProcessFailure, which has what `@record` or the hook wrote of its
+    exception."""
+    row = RankFailure(rank, node, float(failure.timestamp), failure.exitcode)
+    message = failure.error_file_data.get("message")
+    if not isinstance(message, dict):
+        return row
+    traceback = message.get("extraInfo", {}).get("py_callstack", "")
+    error = str(message.get("message", "")).strip()
+    # The errors that led to the last one, too, without their frames.
+    lines = [line for line in traceback.splitlines() if line != _TRACEBACK and line[:1].strip()]
+    return replace(
+        row,
+        error=error.partition("\n")[0].rstrip(" :")[:LONGEST_ERROR],
+        chain="\n".join([error, *lines])[:4096],
+    )
+
+
+def summary(failures: Iterable[RankFailure], world_size: int, nodes: int) -> list[str]:
+    """The last lines of a job's log: who failed first, why, and what to do. Empty without failures.
+
+    Args:
+        world_size: ranks of the job; 0 if unknown.
+        nodes: of the job. With several, ranks are named with theirs.
+    """
+    rows = sorted(failures, key=lambda failure: (failure.distance, failure.time))
+    failed = [row for row in rows if row.status]
+    if not failed:
+        return []
+    first = failed[0]
+    ended = [row for row in rows if not row.status and row.time <= first.time]
+    alike = [row for row in failed if row.likeness == first.likeness]
+    ranks = name_ranks([row.rank for row in alike])
+    name = f"rank {first.rank} on {first.node}" if nodes > 1 else f"rank {first.rank}"
+    what = f"({_clock(first)}): {first.text}"
+    line = f"{name} failed first {what}"
+    if first.distance > 1:
+        line = f"no rank has an error of its own: {name} lost another first {what}"
+        if ended:
+            left = name_ranks([row.rank for row in ended])
+            line = f"{left} ended without an error ({_clock(ended[0])}): {name} lost it {what}"
+    elif len(alike) > 1:
+        order = f"{name} first" if first.chain else "which of them first is unknown"
+        line = f"{ranks} failed alike, {order} {what}"
+    others = world_size - len(alike) - len(ended)
+    if others > 0 and first.distance < 2:
+        line += f"; {format_count(others, 'other')} ended because of it"
+    lines = [line]
+    known = first.advice_id
+    if known in CATALOG:
+        lines += [f"[{known}] {CATALOG[known].meaning}", f"    {CATALOG[known].advice}"]
+    elif known:
+        lines.append(f"[{known}] {CAUSES[known]}")
+    return list(map(escape_line, lines))
+
+
+def _clock(failure: RankFailure) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(failure.time))
