@@ -19,7 +19,7 @@ from pathlib import Path
 from provision.core import prefix_registry, settings
 from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.paths import Folders, make_private_directory
-from provision.core.project import recorded_projects
+from provision.core.project import described_names, recorded_projects
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Prefix
 from provision.environment import marker
@@ -173,7 +173,8 @@ def require_prefix(folders: Folders, name: str, path: Path | None = None) -> Pre
     prefix = marker.find(name, prefix_registry.prefix_path(folders, name, path))
     if prefix is None:
         prefixes = sorted(prefix_registry.list_prefixes(folders))
-        advice = did_you_mean(name, prefixes) or (
+        candidates = [*prefixes, *described_names(folders.envs)]
+        advice = did_you_mean(name, candidates) or (
             f"`provision build {name}` makes it, in the folder that has envs/{name}. "
         )
         if (folders.envs / name).is_dir():

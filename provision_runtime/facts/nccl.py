@@ -12,6 +12,7 @@ import functools
 import json
 import mmap
 import os
+import pkgutil
 import pwd
 import re
 from pathlib import Path
@@ -51,9 +52,11 @@ def _is_on(value: str, reads_words: bool) -> bool:
 def reference() -> Any:
     """NCCL's variables: `settings` with their effects, `plugins` by their prefixes, `of_builds`, and
     for all that NCCL itself reads `variables`, the first release and the last."""
-    folder = Path(__file__).parent
-    settings = json.loads((folder / "nccl_settings.json").read_text())
-    return {**settings, **json.loads((folder / "nccl_variables.json").read_text())}
+    documents = {}
+    for name in ("nccl_settings.json", "nccl_variables.json"):
+        # The program that a node runs from its standard input has no files.
+        documents.update(json.loads(pkgutil.get_data(__package__, name) or "{}"))
+    return documents
 
 
 def setting_effect(name: str, value: str) -> tuple[str, bool]:

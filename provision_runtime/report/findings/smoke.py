@@ -127,7 +127,7 @@ RENDEZVOUS = {
     "loopback-down": Rule(
         FAIL,
         "the loopback interface (lo) is down",
-        "bring it up; a network namespace of its own starts with lo down (unshare --net, ip netns)",
+        "bring it up; a network namespace of its own starts with lo down (unshare -n, ip netns)",
         breaks="ranks of one host do not reach the store at 127.0.0.1: Network is unreachable",
         command="sudo ip link set lo up",
         source="https://man7.org/linux/man-pages/man7/network_namespaces.7.html",
