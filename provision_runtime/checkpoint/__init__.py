@@ -31,13 +31,14 @@ from .items import OBJECT
 from .loader import LoadReport
 from .plain import read_plain
 from .retention import Pruned
+from .rng import PerRank, Rng, restore_rng, rng_state
 from .saver import SaveReport
 from .training_run import CheckpointManager
 from .verification import Damage
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
@@ -53,7 +54,9 @@ __all__ = [
     "LoadReport",
     "NoCheckpoint",
     "NotCommitted",
+    "PerRank",
     "Pruned",
+    "Rng",
     "SaveProgress",
     "SaveReport",
     "Traits",
@@ -65,6 +68,8 @@ __all__ = [
     "path",
     "prune",
     "read_plain",
+    "restore_rng",
+    "rng_state",
     "save",
     "save_async",
     "verify",
@@ -204,6 +209,7 @@ def load(
     on_damage: str = REFUSE,
     allow_pickle: bool = False,
     strict: bool = True,
+    optional: Sequence[str] = (),
     deadline_s: float = DEADLINE_S,
     storage_options: Mapping[str, object] | None = None,
 ) -> LoadReport:
@@ -232,6 +238,7 @@ def load(
         strict: False leaves values that the checkpoint lacks as they are, and names them in the
             report (`missing`), with those that only the checkpoint has (`unexpected`). Shapes must
             fit all the same.
+        optional: The same for some names and all below them: `["ema", "model.new_head"]`.
         deadline_s: Seconds that a rank may be silent, as for save.
         storage_options: fsspec's options for a URL, as for save.
 
@@ -256,6 +263,7 @@ def load(
         on_damage=on_damage,
         allow_pickle=allow_pickle,
         strict=strict,
+        optional=optional,
     )
 
 

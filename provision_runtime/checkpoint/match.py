@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import dcp, streams
+from . import dcp, streams, wrappers
 from .errors import CheckpointError
 from .nested import entries, hidden_state, holds_tensors, is_distributed, name_of, values
 from .serialize import has_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import torch
 
@@ -80,11 +80,28 @@ class LoadPlan:
         return [name for name in self.unexpected if self.wholes.intersection(_prefixes(name))]
 
 
-def match(expansion: Expansion, content: Manifest, strict: bool = True) -> LoadPlan:
+@dataclass(frozen=True)
+class NeededNames:
+    """Which names the checkpoint and the state dict must both have.
+
+    optional: names that need not be, with all below them.
+    """
+
+    strict: bool = True
+    optional: tuple[str, ...] = ()
+
+    def of(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that are needed."""
+        if not self.strict:
+            return []
+        return [name for name in names if not {*_prefixes(name)}.intersection(self.optional)]
+
+
+def match(expansion: Expansion, content: Manifest, needed: NeededNames) -> LoadPlan:
     """What this rank reads.
 
-    Raises CheckpointError with every name that does not fit, or that the checkpoint lacks; if not
-    strict, the latter stay as they are.
+    Raises CheckpointError with every name that does not fit, or that is needed and the checkpoint
+    lacks; the others that it lacks stay as they are.
     """
     present = {*content.tensors, *content.objects}
     search = _LeafSearch(expansion, content)
@@ -94,8 +111,13 @@ def match(expansion: Expansion, content: Manifest, strict: bool = True) -> LoadP
         if leaf.name not in present:
             missing += [name_of(inner) for inner, _ in values(leaf.value, (leaf.name,))]
     problems = search.problems
-    if missing and strict:
-        problems.append(f"the checkpoint of step {content.step} has no {', '.join(missing)}")
+    lacking = needed.of(missing)
+    if lacking:
+        problems.append(f"the checkpoint of step {content.step} has no {', '.join(lacking)}")
+        unused = present - {leaf.name for leaf in leaves}
+        live_paths = {name_of(path) for path, _, _ in expansion.objects}
+        prefixes = wrappers.describe_prefixes(lacking, sorted(unused), live_paths)
+        problems += [prefixes] if prefixes else []
     problems += _misfits(leaves, content)
     if problems:
         raise CheckpointError("; ".join(problems))
@@ -175,7 +197,7 @@ class _LeafSearch:
                 yield Leaf(name, container, key, value)
 
 
-def compare(plan: LoadPlan, objects: Sequence[Any], strict: bool) -> LoadPlan:
+def compare(plan: LoadPlan, objects: Sequence[Any], needed: NeededNames) -> LoadPlan:
     """The plan with the names that are missing in the objects, once these were read.
 
     Raises CheckpointError if an object cannot be put in its place.
@@ -191,8 +213,9 @@ def compare(plan: LoadPlan, objects: Sequence[Any], strict: bool) -> LoadPlan:
         if live_names != {leaf.name}:
             committed = {name_of(inner) for inner, _ in values(value, (leaf.name,))}
             missing += sorted(live_names - committed)
-    if strict and missing:
-        problems.append(f"the checkpoint has no {', '.join(missing)}")
+    lacking = needed.of(missing)
+    if lacking:
+        problems.append(f"the checkpoint has no {', '.join(lacking)}")
     if problems:
         raise CheckpointError("; ".join(problems))
     return replace(plan, missing=tuple(missing))

@@ -1,0 +1,176 @@
+"""Run as two ranks by an interpreter that has torch (test_checkpoint_wrapped): wrapped and sharded models, as objects.
+
+Usage: wrapped_models.py FOLDER. Every case is a function; the last line is what each found, as JSON. None: this torch cannot do it
+on CPUs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from provision_runtime import checkpoint
+from provision_runtime.comm import ranks
+
+RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+FOLDER = Path(sys.argv[1])
+Wrap = Callable[[nn.Module], nn.Module]
+
+
+def made(seed: int, wrap: Wrap) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    # A layer of the model that has a wrapper's name.
+    layers = nn.ModuleDict({"first": nn.Linear(6, 5), "module": nn.Linear(5, 3)})
+    model = wrap(Layers(layers))
+    return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+class Layers(nn.Module):
+    def __init__(self, layers: nn.ModuleDict) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers.values():
+            value = layer(value)
+        return value
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for step in range(steps):
+        optimizer.zero_grad()
+        generator = torch.Generator().manual_seed(step)
+        model(torch.randn(4, 6, generator=generator)).square().sum().backward()
+        optimizer.step()
+
+
+def numbers(model: nn.Module) -> list[Any]:
+    """This rank's part of the parameters."""
+    parts = []
+    for parameter in model.parameters():
+        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+        parts.append(local.detach().flatten().tolist())
+    return parts
+
+
+def resumed(name: str, wrap: Wrap) -> list[Any]:
+    """Whether a fresh model and optimizer go on as the saved ones, on as many ranks and by name in one process."""
+    root = FOLDER / name
+    model, optimizer = made(1, wrap)
+    trained(model, optimizer, 2)
+    checkpoint.save({"model": model, "optim": optimizer}, root, step=2)
+    fresh, fresh_optimizer = made(2, wrap)
+    checkpoint.load({"model": fresh, "optim": fresh_optimizer}, root)
+    at_load = numbers(fresh) == numbers(model)
+    trained(model, optimizer, 2)
+    trained(fresh, fresh_optimizer, 2)
+    plain, _ = made(3, lambda inner: inner)
+    checkpoint.load({"model": plain}, root, ranks=ranks.single_process())
+    whole, whole_optimizer = made(1, lambda inner: inner)
+    trained(whole, whole_optimizer, 2)
+    close = all(map(torch.allclose, plain.parameters(), whole.parameters()))
+    return [at_load, numbers(fresh) == numbers(model), close, sorted(checkpoint.contents(root))[:4]]
+
+
+def ddp() -> Any:
+    return resumed("ddp", DistributedDataParallel)
+
+
+def compiled() -> Any:
+    """Compiled in the middle and outside, with a wrapper for activations."""
+    if not hasattr(torch, "compile"):
+        return None
+    from torch import _dynamo
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    _dynamo.config.optimize_ddp = False  # 2.3 cannot cut a graph with checkpoint_wrapper in it
+
+    def wrap(model: Any) -> Any:
+        model.layers["first"] = torch.compile(
+            checkpoint_wrapper(model.layers["first"]), backend="eager"
+        )
+        return DistributedDataParallel(torch.compile(model, backend="eager"))
+
+    return resumed("compiled", wrap)
+
+
+def fsdp2() -> Any:
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:
+        return None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (WORLD_SIZE,))
+
+    def wrap(model: Any) -> Any:
+        for layer in model.layers.values():
+            fully_shard(layer, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    return resumed("fsdp2", wrap)
+
+
+def fsdp1(use_orig_params: bool) -> Any:
+    """And its optimizer without it."""
+    if torch.__version__ < "2.6":  # Gloo has no reduce_scatter
+        return None
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    def wrap(model: nn.Module) -> nn.Module:
+        return FullyShardedDataParallel(
+            model, device_id=torch.device("cpu"), use_orig_params=use_orig_params
+        )
+
+    outcome = resumed(f"fsdp1-{use_orig_params}", wrap)
+    model, optimizer = made(1, wrap)
+    trained(model, optimizer, 1)
+    refusal = "nothing"
+    with contextlib.suppress(checkpoint.NotCommitted):
+        try:
+            checkpoint.save({"optim": optimizer}, FOLDER / "alone", step=1)
+        except checkpoint.CheckpointError as error:
+            refusal = str(error)
+    return [*outcome, refusal]
+
+
+def prefixes() -> Any:
+    """State dicts by hand: what differs only by a wrapper's prefix is named."""
+    root = FOLDER / "prefixes"
+    model, _ = made(1, DistributedDataParallel)
+    checkpoint.save({"model": model.state_dict(), "again": model}, root, step=1)
+    plain, _ = made(2, lambda inner: inner)
+    refusals = []
+    for state in ({"model": plain}, {"again": model.state_dict()}):
+        try:
+            checkpoint.load(state, root)
+        except checkpoint.CheckpointError as error:
+            refusals.append(str(error))
+    # As the first refusal says.
+    checkpoint.load({"model": {"module": plain}}, root)
+    return [*refusals, numbers(plain) == numbers(model)]
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=100))
+    cases = (ddp, compiled, fsdp2, prefixes)
+    outcome = {case.__name__: case() for case in cases}
+    for use_orig_params in (True, False):
+        outcome[f"fsdp1 {use_orig_params}"] = fsdp1(use_orig_params)
+    distributed.barrier()
+    print("found", json.dumps(outcome))
+
+
+main()
