@@ -67,6 +67,7 @@ __all__ = [
     "metadata",
     "path",
     "prune",
+    "read",
     "read_plain",
     "restore_rng",
     "rng_state",
@@ -265,6 +266,53 @@ def load(
         strict=strict,
         optional=optional,
     )
+
+
+def read(
+    root: str | os.PathLike[str] | Backend,
+    *,
+    step: int | str = LATEST,
+    allow_pickle: bool = False,
+    storage_options: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Reads all of a checkpoint into host memory, on one process, without objects to fill.
+
+    Verifies every file, as load does.
+
+    Args:
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        step: The number of a step, or "latest".
+        allow_pickle: As for load.
+        storage_options: fsspec's options for a URL, as for save.
+
+    Returns:
+        The values by their full names, such as `"model.0.weight"`; nested values are taken apart.
+
+    Raises:
+        NoCheckpoint: With the steps that exist.
+        DamagedFile: With the file and the names of the tensors in it.
+        CheckpointError: If it holds objects that must not be unpickled, or types that this torch
+            does not have.
+        OSError: If the store fails.
+    """
+    import torch
+
+    from ..comm.ranks import single_process
+
+    content = _manifest(open_root(root, storage_options), step)
+    state_dict: dict[str, Any] = dict.fromkeys(content.objects)
+    for name, tensor in content.tensors.items():
+        dtype = getattr(torch, tensor.dtype.rpartition(".")[2], None)
+        state_dict[name] = torch.empty(tensor.shape, dtype=dtype, device="cpu")
+    load(
+        state_dict,
+        root,
+        step=content.step,
+        ranks=single_process(),
+        allow_pickle=allow_pickle,
+        storage_options=storage_options,
+    )
+    return state_dict
 
 
 def latest(

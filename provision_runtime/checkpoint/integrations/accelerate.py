@@ -1,0 +1,50 @@
+"""accelerate: `save_state` and `load_state` with the weights in our layout, by accelerate's own hooks.
+
+    register(accelerator)
+    accelerator.save_state("run/state")
+
+accelerate saves the rest in the folder itself: optimizers, schedulers, samplers, random states. To have
+all of it in one checkpoint that is whole or absent, pass the prepared objects to `CheckpointManager`:
+they are live objects.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .. import load, save
+
+__all__ = ["register"]
+
+FOLDER = "weights"
+STEP = 0
+
+
+def register(accelerator: Any) -> list[Any]:
+    """Saves and loads the models of an Accelerator as checkpoints of ours, in the folder `weights` of
+    the state's folder. All ranks call it.
+
+    Args:
+        accelerator: The Accelerator.
+
+    Returns:
+        The handles of the two hooks; `handle.remove()` takes one back.
+    """
+
+    def before_save(models: list[Any], weights: list[Any], folder: str) -> None:
+        save(_named(models), os.path.join(folder, FOLDER), step=STEP)
+        weights.clear()  # accelerate then writes none
+
+    def before_load(models: list[Any], folder: str) -> None:
+        load(_named(models), os.path.join(folder, FOLDER))
+        models.clear()  # accelerate then reads none
+
+    return [
+        accelerator.register_save_state_pre_hook(before_save),
+        accelerator.register_load_state_pre_hook(before_load),
+    ]
+
+
+def _named(models: list[Any]) -> dict[str, Any]:
+    return {f"model_{number}": model for number, model in enumerate(models)}
