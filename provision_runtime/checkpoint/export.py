@@ -205,7 +205,7 @@ class _RecordReader:
             box = self._box(name, record, length)
             if length == len(memory):
                 return box
-            for begin, part in _runs(tensor.shape, record, box, width):
+            for begin, part in contiguous_runs(tensor.shape, record, box, width):
                 memory[begin : begin + len(part)] = part
         return memory
 
@@ -226,7 +226,7 @@ class _RecordReader:
         return content[begin : begin + length]
 
 
-def _runs(
+def contiguous_runs(
     shape: Sequence[int], record: Record, box: memoryview, width: int
 ) -> Iterator[tuple[int, memoryview]]:
     """A box in parts that are contiguous in the tensor, with the byte at which each begins."""

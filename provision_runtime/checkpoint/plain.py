@@ -52,10 +52,10 @@ def read_plain(
     else:
         with open(path, "rb") as file:
             content = _load(file, path, allow_pickle)
-    content = content if isinstance(content, dict) else {"value": content}
+    tree: dict[str, Any] = content if isinstance(content, dict) else {"value": content}
     for name in skip:
-        _remove(content, name, path)
-    refused = list(blanks(content))
+        _remove(tree, name, path)
+    refused = list(blanks(tree))
     if refused:
         described = [f"{name} ({kind})" for name, kind in refused[:MAX_NAMES_IN_TEXT]]
         more = len(refused) - len(described)
@@ -64,7 +64,7 @@ def read_plain(
             f"{', '.join(described)}{f' and {more} more' if more else ''}: leave them out (skip), or "
             "pass allow_pickle=True if you trust its author"
         )
-    return content
+    return tree
 
 
 def _remove(content: Any, name: str, path: str) -> None:

@@ -192,7 +192,7 @@ def rank_number(rank: int | None) -> int:
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
+        return int(distributed.get_rank())
     return 0
 
 

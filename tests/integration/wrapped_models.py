@@ -36,7 +36,7 @@ def made(seed: int, wrap: Wrap) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters(), lr=0.1)
 
 
-class Layers(nn.Module):
+class Layers(nn.Module):  # type: ignore[misc, unused-ignore]
     def __init__(self, layers: nn.ModuleDict) -> None:
         super().__init__()
         self.layers = layers

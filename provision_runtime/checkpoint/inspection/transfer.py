@@ -12,7 +12,9 @@ from ...comm.ranks import single_process
 from .. import catalog, layout, manifest
 from ..backends import open_root
 from ..errors import CheckpointError, DamagedFile
-from ..export import Exported, ExportOptions, export
+from ..export import Exported as Exported
+from ..export import ExportOptions as ExportOptions
+from ..export import export
 from ..nested import name_of, values
 from .contents import look_up
 from .root import DAMAGED, INVALID, InspectionError, opened

@@ -14,12 +14,12 @@ from typing import Any
 
 from lightning.fabric.plugins import CheckpointIO, TorchCheckpointIO
 
+from ...comm.ranks import single_process
 from .. import read, save
 from .. import structure as structures
 from ..backends import open_root
 from ..catalog import committed
 from ..errors import CheckpointError
-from ...comm.ranks import single_process
 
 __all__ = ["ProvisionCheckpointIO"]
 

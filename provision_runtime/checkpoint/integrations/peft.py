@@ -48,7 +48,11 @@ class Adapters:
             "sha256": self._digest,
         }
         weights = get_peft_model_state_dict(self.model, adapter_name=self._adapter)
-        return {"weights": weights, "base": base, "kind": str(getattr(config.peft_type, "value", ""))}
+        return {
+            "weights": weights,
+            "base": base,
+            "kind": str(getattr(config.peft_type, "value", "")),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Fills the adapters.
@@ -80,9 +84,7 @@ class Adapters:
                 f"the adapters belong to the base model {_described(saved)}, not to "
                 f"{_described(here)}"
             )
-        result = set_peft_model_state_dict(
-            self.model, state["weights"], adapter_name=self._adapter
-        )
+        result = set_peft_model_state_dict(self.model, state["weights"], adapter_name=self._adapter)
         if getattr(result, "unexpected_keys", None):
             raise CheckpointError(f"the model has no {', '.join(result.unexpected_keys)}")
 
