@@ -38,7 +38,7 @@ from .verification import Damage
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
@@ -210,7 +210,6 @@ def load(
     on_damage: str = REFUSE,
     allow_pickle: bool = False,
     strict: bool = True,
-    optional: Sequence[str] = (),
     deadline_s: float = DEADLINE_S,
     storage_options: Mapping[str, object] | None = None,
 ) -> LoadReport:
@@ -239,7 +238,6 @@ def load(
         strict: False leaves values that the checkpoint lacks as they are, and names them in the
             report (`missing`), with those that only the checkpoint has (`unexpected`). Shapes must
             fit all the same.
-        optional: The same for some names and all below them: `["ema", "model.new_head"]`.
         deadline_s: Seconds that a rank may be silent, as for save.
         storage_options: fsspec's options for a URL, as for save.
 
@@ -264,7 +262,6 @@ def load(
         on_damage=on_damage,
         allow_pickle=allow_pickle,
         strict=strict,
-        optional=optional,
     )
 
 
@@ -299,15 +296,14 @@ def read(
 
     from ..comm.ranks import single_process
 
-    content = _manifest(open_root(root, storage_options), step)
-    state_dict: dict[str, Any] = dict.fromkeys(content.objects)
-    for name, tensor in content.tensors.items():
-        dtype = getattr(torch, tensor.dtype.rpartition(".")[2], None)
-        state_dict[name] = torch.empty(tensor.shape, dtype=dtype, device="cpu")
+    state_dict: dict[str, Any] = {}
+    for name, (kind, shape) in contents(root, step=step, storage_options=storage_options).items():
+        dtype = getattr(torch, kind.rpartition(".")[2], None)
+        state_dict[name] = None if kind == OBJECT else torch.empty(shape, dtype=dtype, device="cpu")
     load(
         state_dict,
         root,
-        step=content.step,
+        step=step,
         ranks=single_process(),
         allow_pickle=allow_pickle,
         storage_options=storage_options,

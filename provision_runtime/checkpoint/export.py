@@ -1,7 +1,7 @@
 """A checkpoint as files of safetensors, as Hugging Face reads them.
 
-Needs torch only to change types. One tensor at a time is in memory. Every byte that is read is
-compared with the SHA-256 of its record.
+Needs torch only to change types. One tensor at a time is in memory. Every record that is read is
+compared with its SHA-256.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import math
 import os
 import re
 import shutil
-import socket
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..fs.files import fsync_directory, write_synced
 from . import catalog
 from .errors import CheckpointError, DamagedFile
+from .items import OBJECT
 from .manifest import element_bytes
 from .safetensors import INDEX, NAMES, SUFFIX, Layout, header_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from .backends import Backend
-    from .manifest import Manifest, Record, Tensor
+    from .manifest import Manifest, Record
 
 MAX_NAMES_IN_TEXT = 5
 # What `dtype` may be: types that weights of models are published in.
 DTYPES = ("float32", "float16", "bfloat16")
-SHARD_BYTES = 5_000_000_000  # Hugging Face's own
 FLOATS = frozenset(f"torch.{name}" for name in ("float64", *DTYPES))
+SHARD_GB = 5.0  # Hugging Face's own
 
 
 @dataclass(frozen=True)
@@ -43,246 +43,173 @@ class ExportOptions:
 
     part: only what is below this name, which is left out of the names. rename: patterns of `re.sub`
     and their replacements, applied to each name in turn. dtype: one of DTYPES, for all tensors of
-    floats. skip: names that are left out, with all below them.
+    floats. shard_gb: the size of a file, in 1000^3 bytes.
     """
 
     part: str = ""
     rename: tuple[tuple[str, str], ...] = ()
     dtype: str | None = None
-    shard_bytes: int = SHARD_BYTES
-    skip: tuple[str, ...] = ()
+    shard_gb: float = SHARD_GB
 
 
 @dataclass(frozen=True)
-class Exported:
-    """bytes: of the tensors. folder: the path of the files."""
+class Transfer:
+    """What was written. folder: its path, or URL. values: how many. bytes: of the tensors."""
 
     step: int
     folder: str
-    files: tuple[str, ...]
-    tensors: int
+    values: int
     bytes: int
 
 
-def export(backend: Backend, folder: str, target: Path, options: ExportOptions) -> Exported:
+def export(backend: Backend, folder: str, target: Path, options: ExportOptions) -> Transfer:
     """Writes the files, and makes the target visible by one rename.
 
-    Raises CheckpointError, with all names, for values that safetensors cannot hold, and if the
+    Raises CheckpointError, with the names, for values that safetensors cannot hold, and if the
     target exists; DamagedFile; OSError.
     """
-    is_empty = target.is_dir() and not any(target.iterdir())
-    if os.path.lexists(target) and not is_empty:
-        raise CheckpointError(f"{target} exists: name a folder that does not, or that is empty")
+    if os.path.lexists(target):
+        raise CheckpointError(f"{target} exists: name a folder that does not")
     content = catalog.read_manifest(backend, folder)
     sources = _chosen(content, options)
     layouts = {}
     for name, source in sources.items():
         tensor = content.tensors[source]
-        layouts[name] = Layout(_exported_dtype(tensor.dtype, options.dtype), tensor.shape)
-    shards = list(_shards(layouts, options.shard_bytes))
+        is_converted = options.dtype and tensor.dtype in FLOATS
+        dtype = f"torch.{options.dtype}" if is_converted else tensor.dtype
+        layouts[name] = Layout(dtype, tensor.shape)
+    shards = list(_shards(layouts, options.shard_gb * 1e9))
     files = ["model" + SUFFIX]
     if len(shards) > 1:
         files = [f"model-{n:05}-of-{len(shards):05}{SUFFIX}" for n in range(1, len(shards) + 1)]
     total = sum(layout.bytes for layout in layouts.values())
-    reader = _RecordReader(backend, folder, content)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_remains(target)
-    temporary = target.parent / f".{target.name}~{socket.gethostname()}~{os.getpid()}"
-    temporary.mkdir()
+    # What a killed export left goes with the next one.
+    temporary = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     try:
         for file, names in zip(files, shards):
             with (temporary / file).open("xb") as output:
                 output.write(header_bytes({name: layouts[name] for name in names}))
                 for name in names:
-                    tensor = content.tensors[sources[name]]
-                    elements = reader.elements(sources[name], tensor)
-                    if layouts[name].dtype != tensor.dtype:
-                        elements = _converted(sources[name], elements, tensor, layouts[name])
-                    output.write(elements)
+                    output.write(_elements(backend, folder, content, sources[name], layouts[name]))
                 output.flush()
                 os.fsync(output.fileno())
         if len(shards) > 1:
             weight_map = {name: file for file, names in zip(files, shards) for name in names}
             index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-            text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-            write_synced(temporary / INDEX, text.encode())
-            files.append(INDEX)
+            write_synced(temporary / INDEX, json.dumps(index, indent=2, sort_keys=True).encode())
         fsync_directory(temporary)
         os.rename(temporary, target)
         fsync_directory(target.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return Exported(content.step, str(target), tuple(files), len(layouts), total)
+    return Transfer(content.step, str(target), len(layouts), total)
 
 
 def _chosen(content: Manifest, options: ExportOptions) -> dict[str, str]:
     """The names in the checkpoint by those in the files."""
     prefix = f"{options.part}." if options.part else ""
     sources: dict[str, str] = {}
-    problems: dict[str, list[str]] = {}
-    skipped: set[str] = set()
+    problems = []
     for name in (*content.tensors, *content.objects):
-        below = [entry for entry in options.skip if f"{name}.".startswith(f"{entry}.")]
-        skipped.update(below)
-        if below or not name.startswith(prefix):
+        if not name.startswith(prefix):
             continue
-        new_name = name[len(prefix) :]
-        for pattern, replacement in options.rename:
-            new_name = re.sub(pattern, replacement, new_name)
-        tensor = content.tensors.get(name)
-        if tensor is None:
-            problems.setdefault("are no tensors", []).append(name)
-        elif tensor.dtype not in NAMES:
-            kind = f"are {tensor.dtype}, which safetensors does not have"
-            problems.setdefault(kind, []).append(name)
-        elif new_name in sources:
-            kind = f"get the name {new_name} too, as {sources[new_name]} does"
-            problems.setdefault(kind, []).append(name)
-        elif new_name in ("", "__metadata__"):
-            problems.setdefault(f"get the name {new_name!r}", []).append(name)
-        else:
-            sources[new_name] = name
-    unknown = sorted({*options.skip} - skipped)
-    if unknown:
-        problems["are not in the checkpoint, so they cannot be left out"] = unknown
-    parts = sorted({name.partition(".")[0] for name in content.tensors})
-    if problems:
-        texts = [f"{_some(names)} {kind}" for kind, names in problems.items()]
+        new_name = renamed(name[len(prefix) :], options.rename)
+        dtype = content.tensors[name].dtype if name in content.tensors else OBJECT
+        if dtype not in NAMES:
+            problems.append(f"{name} is {dtype}, which safetensors does not have")
+        elif sources.setdefault(new_name, name) != name or not new_name:
+            problems.append(f"{name} gets the name {new_name!r} too")
+    if problems or not sources:
+        text = "; ".join(problems[:MAX_NAMES_IN_TEXT]) or f"there is no {options.part or 'tensor'}"
+        parts = sorted({name.partition(".")[0] for name in content.tensors})
         raise CheckpointError(
-            f"step {content.step} was not exported: {'; '.join(texts)}. Leave names out, or "
-            f"choose one part of the checkpoint: {', '.join(parts)}"
-        )
-    if not sources:
-        raise CheckpointError(
-            f"step {content.step} has no tensors below {options.part!r}: it has {_some(parts)}"
+            f"step {content.step} was not exported: {text} ({len(problems)} in all). "
+            f"Choose a part of it with --part: {', '.join(parts)}"
         )
     return sources
 
 
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMES_IN_TEXT
-    return ", ".join(names[:MAX_NAMES_IN_TEXT]) + (f" and {more} more" if more > 0 else "")
+def renamed(name: str, patterns: Sequence[tuple[str, str]]) -> str:
+    for pattern, replacement in patterns:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
-def _exported_dtype(dtype: str, requested: str | None) -> str:
-    return f"torch.{requested}" if requested and dtype in FLOATS else dtype
-
-
-def _shards(layouts: Mapping[str, Layout], limit: int) -> Iterator[list[str]]:
-    """The names in each file. Within one the widest types come first, so that all are aligned."""
-    shard: list[str] = []
-    size = 0
-
-    def ordered() -> list[str]:
-        return sorted(shard, key=lambda name: (-element_bytes(layouts[name].dtype), name))
-
+def _shards(layouts: Mapping[str, Layout], limit: float) -> Iterator[list[str]]:
+    """The names in each file. The widest types come first in it, so that all are aligned."""
+    size = 0.0
+    shards: list[list[str]] = [[]]
     for name, layout in layouts.items():
-        if shard and size + layout.bytes > limit:
-            yield ordered()
-            shard, size = [], 0
-        shard.append(name)
         size += layout.bytes
-    yield ordered()
+        if size > limit and shards[-1]:
+            shards.append([])
+            size = layout.bytes
+        shards[-1].append(name)
+    for shard in shards:
+        yield sorted(shard, key=lambda name: (-element_bytes(layouts[name].dtype), name))
 
 
-class _RecordReader:
-    """The elements of tensors, from files whose bytes are checked."""
-
-    def __init__(self, backend: Backend, folder: str, content: Manifest) -> None:
-        self._backend = backend
-        self._homes = {entry.name: entry.home or folder for entry in content.files}
-        self._content = content
-
-    def elements(self, name: str, tensor: Tensor) -> memoryview:
-        """All elements of a tensor in order."""
-        width = element_bytes(tensor.dtype)
-        memory = memoryview(bytearray(math.prod(tensor.shape) * width))
-        for record in tensor.records:
-            length = math.prod(record.sizes) * width
-            if not length:
-                continue
-            box = self._box(name, record, length)
-            if length == len(memory):
-                return box
-            for begin, part in contiguous_runs(tensor.shape, record, box, width):
-                memory[begin : begin + len(part)] = part
-        return memory
-
-    def _box(self, name: str, record: Record, length: int) -> memoryview:
-        content = memoryview(bytearray(record.size))
-        home = self._homes[record.file]
-        path = f"{self._backend.root}/{home}/{record.file}"
-        names = self._content.names_in(record.file)
-        try:
-            count = self._backend.read_into(home, record.file, record.at, content)
-        except FileNotFoundError as error:
-            raise DamagedFile(path, "it is missing", names) from error
-        if count != record.size or hashlib.sha256(content).hexdigest() != record.sha256:
-            raise DamagedFile(path, f"{name} in it has another SHA-256 than committed", names)
-        if record.data is None:
-            raise CheckpointError(f"{name} is stored in a form that only torch reads")
-        begin = record.data - record.at
-        return content[begin : begin + length]
+def _elements(
+    backend: Backend, folder: str, content: Manifest, name: str, layout: Layout
+) -> memoryview:
+    """All elements of a tensor in order, in the type of the layout."""
+    tensor = content.tensors[name]
+    width = element_bytes(tensor.dtype)
+    memory = memoryview(bytearray(math.prod(tensor.shape) * width))
+    homes = {entry.name: entry.home for entry in content.files}
+    for record in tensor.records if memory else ():
+        home = homes[record.file] or folder
+        whole = memoryview(bytearray(record.size))
+        backend.read_into(home, record.file, record.at, whole)
+        if hashlib.sha256(whole).hexdigest() != record.sha256 or record.data is None:
+            path = f"{backend.root}/{home}/{record.file}"
+            raise DamagedFile(path, "its SHA-256 is not the committed one", (name,))
+        box = whole[record.data - record.at :]
+        for begin, part in contiguous_runs(tensor.shape, record, box, width):
+            memory[begin : begin + len(part)] = part
+    return (
+        memory if layout.dtype == tensor.dtype else _converted(name, memory, tensor.dtype, layout)
+    )
 
 
 def contiguous_runs(
     shape: Sequence[int], record: Record, box: memoryview, width: int
 ) -> Iterator[tuple[int, memoryview]]:
     """A box in parts that are contiguous in the tensor, with the byte at which each begins."""
-    strides = [width] * len(shape)
-    for axis in reversed(range(len(shape) - 1)):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
     # The last dimensions that the box spans wholly, and the one before them, are one run.
-    axis = len(shape) - 1
+    axis = max(len(shape) - 1, 0)
     while axis > 0 and record.sizes[axis] == shape[axis]:
         axis -= 1
-    length = record.sizes[axis] * strides[axis]
-    start = record.offsets[axis] * strides[axis]
-    outer = [
-        range(begin, begin + size)
-        for begin, size in zip(record.offsets[:axis], record.sizes[:axis])
-    ]
-    for number, index in enumerate(itertools.product(*outer)):
-        begin = start + sum(position * stride for position, stride in zip(index, strides))
-        yield begin, box[number * length : (number + 1) * length]
+    length = math.prod(record.sizes[axis:]) * width
+    rows = itertools.product(*map(range, record.sizes[:axis]))
+    for number, row in enumerate(rows):
+        begin = 0
+        for size, offset, position in itertools.zip_longest(
+            shape, record.offsets, row, fillvalue=0
+        ):
+            begin = begin * size + offset + position
+        yield begin * width, box[number * length : (number + 1) * length]
 
 
-def _converted(name: str, elements: memoryview, tensor: Tensor, layout: Layout) -> memoryview:
+def _converted(name: str, elements: memoryview, dtype: str, layout: Layout) -> memoryview:
     """The elements in another type. Raises CheckpointError if a number does not fit into it."""
     try:
         import torch
     except ImportError as error:
         raise CheckpointError(
-            "changing the type of tensors needs torch: run `python -m provision_runtime checkpoint "
-            "export` with the same options in an environment that has it"
+            "changing types needs torch: provision run NAME -- python -m provision_runtime checkpoint "
+            "export, with the same options"
         ) from error
     from .dcp import dtype_of
     from .serialize import memory_of
 
     if not elements:
         return elements
-    before = torch.frombuffer(elements, dtype=dtype_of(tensor.dtype))
+    before = torch.frombuffer(elements, dtype=dtype_of(dtype))
     after = before.to(dtype_of(layout.dtype))
-    overflown = int((before.isfinite() & ~after.isfinite()).sum())
-    if overflown:
-        raise CheckpointError(
-            f"{name} has {overflown} numbers that are too large for {layout.dtype}: "
-            "choose bfloat16 or float32"
-        )
+    if bool((before.isfinite() & ~after.isfinite()).any()):
+        raise CheckpointError(f"{name} has numbers that are too large for {layout.dtype}")
     return memory_of(after)
-
-
-def _remove_remains(target: Path) -> None:
-    """Of exports to the same folder that were killed, on this host."""
-    prefix = f".{target.name}~{socket.gethostname()}~"
-    for path in target.parent.iterdir():
-        process = path.name[len(prefix) :]
-        if not path.name.startswith(prefix) or not process.isdigit():
-            continue
-        try:
-            os.kill(int(process), 0)
-        except ProcessLookupError:
-            shutil.rmtree(path, ignore_errors=True)
-        except PermissionError:
-            continue  # another user's process, which is alive

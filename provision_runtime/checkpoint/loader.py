@@ -17,7 +17,7 @@ from ..comm.store import RanksMissing, StoreLost
 from . import catalog, copies, corrupt_files, streams, verification
 from .choice import PREVIOUS, REFUSE, choose, describe_absence, step_number
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, Vanished
-from .match import NeededNames, compare, match
+from .match import compare, match
 from .nested import Expansion, merged
 from .optimizer_state import adapt_optimizers
 from .rank_errors import exchange_or_fail, run_together
@@ -89,7 +89,6 @@ def load(
     on_damage: str,
     allow_pickle: bool,
     strict: bool = True,
-    optional: Sequence[str] = (),
 ) -> LoadReport:
     # A background save uses these ranks' exchanges too, and may be the checkpoint to load.
     BACKGROUND.finish()
@@ -107,9 +106,7 @@ def load(
         # then on.
         exchange_or_fail("checkpoint/load", ranks, None, problem, "nothing was loaded")
         assert backend is not None
-        optional_names = (optional,) if isinstance(optional, str) else tuple(optional)
-        needed = NeededNames(strict, optional_names)
-        rank_load = _Load(state_dict, backend, ranks, allow_pickle, needed)
+        rank_load = _Load(state_dict, backend, ranks, allow_pickle, strict)
         for _ in range(TRIES):
             folders, refused = _choose_on_rank_0(backend, step, on_damage, ranks)
             try:
@@ -157,13 +154,13 @@ class _Load:
         backend: Backend,
         ranks: Ranks,
         allow_pickle: bool,
-        needed: NeededNames,
+        strict: bool,
     ) -> None:
         self._state_dict = state_dict
         self._backend = backend
         self._ranks = ranks
         self._allow_pickle = allow_pickle
-        self._needed = needed
+        self._strict = strict
 
     def first_intact(self, folders: Sequence[str], refused: list[str]) -> LoadReport:
         """Loads the first of the folders that is intact; adds to `refused` a sentence per damage."""
@@ -210,14 +207,14 @@ class _Load:
             content = _read_manifest(backend, folder)
             expansion = Expansion(self._state_dict, for_load=True)
             adapt_optimizers(expansion, content)
-            plan = match(expansion, content, self._needed)
+            plan = match(expansion, content, self._strict)
             records = [read.record for read in plan.tensors]
             records += [content.objects[leaf.name] for leaf in plan.objects]
             _verify_share(backend, folder, content, records, self._ranks)
             reader = Reader(backend, folder, content)
             reader.check_tensors(plan.tensors)
             values = [reader.read_object(leaf.name, self._allow_pickle) for leaf in plan.objects]
-            plan = compare(plan, values, self._needed)
+            plan = compare(plan, values, self._strict)
         except (DamagedFile, OSError) as error:
             _raise_if_vanished(backend, folder, content, error)
             raise
@@ -231,7 +228,7 @@ class _Load:
         """
         plan = prepared.plan
         reports = self._ranks.exchange(
-            "checkpoint/same", [prepared.content.digest, self._needed.of(plan.unused)]
+            "checkpoint/same", [prepared.content.digest, plan.unused if self._strict else []]
         )
         if len({digest for digest, _ in reports}) > 1:
             raise Vanished(

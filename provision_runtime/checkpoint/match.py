@@ -19,7 +19,7 @@ from .nested import entries, hidden_state, holds_tensors, is_distributed, name_o
 from .serialize import has_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import torch
 
@@ -80,28 +80,11 @@ class LoadPlan:
         return [name for name in self.unexpected if self.wholes.intersection(_prefixes(name))]
 
 
-@dataclass(frozen=True)
-class NeededNames:
-    """Which names the checkpoint and the state dict must both have.
-
-    optional: names that need not be, with all below them.
-    """
-
-    strict: bool = True
-    optional: tuple[str, ...] = ()
-
-    def of(self, names: Iterable[str]) -> list[str]:
-        """Those of the names that are needed."""
-        if not self.strict:
-            return []
-        return [name for name in names if not {*_prefixes(name)}.intersection(self.optional)]
-
-
-def match(expansion: Expansion, content: Manifest, needed: NeededNames) -> LoadPlan:
+def match(expansion: Expansion, content: Manifest, strict: bool = True) -> LoadPlan:
     """What this rank reads.
 
-    Raises CheckpointError with every name that does not fit, or that is needed and the checkpoint
-    lacks; the others that it lacks stay as they are.
+    Raises CheckpointError with every name that does not fit, or that the checkpoint lacks; if not
+    strict, the latter stay as they are.
     """
     present = {*content.tensors, *content.objects}
     search = _LeafSearch(expansion, content)
@@ -111,13 +94,9 @@ def match(expansion: Expansion, content: Manifest, needed: NeededNames) -> LoadP
         if leaf.name not in present:
             missing += [name_of(inner) for inner, _ in values(leaf.value, (leaf.name,))]
     problems = search.problems
-    lacking = needed.of(missing)
-    if lacking:
-        problems.append(f"the checkpoint of step {content.step} has no {', '.join(lacking)}")
-        unused = present - {leaf.name for leaf in leaves}
-        live_paths = {name_of(path) for path, _, _ in expansion.objects}
-        prefixes = wrappers.describe_prefixes(lacking, sorted(unused), live_paths)
-        problems += [prefixes] if prefixes else []
+    if missing and strict:
+        problems.append(f"the checkpoint of step {content.step} has no {', '.join(missing)}")
+        problems += wrappers.describe_prefixes(missing, present - {leaf.name for leaf in leaves})
     problems += _misfits(leaves, content)
     if problems:
         raise CheckpointError("; ".join(problems))
@@ -197,7 +176,7 @@ class _LeafSearch:
                 yield Leaf(name, container, key, value)
 
 
-def compare(plan: LoadPlan, objects: Sequence[Any], needed: NeededNames) -> LoadPlan:
+def compare(plan: LoadPlan, objects: Sequence[Any], strict: bool) -> LoadPlan:
     """The plan with the names that are missing in the objects, once these were read.
 
     Raises CheckpointError if an object cannot be put in its place.
@@ -213,9 +192,8 @@ def compare(plan: LoadPlan, objects: Sequence[Any], needed: NeededNames) -> Load
         if live_names != {leaf.name}:
             committed = {name_of(inner) for inner, _ in values(value, (leaf.name,))}
             missing += sorted(live_names - committed)
-    lacking = needed.of(missing)
-    if lacking:
-        problems.append(f"the checkpoint has no {', '.join(lacking)}")
+    if strict and missing:
+        problems.append(f"the checkpoint has no {', '.join(missing)}")
     if problems:
         raise CheckpointError("; ".join(problems))
     return replace(plan, missing=tuple(missing))

@@ -82,7 +82,7 @@ class Expansion:
     def _state_of(self, value: Any) -> tuple[Any, Callable[[Any], None]]:
         if self._for_load and _has_method(value, "blank_state"):
             return value.blank_state(), value.load_state_dict
-        return wrappers.state_of(value, self._state_dict)
+        return wrappers.state_of(value)
 
     def _expand_container(self, value: Any, path: tuple[Any, ...]) -> Any:
         inner = {}

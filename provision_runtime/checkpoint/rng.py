@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import pickle
 import random
 from typing import Any
 
@@ -16,104 +15,63 @@ from .errors import CheckpointError
 from .unpickle import load_without_code, runs_code
 
 
-def rng_state(rank: int | None = None) -> dict[str, Any]:
+def rng_state() -> dict[str, Any]:
     """The states of this process's random generators.
 
     Save it with the rest, `{"model": model, "rng": rng_state()}`. To go on from it, load into
     `{"model": model, "rng": rng_state()}` and call `restore_rng(state["rng"])`. A training loop
     that saves often passes `Rng()` instead, which has its state at each save.
 
-    Args:
-        rank: The number under which the state is saved. Default: this rank in the default process
-            group; 0 without one.
-
     Returns:
-        A dict with the rank as its one key. Its value has `python`, `torch`, `numpy` if that is
-        installed, and, if there are GPUs, `cuda` with a state per device.
+        A dict with this rank as its one key (0 without a process group). Its value has `python`,
+        `torch`, `numpy` if that is installed, and, if there are GPUs, `cuda` with a state per device.
     """
     import torch
 
-    # One value each, whatever a release of Python and numpy has in it.
-    state: dict[str, Any] = {"python": json.dumps(random.getstate())}
-    state["torch"] = torch.get_rng_state()
-    numpy = _numpy_random()
-    if numpy is not None:
-        state["numpy"] = json.dumps(
-            numpy.get_state(legacy=False), default=lambda array: array.tolist()
-        )
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    numpy_random = _numpy_random()
+    if numpy_random is not None:
+        numpy_state = numpy_random.get_state(legacy=False)
+        state["numpy"] = json.dumps(numpy_state, default=lambda array: array.tolist())
     if torch.cuda.is_available():
-        devices = range(torch.cuda.device_count())
-        state["cuda"] = {str(device): torch.cuda.get_rng_state(device) for device in devices}
-    return {str(rank_number(rank)): state}
+        state["cuda"] = {str(n): value for n, value in enumerate(torch.cuda.get_rng_state_all())}
+    return {_rank(): state}
 
 
-def restore_rng(state: dict[str, Any], rank: int | None = None) -> None:
+def restore_rng(state: dict[str, Any]) -> None:
     """Sets this process's random generators.
 
     Args:
         state: What `rng_state` returned, or `load` filled.
-        rank: As for `rng_state`.
 
     Raises:
-        CheckpointError: If it has no state of this rank, or one of a device or library that this
-            process lacks. Nothing is changed then.
+        CheckpointError: If it has no state of this rank. Nothing is changed then.
+        RuntimeError: If it has one of a GPU that this process lacks.
     """
     import torch
 
-    key = str(rank_number(rank))
-    if key not in state:
+    own = state.get(_rank())
+    if own is None:
         raise CheckpointError(
-            f"there are random states of the ranks {', '.join(sorted(state)) or 'none'}, "
-            f"and none of rank {key}: seed its generators instead"
+            f"there are random states of the ranks {', '.join(state)}, and none of rank {_rank()}"
         )
-    own = state[key]
-    numpy = _numpy_random()
-    if "numpy" in own and numpy is None:
-        raise CheckpointError("there is a random state of numpy, which is not installed here")
-    devices = {int(device): value for device, value in own.get("cuda", {}).items()}
-    count = torch.cuda.device_count()
-    absent = [str(device) for device in sorted(devices) if device >= count]
-    if absent:
-        raise CheckpointError(
-            f"there are random states of the GPUs {', '.join(absent)}, and here are {count} GPUs"
-        )
-    version, numbers, gauss = json.loads(own["python"])
-    random.setstate((version, tuple(numbers), gauss))
+    for device, value in own.get("cuda", {}).items():
+        torch.cuda.set_rng_state(value, int(device))
+    random.setstate(own["python"])
     torch.set_rng_state(own["torch"])
-    if numpy is not None and "numpy" in own:
-        numpy.set_state(json.loads(own["numpy"]))
-    for device, value in devices.items():
-        torch.cuda.set_rng_state(value, device)
+    if "numpy" in own:
+        _numpy_random().set_state(json.loads(own["numpy"]))
 
 
 class Rng:
     """The random generators of each rank, as a part of a state dict: `{"model": model, "rng": Rng()}`.
 
-    A save takes their states as they are then, and a load restores them. With another number of
-    ranks, `load(..., optional=["rng"])` leaves out what does not fit.
-
-    Args:
-        rank: As for `rng_state`.
+    A save takes their states as they are then, and a load restores them. With more ranks than there
+    were, leave them out.
     """
 
-    def __init__(self, rank: int | None = None) -> None:
-        self._rank = rank
-
-    def state_dict(self) -> dict[str, Any]:
-        """As `rng_state`.
-
-        Returns:
-            The state of this rank.
-        """
-        return rng_state(self._rank)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As `restore_rng`.
-
-        Args:
-            state: What `state_dict` returned.
-        """
-        restore_rng(state, self._rank)
+    state_dict = staticmethod(rng_state)
+    load_state_dict = staticmethod(restore_rng)
 
 
 class PerRank:
@@ -126,12 +84,10 @@ class PerRank:
 
     Args:
         source: The object.
-        rank: As for `rng_state`.
     """
 
-    def __init__(self, source: Any, rank: int | None = None) -> None:
+    def __init__(self, source: Any) -> None:
         self.source = source
-        self._rank = rank
 
     def state_dict(self) -> dict[str, str]:
         """The state of the object.
@@ -153,7 +109,7 @@ class PerRank:
                 "code: its state_dict must hold numbers, strings, tensors, and lists, tuples and "
                 "dicts of them"
             )
-        return {str(rank_number(self._rank)): base64.b64encode(content).decode()}
+        return {_rank(): base64.b64encode(content).decode()}
 
     def blank_state(self) -> dict[str, str]:
         """What `load` fills: the object itself is not asked, since a data loader would start workers.
@@ -161,39 +117,27 @@ class PerRank:
         Returns:
             An empty text, with the rank as its key.
         """
-        return {str(rank_number(self._rank)): ""}
+        return {_rank(): ""}
 
     def load_state_dict(self, state: dict[str, str]) -> None:
         """Gives the state to the object.
 
         Args:
-            state: What `state_dict` returned.
-
-        Raises:
-            CheckpointError: If reading it could run code.
+            state: What `state_dict` returned; an empty text, as of a load that may find none, leaves
+                the object as it is.
         """
-        text = state[str(rank_number(self._rank))]
-        if not text:  # `load` was allowed to find none
-            return
-        content = base64.b64decode(text)
-        try:
-            value = load_without_code(content)
-        except pickle.UnpicklingError as error:
-            raise CheckpointError(
-                f"the state of a {type(self.source).__name__}: {error}"
-            ) from error
-        self.source.load_state_dict(value)
+        text = state[_rank()]
+        if text:
+            self.source.load_state_dict(load_without_code(base64.b64decode(text)))
 
 
-def rank_number(rank: int | None) -> int:
+def _rank() -> str:
     """This rank in the default process group; 0 without one."""
-    if rank is not None:
-        return rank
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    return 0
+        return str(distributed.get_rank())
+    return "0"
 
 
 def _numpy_random() -> Any:

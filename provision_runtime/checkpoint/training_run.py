@@ -18,7 +18,7 @@ from .rehash import Rehash
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from concurrent.futures import Future
     from types import FrameType, TracebackType
 
@@ -131,13 +131,7 @@ class CheckpointManager:
             self._rehash.stop()
             self._warn_of_damage()
 
-    def restore(
-        self,
-        *,
-        strict: bool = True,
-        optional: Sequence[str] = (),
-        allow_pickle: bool = False,
-    ) -> int | None:
+    def restore(self, *, strict: bool = True, allow_pickle: bool = False) -> int | None:
         """Loads the latest checkpoint into the state dict.
 
         A damaged file is replaced by its second copy, if that is intact; else the checkpoint is
@@ -145,7 +139,6 @@ class CheckpointManager:
 
         Args:
             strict: As for `load`.
-            optional: As for `load`.
             allow_pickle: As for `load`.
 
         Returns:
@@ -165,7 +158,6 @@ class CheckpointManager:
                 on_damage=choice.PREVIOUS,
                 allow_pickle=allow_pickle,
                 strict=strict,
-                optional=optional,
             )
         except NoCheckpoint:
             return None

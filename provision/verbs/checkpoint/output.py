@@ -13,7 +13,7 @@ from provision_runtime.checkpoint.inspection.inventory import (
     Cleanup,
     Unfinished,
 )
-from provision_runtime.checkpoint.inspection.transfer import Exported, Imported
+from provision_runtime.checkpoint.inspection.transfer import Transfer
 from provision_runtime.report.text import escape_line, format_bytes, format_count
 
 # Letters shown of a file's name, which is its content's SHA-256.
@@ -124,19 +124,9 @@ def prune_lines(cleanup: Cleanup) -> list[str]:
     return lines
 
 
-def export_lines(exported: Exported) -> list[str]:
-    files = format_count(len(exported.files), "file")
-    return [
-        f"{exported.folder}: step {exported.step}, {format_count(exported.tensors, 'tensor')}, "
-        f"{format_bytes(exported.bytes)} in {files}"
-    ]
-
-
-def import_lines(imported: Imported) -> list[str]:
-    return [
-        f"{imported.folder}: {format_count(imported.tensors, 'tensor')}, "
-        f"{format_count(imported.objects, 'object')}, {format_bytes(imported.bytes)}"
-    ]
+def transfer_lines(result: Transfer) -> list[str]:
+    values, size = format_count(result.values, "value"), format_bytes(result.bytes)
+    return [f"{result.folder}: step {result.step}, {values}, {size}"]
 
 
 def _list_row(row: Checkpoint) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..export import DTYPES, SHARD_BYTES, ExportOptions
+from ..export import DTYPES, SHARD_GB, ExportOptions
 from . import audit, contents, inventory, transfer
 from .root import InspectionError, opened
 
@@ -82,13 +82,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export_verb.add_argument("--dtype", choices=DTYPES, help="the type of all tensors of floats")
     export_verb.add_argument(
         "--shard-size",
-        type=transfer.parse_size,
-        default=SHARD_BYTES,
-        metavar="SIZE",
-        help="the size of a file, such as 5GB (default: 5GB)",
+        type=float,
+        default=SHARD_GB,
+        metavar="GB",
+        help="begin another file at this size (default: %(default)g)",
     )
     import_verb.add_argument(
-        "--step", type=parse_step_number, required=True, metavar="N", help="the number of the step"
+        "--step",
+        type=lambda text: int(parse_step(text)),
+        required=True,
+        metavar="N",
+        help="the number of the step",
     )
     import_verb.add_argument(
         "--allow-pickle",
@@ -103,13 +107,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=transfer.parse_rename,
             metavar="PATTERN=REPLACEMENT",
             help="change names as Python's re.sub does; repeatable, in order",
-        )
-        verb.add_argument(
-            "--skip",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help="leave NAME out, with all below it; repeatable",
         )
 
 
@@ -162,16 +159,11 @@ def _transfer(arguments: argparse.Namespace) -> Any:
             arguments.root,
             options,
             arguments.step,
-            rename=arguments.rename,
-            skip=arguments.skip,
-            allow_pickle=arguments.allow_pickle,
+            arguments.rename,
+            arguments.allow_pickle,
         )
     chosen = ExportOptions(
-        arguments.part,
-        tuple(arguments.rename),
-        arguments.dtype,
-        arguments.shard_size,
-        tuple(arguments.skip),
+        arguments.part, tuple(arguments.rename), arguments.dtype, arguments.shard_size
     )
     return transfer.export_step(
         arguments.root, options, arguments.step, arguments.safetensors, chosen
@@ -196,13 +188,6 @@ def parse_step(text: str) -> int | str:
     if not (text.isascii() and text.isdecimal()) or len(text) > MAX_STEP_DIGITS:
         raise argparse.ArgumentTypeError(f"{text!r} is neither the number of a step nor `latest`.")
     return int(text)
-
-
-def parse_step_number(text: str) -> int:
-    step = parse_step(text)
-    if isinstance(step, str):
-        raise argparse.ArgumentTypeError("a new step needs a number.")
-    return step
 
 
 def _positive(text: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,9 @@ from ...comm.ranks import single_process
 from .. import catalog, layout, manifest
 from ..backends import open_root
 from ..errors import CheckpointError, DamagedFile
-from ..export import Exported as Exported
 from ..export import ExportOptions as ExportOptions
-from ..export import export
+from ..export import Transfer as Transfer
+from ..export import export, renamed
 from ..nested import name_of, values
 from .contents import look_up
 from .root import DAMAGED, INVALID, InspectionError, opened
@@ -22,31 +21,10 @@ from .root import DAMAGED, INVALID, InspectionError, opened
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-UNITS = {
-    "": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-}
-
-
-@dataclass(frozen=True)
-class Imported:
-    """bytes: of the tensors. folder: the path, or the URL, of the checkpoint."""
-
-    step: int
-    folder: str
-    tensors: int
-    objects: int
-    bytes: int
-
 
 def export_step(
     root: str, options: Mapping[str, object], step: int | str, target: str, chosen: ExportOptions
-) -> Exported:
+) -> Transfer:
     """root: of the checkpoints, or the folder of one of them. Raises InspectionError."""
     name = layout.parse(Path(root).resolve().name)
     if name is not None and (Path(root) / manifest.NAME).exists():
@@ -57,12 +35,9 @@ def export_step(
             raise InspectionError(DAMAGED, f"{damage}.", "Name a step with --step.")
         try:
             return export(backend, folder, Path(target), chosen)
-        except DamagedFile as error:
-            raise InspectionError(
-                DAMAGED, f"{error}.", "`provision checkpoint verify --all` shows what is intact."
-            ) from error
         except CheckpointError as error:
-            raise InspectionError(INVALID, f"{error}.") from error
+            kind = DAMAGED if isinstance(error, DamagedFile) else INVALID
+            raise InspectionError(kind, f"{error}.") from error
 
 
 def import_step(
@@ -70,14 +45,12 @@ def import_step(
     root: str,
     options: Mapping[str, object],
     step: int,
-    *,
     rename: Sequence[tuple[str, str]] = (),
-    skip: Sequence[str] = (),
     allow_pickle: bool = False,
-) -> Imported:
+) -> Transfer:
     """Saves what others wrote as a checkpoint, which is whole or absent. Raises InspectionError."""
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError as error:
         raise InspectionError(
             INVALID,
@@ -89,46 +62,29 @@ def import_step(
     from ..plain import read_plain
 
     try:
-        steps = [name.step for name in catalog.steps(open_root(root, options))]
-        if step in steps:
+        if step in {name.step for name in catalog.steps(open_root(root, options))}:
             raise CheckpointError(f"{root} has a checkpoint of step {step}: choose another --step")
-        tree = read_plain(source, allow_pickle=allow_pickle, skip=tuple(skip))
         named: dict[str, object] = {}
-        for path, value in values(tree):
-            name = name_of(path)
-            for pattern, replacement in rename:
-                name = re.sub(pattern, replacement, name)
-            if name in named or not name:
+        for path, value in values(read_plain(source, allow_pickle=allow_pickle)):
+            name = renamed(name_of(path), rename)
+            if named.setdefault(name, value) is not value:
                 raise CheckpointError(f"{source}: {name_of(path)} gets the name {name!r} too")
-            named[name] = value
-        if not named:
-            raise CheckpointError(f"{source} holds nothing")
         report = save(
             named, root, step=step, ranks=single_process(), storage_options=options or None
         )
     except CheckpointError as error:
-        raise InspectionError(INVALID, f"{error}.") from error
-    tensors = sum(isinstance(value, torch.Tensor) for value in named.values())
-    return Imported(step, report.folder, tensors, len(named) - tensors, report.bytes)
+        text = str(error).replace("allow_pickle=True", "--allow-pickle")
+        raise InspectionError(INVALID, f"{text}.") from error
+    return Transfer(step, report.folder, len(named), report.bytes)
 
 
 def parse_rename(text: str) -> tuple[str, str]:
     """PATTERN=REPLACEMENT of `re.sub`; the last sign of equality separates them."""
     pattern, sign, replacement = text.rpartition("=")
-    if not sign:
-        raise ArgumentTypeError(f"{text!r} is not PATTERN=REPLACEMENT.")
     try:
         re.sub(pattern, replacement, "")
-        re.compile(pattern)
-    except (re.error, IndexError) as error:
+    except re.error as error:
         raise ArgumentTypeError(f"{text!r} is no pattern of Python's re.sub: {error}.") from error
+    if not sign:
+        raise ArgumentTypeError(f"{text!r} is not PATTERN=REPLACEMENT.")
     return pattern, replacement
-
-
-def parse_size(text: str) -> int:
-    """Bytes: 5GB, 500MB, 2GiB."""
-    match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip(), re.IGNORECASE)
-    unit = UNITS.get(match[2].upper()) if match else None
-    if match is None or unit is None or not int(match[1]):
-        raise ArgumentTypeError(f"{text!r} is not a size, such as 5GB or 500MB.")
-    return int(match[1]) * unit

@@ -21,15 +21,12 @@ FOLDER = "weights"
 STEP = 0
 
 
-def register(accelerator: Any) -> list[Any]:
+def register(accelerator: Any) -> None:
     """Saves and loads the models of an Accelerator as checkpoints of ours, in the folder `weights` of
     the state's folder. All ranks call it.
 
     Args:
         accelerator: The Accelerator.
-
-    Returns:
-        The handles of the two hooks; `handle.remove()` takes one back.
     """
 
     def before_save(models: list[Any], weights: list[Any], folder: str) -> None:
@@ -40,10 +37,8 @@ def register(accelerator: Any) -> list[Any]:
         load(_named(models), os.path.join(folder, FOLDER))
         models.clear()  # accelerate then reads none
 
-    return [
-        accelerator.register_save_state_pre_hook(before_save),
-        accelerator.register_load_state_pre_hook(before_load),
-    ]
+    accelerator.register_save_state_pre_hook(before_save)
+    accelerator.register_load_state_pre_hook(before_load)
 
 
 def _named(models: list[Any]) -> dict[str, Any]:

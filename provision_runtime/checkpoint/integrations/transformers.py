@@ -8,21 +8,18 @@ random generators, and continues equal to the bit.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from .. import CheckpointManager, Rng, load
+from .. import CheckpointManager, PerRank, load
 from ..errors import CheckpointError, NoCheckpoint
-from ..rng import rank_number, rng_state
 
 __all__ = ["CheckpointCallback"]
-
-TRAINER_STATE = "trainer_state.json"
 
 
 class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
@@ -31,19 +28,15 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     Args:
         root: The folder of the run's checkpoints, or a URL that fsspec supports.
         every: Steps between saves.
-        keep: How many of the last checkpoints stay; None: all.
-        options: Others of CheckpointManager: background, on_signal, storage_options, ...
+        options: Others of CheckpointManager: keep, background, on_signal, storage_options, ...
     """
 
-    def __init__(
-        self, root: str | os.PathLike[str], *, every: int, keep: int | None = 3, **options: Any
-    ) -> None:
-        self._root, self._every, self._keep, self._options = root, every, keep, options
-        self._storage_options = options.get("storage_options")
-        self._trainer: Any = None
+    def __init__(self, root: str | os.PathLike[str], *, every: int, **options: Any) -> None:
+        self._root = root
+        self._options = {"every": every, **options}
+        self._files: _TrainerFiles | None = None
         self._manager: CheckpointManager | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._resume_step: int | None = None
+        self._resume_step = 0
         # The step that is over, and not yet saved.
         self._pending: int | None = None
 
@@ -60,22 +53,17 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             CheckpointError: If the checkpoint cannot be read, or DeepSpeed trains, which keeps its
                 states itself.
         """
-        if getattr(trainer, "is_deepspeed_enabled", False):
+        if trainer.is_deepspeed_enabled:
             raise CheckpointError("DeepSpeed keeps the states of its engine itself: use its own")
-        self._trainer = trainer
-        state: dict[str, Any] = {"trainer": {"state": ""}, "rng": rng_state()}
+        self._files = _TrainerFiles(trainer)
         try:
-            report = load(
-                state, self._root, on_damage="previous", storage_options=self._storage_options
-            )
+            report = self._load({"trainer": PerRank(self._files)}, on_damage="previous")
         except NoCheckpoint:
             return None
         self._resume_step = report.step
-        self._folder = tempfile.TemporaryDirectory(prefix="provision-resume-")
-        self._write_folder(self._folder.name, state)
-        # The model is filled from our checkpoint when the training begins; it is not in this folder.
+        # The model is filled from our checkpoint when the training begins; this folder has none.
         trainer._load_from_checkpoint = lambda *arguments, **options: None
-        return self._folder.name
+        return self._files.folder.name
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Fills the objects from the checkpoint.
@@ -87,35 +75,22 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             parts: The objects of the training.
 
         Raises:
-            CheckpointError: If `resume` was not called, or the Trainer begins at another step.
+            CheckpointError: If the Trainer does not begin where `resume` said.
         """
-        if self._trainer is None:
+        if self._files is None or state.global_step != self._resume_step:
             raise CheckpointError(
-                "call trainer.train(resume_from_checkpoint=callback.resume(trainer)), "
-                "also at the first start"
+                f"the Trainer begins at step {state.global_step}: call "
+                "trainer.train(resume_from_checkpoint=callback.resume(trainer)), also at the first start"
             )
         names = {"model": "model", "optim": "optimizer", "scheduler": "lr_scheduler"}
-        objects: dict[str, Any] = {name: parts[part] for name, part in names.items()}
-        scaler = getattr(self._trainer.accelerator, "scaler", None)
+        objects = {name: parts[part] for name, part in names.items()}
+        scaler = self._files.trainer.accelerator.scaler
         if scaler is not None:
             objects["scaler"] = scaler
-        objects["trainer"] = _TrainerState(self._trainer)
-        if self._resume_step is not None:
-            if state.global_step != self._resume_step:
-                raise CheckpointError(
-                    f"the Trainer begins at step {state.global_step}, not at {self._resume_step}: "
-                    "pass what callback.resume(trainer) returned as resume_from_checkpoint"
-                )
-            load(
-                dict(objects),
-                self._root,
-                step=self._resume_step,
-                storage_options=self._storage_options,
-            )
-        objects["rng"] = Rng()
-        self._manager = CheckpointManager(
-            self._root, objects, every=self._every, keep=self._keep, **self._options
-        )
+        if self._resume_step:
+            self._load(dict(objects), step=self._resume_step)
+        objects["trainer"] = PerRank(self._files)
+        self._manager = CheckpointManager(self._root, objects, **self._options)
 
     # A step's evaluation comes after on_step_end, and draws random numbers. So a step is saved when
     # the next one begins, where the Trainer restores the generators too; that of an epoch's last
@@ -132,7 +107,7 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         """
         self._pending = state.global_step
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> Any:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Saves the step before, if it is time; ends the training after SIGTERM.
 
         Args:
@@ -140,14 +115,10 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             state: The Trainer's state.
             control: The Trainer's control.
             parts: The objects of the training.
-
-        Returns:
-            The control.
         """
         step, self._pending = self._pending, None
         if step is not None and self._manager is not None and self._manager.after_step(step):
             control.should_training_stop = True
-        return control
 
     on_epoch_begin = on_step_begin
 
@@ -161,69 +132,39 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             parts: The objects of the training.
         """
         self.on_step_begin(args, state, control)
-        manager, self._manager = self._manager, None
-        if manager is not None:
-            manager.__exit__(None, None, None)
-        if self._folder is not None:
-            self._folder.cleanup()
+        if self._manager is not None:
+            self._manager.__exit__(None, None, None)
 
-    def _write_folder(self, folder: str, state: dict[str, Any]) -> None:
-        """What the Trainer reads by itself: its state, and the states of the random generators."""
-        import torch
-
-        with open(os.path.join(folder, TRAINER_STATE), "w", encoding="utf-8") as file:
-            file.write(state["trainer"]["state"])
-        own = state["rng"][str(rank_number(None))]
-        version, numbers, gauss = json.loads(own["python"])
-        numpy = json.loads(own["numpy"])
-        states: dict[str, Any] = {
-            "python": (version, tuple(numbers), gauss),
-            "numpy": _numpy_state(numpy),
-            "cpu": own["torch"],
-        }
-        if "cuda" in own:
-            devices = [own["cuda"][key] for key in sorted(own["cuda"], key=int)]
-            is_distributed = self._trainer.args.world_size > 1
-            device = torch.cuda.current_device()
-            states["cuda"] = devices[device] if is_distributed else devices
-        rank = f"_{self._trainer.args.process_index}" if self._trainer.args.world_size > 1 else ""
-        torch.save(states, os.path.join(folder, f"rng_state{rank}.pth"))
+    def _load(self, state: dict[str, Any], **options: Any) -> Any:
+        storage_options = self._options.get("storage_options")
+        return load(state, self._root, storage_options=storage_options, **options)
 
 
-class _TrainerState:
-    """The Trainer's own state, as it writes it into trainer_state.json. The Trainer reads it, so that a
-    load leaves it alone.
+class _TrainerFiles:
+    """The files in which the Trainer keeps its state and the random generators of a rank.
+
+    folder: where the Trainer reads them.
     """
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
+        self.trainer = trainer
+        self.folder = tempfile.TemporaryDirectory(prefix="provision-trainer-")
 
-    def state_dict(self) -> dict[str, str]:
-        trainer = self._trainer
+    def state_dict(self) -> dict[str, bytes]:
+        trainer = self.trainer
+        states = trainer.state.stateful_callbacks
         for part in [*trainer.callback_handler.callbacks, trainer.control]:
             if isinstance(part, ExportableState):
-                states, name = trainer.state.stateful_callbacks, type(part).__name__
+                name = type(part).__name__
                 if isinstance(states.get(name), list):
                     states[name].append(part.state())
                 else:
                     states[name] = part.state()
-        with tempfile.TemporaryDirectory(prefix="provision-state-") as folder:
-            path = os.path.join(folder, TRAINER_STATE)
-            trainer.state.save_to_json(path)
-            with open(path, encoding="utf-8") as file:
-                return {"state": file.read()}
+        with tempfile.TemporaryDirectory(prefix="provision-trainer-") as folder:
+            trainer.state.save_to_json(os.path.join(folder, "trainer_state.json"))
+            trainer._save_rng_state(folder)
+            return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
-    def blank_state(self) -> dict[str, str]:
-        return {"state": ""}
-
-    def load_state_dict(self, state: dict[str, str]) -> None:
-        pass
-
-
-def _numpy_state(state: dict[str, Any]) -> Any:
-    """As `numpy.random.get_state` returns it."""
-    import numpy
-
-    inner = state["state"]
-    keys = numpy.array(inner["key"], dtype=numpy.uint32)
-    return state["bit_generator"], keys, inner["pos"], state["has_gauss"], state["gauss"]
+    def load_state_dict(self, files: dict[str, bytes]) -> None:
+        for name, content in files.items():
+            Path(self.folder.name, os.path.basename(name)).write_bytes(content)
