@@ -75,8 +75,9 @@ def export(backend: Backend, folder: str, target: Path, options: ExportOptions) 
     layouts = {}
     for name, source in sources.items():
         tensor = content.tensors[source]
-        is_converted = options.dtype and tensor.dtype in FLOATS
-        dtype = f"torch.{options.dtype}" if is_converted else tensor.dtype
+        dtype = tensor.dtype
+        if options.dtype and dtype in FLOATS:
+            dtype = f"torch.{options.dtype}"
         layouts[name] = Layout(dtype, tensor.shape)
     shards = list(_shards(layouts, options.shard_gb * 1e9))
     files = ["model" + SUFFIX]
@@ -98,7 +99,7 @@ def export(backend: Backend, folder: str, target: Path, options: ExportOptions) 
         if len(shards) > 1:
             weight_map = {name: file for file, names in zip(files, shards) for name in names}
             index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-            write_synced(temporary / INDEX, json.dumps(index, indent=2, sort_keys=True).encode())
+            write_synced(temporary / INDEX, json.dumps(index, indent=2).encode())
         fsync_directory(temporary)
         os.rename(temporary, target)
         fsync_directory(target.parent)
@@ -123,7 +124,7 @@ def _chosen(content: Manifest, options: ExportOptions) -> dict[str, str]:
         elif sources.setdefault(new_name, name) != name or not new_name:
             problems.append(f"{name} gets the name {new_name!r} too")
     if problems or not sources:
-        text = "; ".join(problems[:MAX_NAMES_IN_TEXT]) or f"there is no {options.part or 'tensor'}"
+        text = "; ".join(problems[:MAX_NAMES_IN_TEXT]) or f"there is no {prefix}"
         parts = sorted({name.partition(".")[0] for name in content.tensors})
         raise CheckpointError(
             f"step {content.step} was not exported: {text} ({len(problems)} in all). "

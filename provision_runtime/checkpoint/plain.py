@@ -43,7 +43,7 @@ def read_plain(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> d
     if os.path.isdir(path):
         return _read_folder(path, allow_pickle)
     if path.endswith(safetensors.SUFFIX):
-        return safetensors.read_files([path])
+        return safetensors.read(path)
     return _read_file(path, allow_pickle)
 
 
@@ -71,9 +71,8 @@ def _read_folder(path: str, allow_pickle: bool) -> dict[str, Any]:
     if parse(name) is not None or os.path.exists(os.path.join(path, MANIFEST)):
         raise CheckpointError(f"{path} is a checkpoint of provision: use load, with its root")
     if not os.path.exists(os.path.join(path, METADATA)):
-        files = safetensors.files_of(path)
-        if files:
-            return safetensors.read_files(files)
+        if any(entry.endswith(safetensors.SUFFIX) for entry in os.listdir(path)):
+            return safetensors.read(path)
         raise CheckpointError(
             f"{path} is no checkpoint of torch.distributed.checkpoint: it has no {METADATA}; "
             "and it has no file of safetensors"

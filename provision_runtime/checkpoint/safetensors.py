@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CheckpointError
 from .manifest import element_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
@@ -71,36 +71,33 @@ def header_bytes(layouts: Mapping[str, Layout]) -> bytes:
             "data_offsets": [offset, end],
         }
         offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = json.dumps(header).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     return LENGTH.pack(len(text)) + text
 
 
-def files_of(folder: str) -> list[str]:
-    """The files of a folder as Hugging Face writes it: those of its index, or its only one."""
-    index = os.path.join(folder, INDEX)
-    names = {name for name in os.listdir(folder) if name.endswith(SUFFIX)}
-    if os.path.exists(index):
-        with open(index, encoding="utf-8") as file:
-            names = set(json.load(file)["weight_map"].values())
-    elif len(names) > 1:
-        raise CheckpointError(f"{folder} has several files and no {INDEX}: name one of the files")
-    return [os.path.join(folder, name) for name in sorted(names)]
+def read(path: str) -> dict[str, Any]:
+    """The tensors of a file, or of a folder as Hugging Face writes it, by the package safetensors.
 
-
-def read_files(paths: Sequence[str]) -> dict[str, Any]:
-    """The tensors of files by name, by the package safetensors. Raises CheckpointError."""
+    Raises CheckpointError if it cannot be read, or lacks a tensor that the folder's index lists.
+    """
     try:
         from safetensors import SafetensorError, torch
     except ImportError as error:
-        raise CheckpointError(
-            "reading safetensors needs its package: pip install safetensors"
-        ) from error
+        raise CheckpointError("reading safetensors needs: pip install safetensors") from error
+    paths, weight_map = [Path(path)], {}
+    if Path(path, INDEX).exists():
+        weight_map = json.loads(Path(path, INDEX).read_text())["weight_map"]
+        paths = [Path(path, name) for name in sorted(set(weight_map.values()))]
+    elif Path(path).is_dir():
+        paths = list(Path(path).glob("*" + SUFFIX))
     tensors: dict[str, Any] = {}
-    for path in paths:
+    for file in paths:
         try:
-            content = torch.load_file(path)
+            tensors.update(torch.load_file(file))
         except SafetensorError as error:
-            raise CheckpointError(f"{path} is no file of safetensors: {error}") from error
-        tensors.update(content)
+            raise CheckpointError(f"{file} is no file of safetensors: {error}") from error
+    missing = sorted(weight_map.keys() - tensors)
+    if missing or (len(paths) > 1 and not weight_map):
+        raise CheckpointError(f"{path} has no {', '.join(missing) or INDEX}")
     return tensors

@@ -30,9 +30,8 @@ WRAPPERS = (
         "ActivationWrapper",
         "_checkpoint_wrapped_module",
     ),
-    ("lightning.fabric.wrappers", "_FabricModule", "_original_module"),
 )
-PREFIXES = frozenset(attribute for _, _, attribute in WRAPPERS) | {"_forward_module"}
+PREFIXES = frozenset(attribute for _, _, attribute in WRAPPERS)
 # Of torch's FSDP: a parameter that it cut, as a part of a flat one.
 CUT_MARK = "_fsdp_flattened"
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prune_verb = verbs.add_parser("prune", help="remove old and unfinished checkpoints")
     export_verb = verbs.add_parser("export", help="write the tensors as files of safetensors")
     import_verb = verbs.add_parser("import", help="save files of torch or safetensors as a step")
-    import_verb.add_argument("source", metavar="SOURCE", help="the file or folder to read")
+    import_verb.add_argument("source", help="the file or folder to read")
     for verb in (list_verb, show_verb, verify_verb, prune_verb, export_verb, import_verb):
         verb.add_argument("root", metavar="ROOT", help="the folder of the checkpoints, or its URL")
         verb.add_argument(
@@ -70,9 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prune_verb.add_argument(
         "--dry-run", action="store_true", help="show what would be removed, and remove nothing"
     )
-    export_verb.add_argument(
-        "--safetensors", required=True, metavar="DIR", help="the new folder for the files"
-    )
+    export_verb.add_argument("--safetensors", required=True, help="the new folder for the files")
     export_verb.add_argument(
         "--part",
         default="",
@@ -84,7 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard-size",
         type=float,
         default=SHARD_GB,
-        metavar="GB",
         help="begin another file at this size (default: %(default)g)",
     )
     import_verb.add_argument(

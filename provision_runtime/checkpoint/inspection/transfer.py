@@ -31,9 +31,9 @@ def export_step(
         root, step = str(Path(root).resolve().parent), name.step
     with opened(root, options) as backend:
         folder, damage = look_up(backend, step)
-        if damage:
-            raise InspectionError(DAMAGED, f"{damage}.", "Name a step with --step.")
         try:
+            if damage:
+                raise damage
             return export(backend, folder, Path(target), chosen)
         except CheckpointError as error:
             kind = DAMAGED if isinstance(error, DamagedFile) else INVALID

@@ -18,7 +18,6 @@ from .. import load, save
 __all__ = ["register"]
 
 FOLDER = "weights"
-STEP = 0
 
 
 def register(accelerator: Any) -> None:
@@ -30,7 +29,7 @@ def register(accelerator: Any) -> None:
     """
 
     def before_save(models: list[Any], weights: list[Any], folder: str) -> None:
-        save(_named(models), os.path.join(folder, FOLDER), step=STEP)
+        save(_named(models), os.path.join(folder, FOLDER), step=0)
         weights.clear()  # accelerate then writes none
 
     def before_load(models: list[Any], folder: str) -> None:

@@ -17,14 +17,10 @@ from lightning.fabric.plugins import CheckpointIO, TorchCheckpointIO
 
 from ...comm.ranks import single_process
 from .. import read, save
-from ..backends import open_root
-from ..catalog import committed
 
 __all__ = ["ProvisionCheckpointIO"]
 
 REST = "rest"
-# Of the one checkpoint at a path: another save replaces it.
-STEP = 0
 
 
 class ProvisionCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
@@ -56,7 +52,8 @@ class ProvisionCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             else:
                 state[REST][0][key] = value
         alone = single_process()
-        save(state, path, step=STEP, ranks=alone, storage_options=storage_options)
+        # Step 0: another save to this path replaces it.
+        save(state, path, step=0, ranks=alone, storage_options=storage_options)
 
     def load_checkpoint(
         self,
@@ -88,11 +85,9 @@ class ProvisionCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         return dict(tree)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Makes the checkpoint invisible, then removes it.
+        """Removes the checkpoint. What a killed removal leaves is damaged, and is not loaded.
 
         Args:
             path: The folder.
         """
-        backend = open_root(path)
-        backend.remove(*map(str, committed(backend)))
         shutil.rmtree(path)

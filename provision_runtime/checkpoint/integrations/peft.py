@@ -57,8 +57,8 @@ class Adapters:
         saved = state["base"]
         if saved["sha256"] != self._base["sha256"]:
             raise CheckpointError(
-                f"the adapters are of another kind, or belong to another base model: {saved['name']}; "
-                f"here is {self._base['name']}, with other parameters"
+                f"the adapters belong to the base model {saved['name']}; the model here is another, or "
+                "has adapters of another kind"
             )
         set_peft_model_state_dict(self.model, state["weights"], adapter_name=self._adapter)
 

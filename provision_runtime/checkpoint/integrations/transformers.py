@@ -34,6 +34,7 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def __init__(self, root: str | os.PathLike[str], *, every: int, **options: Any) -> None:
         self._root = root
         self._options = {"every": every, **options}
+        self._store = {"storage_options": options.get("storage_options")}
         self._files: _TrainerFiles | None = None
         self._manager: CheckpointManager | None = None
         self._resume_step = 0
@@ -57,7 +58,9 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             raise CheckpointError("DeepSpeed keeps the states of its engine itself: use its own")
         self._files = _TrainerFiles(trainer)
         try:
-            report = self._load({"trainer": PerRank(self._files)}, on_damage="previous")
+            report = load(
+                {"trainer": PerRank(self._files)}, self._root, on_damage="previous", **self._store
+            )
         except NoCheckpoint:
             return None
         self._resume_step = report.step
@@ -82,13 +85,16 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
                 f"the Trainer begins at step {state.global_step}: call "
                 "trainer.train(resume_from_checkpoint=callback.resume(trainer)), also at the first start"
             )
-        names = {"model": "model", "optim": "optimizer", "scheduler": "lr_scheduler"}
-        objects = {name: parts[part] for name, part in names.items()}
+        objects = {
+            "model": parts["model"],
+            "optim": parts["optimizer"],
+            "scheduler": parts["lr_scheduler"],
+        }
         scaler = self._files.trainer.accelerator.scaler
         if scaler is not None:
             objects["scaler"] = scaler
         if self._resume_step:
-            self._load(dict(objects), step=self._resume_step)
+            load(objects, self._root, step=self._resume_step, **self._store)
         objects["trainer"] = PerRank(self._files)
         self._manager = CheckpointManager(self._root, objects, **self._options)
 
@@ -135,10 +141,6 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if self._manager is not None:
             self._manager.__exit__(None, None, None)
 
-    def _load(self, state: dict[str, Any], **options: Any) -> Any:
-        storage_options = self._options.get("storage_options")
-        return load(state, self._root, storage_options=storage_options, **options)
-
 
 class _TrainerFiles:
     """The files in which the Trainer keeps its state and the random generators of a rank.
@@ -155,11 +157,7 @@ class _TrainerFiles:
         states = trainer.state.stateful_callbacks
         for part in [*trainer.callback_handler.callbacks, trainer.control]:
             if isinstance(part, ExportableState):
-                name = type(part).__name__
-                if isinstance(states.get(name), list):
-                    states[name].append(part.state())
-                else:
-                    states[name] = part.state()
+                states[type(part).__name__] = part.state()
         with tempfile.TemporaryDirectory(prefix="provision-trainer-") as folder:
             trainer.state.save_to_json(os.path.join(folder, "trainer_state.json"))
             trainer._save_rng_state(folder)
