@@ -124,10 +124,10 @@ def _chosen(content: Manifest, options: ExportOptions) -> dict[str, str]:
         elif sources.setdefault(new_name, name) != name or not new_name:
             problems.append(f"{name} gets the name {new_name!r} too")
     if problems or not sources:
-        text = "; ".join(problems[:MAX_NAMES_IN_TEXT]) or f"there is no {prefix}"
+        text = "; ".join(problems[:MAX_NAMES_IN_TEXT]) or f"there is nothing below {prefix!r}"
         parts = sorted({name.partition(".")[0] for name in content.tensors})
         raise CheckpointError(
-            f"step {content.step} was not exported: {text} ({len(problems)} in all). "
+            f"step {content.step} was not exported: {text} ({len(problems)} refused). "
             f"Choose a part of it with --part: {', '.join(parts)}"
         )
     return sources
