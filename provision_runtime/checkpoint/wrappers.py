@@ -43,7 +43,9 @@ def state_of(value: Any) -> tuple[Any, Callable[[Any], None]]:
     Raises CheckpointError for an optimizer of FullyShardedDataParallel, whose parameters are parts of
     flat ones: each rank's would be saved as if it were the whole.
     """
-    for group in getattr(value, "param_groups", None) or ():
+    import torch
+
+    for group in value.param_groups if isinstance(value, torch.optim.Optimizer) else ():
         if any(hasattr(parameter, CUT_MARK) for parameter in group["params"]):
             raise CheckpointError(
                 f"FullyShardedDataParallel has cut the parameters of a {type(value).__name__}: pass "

@@ -20,7 +20,7 @@ from .. import read, save
 
 __all__ = ["ProvisionCheckpointIO"]
 
-REST = "rest"
+REST = "_rest"
 
 
 class ProvisionCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
