@@ -87,8 +87,8 @@ def checkpoint() -> None:
     """Inspect, prune, export and import the checkpoints of training jobs.
 
     For jobs that save with `provision_runtime.checkpoint`. Only import, and export with --dtype,
-    need torch. All may run while a job saves. ROOT is the folder that the job passes to `checkpoint.save`, or a URL (s3://bucket/run)
-    if fsspec is installed.
+    need torch. All may run while a job saves. ROOT is the folder that the job passes to
+    `checkpoint.save`, or a URL (s3://bucket/run) if fsspec is installed.
     """
 
 

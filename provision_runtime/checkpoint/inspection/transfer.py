@@ -55,8 +55,8 @@ def import_step(
         raise InspectionError(
             INVALID,
             "Importing needs torch, which this interpreter does not have.",
-            "Run it in an environment: provision run NAME -- python -m provision_runtime "
-            f"checkpoint import {source} {root} --step {step}",
+            "Run it in an environment, with the same options: provision run NAME -- "
+            "python -m provision_runtime checkpoint import ...",
         ) from error
     from .. import save
     from ..plain import read_plain
