@@ -34,7 +34,7 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def __init__(self, root: str | os.PathLike[str], *, every: int, **options: Any) -> None:
         self._root = root
         self._options = {"every": every, **options}
-        self._store = {"storage_options": options.get("storage_options")}
+        self._store: dict[str, Any] = {"storage_options": options.get("storage_options")}
         self._files: _TrainerFiles | None = None
         self._manager: CheckpointManager | None = None
         self._resume_step = 0
