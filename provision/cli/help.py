@@ -36,6 +36,8 @@ EXAMPLES = {
     "build": "build --torch 2.3 --cuda 12.1",
     "channel bootstrap": "channel bootstrap",
     "channel mirror": "channel mirror lab /mnt/usb/mirror",
+    "checkpoint export": "checkpoint export run/ckpt --part model --safetensors exported",
+    "checkpoint import": "checkpoint import old.ckpt run/ckpt --step 100",
     "checkpoint list": "checkpoint list run/ckpt",
     "checkpoint prune": "checkpoint prune run/ckpt --keep 3 --dry-run",
     "checkpoint show": "checkpoint show run/ckpt",

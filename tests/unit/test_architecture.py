@@ -262,7 +262,7 @@ def test_runtime_needs_only_the_standard_library_and_torch() -> None:
             top = imported.split(".")[0]
             # torch requires fsspec, and only object stores need it; without xxhash checkpoints are slower.
             # numpy's generator is one of those that a random state has.
-            is_optional = top in ("fsspec", "xxhash", "numpy") and not at_top
+            is_optional = top in ("fsspec", "xxhash", "numpy", "safetensors") and not at_top
             # A module of integrations is imported by who has the library of its name.
             package, _, library = name.rpartition(".")
             is_optional |= package.endswith(".integrations") and top == library

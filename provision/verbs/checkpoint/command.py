@@ -261,12 +261,8 @@ def export(
 ) -> None:
     """Write the tensors of a checkpoint as files of safetensors.
 
-    transformers reads the folder, once it has the model's config.json. DIR must not exist, or be
-    empty; it appears only when it is whole. Every byte is verified. ROOT may be the folder of one
-    checkpoint.
-
-    \b
-    provision checkpoint export run/checkpoints --part model --safetensors exported
+    transformers reads the folder, once it has the model's config.json. DIR must not exist; it
+    appears only when it is whole. Every byte is verified. ROOT may be the folder of one checkpoint.
     """
     from provision.verbs.checkpoint.checkpoint import provision_errors
     from provision.verbs.checkpoint.output import transfer_lines
@@ -305,9 +301,6 @@ def import_(
     SOURCE is a file of torch.save (also a .ckpt of Lightning) or of safetensors, a folder of
     safetensors with an index, or a folder of torch.distributed.checkpoint. Needs torch. A class that
     would run code is named and refused.
-
-    \b
-    provision checkpoint import old.ckpt run/checkpoints --step 100
     """
     from provision.verbs.checkpoint.checkpoint import provision_errors
     from provision.verbs.checkpoint.output import transfer_lines
