@@ -86,6 +86,7 @@ TRAINING_LIBRARIES = [
     "accelerate>=1.15",
     "peft>=0.21",
     "safetensors>=0.8",
+    "torchdata>=0.11",
 ]
 # What tools/update_data reads and writes with.
 DATA_TOOLS = ["ruamel.yaml>=0.18"]

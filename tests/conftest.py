@@ -274,12 +274,12 @@ def no_libraries() -> str | None:
     command = [
         LIBRARIES_PYTHON,
         "-c",
-        "import accelerate, lightning, peft, safetensors, transformers",
+        "import accelerate, lightning, peft, safetensors, torchdata, transformers",
     ]
     if subprocess.run(command, capture_output=True).returncode == 0:
         return None
     return (
-        f"{LIBRARIES_PYTHON} lacks transformers, lightning, accelerate, peft or safetensors "
+        f"{LIBRARIES_PYTHON} lacks transformers, lightning, accelerate, peft, safetensors or torchdata "
         "(name one that has them in PROVISION_TEST_LIBRARIES_PYTHON)"
     )
 

@@ -49,3 +49,13 @@ def test_names_that_differ_only_by_a_prefix_are_explained(
         assert "has model.module.layers.first.weight for model.layers.first.weight" in longer
         assert "Pass the module instead of its state_dict()" in shorter
         assert loaded
+
+
+def test_each_rank_has_its_own_random_state_and_data(rank_results: list[dict[str, Any]]) -> None:
+    for number, outcome in enumerate(rank_results):
+        drawn, rank, order, refusals = outcome["by_rank"]
+        assert drawn[0] == drawn[1] == drawn[2]
+        assert (rank, order) == (number, list(range(number + 1)))
+        assert "none of rank" in refusals[0]
+        assert "the state of a Source must be unpickled" in refusals[1]
+    assert rank_results[0]["by_rank"][0] != rank_results[1]["by_rank"][0]

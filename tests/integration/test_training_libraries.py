@@ -43,6 +43,7 @@ def run(folder: Path, *arguments: str) -> str:
         ("transformers", [True] * 6),
         ("lightning", [True, [[0], True], 30, ["callbacks", "epoch", "global_step"]]),
         ("fabric", True),
+        ("torchdata", [True, True]),
         (
             "accelerate",
             [True, ["optimizer.bin", "random_states_0.pkl", "scheduler.bin", "weights"]],

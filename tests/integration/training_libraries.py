@@ -178,6 +178,30 @@ def fabric() -> Any:
     return equal(whole, run(6, True, False))
 
 
+def torchdata() -> Any:
+    """A StatefulDataLoader in the middle of an epoch, without and with workers."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    outcome = []
+    for workers in (0, 2):
+        torch.manual_seed(1)
+        loader, fresh = (
+            StatefulDataLoader(list(range(20)), batch_size=2, num_workers=workers, shuffle=True)
+            for _ in range(2)
+        )
+        batches = iter(loader)
+        for _ in range(4):
+            next(batches)
+        root = FOLDER / f"data{workers}"
+        state = {"data": checkpoint.PerRank(loader), "rng": checkpoint.Rng()}
+        checkpoint.save(state, root, step=1)
+        rest = [batch.tolist() for batch in batches]
+        torch.manual_seed(2)
+        checkpoint.load({"data": checkpoint.PerRank(fresh), "rng": checkpoint.Rng()}, root)
+        outcome.append(len(rest) == 6 and rest == [batch.tolist() for batch in fresh])
+    return outcome
+
+
 def accelerate() -> Any:
     from accelerate import Accelerator
     from accelerate.utils import set_seed

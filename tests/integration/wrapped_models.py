@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,55 @@ def fsdp1(use_orig_params: bool) -> Any:
     return "nothing"
 
 
+class Source:
+    """A data loader's state has another form at each moment."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        if self.state is None:
+            raise RuntimeError("a load asks for no state")
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+def by_rank() -> Any:
+    """Random generators and a data loader, different on each rank."""
+
+    def draw() -> list[float]:
+        return [random.random(), float(torch.rand(1)), float(torch.randn(1))]
+
+    random.seed(RANK)
+    torch.manual_seed(RANK)
+    source = Source({"position": (RANK, [torch.arange(RANK + 1)]), 3: None})
+    root = FOLDER / "by_rank"
+    checkpoint.save({"rng": checkpoint.Rng(), "data": checkpoint.PerRank(source)}, root, step=1)
+    drawn = [draw()]
+    fresh = checkpoint.PerRank(Source(None))
+    checkpoint.load({"rng": checkpoint.Rng(), "data": fresh}, root)
+    drawn.append(draw())
+    state = {"rng": checkpoint.rng_state()}
+    checkpoint.load(state, root)
+    checkpoint.restore_rng(state["rng"])
+    drawn.append(draw())
+    rank, [order] = fresh.source.state["position"]
+    refusals = []
+    for action in (
+        lambda: checkpoint.restore_rng({"7": {}}),
+        lambda: checkpoint.save(
+            {"d": checkpoint.PerRank(Source({"a": Fraction(1)}))}, root, step=2
+        ),
+    ):
+        try:
+            action()
+        except checkpoint.CheckpointError as error:
+            refusals.append(str(error))
+    return [drawn, rank, order.tolist(), refusals]
+
+
 def prefixes() -> Any:
     """State dicts by hand: what differs only by a wrapper's prefix is named."""
     root = FOLDER / "prefixes"
@@ -160,7 +211,7 @@ def prefixes() -> Any:
 def main() -> None:
     warnings.simplefilter("ignore")
     distributed.init_process_group("gloo", timeout=timedelta(seconds=100))
-    cases = (ddp, compiled, fsdp2, prefixes)
+    cases = (ddp, compiled, fsdp2, prefixes, by_rank)
     outcome = {case.__name__: case() for case in cases}
     for use_orig_params in (True, False):
         outcome[f"fsdp1 {use_orig_params}"] = fsdp1(use_orig_params)
