@@ -47,7 +47,7 @@ class ExportOptions:
     """
 
     part: str = ""
-    rename: tuple[tuple[str, str], ...] = ()
+    rename: Sequence[tuple[str, str]] = ()
     dtype: str | None = None
     shard_gb: float = SHARD_GB
 
@@ -99,7 +99,7 @@ def export(backend: Backend, folder: str, target: Path, options: ExportOptions) 
         if len(shards) > 1:
             weight_map = {name: file for file, names in zip(files, shards) for name in names}
             index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-            write_synced(temporary / INDEX, json.dumps(index, indent=2).encode())
+            write_synced(temporary / INDEX, json.dumps(index).encode())
         fsync_directory(temporary)
         os.rename(temporary, target)
         fsync_directory(target.parent)

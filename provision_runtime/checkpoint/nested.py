@@ -80,9 +80,11 @@ class Expansion:
         return node
 
     def _state_of(self, value: Any) -> tuple[Any, Callable[[Any], None]]:
-        if self._for_load and _has_method(value, "blank_state"):
-            return value.blank_state(), value.load_state_dict
-        return wrappers.state_of(value)
+        if not _has_method(value, "blank_state"):
+            return wrappers.state_of(value)
+        state = value.blank_state() if self._for_load else value.state_dict()
+        self.copies.add(id(state))  # so that each rank's is a value of its own before torch 2.4 too
+        return state, value.load_state_dict
 
     def _expand_container(self, value: Any, path: tuple[Any, ...]) -> Any:
         inner = {}

@@ -53,7 +53,7 @@ def restore_rng(state: dict[str, Any]) -> None:
     own = state.get(_rank())
     if own is None:
         raise CheckpointError(
-            f"there are random states of the ranks {', '.join(state)}, and none of rank {_rank()}"
+            f"there are random states of other ranks, and none of rank {_rank()}: seed its generators"
         )
     for device, value in own.get("cuda", {}).items():
         torch.cuda.set_rng_state(value, int(device))

@@ -159,9 +159,7 @@ def _transfer(arguments: argparse.Namespace) -> Any:
             arguments.rename,
             arguments.allow_pickle,
         )
-    chosen = ExportOptions(
-        arguments.part, tuple(arguments.rename), arguments.dtype, arguments.shard_size
-    )
+    chosen = ExportOptions(arguments.part, arguments.rename, arguments.dtype, arguments.shard_size)
     return transfer.export_step(
         arguments.root, options, arguments.step, arguments.safetensors, chosen
     )

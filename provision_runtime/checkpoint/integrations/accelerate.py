@@ -17,8 +17,6 @@ from .. import load, save
 
 __all__ = ["register"]
 
-FOLDER = "weights"
-
 
 def register(accelerator: Any) -> None:
     """Saves and loads the models of an Accelerator as checkpoints of ours, in the folder `weights` of
@@ -29,11 +27,11 @@ def register(accelerator: Any) -> None:
     """
 
     def before_save(models: list[Any], weights: list[Any], folder: str) -> None:
-        save(_named(models), os.path.join(folder, FOLDER), step=0)
+        save(_named(models), os.path.join(folder, "weights"), step=0)
         weights.clear()  # accelerate then writes none
 
     def before_load(models: list[Any], folder: str) -> None:
-        load(_named(models), os.path.join(folder, FOLDER))
+        load(_named(models), os.path.join(folder, "weights"))
         models.clear()  # accelerate then reads none
 
     accelerator.register_save_state_pre_hook(before_save)

@@ -31,8 +31,8 @@ class Adapters:
         self.model = model
         self._adapter = adapter
         config = model.peft_config[adapter]
-        name = f"{config.base_model_name_or_path or 'without a name'} {config.revision or ''}"
-        self._base = {"name": name.strip(), "sha256": _base_digest(model, str(config.peft_type))}
+        name = f"{config.base_model_name_or_path or 'without a name'} {config.revision or 'main'}"
+        self._base = {"name": name, "sha256": _base_digest(model, str(config.peft_type))}
 
     def state_dict(self) -> dict[str, Any]:
         """The adapters and the reference.
