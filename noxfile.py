@@ -78,6 +78,17 @@ WITH_BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 COMPILED = "import torch, torch.distributed.checkpoint, torch.distributed.run"
 # An object store on this machine and a client. Only moto's S3: `moto[server]` installs all services.
 STORE_TOOLS = ["moto>=5", "flask", "flask-cors", "py-partiql-parser", "s3fs"]
+# Of docs/training-libraries.md: gigabytes with their torch, so only `exhaustive` installs them.
+TRAINING_LIBRARIES = [
+    "torch>=2.13",
+    "numpy",
+    "transformers>=5.24",
+    "lightning>=2.6",
+    "accelerate>=1.15",
+    "peft>=0.21",
+    "safetensors>=0.8",
+    "torchdata>=0.11",
+]
 # What tools/update_data reads and writes with.
 DATA_TOOLS = ["ruamel.yaml>=0.18"]
 TYPE_TOOLS = ["mypy>=1.18", "types-PyYAML", "types-docker", "werkzeug", "nox"]
@@ -205,7 +216,7 @@ def integration(session: nox.Session) -> None:
 @nox.session
 def exhaustive(session: nox.Session) -> None:
     """What CI leaves out: every case of the fault injections, every build of the table, every Python."""
-    _integration_tests(session, "exhaustive", _api_server(session))
+    _integration_tests(session, "exhaustive", {**_api_server(session), **_libraries(session)})
     for name, python in _other_pythons().items():
         bin_folder = _unit_tests_on(session, name, python)
         data = Path(session.create_tmp()).absolute() / f"data{name}"
@@ -230,6 +241,19 @@ def _integration_tests(
         *_selection(session, "tests/integration", ("-m", expression, *OVERLAPPING)),
         env={**WITH_BYTECODE, **_python_with_torch(session), **(parts or {})},
     )
+
+
+def _libraries(session: nox.Session) -> dict[str, str | None]:
+    """An interpreter with the libraries of docs/training-libraries.md, for their tests."""
+    variable = "PROVISION_TEST_LIBRARIES_PYTHON"
+    if variable in os.environ:
+        return {}
+    venv = Path(session.create_tmp()).absolute() / "libraries"
+    python = venv / "bin" / "python"
+    if not python.exists():
+        session.run(sys.executable, "-m", "venv", str(venv))
+        session.run(*_pip("install", python), "--quiet", *TRAINING_LIBRARIES)
+    return {variable: str(python)}
 
 
 def _api_server(session: nox.Session) -> dict[str, str | None]:

@@ -52,6 +52,7 @@ from provision.workflow.ship.states import State
 from provision_runtime.checkpoint.inspection.audit import Audit
 from provision_runtime.checkpoint.inspection.contents import Contents
 from provision_runtime.checkpoint.inspection.inventory import CheckpointInventory, Cleanup
+from provision_runtime.checkpoint.inspection.transfer import Transfer
 from provision_runtime.report.diagnosis import Diagnosis
 from provision_runtime.report.findings import Rule
 
@@ -258,6 +259,8 @@ RESULTS = (
     _result("checkpoint-show", "checkpoint show", "tensors, objects and files", Contents),
     _result("checkpoint-verify", "checkpoint verify", "a verdict for each checkpoint", Audit),
     _result("checkpoint-prune", "checkpoint prune", "what was removed, or would be", Cleanup),
+    _result("checkpoint-export", "checkpoint export", "the new folder and its size", Transfer),
+    _result("checkpoint-import", "checkpoint import", "the new checkpoint and its size", Transfer),
     _result("image-build", "image build", "the image and its layers", Image),
     _result("image-push", "image push", "where it is, and what was sent", PushResult),
     _result("image-pull", "image pull", "where it was put", PulledImage),

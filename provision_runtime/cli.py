@@ -32,7 +32,9 @@ def main(arguments: Sequence[str]) -> int:
         "health", help="say in one line whether this node has a measurable fault", add_help=False
     )
     verbs.add_parser("doctor", help="look for known faults of this host", add_help=False)
-    verbs.add_parser("checkpoint", help="list, show, verify or prune checkpoints", add_help=False)
+    verbs.add_parser(
+        "checkpoint", help="list, verify, prune, export or import checkpoints", add_help=False
+    )
     verbs.add_parser("digests", help="print a digest per distribution as JSON", add_help=False)
     verbs.add_parser("job", help="run one node's part of a job", add_help=False)
     # What `job` itself starts, and `provision run` in place of torchrun.
@@ -100,7 +102,9 @@ def _checkpoint(arguments: Sequence[str]) -> int:
     from .checkpoint.inspection import command
 
     parser = _verb_parser(
-        arguments, "List, show, verify or prune a job's checkpoints. Prints JSON; needs no torch."
+        arguments,
+        "List, show, verify, prune, export or import a job's checkpoints. Prints JSON; only import "
+        "needs torch.",
     )
     command.add_arguments(parser)
     return command.run(parser.parse_args(arguments[1:]))

@@ -265,6 +265,25 @@ def no_torch() -> str | None:
     )
 
 
+# An interpreter that has the libraries; its torch is newer than the one that CI tests with.
+LIBRARIES_PYTHON = os.environ.get("PROVISION_TEST_LIBRARIES_PYTHON", sys.executable)
+
+
+@functools.cache
+def no_libraries() -> str | None:
+    command = [
+        LIBRARIES_PYTHON,
+        "-c",
+        "import accelerate, lightning, peft, safetensors, torchdata, transformers",
+    ]
+    if subprocess.run(command, capture_output=True).returncode == 0:
+        return None
+    return (
+        f"{LIBRARIES_PYTHON} lacks transformers, lightning, accelerate, peft, safetensors or torchdata "
+        "(name one that has them in PROVISION_TEST_LIBRARIES_PYTHON)"
+    )
+
+
 @functools.cache
 def no_records() -> str | None:
     return (
@@ -363,6 +382,7 @@ ABSENT: dict[str, Callable[[], str | None]] = {
     "docker": no_docker,
     "index": no_index,
     "torch": no_torch,
+    "libraries": no_libraries,
     "conda": no_records,
     "gpu": no_gpu,
     "root": no_root,

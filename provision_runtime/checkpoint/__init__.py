@@ -31,6 +31,7 @@ from .loader import LoadReport
 from .plain import read_plain
 from .progress import LoadProgress, SaveProgress
 from .retention import Pruned
+from .rng import PerRank, Rng, restore_rng, rng_state
 from .saver import SaveReport
 from .training_run import CheckpointManager
 from .verification import Damage
@@ -54,7 +55,9 @@ __all__ = [
     "LoadReport",
     "NoCheckpoint",
     "NotCommitted",
+    "PerRank",
     "Pruned",
+    "Rng",
     "SaveProgress",
     "SaveReport",
     "Traits",
@@ -65,7 +68,10 @@ __all__ = [
     "metadata",
     "path",
     "prune",
+    "read",
     "read_plain",
+    "restore_rng",
+    "rng_state",
     "save",
     "save_async",
     "verify",
@@ -268,6 +274,52 @@ def load(
         strict=strict,
         progress=progress,
     )
+
+
+def read(
+    root: str | os.PathLike[str] | Backend,
+    *,
+    step: int | str = LATEST,
+    allow_pickle: bool = False,
+    storage_options: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Reads all of a checkpoint into host memory, on one process, without objects to fill.
+
+    Verifies every file, as load does.
+
+    Args:
+        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        step: The number of a step, or "latest".
+        allow_pickle: As for load.
+        storage_options: fsspec's options for a URL, as for save.
+
+    Returns:
+        The values by their full names, such as `"model.0.weight"`; nested values are taken apart.
+
+    Raises:
+        NoCheckpoint: With the steps that exist.
+        DamagedFile: With the file and the names of the tensors in it.
+        CheckpointError: If it holds objects that must not be unpickled, or types that this torch
+            does not have.
+        OSError: If the store fails.
+    """
+    import torch
+
+    from ..comm.ranks import single_process
+
+    state_dict: dict[str, Any] = {}
+    for name, (kind, shape) in contents(root, step=step, storage_options=storage_options).items():
+        dtype = getattr(torch, kind.rpartition(".")[2], None)
+        state_dict[name] = None if kind == OBJECT else torch.empty(shape, dtype=dtype, device="cpu")
+    load(
+        state_dict,
+        root,
+        step=step,
+        ranks=single_process(),
+        allow_pickle=allow_pickle,
+        storage_options=storage_options,
+    )
+    return state_dict
 
 
 def latest(

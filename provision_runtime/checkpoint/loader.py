@@ -222,7 +222,7 @@ class _Load:
         content = None
         try:
             content = _read_manifest(backend, folder)
-            expansion = Expansion(self._state_dict)
+            expansion = Expansion(self._state_dict, for_load=True)
             adapt_optimizers(expansion, content)
             plan = match(expansion, content, self._strict)
             records = [read.record for read in plan.tensors]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import dcp, streams
+from . import dcp, streams, wrappers
 from .errors import CheckpointError
 from .nested import entries, hidden_state, holds_tensors, is_distributed, name_of, values
 from .serialize import has_memory
@@ -96,6 +96,7 @@ def match(expansion: Expansion, content: Manifest, strict: bool = True) -> LoadP
     problems = search.problems
     if missing and strict:
         problems.append(f"the checkpoint of step {content.step} has no {', '.join(missing)}")
+        problems += wrappers.describe_prefixes(missing, present - {leaf.name for leaf in leaves})
     problems += _misfits(leaves, content)
     if problems:
         raise CheckpointError("; ".join(problems))

@@ -10,9 +10,9 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Callable
 
-from . import streams
+from . import streams, wrappers
 from .errors import CheckpointError
 
 # There may be millions of these, and none is expanded.
@@ -28,10 +28,12 @@ class Expansion:
     that hold no such object or tuple it has the caller's own; copies: ids of the others. objects:
     the path and the state of each live object; an object at two places has one state.
 
+    for_load: to be filled, so that an object may have a blank instead of its state.
+
     Raises CheckpointError for what has no name, or no end.
     """
 
-    def __init__(self, state_dict: Mapping[str, object]) -> None:
+    def __init__(self, state_dict: Mapping[str, object], for_load: bool = False) -> None:
         if not isinstance(state_dict, Mapping):
             raise CheckpointError(
                 f"the state dict is of type {type(state_dict).__name__}: "
@@ -40,9 +42,11 @@ class Expansion:
         self.copies: set[int] = set()
         self.objects: list[tuple[tuple[Any, ...], Any, Any]] = []
         self._state_dict = state_dict
+        self._for_load = for_load
         # By the id of what is expanded, which is in the value too: so no other gets this id.
         self._nodes: dict[int, tuple[Any, Any]] = {id(state_dict): (state_dict, OPEN)}
-        self._states: dict[int, Any] = {}
+        # The state of each live object, and what gives it another.
+        self._states: dict[int, tuple[Any, Callable[[Any], None]]] = {}
         self._restored: set[int] = set()
         self.tree: dict[str, object] = {}
         for key, value in entries(state_dict):
@@ -66,14 +70,21 @@ class Expansion:
         if node is None:
             self._nodes[id(value)] = value, OPEN
             if is_live:
-                self._states[id(value)] = state = value.state_dict()
-                node = self._expand(state, path)
+                self._states[id(value)] = self._state_of(value)
+                node = self._expand(self._states[id(value)][0], path)
             else:
                 node = self._expand_container(value, path)
             self._nodes[id(value)] = value, node
         if is_live:
             self.objects.append((path, value, node))
         return node
+
+    def _state_of(self, value: Any) -> tuple[Any, Callable[[Any], None]]:
+        if not _has_method(value, "blank_state"):
+            return wrappers.state_of(value)
+        state = value.blank_state() if self._for_load else value.state_dict()
+        self.copies.add(id(state))  # so that each rank's is a value of its own before torch 2.4 too
+        return state, value.load_state_dict
 
     def _expand_container(self, value: Any, path: tuple[Any, ...]) -> Any:
         inner = {}
@@ -96,7 +107,8 @@ class Expansion:
         if id(live) in self._states:
             if id(live) not in self._restored:
                 self._restored.add(id(live))
-                live.load_state_dict(self._restore(self._states[id(live)], node))
+                state, give = self._states[id(live)]
+                give(self._restore(state, node))
             return live
         if id(node) not in self.copies:
             return node

@@ -389,13 +389,13 @@ def wrapped() -> Any:
     checkpoint.load(state, root, ranks=US)
     local = state["parts"][0]["w"].to_local().tolist()
     alone: dict[str, Any] = {
-        "nets": [{"module": filled(0.0)}],
+        "nets": [filled(0.0)],
         "parts": ({"w": torch.zeros(6)}, ""),
     }
     alone["parts"] = [alone["parts"][0], ""]
     checkpoint.load(alone, root, ranks=ranks.single_process())
     whole = [
-        weights(alone["nets"][0]["module"]),
+        weights(alone["nets"][0]),
         alone["parts"][0]["w"].tolist(),
         alone["parts"][1],
     ]

@@ -71,7 +71,7 @@ def test_checkpoints_of_torch_can_be_taken_over(rank_results: list[dict[str, Any
     assert "pass allow_pickle=True if you trust its author" in refusals[0]
     assert "is not what torch.save writes" in refusals[1] or "pickle" in refusals[1]
     assert refusals[2] == "use load, with its root"
-    assert refusals[3] == "it has no .metadata"
+    assert "it has no .metadata" in refusals[3]
     if dcp_same is None:
         pytest.skip("this torch cannot read a folder of DCP without a state dict")
     assert dcp_same and "allow_pickle=True" in refusals[4] and leftovers == [[]]

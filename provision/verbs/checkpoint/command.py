@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,15 +32,28 @@ class Step(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             self.fail(str(error), parameter, context)
 
 
-def _parse_options(
-    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, object]:
+def _callback(parse: Callable[[Any], object]) -> Callable[..., object]:
+    """A callback of click, from a function of the runtime's own command line."""
+
+    def checked(context: click.Context, parameter: click.Parameter, value: object) -> object:
+        try:
+            return parse(value)
+        except ArgumentTypeError as error:
+            raise click.BadParameter(str(error), context, parameter) from error
+
+    return checked
+
+
+def _options(texts: tuple[str, ...]) -> dict[str, object]:
     from provision_runtime.checkpoint.inspection.command import parse_option
 
-    try:
-        return dict(parse_option(text) for text in texts)
-    except ArgumentTypeError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
+    return dict(map(parse_option, texts))
+
+
+def _renames(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    from provision_runtime.checkpoint.inspection.transfer import parse_rename
+
+    return tuple(map(parse_rename, texts))
 
 
 root_and_options = option_group(
@@ -49,10 +63,19 @@ root_and_options = option_group(
         "store_options",
         multiple=True,
         metavar="KEY=VALUE",
-        callback=_parse_options,
+        callback=_callback(_options),
         help="For a ROOT that is a URL: an option of its fsspec file system, e.g. "
         "endpoint_url=http://host:9000. Repeatable.",
     ),
+)
+rename_option = click.option(
+    "--rename",
+    "renames",
+    multiple=True,
+    metavar="PATTERN=REPLACEMENT",
+    callback=_callback(_renames),
+    help="Change names as Python's re.sub does, e.g. '^model\\.=' or '^=model.'. Repeatable, in "
+    "order.",
 )
 step_option = click.option(
     "--step", type=Step(), default="latest", show_default=True, help="Step of the checkpoint."
@@ -61,11 +84,11 @@ step_option = click.option(
 
 @click.group()
 def checkpoint() -> None:
-    """Inspect and prune the checkpoints of training jobs.
+    """Inspect, prune, export and import the checkpoints of training jobs.
 
-    For jobs that save with `provision_runtime.checkpoint`. Needs no torch, and may run while a job
-    saves. ROOT is the folder that the job passes to `checkpoint.save`, or a URL (s3://bucket/run)
-    if fsspec is installed.
+    For jobs that save with `provision_runtime.checkpoint`. Only import, and export with --dtype,
+    need torch. All may run while a job saves. ROOT is the folder that the job passes to
+    `checkpoint.save`, or a URL (s3://bucket/run) if fsspec is installed.
     """
 
 
@@ -192,3 +215,97 @@ def prune(
         cleanup = clean_up(backend, keep, every=every, unfinished=unfinished, dry_run=dry_run)
     console.result("checkpoint-prune", cleanup, prune_lines(cleanup))
     return SystemRefused.exit_code if cleanup.problems else 0
+
+
+@checkpoint.command()
+@root_and_options
+@step_option
+@click.option(
+    "--safetensors",
+    "target",
+    required=True,
+    metavar="DIR",
+    help="New folder for the files: model.safetensors, or several and an index.",
+)
+@click.option(
+    "--part",
+    default="",
+    metavar="NAME",
+    help="Export only what is below NAME, e.g. model; names lose it.",
+)
+@rename_option
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    help="Type of all tensors of floats (8-bit ones stay). Needs torch.",
+)
+@click.option(
+    "--shard-size",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="GB",
+    help="Begin another file at this size.",
+)
+@verb
+def export(
+    console: Console,
+    root: str,
+    store_options: dict[str, object],
+    step: int | str,
+    target: str,
+    part: str,
+    renames: tuple[tuple[str, str], ...],
+    dtype: str | None,
+    shard_size: float,
+) -> None:
+    """Write the tensors of a checkpoint as files of safetensors.
+
+    transformers reads the folder, once it has the model's config.json. DIR must not exist; it
+    appears only when it is whole. Every byte is verified. ROOT may be the folder of one checkpoint.
+    """
+    from provision.verbs.checkpoint.checkpoint import provision_errors
+    from provision.verbs.checkpoint.output import transfer_lines
+    from provision_runtime.checkpoint.inspection.transfer import ExportOptions, export_step
+
+    chosen = ExportOptions(part, renames, dtype, shard_size)
+    with provision_errors():
+        exported = export_step(root, store_options, step, target, chosen)
+    console.result("checkpoint-export", exported, transfer_lines(exported))
+
+
+@checkpoint.command("import")
+@click.argument("source")
+@root_and_options
+@click.option(
+    "--step", type=click.IntRange(0), required=True, metavar="N", help="Number of the new step."
+)
+@rename_option
+@click.option(
+    "--allow-pickle",
+    is_flag=True,
+    help="Unpickle objects, which can run code: only if you trust the author.",
+)
+@verb
+def import_(
+    console: Console,
+    source: str,
+    root: str,
+    store_options: dict[str, object],
+    step: int,
+    renames: tuple[tuple[str, str], ...],
+    allow_pickle: bool,
+) -> None:
+    """Save files of torch, Lightning or safetensors as a checkpoint.
+
+    SOURCE is a file of torch.save (also a .ckpt of Lightning) or of safetensors, a folder of
+    safetensors with an index, or a folder of torch.distributed.checkpoint. Needs torch. A class that
+    would run code is named and refused.
+    """
+    from provision.verbs.checkpoint.checkpoint import provision_errors
+    from provision.verbs.checkpoint.output import transfer_lines
+    from provision_runtime.checkpoint.inspection.transfer import import_step
+
+    with provision_errors():
+        imported = import_step(source, root, store_options, step, renames, allow_pickle)
+    console.result("checkpoint-import", imported, transfer_lines(imported))

@@ -13,6 +13,7 @@ from provision_runtime.checkpoint.inspection.inventory import (
     Cleanup,
     Unfinished,
 )
+from provision_runtime.checkpoint.inspection.transfer import Transfer
 from provision_runtime.report.text import escape_line, format_bytes, format_count
 
 # Letters shown of a file's name, which is its content's SHA-256.
@@ -121,6 +122,11 @@ def prune_lines(cleanup: Cleanup) -> list[str]:
     freed = format_bytes(cleanup.freed_bytes)
     lines.append(f"{summary}, {removed} {verb}, which frees {freed}")
     return lines
+
+
+def transfer_lines(result: Transfer) -> list[str]:
+    values, size = format_count(result.values, "value"), format_bytes(result.bytes)
+    return [f"{result.folder}: step {result.step}, {values}, {size}"]
 
 
 def _list_row(row: Checkpoint) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The command line of `checkpoint list|show|verify|prune` where provision is not installed.
+"""The command line of `checkpoint list|show|verify|prune|export|import` where provision is not installed.
 
 Prints the result as JSON. `provision checkpoint` calls the same functions.
 """
@@ -11,7 +11,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from . import audit, contents, inventory
+from ..export import DTYPES, SHARD_GB, ExportOptions
+from . import audit, contents, inventory, transfer
 from .root import InspectionError, opened
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show_verb = verbs.add_parser("show", help="show what one checkpoint contains")
     verify_verb = verbs.add_parser("verify", help="hash every file; exit with 1 if any is damaged")
     prune_verb = verbs.add_parser("prune", help="remove old and unfinished checkpoints")
-    for verb in (list_verb, show_verb, verify_verb, prune_verb):
+    export_verb = verbs.add_parser("export", help="write the tensors as files of safetensors")
+    import_verb = verbs.add_parser("import", help="save files of torch or safetensors as a step")
+    import_verb.add_argument("source", help="the file or folder to read")
+    for verb in (list_verb, show_verb, verify_verb, prune_verb, export_verb, import_verb):
         verb.add_argument("root", metavar="ROOT", help="the folder of the checkpoints, or its URL")
         verb.add_argument(
             "--option",
@@ -39,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="KEY=VALUE",
             help="an option for fsspec, if ROOT is a URL; repeatable",
         )
-    for verb in (show_verb, verify_verb):
+    for verb in (show_verb, verify_verb, export_verb):
         verb.add_argument(
             "--step",
             type=parse_step,
@@ -66,6 +70,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prune_verb.add_argument(
         "--dry-run", action="store_true", help="show what would be removed, and remove nothing"
     )
+    export_verb.add_argument("--safetensors", required=True, help="the new folder for the files")
+    export_verb.add_argument(
+        "--part",
+        default="",
+        metavar="NAME",
+        help="only what is below NAME, without it in the names",
+    )
+    export_verb.add_argument("--dtype", choices=DTYPES, help="the type of all tensors of floats")
+    export_verb.add_argument(
+        "--shard-size",
+        type=float,
+        default=SHARD_GB,
+        help="begin another file at this size (default: %(default)g)",
+    )
+    import_verb.add_argument(
+        "--step",
+        type=lambda text: int(parse_step(text)),
+        required=True,
+        metavar="N",
+        help="the number of the step",
+    )
+    import_verb.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="unpickle objects, which can run code: only if you trust the author",
+    )
+    for verb in (export_verb, import_verb):
+        verb.add_argument(
+            "--rename",
+            action="append",
+            default=[],
+            type=transfer.parse_rename,
+            metavar="PATTERN=REPLACEMENT",
+            help="change names as Python's re.sub does; repeatable, in order",
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -73,8 +112,11 @@ def run(arguments: argparse.Namespace) -> int:
     error.
     """
     try:
-        with opened(arguments.root, dict(arguments.options)) as backend:
-            result, code = _inspect(backend, arguments)
+        if arguments.checkpoint_verb in ("export", "import"):
+            result, code = _transfer(arguments), FINE
+        else:
+            with opened(arguments.root, dict(arguments.options)) as backend:
+                result, code = _inspect(backend, arguments)
     except InspectionError as error:
         print(f"error: {error.message} {error.advice}".rstrip(), file=sys.stderr)
         return ERROR
@@ -103,6 +145,24 @@ def _inspect(backend: Backend, arguments: argparse.Namespace) -> tuple[Any, int]
         dry_run=arguments.dry_run,
     )
     return cleanup, DAMAGE if cleanup.problems else FINE
+
+
+def _transfer(arguments: argparse.Namespace) -> Any:
+    """The result, which is a dataclass."""
+    options = dict(arguments.options)
+    if arguments.checkpoint_verb == "import":
+        return transfer.import_step(
+            arguments.source,
+            arguments.root,
+            options,
+            arguments.step,
+            arguments.rename,
+            arguments.allow_pickle,
+        )
+    chosen = ExportOptions(arguments.part, arguments.rename, arguments.dtype, arguments.shard_size)
+    return transfer.export_step(
+        arguments.root, options, arguments.step, arguments.safetensors, chosen
+    )
 
 
 def parse_option(text: str) -> tuple[str, object]:

@@ -1,0 +1,90 @@
+"""`checkpoint export` and `checkpoint import`: to and from the files of other programs."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...comm.ranks import single_process
+from .. import catalog, layout, manifest
+from ..backends import open_root
+from ..errors import CheckpointError, DamagedFile
+from ..export import ExportOptions as ExportOptions
+from ..export import Transfer as Transfer
+from ..export import export, renamed
+from ..nested import name_of, values
+from .contents import look_up
+from .root import DAMAGED, INVALID, InspectionError, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def export_step(
+    root: str, options: Mapping[str, object], step: int | str, target: str, chosen: ExportOptions
+) -> Transfer:
+    """root: of the checkpoints, or the folder of one of them. Raises InspectionError."""
+    name = layout.parse(Path(root).resolve().name)
+    if name is not None and (Path(root) / manifest.NAME).exists():
+        root, step = str(Path(root).resolve().parent), name.step
+    with opened(root, options) as backend:
+        folder, damage = look_up(backend, step)
+        try:
+            if damage:
+                raise damage
+            return export(backend, folder, Path(target), chosen)
+        except CheckpointError as error:
+            kind = DAMAGED if isinstance(error, DamagedFile) else INVALID
+            raise InspectionError(kind, f"{error}.") from error
+
+
+def import_step(
+    source: str,
+    root: str,
+    options: Mapping[str, object],
+    step: int,
+    rename: Sequence[tuple[str, str]] = (),
+    allow_pickle: bool = False,
+) -> Transfer:
+    """Saves what others wrote as a checkpoint, which is whole or absent. Raises InspectionError."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise InspectionError(
+            INVALID,
+            "Importing needs torch, which this interpreter does not have.",
+            "Run it in an environment, with the same options: provision run NAME -- "
+            "python -m provision_runtime checkpoint import ...",
+        ) from error
+    from .. import save
+    from ..plain import read_plain
+
+    try:
+        if step in {name.step for name in catalog.steps(open_root(root, options))}:
+            raise CheckpointError(f"{root} has a checkpoint of step {step}: choose another --step")
+        named: dict[str, object] = {}
+        for path, value in values(read_plain(source, allow_pickle=allow_pickle)):
+            name = renamed(name_of(path), rename)
+            if named.setdefault(name, value) is not value:
+                raise CheckpointError(f"{source}: {name_of(path)} gets the name {name!r} too")
+        report = save(
+            named, root, step=step, ranks=single_process(), storage_options=options or None
+        )
+    except CheckpointError as error:
+        text = str(error).replace("allow_pickle=True", "--allow-pickle")
+        raise InspectionError(INVALID, f"{text}.") from error
+    return Transfer(step, report.folder, len(named), report.bytes)
+
+
+def parse_rename(text: str) -> tuple[str, str]:
+    """PATTERN=REPLACEMENT of `re.sub`; the last sign of equality separates them."""
+    pattern, sign, replacement = text.rpartition("=")
+    try:
+        re.sub(pattern, replacement, "")
+    except re.error as error:
+        raise ArgumentTypeError(f"{text!r} is no pattern of Python's re.sub: {error}.") from error
+    if not sign:
+        raise ArgumentTypeError(f"{text!r} is not PATTERN=REPLACEMENT.")
+    return pattern, replacement
