@@ -84,7 +84,7 @@ step_option = click.option(
 
 @click.group()
 def checkpoint() -> None:
-    """Inspect, prune, export and import the checkpoints of training jobs.
+    """Inspect, prune and convert the checkpoints of training jobs.
 
     For jobs that save with `provision_runtime.checkpoint`. Only import, and export with --dtype,
     need torch. All may run while a job saves. ROOT is the folder that the job passes to

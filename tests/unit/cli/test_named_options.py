@@ -24,7 +24,16 @@ from tests.conftest import ROOT
 _COMMAND = re.compile(r"\bprovision ((?:[a-z]+ )+)([^`\n;|#]*)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Options of docker run and similar tools, in advice.
-FOREIGN = {"--ipc", "--shm-size", "--tmpfs", "--ulimit", "--gpus", "--cap-add", "--cpus-per-task"}
+FOREIGN = {
+    "--ipc",
+    "--uts",
+    "--shm-size",
+    "--tmpfs",
+    "--ulimit",
+    "--gpus",
+    "--cap-add",
+    "--cpus-per-task",
+}
 
 
 def command_at(words: list[str]) -> click.Command | None:
