@@ -237,7 +237,7 @@ def _integration_tests(
     session.install("-e", ".", *TEST_TOOLS, *DATA_TOOLS, *STORE_TOOLS)
     session.run(
         "pytest",
-        "--durations=15",
+        "--durations=80",
         *_selection(session, "tests/integration", ("-m", expression, *OVERLAPPING)),
         env={**WITH_BYTECODE, **_python_with_torch(session), **(parts or {})},
     )
