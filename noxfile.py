@@ -163,6 +163,7 @@ def _unit_tests_on(
         "pytest>=9",
         "pytest-xdist>=3",
         "hypothesis>=6",
+        "conda-lock>=4.0.3,<5",
         "fsspec",
         "jsonschema",
         "kubernetes-validate",

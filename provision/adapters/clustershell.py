@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, Literal
 
 from provision.core.errors import InvalidSpec, ToolMissing
-from provision.core.process import start_lock
 
 Worker = Literal["ssh", "exec"]
 # More is a typo; and ClusterShell would make every name before we could count them.
@@ -231,8 +230,7 @@ def _worker_class(worker: Worker, most_bytes: float) -> Any:
     class Client(client_class):  # type: ignore[misc, valid-type]
         def _start(self) -> Any:
             self._counts: dict[str, int] = {}
-            with start_lock:
-                return super()._start()
+            return super()._start()
 
         def _read(self, sname: str, size: int = READ_BYTES) -> Any:
             count = self._counts.get(sname, 0)

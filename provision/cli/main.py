@@ -59,7 +59,11 @@ VERBS = {
     "smoke": ("smoke", "Test", "Run the DDP smoke test."),
     "doctor": ("doctor", "Test", "Look for known faults of a machine, nodes, or a script."),
     "why": ("why", "Test", "Say why the ranks of a training job hang, or why they ended."),
-    "checkpoint": ("checkpoint", "Test", "Inspect, prune and convert the checkpoints of training jobs."),
+    "checkpoint": (
+        "checkpoint",
+        "Test",
+        "Inspect, prune and convert the checkpoints of training jobs.",
+    ),
     "image": (
         "image",
         "Images and channels",

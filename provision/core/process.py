@@ -47,9 +47,6 @@ _TERMINAL_CODES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# One child starts at a time. filelock, which comes with conda-lock, raises RuntimeError if a thread
-# calls os.fork while another one forks (3.32).
-start_lock = threading.Lock()
 # Children that some thread waits for, and those that `terminate_children` ended: Ctrl-C reaches the
 # main thread only.
 _running: set[subprocess.Popen[str]] = set()
@@ -180,19 +177,18 @@ def _start(
     prepare: Callable[[], None],
 ) -> subprocess.Popen[str]:
     try:
-        with start_lock:
-            return subprocess.Popen(
-                argv,
-                env=dict(env) if env is not None else clean_environment(),
-                cwd=cwd,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-                preexec_fn=prepare,
-            )
+        return subprocess.Popen(
+            argv,
+            env=dict(env) if env is not None else clean_environment(),
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
     except OSError as error:
         raise ToolMissing(f"`{argv[0]}` cannot be started: {error.strerror}.") from error
 

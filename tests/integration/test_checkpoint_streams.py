@@ -13,4 +13,4 @@ pytestmark = [pytest.mark.torch, pytest.mark.gpu]
 
 def test_save_waits_for_other_streams(tmp_path: Path) -> None:
     result = run("streams.py", str(tmp_path))
-    assert result == dict.fromkeys(("content", "version", "behind"), [1.0] * 5)
+    assert result == dict.fromkeys(("content", "behind"), [1.0] * 5)

@@ -49,7 +49,8 @@ Rates = Dict[str, float]
 
 def run(context: RankContext) -> Outcome:
     ranks = context.exchange("ranks that compute", measurement.rank_cores(context.env.host))
-    reason = why_not_judged(ranks, context.on_gpu)
+    gpus = context.exchange("GPUs that compute", _gpu(context))
+    reason = why_not_judged(ranks, gpus)
     wrong_before = _wrong_elements(context)
     rates = context.exchange("compute", _measure(context))
     kind = _kind(context)
@@ -58,7 +59,9 @@ def run(context: RankContext) -> Outcome:
         rates = [best_rates(first, second) for first, second in zip(rates, repeated)]
     busy_gpus = context.exchange("compute busy", _busy_gpus(context))
     wrong = context.exchange("products", wrong_before + _wrong_elements(context))
-    findings = _findings_of_rank(context, rates[context.env.rank])
+    findings = []
+    if gpus.count(gpus[context.env.rank]) == 1:  # alone on its GPU
+        findings += _findings_of_rank(context, rates[context.env.rank])
     if context.env.rank != 0:
         return Outcome("", tuple(findings))
     medians = {}
@@ -156,13 +159,24 @@ def _busy_gpus(context: RankContext) -> list[Any] | None:
         return None
 
 
-def why_not_judged(ranks: Sequence[measurement.RankCores], on_gpu: bool) -> str:
+def _gpu(context: RankContext) -> str:
+    """The UUID of this rank's GPU; its rank if the driver does not say it; empty on CPUs."""
+    if not context.on_gpu:
+        return ""
+    import torch
+
+    return libraries.gpu_uuid(torch.cuda.current_device()) or f"of rank {context.env.rank}"
+
+
+def why_not_judged(ranks: Sequence[measurement.RankCores], gpus: Sequence[str]) -> str:
     """Why ranks cannot be compared; empty if they can. The speed of ranks that take turns on a core
-    depends on the scheduler."""
+    or a GPU depends on the scheduler."""
     if len(ranks) == 1:
         return "not judged: there is only one rank"
-    if not on_gpu and measurement.ranks_per_core(ranks) > 1:
+    if not any(gpus) and measurement.ranks_per_core(ranks) > 1:
         return f"not judged: {measurement.describe_cpu_share(ranks)}"
+    if any(gpus) and len(set(gpus)) < len(gpus):
+        return "not judged: ranks share a GPU"
     return ""
 
 

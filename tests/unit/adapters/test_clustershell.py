@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import resource
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -165,32 +163,6 @@ def test_more_commands_than_files() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert {output.status for output in outputs} == {0}
-
-
-FORKING_THREADS = """
-import os, time
-from concurrent.futures import ThreadPoolExecutor
-# Called after filelock's own function: a fork takes long, so that two of them would meet.
-os.register_at_fork(before=lambda: time.sleep(0.01))
-import filelock
-from provision.adapters import clustershell
-from provision.core import process
-
-def statuses(number):
-    outputs = clustershell.run([f"a{number}", f"b{number}"], "true", worker="exec", timeout_s=600)
-    return [output.status for output in outputs] + [process.run(["true"]).returncode]
-
-with ThreadPoolExecutor(4) as pool:
-    assert list(pool.map(statuses, range(8))) == [[0, 0, 0]] * 8
-"""
-
-
-def test_threads_start_commands_one_after_the_other() -> None:
-    """Else filelock refuses a fork. In a process of its own: its hooks stay."""
-    completed = subprocess.run(
-        [sys.executable, "-c", FORKING_THREADS], capture_output=True, text=True
-    )
-    assert completed.returncode == 0, completed.stderr
 
 
 def test_ssh_never_asks() -> None:

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from provision.cli.main import cli
-from provision_runtime.checkpoint import layout, manifest, prune
+from provision_runtime.checkpoint import hashes, layout, manifest, prune
 from provision_runtime.checkpoint.backends import FileBackend, Stat
 from provision_runtime.checkpoint.inspection import audit, contents, inventory
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES
@@ -197,10 +197,9 @@ def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) 
     assert [row["step"] for row in run_json("verify", root, code=1)["checkpoints"]] == [300]
     result = invoke("verify", root, "--step", 100)
     assert result.exit_code == 1
-    assert (
-        f"{file_of(root, FIRST, 'w')}: its XXH128 is not the committed one (it holds w)"
-        in result.output
-    )
+    hash_name = "XXH128" if hashes.XXH3_128 else "SHA-256"
+    message = f"{file_of(root, FIRST, 'w')}: its {hash_name} is not the committed one (it holds w)"
+    assert message in result.output
 
 
 def test_damaged_latest_is_reported_and_hides_nothing(root: Path) -> None:

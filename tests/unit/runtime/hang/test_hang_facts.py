@@ -20,6 +20,7 @@ from provision_runtime.hang.processes import Activity
 from provision_runtime.hang.state import Look
 from provision_runtime.hang.variables import rank_variables
 from tests.conftest import ROOT
+from tests.paths import DATA
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 RANK = Rank(0, 2, 0, 2, 1, 10, "n1:29500", "n1", "/work")
@@ -220,6 +221,19 @@ def test_dump_of_the_flight_recorder(document: Any) -> None:
     [call] = flight_recorder.parse(pickle.dumps(document, protocol=2), "/work")
     assert (call.op, call.sequence, call.shape, call.dtype) == ("all_reduce", 12, [16, 8], "float")
     assert (call.group, call.is_complete, call.line) == ("default_pg", False, USER)
+
+
+def test_real_dump_of_the_flight_recorder() -> None:
+    """Written on an H100 by one rank: three all_reduce, a broadcast and a barrier."""
+    content = (DATA / "flight-recorder" / "torch-2.11-nccl-2.28.pickle").read_bytes()
+    calls = flight_recorder.parse(content, "/home/user/code")
+    assert [(call.op, call.sequence) for call in calls] == [
+        *(("all_reduce", number) for number in (1, 2, 3)),
+        ("broadcast", 4),
+        ("all_reduce_barrier", 5),
+    ]
+    assert all(call.is_complete and call.shape in ([1], [1 << 20]) for call in calls)
+    assert [call.line.line for call in calls if call.line is not None] == [8, 8, 8, 9, 10]
 
 
 @pytest.mark.parametrize("content", [pickle.dumps(os.getcwd, 2), b"no pickle", pickle.dumps(3, 2)])

@@ -304,12 +304,13 @@ def test_rank_far_below_the_others_is_the_straggler(ranks: int, data: st.DataObj
     assert compute.stragglers(rates, compute.SLOW["cpu"]) == {"copy": [slow]}
 
 
-def test_ranks_sharing_a_core_are_not_judged() -> None:
+def test_ranks_sharing_a_core_or_a_gpu_are_not_judged() -> None:
     rank: Any = {"host": "a", "cpus": "0x3", "quota": None}
-    assert compute.why_not_judged([rank] * 2, on_gpu=False) == ""
-    assert compute.why_not_judged([rank] * 16, on_gpu=False) == "not judged: 16 ranks on 2 cores"
-    assert compute.why_not_judged([rank] * 16, on_gpu=True) == ""
-    assert compute.why_not_judged([rank], on_gpu=False) != ""
+    assert compute.why_not_judged([rank] * 2, [""] * 2) == ""
+    assert compute.why_not_judged([rank] * 16, [""] * 16) == "not judged: 16 ranks on 2 cores"
+    assert compute.why_not_judged([rank] * 16, [f"GPU-{n}" for n in range(16)]) == ""
+    assert compute.why_not_judged([rank] * 2, ["GPU-1"] * 2) == "not judged: ranks share a GPU"
+    assert compute.why_not_judged([rank], [""]) != ""
 
 
 def test_better_of_two_measurements_counts() -> None:
