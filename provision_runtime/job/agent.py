@@ -17,7 +17,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from ..facts import oom
-from ..hang import ended
+from ..hang import diagnosis, ended, model
+from ..hang.model import Snapshot
 from ..hang.stacks import user_frame
 from .channel import log
 from .first_failure import RankFailure, read_failure, summary
@@ -26,7 +27,7 @@ from .watcher import Watcher, hang_page
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..hang.model import Rank, Snapshot
+    from ..hang.model import Rank
 
 # The status of a job that was ended because it hung, and is to be requeued or not.
 HUNG = 79
@@ -71,8 +72,11 @@ def run_launcher(words: Sequence[str], hang_after_s: float, on_hang: str) -> Non
     """
 
     def report(failures: List[RankFailure]) -> None:
-        world_size = max((rank.world_size for rank in _records().values()), default=0)
-        log(*summary(failures, world_size, nodes=1))
+        states = ended.missing([], _records())
+        world_size = max((state.world_size for state in states), default=0)
+        snapshot = Snapshot(model.SCHEMA, socket.gethostname(), time.time(), states, [])
+        causes = [cause for job in diagnosis.diagnose([snapshot]) for cause in job.causes]
+        log(*summary(failures, world_size, nodes=1, cause=next(iter(causes), None)))
 
     is_reported = is_ended = False
 

@@ -21,6 +21,8 @@ from ..report.text import escape_line, format_count
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..hang.causes import Cause
+
 LONGEST_ERROR = 240
 # What Gloo, NCCL and torch's store report of a rank, or a node, that has ended or does not respond.
 _CONSEQUENCES = re.compile(
@@ -52,6 +54,8 @@ _KNOWN = {
     "disk-full": r"No space left on device",
     "module-absent": r"ModuleNotFoundError",
 }
+# These say how a rank ended, and not why.
+VAGUE = ("", "rank-crashed", "rank-gone", "rank-failed", "early-exit")
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -126,12 +130,15 @@ def read_failure(rank: int, failure: Any, node: str) -> RankFailure:
     )
 
 
-def summary(failures: Iterable[RankFailure], world_size: int, nodes: int) -> list[str]:
+def summary(
+    failures: Iterable[RankFailure], world_size: int, nodes: int, cause: Cause | None = None
+) -> list[str]:
     """The last lines of a job's log: who failed first, why, and what to do. Empty without failures.
 
     Args:
         world_size: ranks of the job; 0 if unknown.
         nodes: of the job. With several, ranks are named with theirs.
+        cause: concluded from how all ranks ended. It is said where the first error has none.
     """
     rows = sorted(failures, key=lambda failure: (failure.distance, failure.time))
     failed = [row for row in rows if row.status]
@@ -157,7 +164,12 @@ def summary(failures: Iterable[RankFailure], world_size: int, nodes: int) -> lis
         line += f"; {format_count(others, 'other')} ended because of it"
     lines = [line]
     known = first.advice_id
-    if known in CATALOG:
+    if cause and known in VAGUE and cause.id not in VAGUE:
+        lines.append(f"[{cause.id}] {cause.message}")
+        if cause.line:
+            lines.append(f"    {cause.line.file}:{cause.line.line}: {cause.line.source}")
+        lines.append(f"    {cause.advice}")
+    elif known in CATALOG:
         lines += [f"[{known}] {CATALOG[known].meaning}", f"    {CATALOG[known].advice}"]
     elif known:
         lines.append(f"[{known}] {CAUSES[known]}")

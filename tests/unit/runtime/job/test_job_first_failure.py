@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from provision_runtime.hang.causes import CATALOG as CAUSES
+from provision_runtime.hang.causes import Cause
 from provision_runtime.job import first_failure
 from provision_runtime.job.first_failure import RankFailure, read_failure, summary
 from provision_runtime.report.findings import CATALOG
@@ -147,3 +148,13 @@ def test_torchs_failures_are_read(data: Any, expected: tuple[str, bool]) -> None
     failure = read_failure(3, torchs, "n01")
     assert (failure.rank, failure.node, failure.time, failure.status) == (3, "n01", 7.0, 1)
     assert (failure.error, "KeyError: 'a'" in failure.chain) == expected
+
+
+def test_cause_from_how_all_ranks_ended_is_said_where_the_error_has_none() -> None:
+    cause = Cause("collective-on-one-rank", [0], "rank 0 is alone", "Call it on all ranks.")
+    crashed = summary([died(0, -signal.SIGABRT)], 2, 1, cause)
+    assert crashed[1:] == ["[collective-on-one-rank] rank 0 is alone", "    Call it on all ranks."]
+    known = summary([raised(0, "CUDA out of memory")], 2, 1, cause)
+    assert known[1].startswith("[gpu-memory-full]")
+    vague = Cause("rank-failed", [0], "it failed", "Look.")
+    assert summary([died(0, -signal.SIGSEGV)], 2, 1, vague)[1].startswith("[rank-crashed]")
