@@ -79,7 +79,7 @@ def test_prefix_has_the_requested_torch(main_prefix: Path, main_build: object) -
 
 def test_companions_are_installed(main_prefix: Path, main_build: object) -> None:
     """What starts it for Jupyter, the library of training code, and what makes that library's checkpoints fast."""
-    script = "import ipykernel; from provision_runtime.checkpoint import hashes; print(hashes.xxh128_of([b'']))"
+    script = "import ipykernel; from provision_runtime.checkpoint import hashes; print(hashes.XXH3_128().hexdigest())"
     command: list[str | Path] = [main_prefix / "bin" / "python", "-I", "-c", script]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (
