@@ -82,7 +82,7 @@ def other_python(host: VirtualHost, script: Path, text: str) -> Iterator[None]:
     try:
         yield
     finally:
-        host.run("umount", python)
+        host.run("umount", "-l", python)  # what was started by it may still be ending
 
 
 @contextlib.contextmanager
