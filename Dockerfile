@@ -1,5 +1,5 @@
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: 809ce1d5be2f9658f308b348c01682270603c58e6e53f95d430c7b045b2ebf5a
+# sha256 of what follows: bfbcfe68a12b3449e346945044c84f5e6752834194afe9ca044f850d8ee38e60
 #
 # In a checkout of provision that has this file and conda-lock.yml in its root, plain `docker build .` does it. Elsewhere the
 # build context is conda-lock.yml from this folder and provision_runtime from an installed provision, as one stream:
@@ -32,7 +32,9 @@ ARG BASE
 USER 0
 COPY --from=environment /opt/env /opt/env
 COPY provision_runtime /opt/env/lib/python3.11/site-packages/provision_runtime
-RUN printf '%s\n' '#!/bin/sh' '# The smoke test of this environment: provision-smoke --out DIR' 'exec /opt/env/bin/python -I -m provision_runtime smoke "$@"' > /usr/local/bin/provision-smoke \
+# Python reads .pth files at the top only.
+RUN mv /opt/env/lib/python3.11/site-packages/provision_runtime/hang/provision_runtime.pth /opt/env/lib/python3.11/site-packages/ \
+    && printf '%s\n' '#!/bin/sh' '# The smoke test of this environment: provision-smoke --out DIR' 'exec /opt/env/bin/python -I -m provision_runtime smoke "$@"' > /usr/local/bin/provision-smoke \
     && chmod 0755 /usr/local/bin/provision-smoke \
     && mkdir -p /workspace \
     && chmod 1777 /workspace
