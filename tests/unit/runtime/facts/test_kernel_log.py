@@ -71,7 +71,8 @@ CORRECTED_AER = "[  77.1] pcieport 0000:16:01.0: AER: Corrected error received: 
         ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:9]", "task-hung", "CPU#3"),
         ("kern  :err   : 2026-01-21T08:44:30,287197+00:00 Out of memory: Killed process 9 (python)",
          "out-of-memory", "on python, at [2026-01-21T08:44:30]"),
-        ("Memory cgroup out of memory: Killed process 4 (pt_data_worker)", "out-of-memory", "pt_data"),
+        # A program met the limit of its own group, as jobs of all users do.
+        ("Memory cgroup out of memory: Killed process 4 (pt_data_worker)", None, ""),
         # What comes after it ends it.
         (f"{XID}79, fallen\n[950.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module", "gpu-event",
          "it is over since [950.0]"),
