@@ -44,6 +44,7 @@ NOT_IN_CI = (
     "has a libnccl to shadow",  # one test for torch with it, one for torch without
     "has no libnccl of its own",
     "PROVISION_TEST_OTHER_PYTHON",  # a second release of torch
+    "this torch cannot",  # CI has one release
     "no Python 3.6",
     "no Python older than 3.8",
     "the conda records for development",
