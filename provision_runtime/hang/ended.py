@@ -14,6 +14,8 @@ from .model import Rank, RankError, RankState
 from .stacks import frame_at, parse_fault_handler, user_frame
 
 CRASH = "Fatal Python error: "
+# The ranks of a node start one after the other, on a loaded machine in seconds.
+START_S = 20.0
 
 
 def records() -> dict[str, Rank]:
@@ -47,8 +49,12 @@ def missing(running: list[RankState], ended: dict[str, Rank]) -> list[RankState]
         for number in range(first, first + state.local_size):
             identity = {**vars(state), "rank": number, "local_rank": number - first, "pid": 0}
             rank = Rank(**{name: identity[name] for name in Rank.__dataclass_fields__})
-            gone = RankState(**vars(rank), kind=model.GONE, detail="no longer runs")
-            states.setdefault((state.job, number), gone)
+            kind, detail = model.GONE, "no longer runs"
+            if folder.age(state.pid) < START_S:
+                kind, detail = model.UNKNOWN, "has not started yet, or is gone already"
+            states.setdefault(
+                (state.job, number), RankState(**vars(rank), kind=kind, detail=detail)
+            )
     return list(states.values())[len(running) :]
 
 

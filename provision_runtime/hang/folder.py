@@ -53,6 +53,15 @@ def start_time(pid: int) -> str:
         return file.read().rpartition(b")")[2].split()[19].decode()
 
 
+def age(pid: int) -> float:
+    """Seconds since a process started; infinite if it is gone."""
+    try:
+        start = int(start_time(pid)) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return float("inf")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start
+
+
 def remove_old_files(folder: str) -> None:
     """Remove what was written a day ago or longer, by ranks that have ended. Raises OSError."""
     for entry in os.scandir(folder):

@@ -271,3 +271,16 @@ def test_variables_by_version(version: str, names: set[str]) -> None:
     variables = rank_variables(version, "/tmp/ranks")
     assert names <= variables.keys() and bool(names) == bool(variables)
     assert ("TORCH_FR_BUFFER_SIZE" in variables) == version.startswith("2.13")
+
+
+def test_a_rank_that_was_never_seen_may_still_start() -> None:
+    def other_rank(pid: int) -> str:
+        rank = Rank(1, 2, 1, 2, 1, pid, "host:1", "n01", "/")
+        [state] = ended.missing([model.RankState(**vars(rank), kind=model.RUNNING)], {})
+        assert state.rank == 0
+        return state.kind
+
+    with subprocess.Popen(["sleep", "60"]) as sibling:
+        assert other_rank(sibling.pid) == model.UNKNOWN
+        sibling.kill()
+    assert other_rank(1) == model.GONE  # it has run for long
