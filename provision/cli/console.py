@@ -15,6 +15,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -176,7 +177,8 @@ class Console:
         """Print how a command ends, with --json and before any result; nothing otherwise."""
         if self.as_json and not self._has_printed_object:
             error = {"kind": kind, "message": message, "advice": advice, "exit_code": exit_code}
-            self._print_object("error", error)
+            with suppress(OSError):  # the error itself is on standard error
+                self._print_object("error", error)
 
     def result(
         self,
