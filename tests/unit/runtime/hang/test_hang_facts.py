@@ -23,7 +23,7 @@ from tests.conftest import ROOT
 from tests.paths import DATA
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
-RANK = Rank(0, 2, 0, 2, 1, 10, "n1:29500", "n1", "/work")
+RANK = Rank(0, 2, 0, 2, 1, 10, "n1:29500", "n1", "/srv/exp")
 FAULT_HANDLER = """\
 Thread 0x00007f1 [pt_autograd] (most recent call first):
   File "/env/lib/python3.11/threading.py", line 320 in wait
@@ -35,7 +35,7 @@ Current thread 0x00007f2 (most recent call first):
 
 
 def frame(name: str, file: str, line: int = 1) -> Frame:
-    return stacks.frame_at(name, file, line, "/work")
+    return stacks.frame_at(name, file, line, "/srv/exp")
 
 
 def judge(first: list[Frame], last: list[Frame], cpu_s: float = 0.0, letter: str = "S") -> Any:
@@ -46,7 +46,7 @@ def judge(first: list[Frame], last: list[Frame], cpu_s: float = 0.0, letter: str
     return state.judge(RANK, looks[0], looks[1], [], 2.0)
 
 
-USER = frame("train", "/work/train.py", 7)
+USER = frame("train", "/srv/exp/train.py", 7)
 WAIT = frame("all_reduce", f"{TORCH}/distributed/distributed_c10d.py")
 WRAPPER = frame("wrapper", f"{TORCH}/distributed/c10d_logger.py")
 BACKWARD = frame("_engine_run_backward", f"{TORCH}/autograd/graph.py")
@@ -74,10 +74,10 @@ def test_kind_of_a_rank_that_stays_where_it_is(frames: list[Frame], kind: str, o
 
 
 def test_rank_that_moves_or_computes_goes_on() -> None:
-    other = frame("train", "/work/train.py", 8)
+    other = frame("train", "/srv/exp/train.py", 8)
     # What could be read only once has not been seen to move.
     assert judge([], [WAIT, USER]).kind == model.UNKNOWN
-    assert judge([frame("C.train", "/work/train.py", 7)], [USER]).kind == model.WAITING
+    assert judge([frame("C.train", "/srv/exp/train.py", 7)], [USER]).kind == model.WAITING
     assert judge([WAIT, USER], [WAIT, other]).kind == model.RUNNING
     assert judge([USER], [USER], cpu_s=1.9).kind == model.RUNNING
     assert judge([WAIT, USER], [WAIT, USER], cpu_s=1.9).detail == state.TRANSFERS
@@ -93,15 +93,15 @@ def test_sleep_in_a_while_loop_waits(tmp_path: Path, loop: str, kind: str) -> No
 
 
 def test_stacks_of_faulthandler_and_of_py_spy_are_alike() -> None:
-    [other, main] = stacks.parse_fault_handler(FAULT_HANDLER.format(torch=TORCH), "/work")
+    [other, main] = stacks.parse_fault_handler(FAULT_HANDLER.format(torch=TORCH), "/srv/exp")
     assert not other.is_main and main.is_main
     printed = [
-        {"name": f.function, "filename": f.file.replace("/work/", ""), "line": f.line}
+        {"name": f.function, "filename": f.file.replace("/srv/exp/", ""), "line": f.line}
         for f in main.frames
     ]
     entry = {"pid": 7, "os_thread_id": 7, "thread_name": "MainThread", "frames": printed}
-    assert stacks.parse_py_spy(json.dumps([entry]), "/work") == [main]
-    assert stacks.user_frame(main.frames) == frame("evaluate", "/work/train.py", 16)
+    assert stacks.parse_py_spy(json.dumps([entry]), "/srv/exp") == [main]
+    assert stacks.user_frame(main.frames) == frame("evaluate", "/srv/exp/train.py", 16)
     assert frame("poll", "selectmodule.c", 655).line == 0
 
 
@@ -212,13 +212,13 @@ ENTRY = {
     "input_sizes": [[16, 8]],
     "input_dtypes": ["Float"],
     "state": "scheduled",
-    "frames": [{"name": "train", "filename": "/work/train.py", "line": 7}],
+    "frames": [{"name": "train", "filename": "/srv/exp/train.py", "line": 7}],
 }
 
 
 @pytest.mark.parametrize("document", [[ENTRY], {"version": "2.10", "entries": [ENTRY]}])
 def test_dump_of_the_flight_recorder(document: Any) -> None:
-    [call] = flight_recorder.parse(pickle.dumps(document, protocol=2), "/work")
+    [call] = flight_recorder.parse(pickle.dumps(document, protocol=2), "/srv/exp")
     assert (call.op, call.sequence, call.shape, call.dtype) == ("all_reduce", 12, [16, 8], "float")
     assert (call.group, call.is_complete, call.line) == ("default_pg", False, USER)
 
