@@ -131,8 +131,9 @@ def _image_stage(
     if plan.request.image == "skip":
         stages.skip("image", NO_IMAGE)
         return None
-    if plan.request.image == "auto" and any(package.is_editable for package in lock.packages):
-        stages.skip("image", "an image cannot hold the editable packages")
+    has_editables = any(package.is_editable for package in lock.packages)
+    if plan.request.image == "auto" and has_editables and not plan.resolution.spec.code:
+        stages.skip("image", "an image has the editable packages only with `code:` in spec.yml")
         return None
     if client is None and not images.is_on_disk(plan.resolution.spec.base):
         stages.skip("image", NO_ENGINE)

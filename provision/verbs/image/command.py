@@ -99,6 +99,12 @@ def image() -> None:
 @environment_argument
 @base_option
 @mirror_option
+@click.option(
+    "--code",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    metavar="FOLDER",
+    help="Put the files that git tracks in this folder into the image.  [default: spec.yml's code]",
+)
 @image_output_option
 @click.option(
     "--tag",
@@ -330,6 +336,11 @@ def contract(
 @click.argument("name")
 @run_options
 @jupyter_options
+@click.option(
+    "--scratch",
+    is_flag=True,
+    help="Mount no working folder: what is written there is removed with the container.",
+)
 @dry_run_option
 @verb
 def run(
@@ -337,15 +348,15 @@ def run(
 ) -> None:
     """Run a command in an environment's image.
 
-    COMMAND, after --, is Python by default. The settings are those that `image contract` prints;
-    the exit code is the command's. The container gets GPUs if the Docker engine has the NVIDIA
-    runtime. It is removed at its end: what is written outside of --mount goes with it. --jupyter
-    saves in the current folder, as you.
+    COMMAND, after --, is Python by default; Python code (train.py or -m MODULE) is started once for
+    each GPU. The settings are those that `image contract` prints; the exit code is the command's. The
+    container gets GPUs if the Docker engine has the NVIDIA runtime. The current folder is its working
+    folder (/workspace), as your user, unless --mount or --scratch says otherwise. It is removed at its
+    end, with what was written elsewhere.
     """
     import shlex
     import sys
 
-    from provision.core.container import WORKSPACE
     from provision.core.errors import InvalidSpec
     from provision.core.process import exec_command
     from provision.verbs.image.image import notebook_server
@@ -363,21 +374,21 @@ def run(
     if options["jupyter"]:
         server = notebook_server(plan, options["port"])
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    run_options = _run_options(options)
-    folder = Path.cwd() if server else None
+    folder = None if options["scratch"] else Path.cwd()
     argv = run_argv(
-        context, plan, run_options, command, terminal=terminal, server=server, folder=folder
+        context,
+        plan,
+        _run_options(options),
+        command,
+        terminal=terminal,
+        server=server,
+        folder=folder,
     )
     if options["dry_run"]:
         console.document("command", {"command": argv}, f"{shlex.join(argv)}\n")
         return
-    if not server and all(mount.mode == "ro" for mount in run_options.mounts):
-        console.info(
-            "what is written in the container goes with it; "
-            f"--mount FOLDER:{WORKSPACE} keeps what is written there"
-        )
-    if server and all(mount.target != WORKSPACE for mount in run_options.mounts):
-        console.info(f"Jupyter saves in {folder}")
+    if folder is None and not command:
+        console.info("--scratch: what is written in the container is removed with it")
     environment = _announce_token(console, server) if server else {}
     exec_command(argv, environment)
 

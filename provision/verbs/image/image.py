@@ -18,6 +18,7 @@ from provision.workflow.ensure import (
     locked_plan,
     require_existing_lock,
 )
+from provision.workflow.image.code import require_script
 from provision.workflow.image.image import (
     ALTERNATIVE,
     JobSize,
@@ -96,6 +97,8 @@ def image_contract(
     The lock decides the image's name.
     """
     plan = make_plan(context, request)
+    if format not in launch.PREFIX_FORMATS:
+        require_script(context, plan, command, options.mounts)
     environment: launch.Environment
     if format in launch.PREFIX_FORMATS:
         prefix = prefix_path(context.folders, plan.name)

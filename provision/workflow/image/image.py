@@ -22,6 +22,7 @@ from provision.core.platforms import PLATFORM
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
 from provision.workflow.context import Context
+from provision.workflow.image.code import image_code, require_script
 from provision.workflow.image.registry import cached_base, registry_base
 from provision.workflow.plan import NO_ENGINE, Plan, PlanStep
 
@@ -58,7 +59,8 @@ def image_step(
     base = _present_base(context, plan, client)
     if base is None:
         return to_make
-    image = images.matching_image(_recipe(plan, lock, base), layout)
+    recipe = _recipe(plan, lock, base, image_code(context, plan))
+    image = images.matching_image(recipe, layout)
     if image is None:
         return to_make
     return _step_of_current_image(image, client, outputs)
@@ -101,9 +103,13 @@ def ensure_image(
             "this machine.",
             advice="Use --no-image.",
         )
-    locks.require_no_editables(lock, "an image")
+    code = image_code(context, plan)
+    if code is None:
+        locks.require_no_editables(lock, "an image without its code (`code:` in spec.yml)")
+    else:
+        context.progress.info(code.summary)
     layout = context.folders.images / plan.name
-    recipe = _recipe(plan, lock, _find_base(context, plan, client))
+    recipe = _recipe(plan, lock, _find_base(context, plan, client), code)
     image = images.find_image(recipe, layout, context.progress)
     is_new = image is None
     if image is None:
@@ -128,8 +134,11 @@ def ensure_image(
     return image, is_new or is_loaded
 
 
-def _recipe(plan: Plan, lock: Lock, base: images.BaseImage) -> images.Recipe:
+def _recipe(
+    plan: Plan, lock: Lock, base: images.BaseImage, code: images.Code | None
+) -> images.Recipe:
     return images.Recipe(
+        code=code,
         resolution=plan.resolution,
         lock=lock,
         base=base,
@@ -184,12 +193,13 @@ def run_argv(
 ) -> list[str]:
     """The argv with which this engine runs the image.
 
-    folder: the container's working folder, in which files are made as this user.
-
-    Without an NVIDIA runtime it leaves out GPUs, and warns.
+    Python code is started once for each GPU, as `image contract` starts it. Without an NVIDIA runtime
+    there are no GPUs, which is a warning.
 
     server: run this instead of a command; it reads its token from the environment of the process
-    that runs the argv.
+    that runs the argv. folder: the container's working folder, in which files are made as this
+    user; None: the image's own. Raises InvalidSpec if the command's script is not in the container,
+    or the server could not save.
     """
     client = images.require_engine(
         f"`provision image contract {plan.name}` shows how other engines run it"
@@ -200,32 +210,57 @@ def run_argv(
         reference = images.runnable_name(client, layout, reference)
     if folder is not None:
         options = _in_folder(client, options, folder)
+    require_script(context, plan, command, options.mounts)
     unmet = images.unmet_requirements(client, reference, plan.name)
     if "gpus" in unmet and plan.resolution.cuda is not None:
         context.progress.warn(
             "this engine has no NVIDIA runtime: the container gets no GPUs and pins no memory"
         )
     flags = launch.docker_arguments(plan.resolution, options, without=unmet)
+    job = launch.JobSpec(
+        name=launch.dns_label(plan.name),
+        command=tuple(command),
+        environment=launch.ImageEnvironment(reference=reference),
+        lock=plan.lock.sha256 if plan.lock else None,
+    )
     if server is not None:
+        workspace = _workspace(options.mounts)
+        if folder is not None and (workspace is None or workspace.mode == "ro"):
+            raise InvalidSpec(
+                f"Jupyter could not save: {workspace} is mounted read-only.",
+                advice="Leave out `:ro`, or let it save in the container, which is removed at the "
+                "end, with --scratch.",
+            )
+        if workspace is not None:
+            context.progress.info(f"Jupyter shows {workspace.source}, and saves there")
         requirements = launch.run_requirements(plan.resolution, options)
         host_network = any(requirement.what == "network" for requirement in requirements)
         flags = [*flags, *server.flags(host_network=host_network)]
         command = server.command(host_network=host_network)
+    elif job.has_ranks:
+        has_gpus = plan.resolution.cuda is not None and "gpus" not in unmet
+        command = launch.rank_command(job, None if has_gpus else 0)
     if terminal:
         flags = ["--tty", *flags]
     return ["docker", "run", "--rm", "--interactive", *flags, reference, *command]
 
 
+def _workspace(mounts: Sequence[launch.ContainerMount]) -> launch.ContainerMount | None:
+    """What is mounted as the container's working folder."""
+    return next((mount for mount in mounts if mount.target.rstrip("/") == WORKSPACE), None)
+
+
 def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.RunOptions:
     """The options with a mounted working folder and its user, unless they name others."""
     mounts = options.mounts
-    if all(mount.target.rstrip("/") != WORKSPACE for mount in mounts):
+    if _workspace(mounts) is None:
         if not docker.sees_this_machine(client):
             raise InvalidSpec(
                 f"The Docker engine is on another machine, which does not have {folder}.",
-                advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there.",
+                advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there; with "
+                "--scratch nothing is kept.",
             )
-        mounts = (launch.ContainerMount(source=str(folder), target=WORKSPACE), *mounts)
+        mounts = (launch.parse_mount(f"{folder}:{WORKSPACE}"), *mounts)
     user = options.user or docker.user_of_caller(client)
     return replace(options, mounts=mounts, user=user)
 
