@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,12 +29,31 @@ UNTRUSTED_ADVICE = (
     "Name the file with your authority's certificate in SSL_CERT_FILE, REQUESTS_CA_BUNDLE or pip's "
     "`cert`."
 )
+LOOPBACK_TIMEOUT_S = 5.0
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 
 
 def is_loopback(host: str) -> bool:
     """Whether host[:port] names this machine."""
     return _LOOPBACK.fullmatch(host) is not None
+
+
+@cache
+def speaks_tls(host: str) -> bool:
+    """Whether a server of this machine, as host[:port], answers with TLS. Its certificate is not
+    checked; every request does that."""
+    import ssl
+
+    parts = urlsplit(f"//{host}")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        address = (parts.hostname or host, parts.port or 443)
+        with socket.create_connection(address, LOOPBACK_TIMEOUT_S) as connection:
+            context.wrap_socket(connection).close()
+    except OSError:  # ssl.SSLError is one: a server that speaks plain HTTP
+        return False
+    return True
 
 
 def open_session(pip_settings: Mapping[str, str]) -> requests.Session:

@@ -22,6 +22,7 @@ from provision.workflow.image.code import require_script
 from provision.workflow.image.image import (
     ALTERNATIVE,
     JobSize,
+    ensure_base,
     ensure_image,
     goes_to_engine,
     image_reference,
@@ -67,6 +68,7 @@ def build(
     with locked_plan(context, request) as plan:
         lock = require_existing_lock(plan)
         check_prefix_path(context, plan)
+        ensure_base(context, plan, client)
         prefix, _ = ensure_prefix(context, plan, lock)
         image, is_new = ensure_image(context, plan, lock, prefix, client, to_engine=to_engine)
         if client is not None and to_engine:

@@ -87,6 +87,14 @@ def goes_to_engine(outputs: Sequence[images.Output]) -> bool:
 
 
 @owner_writes_only()
+def ensure_base(context: Context, plan: Plan, client: Any | None) -> None:
+    """Pull a missing base, and read the code, before minutes of work on a prefix: raises what
+    `ensure_image` would raise of them."""
+    image_code(context, plan)
+    _find_base(context, plan, client)
+
+
+@owner_writes_only()
 def ensure_image(
     context: Context,
     plan: Plan,
