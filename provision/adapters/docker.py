@@ -298,13 +298,13 @@ def stored_login(registry: str) -> Login | None:
     if file:  # the SDK reads an invalid one as empty
         try:
             document = parse_json(Path(file).read_bytes())
-        except (OSError, ValueError) as error:
+            helpers = document.get("credHelpers") or {}
+            helper = helpers.get(registry) or document.get("credsStore")
+        except (OSError, ValueError, AttributeError) as error:
             raise InvalidSpec(
                 f"Docker's config file {file} cannot be read: {error}.",
                 advice="Mend it, or name the folder of another in DOCKER_CONFIG.",
             ) from error
-        helpers = document.get("credHelpers") or {}
-        helper = helpers.get(registry) or document.get("credsStore")
         program = f"docker-credential-{helper}"
         if helper and shutil.which(program) is None:
             raise ToolMissing(

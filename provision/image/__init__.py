@@ -23,9 +23,10 @@ from provision.image.base import (
 )
 from provision.image.build import build_image, find_image, matching_image
 from provision.image.cache_key import Recipe
-from provision.image.code import Code, read_code
+from provision.image.code import Code, has_code, read_code
 from provision.image.compress import Compression, compress_image
 from provision.image.config import (
+    creation_time,
     dockerfile_context,
     image_reference,
     repository,
@@ -91,6 +92,7 @@ __all__ = [
     "chosen_base",
     "compress_image",
     "connect_engine",
+    "creation_time",
     "decompress_image",
     "discard_if_incomplete",
     "dockerfile_context",
@@ -99,6 +101,7 @@ __all__ = [
     "find_engine_id",
     "find_image",
     "find_remote",
+    "has_code",
     "has_image",
     "image_reference",
     "image_sbom",

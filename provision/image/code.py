@@ -11,6 +11,7 @@ from pathlib import Path
 from provision.adapters import git
 from provision.core.container import WORKSPACE
 from provision.core.errors import InvalidSpec
+from provision.image import oci_layout
 from provision.image.layers import LayerEntry
 from provision_runtime.report.text import format_bytes
 
@@ -44,6 +45,12 @@ class Code:
         if self.tree.untracked:
             text += f"; without what git does not track: {_listed(self.tree.untracked)}"
         return text
+
+
+def has_code(layout: Path) -> bool:
+    """Whether the image of a layout has code."""
+    manifest = oci_layout.read(layout)
+    return manifest is not None and REVISION_LABEL in manifest.annotations
 
 
 def read_code(folder: Path) -> Code:

@@ -72,13 +72,15 @@ def require_script(
             )
     code = image_code(context, plan)
     name = plan.name
+    if code is None and images.has_code(context.folders.images / name):
+        return  # by `image build --code`, of which spec.yml says nothing
     if code is None:
         raise InvalidSpec(
             f"{script} is not in the image of {name}, which holds packages alone, and no mount "
             "brings it.",
-            advice=f"Add `code: FOLDER` to {plan.folder / 'spec.yml'} (../.. is the project's "
-            f"folder) and run `provision image build {name}`; or mount the code: --mount "
-            f"FOLDER:{WORKSPACE}. A path in the image begins with a slash.",
+            advice=f"Put it there: `provision image build {name} --code .`, or `code: ../..` in "
+            f"{plan.folder / 'spec.yml'} for every build. Or mount it: --mount FOLDER:{WORKSPACE}. A "
+            "path in the image begins with a slash.",
         )
     if not any(PurePosixPath(entry.path).is_relative_to(str(target)[1:]) for entry in code.entries):
         raise InvalidSpec(

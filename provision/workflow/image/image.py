@@ -152,6 +152,7 @@ def _recipe(
         base=base,
         runtime=runtime_package.load().files,
         epoch=images.source_date_epoch(os.environ),
+        created=images.creation_time(os.environ, lock, code.tree.committed if code else None),
     )
 
 

@@ -159,6 +159,21 @@ def test_code_without_a_commit_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("environment", "as_of", "committed", "created"),
+    [
+        ({"SOURCE_DATE_EPOCH": "5"}, "2026-01-02", 7, 5),
+        ({}, "2026-01-02", 7, 7),
+        ({}, "2026-01-02", None, 1767312000),
+        ({}, None, None, 315532800),
+    ],
+)
+def test_an_image_has_the_date_of_what_it_is_made_of(
+    environment: dict[str, str], as_of: str | None, committed: int | None, created: int
+) -> None:
+    assert image.creation_time(environment, replace(LOCK, as_of=as_of), committed) == created
+
+
+@pytest.mark.parametrize(
     ("command", "script"),
     [
         ("train.py --lr 3e-4", "train.py"),
