@@ -201,8 +201,8 @@ def engine_version(client: Client) -> str:
 
 
 def uses_containerd_store(client: Client) -> bool:
-    """Whether an engine has containerd's image store, by `docker info`'s DriverStatus as in
-    Docker's manual. Engines with that store identify images by their manifests' digests."""
+    """Whether an engine has containerd's image store, by `docker info`'s DriverStatus
+    (moby/moby#43983). Engines with that store identify images by their manifests' digests."""
     with engine_errors("ask for its image store"):
         status = client.info().get("DriverStatus") or ()
     return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in status]
@@ -214,10 +214,11 @@ def sees_this_machine(client: Client) -> bool:
 
 
 def check_engine_space(client: Client, size: int) -> None:
-    """Raise NoSpace if an engine of this machine has fewer bytes free. Of others it is unknown."""
+    """Raise NoSpace if an engine of this machine has fewer bytes free. It is unknown of others, and
+    where containerd has its images."""
     with engine_errors("ask for its folder"):
         root = Path(client.info().get("DockerRootDir") or "/")
-    if not sees_this_machine(client) or not root.is_dir():
+    if not sees_this_machine(client) or uses_containerd_store(client) or not root.is_dir():
         return
     free = shutil.disk_usage(root).free
     if free < size:

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ UNTRUSTED_ADVICE = (
     "`cert`."
 )
 LOOPBACK_TIMEOUT_S = 5.0
+TLS_RECORDS = (b"\x15", b"\x16")  # an alert, a handshake
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 
 
@@ -40,20 +42,23 @@ def is_loopback(host: str) -> bool:
 
 @cache
 def speaks_tls(host: str) -> bool:
-    """Whether a server of this machine, as host[:port], answers with TLS. Its certificate is not
-    checked; every request does that."""
+    """Whether a server of this machine, as host[:port], answers a TLS client. No connection is set up;
+    each request checks the certificate."""
     import ssl
 
+    context, outgoing = ssl.create_default_context(), ssl.MemoryBIO()
+    client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
     parts = urlsplit(f"//{host}")
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         address = (parts.hostname or host, parts.port or 443)
         with socket.create_connection(address, LOOPBACK_TIMEOUT_S) as connection:
-            context.wrap_socket(connection).close()
-    except OSError:  # ssl.SSLError is one: a server that speaks plain HTTP
+            # A server without TLS waits for the end of a line.
+            connection.sendall(outgoing.read() + b"\r\n\r\n")
+            return connection.recv(1) in TLS_RECORDS
+    except OSError:
         return False
-    return True
 
 
 def open_session(pip_settings: Mapping[str, str]) -> requests.Session:

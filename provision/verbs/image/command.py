@@ -167,9 +167,8 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 @click.option(
     "--compression",
     type=click.Choice(["none", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Compression of the layers in the registry.",
+    help="Compression of the layers in the registry. Docker before 23 reads none.  [default: zstd; "
+    "none for a registry of this machine]",
 )
 @click.option(
     "--attach/--no-attach",
@@ -184,7 +183,7 @@ def push(
     name: str,
     target: str,
     envs: Path | None,
-    compression: Compression,
+    compression: Compression | None,
     attach: bool,
     **options: Any,
 ) -> None:

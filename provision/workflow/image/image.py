@@ -234,13 +234,16 @@ def run_argv(
     )
     if server is not None:
         workspace = _workspace(options.mounts)
-        if folder is not None and (workspace is None or workspace.mode == "ro"):
-            raise InvalidSpec(
-                f"Jupyter could not save: {workspace} is mounted read-only.",
-                advice="Leave out `:ro`, or let it save in the container, which is removed at the "
-                "end, with --scratch.",
-            )
         if workspace is not None:
+            is_here = docker.sees_this_machine(client) and not workspace.is_volume
+            is_writable = not is_here or os.access(workspace.source, os.W_OK)
+            if folder is not None and (workspace.mode == "ro" or not is_writable):
+                raise InvalidSpec(
+                    f"Jupyter could not save in {workspace.source}: it is mounted read-only, or you "
+                    "may not write there.",
+                    advice="Mount another folder at /workspace, or let it save in the container, "
+                    "which is removed at the end, with --scratch.",
+                )
             context.progress.info(f"Jupyter shows {workspace.source}, and saves there")
         requirements = launch.run_requirements(plan.resolution, options)
         host_network = any(requirement.what == "network" for requirement in requirements)
