@@ -53,7 +53,7 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
         host = os.environ.get("DOCKER_HOST")
         if not host:
             name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
-            context = ContextAPI.get_context(name)
+            context: Any = ContextAPI.get_context(name)
             if context is None:  # the SDK would take the default engine instead
                 return None, f"there is no Docker context `{name}` (`docker context ls`)"
             host = context.Host or ""
@@ -295,7 +295,7 @@ def stored_login(registry: str) -> Login | None:
     from docker import auth
     from docker.utils.config import find_config_file
 
-    file = find_config_file()
+    file: Any = find_config_file()
     if file:  # the SDK reads an invalid one as empty
         try:
             document = parse_json(Path(file).read_bytes())

@@ -140,15 +140,15 @@ def work_tree(folder: Path) -> WorkTree:
     try:
         commit, committed = ask("log", "-1", "--format=%H %ct").split()
     except ToolFailed as error:
-        reason = (error.tail.strip().splitlines() or ["git printed nothing"])[0]
         raise InvalidSpec(
-            f"{folder} is not in a git repository with a commit ({reason}), so it is unknown which "
-            "of its files are code.",
+            f"{folder} is not in a git repository with a commit, so it is unknown which of its files "
+            f"are code: {error.tail.strip()}",
             advice="`git init`, `git add` the code and `git commit` it; or name another folder.",
         ) from error
     tracked = ask("ls-files", "-z", "--recurse-submodules").split("\0")
     top = ask("rev-parse", "--show-prefix").strip() or "."  # paths of `git status` start there
-    changed, untracked = [], []
+    changed: list[str] = []
+    untracked: list[str] = []
     for row in filter(None, ask("status", "-z", "--no-renames", "--", ".").split("\0")):
         rows = untracked if row.startswith("??") else changed
         rows.append(os.path.relpath(row[3:], top))

@@ -54,18 +54,14 @@ class LayerBuild:
             if group == CODE_GROUP:
                 continue
             co_owners = wheel_files.co_owners(self._wheels_of(group), self._shared_files)
-            keys[group] = self.recipe.layer_key(group, packages, co_owners, clobbered)
-            key = keys[group]
+            key = self.recipe.layer_key(group, packages, co_owners, clobbered)
+            keys[group] = key
             same = [layer for layer in cached if layer.key == key]
             digest = layer_cache.link_first(same, self.new)
-            if digest is None:
-                layer = None
-            else:
+            if digest is not None:
                 self._record({digest: key})
                 size = oci_layout.blob(self.new, digest).stat().st_size
-                layer = Layer(group=group, digest=digest, size=size)
-            if layer is not None:
-                finished[group] = layer
+                finished[group] = Layer(group=group, digest=digest, size=size)
         entries = self._entries([group for group in keys if group not in finished])
         size = sum(layers.archive_size(of_group) for of_group in entries.values())
         self._check_space(size)

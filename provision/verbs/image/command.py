@@ -18,7 +18,7 @@ from provision.cli.options import (
     time_option,
 )
 from provision.cli.spec_options import base_option, build_request
-from provision.cli.verb import context_of, print_steps, verb
+from provision.cli.verb import context_of, print_steps, run_or_print, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -350,15 +350,13 @@ def run(
     COMMAND, after --, is Python by default; Python code (train.py or -m MODULE) is started once for
     each GPU. The settings are those that `image contract` prints; the exit code is the command's. The
     container gets GPUs if the Docker engine has the NVIDIA runtime. The current folder is its working
-    folder (/workspace), as your user, unless --mount or --scratch says otherwise. It is removed at its
-    end, with what was written elsewhere.
+    folder (/workspace), as your user, unless --mount or --scratch says otherwise. At the end the
+    container is removed, with what was written elsewhere.
     """
     import shlex
-    import sys
 
     from provision.core.errors import InvalidSpec
-    from provision.core.process import exec_command
-    from provision.verbs.image.image import notebook_server
+    from provision.launch import find_notebook_server
     from provision.workflow.image.image import run_argv
     from provision.workflow.plan import make_plan
 
@@ -371,25 +369,24 @@ def run(
     plan = make_plan(context, build_request(name, {}))
     server = None
     if options["jupyter"]:
-        server = notebook_server(plan, options["port"])
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        if plan.lock is None:
+            raise InvalidSpec(
+                f"{plan.name} has no lock, so its packages are not known.",
+                advice=f"Run `provision build {plan.name}` first.",
+            )
+        server = find_notebook_server(plan.lock, options["port"])
     folder = None if options["scratch"] else Path.cwd()
     argv = run_argv(
         context,
         plan,
         _run_options(options),
         command,
-        terminal=terminal,
         server=server,
         folder=folder,
     )
-    if options["dry_run"]:
-        console.document("command", {"command": argv}, f"{shlex.join(argv)}\n")
-        return
-    if folder is None and not command:
-        console.info("--scratch: what is written in the container is removed with it")
-    environment = _announce_token(console, server) if server else {}
-    exec_command(argv, environment)
+    dry_run = options["dry_run"]
+    variables = _announce_token(console, server) if server and not dry_run else None
+    run_or_print(console, argv, variables, dry_run=dry_run)
 
 
 def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:

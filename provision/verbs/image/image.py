@@ -7,7 +7,6 @@ from pathlib import PurePosixPath
 
 from provision import image as images
 from provision import launch
-from provision.core.errors import InvalidSpec
 from provision.core.prefix_registry import prefix_path
 from provision.core.types import Image
 from provision.workflow.context import Context, reported_steps
@@ -117,16 +116,3 @@ def image_contract(
         lock=plan.lock.sha256 if plan.lock else None,
     )
     return render_job(plan, format, job, options, remake)
-
-
-def notebook_server(plan: Plan, endpoint: str) -> launch.NotebookServer:
-    """The notebook server of an environment's lock, at [ADDRESS:]PORT.
-
-    Raises InvalidSpec if the lock holds none.
-    """
-    if plan.lock is None:
-        raise InvalidSpec(
-            f"{plan.name} has no lock, so its packages are not known.",
-            advice=f"Run `provision build {plan.name}` first.",
-        )
-    return launch.find_notebook_server(plan.lock, endpoint)

@@ -72,9 +72,9 @@ def require_script(
             )
     code = image_code(context, plan)
     name = plan.name
-    if code is None and images.has_code(context.folders.images / name):
-        return  # by `image build --code`, of which spec.yml says nothing
     if code is None:
+        if images.has_code(context.folders.images / name):
+            return  # by `image build --code`, of which spec.yml says nothing
         raise InvalidSpec(
             f"{script} is not in the image of {name}, which holds packages alone, and no mount "
             "brings it.",
@@ -82,7 +82,7 @@ def require_script(
             f"{plan.folder / 'spec.yml'} for every build. Or mount it: --mount FOLDER:{WORKSPACE}. A "
             "path in the image begins with a slash.",
         )
-    if not any(PurePosixPath(entry.path).is_relative_to(str(target)[1:]) for entry in code.entries):
+    if str(target)[1:] not in [entry.path for entry in code.entries]:
         raise InvalidSpec(
             f"{script} is not in the image of {name}: git does not track it in {code.folder}.",
             advice=f"`git add` it and run `provision image build {name}`; or mount the code: "

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -196,7 +197,7 @@ def run_argv(
     options: launch.RunOptions,
     command: Sequence[str],
     *,
-    terminal: bool,
+    terminal: bool | None = None,
     server: launch.NotebookServer | None = None,
     folder: Path | None = None,
 ) -> list[str]:
@@ -227,7 +228,7 @@ def run_argv(
         )
     flags = launch.docker_arguments(plan.resolution, options, without=unmet)
     job = launch.JobSpec(
-        name=launch.dns_label(plan.name),
+        name="run",
         command=tuple(command),
         environment=launch.ImageEnvironment(reference=reference),
         lock=plan.lock.sha256 if plan.lock else None,
@@ -252,6 +253,8 @@ def run_argv(
     elif job.has_ranks:
         has_gpus = plan.resolution.cuda is not None and "gpus" not in unmet
         command = launch.rank_command(job, None if has_gpus else 0)
+    if terminal is None:
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if terminal:
         flags = ["--tty", *flags]
     return ["docker", "run", "--rm", "--interactive", *flags, reference, *command]

@@ -226,7 +226,7 @@ def test_a_registry_on_loopback_is_asked_by_tls_first(
     registry_with_own_authority: tuple[str, Path],
 ) -> None:
     registry, _ = registry_with_own_authority
-    with pytest.raises(Unreachable, match="certificate of the registry 127.0.0.1:"):
+    with pytest.raises(Unreachable, match=r"certificate of the registry 127\.0\.0\.1:"):
         ask(registry.replace("registry.test", "127.0.0.1"))
 
 
