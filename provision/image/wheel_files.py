@@ -12,7 +12,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
@@ -243,10 +243,10 @@ def _relocated(entry: LayerEntry, project: Path, code: Path) -> LayerEntry:
         assert entry.source is not None
         content = entry.source.read_bytes()
         verify(entry, hashlib.sha256(content).hexdigest())
-    target = posixpath.join(WORKSPACE, project.resolve().relative_to(code.resolve()))
+    target = PurePosixPath(WORKSPACE, project.resolve().relative_to(code.resolve()))
     for path in {project, project.resolve()}:
         pattern = re.escape(os.fsencode(path)) + rb"(?![\w.-])"
-        content = re.sub(pattern, os.fsencode(posixpath.normpath(target)), content)
+        content = re.sub(pattern, os.fsencode(target), content)
     return _with_content(entry, content)
 
 

@@ -375,14 +375,13 @@ def run(
                 advice=f"Run `provision build {plan.name}` first.",
             )
         server = find_notebook_server(plan.lock, options["port"])
-    folder = None if options["scratch"] else Path.cwd()
     argv = run_argv(
         context,
         plan,
         _run_options(options),
         command,
         server=server,
-        folder=folder,
+        folder=None if options["scratch"] else Path.cwd(),
     )
     dry_run = options["dry_run"]
     variables = _announce_token(console, server) if server and not dry_run else None
