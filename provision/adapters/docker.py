@@ -92,11 +92,6 @@ def _root_cause(error: BaseException) -> str:
     return str(error)
 
 
-def _engine_reason(error: Exception) -> str:
-    """What the engine itself says of an error."""
-    return str(getattr(error, "explanation", None) or error).strip().rstrip(".")
-
-
 @contextmanager
 def engine_errors(purpose: str) -> Iterator[None]:
     """Turn what the SDK raises while it does `purpose` ("load the image") into our errors."""
@@ -168,9 +163,10 @@ def pull_into_engine(client: Client, reference: str, progress: Progress) -> Any:
         with progress.meter("waiting for Docker to pull it", 0):
             return client.images.pull(reference)
     except (DockerException, requests.RequestException) as error:
+        reason = str(getattr(error, "explanation", None) or error)  # the engine's own
         raise ToolMissing(
             f"The base image {name} is not in the Docker engine, which could not pull it: "
-            f"{_engine_reason(error)}.",
+            f"{reason.strip()}",
             advice="Choose an existing one with --base, or add it with `docker pull`, "
             "`docker load` or `docker import`.",
             details=f"{reference}: {error}",

@@ -142,7 +142,7 @@ def work_tree(folder: Path) -> WorkTree:
     except ToolFailed as error:
         raise InvalidSpec(
             f"{folder} is not in a git repository with a commit, so it is unknown which of its files "
-            f"are code: {error.tail.strip()}",
+            f"are code: {error.tail.strip()}.",
             advice="`git init`, `git add` the code and `git commit` it; or name another folder.",
         ) from error
     tracked = ask("ls-files", "-z", "--recurse-submodules").split("\0")

@@ -461,7 +461,7 @@ def test_jupyter_requires_its_token_listens_on_loopback_and_saves_as_its_caller(
     content = sound()
     content["package"].append(wheel_entry("jupyter-server", "2.0"))
     (work / "envs" / "toy" / locks.FILE).write_text(yaml.safe_dump(content))
-    read_only = ("--mount", f"{work}:/workspace:ro")
+    read_only = ("--mount", "/tmp:/workspace:ro")
     child = start(work, "--as", toy.reference, "--jupyter", *read_only, user=user)
     assert "could not save" in child.communicate(timeout=120)[1] and child.returncode == 3
     with socket.create_server(("127.0.0.1", 0)) as server:

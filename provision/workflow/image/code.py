@@ -12,6 +12,7 @@ from provision import image as images
 from provision import launch
 from provision.core.container import WORKSPACE
 from provision.core.errors import InvalidSpec
+from provision.core.types import LockedPackage
 from provision.workflow.context import Context
 from provision.workflow.plan import Plan
 
@@ -27,14 +28,14 @@ def image_code(context: Context, plan: Plan) -> images.Code | None:
 
 
 def relative_script(
-    command: Sequence[str], folder: Path, packages: Iterable[str] = ()
+    command: Sequence[str], folder: Path, packages: Iterable[LockedPackage]
 ) -> str | None:
     """The first script of a command that is looked for in its working folder: `train.py`, what
     `bash run.sh` runs, or what holds `-m lab.train` if it is in `folder`.
 
     packages: of the environment, which are no modules of the folder.
     """
-    installed = {canonicalize_name(name) for name in packages}
+    installed = {canonicalize_name(package.name) for package in packages}
     for word, following in zip(command, [*command[1:], ""]):
         if word == "-c":
             return None
@@ -57,7 +58,7 @@ def require_script(
     script must be there), or else the image's code.
     """
     packages = plan.lock.packages if plan.lock else ()
-    script = relative_script(command, Path.cwd(), [package.name for package in packages])
+    script = relative_script(command, Path.cwd(), packages)
     if script is None:
         return
     target = PurePosixPath(WORKSPACE, script)

@@ -236,9 +236,10 @@ def run_argv(
     if server is not None:
         workspace = _workspace(options.mounts)
         if workspace is not None:
-            is_here = docker.sees_this_machine(client) and not workspace.is_volume
-            is_writable = not is_here or os.access(workspace.source, os.W_OK)
-            if folder is not None and (workspace.mode == "ro" or not is_writable):
+            is_elsewhere = workspace.is_volume or not docker.sees_this_machine(client)
+            if folder is not None and (
+                workspace.mode == "ro" or not (is_elsewhere or os.access(workspace.source, os.W_OK))
+            ):
                 raise InvalidSpec(
                     f"Jupyter could not save in {workspace.source}: it is mounted read-only, or you "
                     "may not write there.",
@@ -275,7 +276,12 @@ def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.
                 advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there; with "
                 "--scratch nothing is kept.",
             )
-        mounts = (launch.parse_mount(f"{folder}:{WORKSPACE}"), *mounts)
+        if ":" in str(folder):
+            raise InvalidSpec(
+                f"Docker cannot mount {folder}, whose path has a colon.",
+                advice="Start it from another folder, or with --scratch.",
+            )
+        mounts = (launch.ContainerMount(source=str(folder), target=WORKSPACE), *mounts)
     user = options.user or docker.user_of_caller(client)
     return replace(options, mounts=mounts, user=user)
 

@@ -191,6 +191,7 @@ def test_an_image_has_the_date_of_what_it_is_made_of(
 def test_scripts_that_the_working_folder_must_have(
     tmp_path: Path, command: str, script: str | None
 ) -> None:
+    installed = replace(LOCK.packages[0], name="installed")
     for module in ("lab", "installed"):
         (tmp_path / module).mkdir()
-    assert relative_script(command.split(), tmp_path, ["installed"]) == script
+    assert relative_script(command.split(), tmp_path, [installed]) == script
