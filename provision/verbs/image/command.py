@@ -167,8 +167,8 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 @click.option(
     "--compression",
     type=click.Choice(["none", "zstd"]),
-    help="Compression of the layers in the registry. Docker before 23 reads none.  [default: zstd; "
-    "none for a registry of this machine]",
+    help="Compression of the layers in the registry. Docker before 23 needs `none`.  [default: "
+    "zstd; none for a registry of this machine]",
 )
 @click.option(
     "--attach/--no-attach",

@@ -8,15 +8,17 @@ import subprocess
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from provision import image
+from provision import image, launch
 from provision.core.errors import InvalidSpec
 from provision.core.types import Image, LockedPackage
 from provision.image import oci_layout
 from provision.image.cache_key import Recipe
-from provision.workflow.image.code import relative_script
+from provision.workflow.image.code import relative_script, require_script
 from tests.unit.image.test_image_build import BASE, LOCK, RESOLUTION
 from tests.unit.image.test_image_layer_build import RUNTIME, Lab, Listening
 from tests.unit.image.test_image_wheel_files import install
@@ -195,3 +197,29 @@ def test_scripts_that_the_working_folder_must_have(
     for module in ("lab", "installed"):
         (tmp_path / module).mkdir()
     assert relative_script(command.split(), tmp_path, [installed]) == script
+
+
+@pytest.mark.parametrize(
+    ("mount", "problem"),
+    [
+        (None, "no mount brings it"),
+        ("{}:/data", "no mount brings it"),
+        ("{}/sub:/workspace", "There is no train.py in"),
+        ("{}:/workspace", None),
+        ("{}/sub:/workspace/sub", "no mount brings it"),
+        ("claim:/workspace", None),
+    ],
+)
+def test_a_script_that_the_container_lacks_is_refused(
+    tmp_path: Path, mount: str | None, problem: str | None
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "train.py").write_text("")
+    plan: Any = SimpleNamespace(name="lab", lock=None, folder=tmp_path, resolution=RESOLUTION)
+    context: Any = SimpleNamespace(folders=SimpleNamespace(images=tmp_path / "images"))
+    mounts = [launch.parse_mount(mount.format(tmp_path))] if mount else []
+    if problem is None:
+        require_script(context, plan, ("train.py",), mounts)
+        return
+    with pytest.raises(InvalidSpec, match=problem):
+        require_script(context, plan, ("train.py",), mounts)
