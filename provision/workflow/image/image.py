@@ -220,8 +220,8 @@ def run_argv(
         reference = images.runnable_name(client, layout, reference)
     if folder is not None:
         options = _in_folder(client, options, folder)
-    require_script(context, plan, command, options.mounts)
     unmet = images.unmet_requirements(client, reference, plan.name)
+    require_script(context, plan, command, options.mounts)
     if "gpus" in unmet and plan.resolution.cuda is not None:
         context.progress.warn(
             "this engine has no NVIDIA runtime: the container gets no GPUs and pins no memory"
