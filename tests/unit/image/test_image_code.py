@@ -98,6 +98,7 @@ def test_tracked_files_are_the_last_layer_and_the_commit_is_a_label(
     commit = git(project, "rev-parse", "HEAD").strip()
     assert manifest.annotations["org.opencontainers.image.revision"] == commit
     assert "org.provision.code.changed" not in manifest.annotations
+    assert image.has_code(built.layout)
     assert build(lab, project).manifest_digest == built.manifest_digest
     (project / "train.py").write_text("changed")
     changed = build(lab, project)
