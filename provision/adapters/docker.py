@@ -7,22 +7,28 @@ engine becomes one of our errors. The SDK has no types, so a client is Any.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 from provision.core.container import brief_reference
 from provision.core.errors import (
     InUse,
+    InvalidSpec,
     NoSpace,
     ProvisionError,
     ToolFailed,
     ToolMissing,
     Unreachable,
 )
+from provision.core.json_text import parse_json
 from provision.core.types import Progress
+from provision_runtime.report.text import format_bytes
 
 T = TypeVar("T")
 Client = Any  # docker.DockerClient
@@ -39,9 +45,25 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
     context of Docker's settings, in the command's order.
     """
     import docker
+    from docker.context import ContextAPI
+    from docker.context.config import get_current_context_name
     from docker.errors import DockerException
 
     try:
+        host = os.environ.get("DOCKER_HOST")
+        if not host:
+            name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
+            context: Any = ContextAPI.get_context(name)
+            if context is None:  # the SDK would take the default engine instead
+                return None, f"there is no Docker context `{name}` (`docker context ls`)"
+            host = context.Host or ""
+        # The SDK needs paramiko for it, also where it starts the ssh command.
+        if host.startswith("ssh://") and find_spec("paramiko") is None:
+            return None, (
+                f"{host} needs the Python package paramiko next to provision (`pip install "
+                "paramiko`), or a tunnel: `ssh -fNL /tmp/engine.sock:/var/run/docker.sock HOST`, "
+                "with DOCKER_HOST=unix:///tmp/engine.sock"
+            )
         client: Client = docker.from_env(timeout=PING_TIMEOUT_S)
         client.ping()
     except (DockerException, OSError) as error:
@@ -141,8 +163,10 @@ def pull_into_engine(client: Client, reference: str, progress: Progress) -> Any:
         with progress.meter("waiting for Docker to pull it", 0):
             return client.images.pull(reference)
     except (DockerException, requests.RequestException) as error:
+        reason = str(getattr(error, "explanation", None) or error)  # the engine's own
         raise ToolMissing(
-            f"The base image {name} is not in the Docker engine and could not be pulled.",
+            f"The base image {name} is not in the Docker engine, which could not pull it: "
+            f"{reason.strip()}",
             advice="Choose an existing one with --base, or add it with `docker pull`, "
             "`docker load` or `docker import`.",
             details=f"{reference}: {error}",
@@ -156,9 +180,14 @@ def save_image(client: Client, image_id: str, chunk_size: int) -> Iterator[bytes
 
 
 def engine_identity(client: Client) -> str:
-    """The engine's id, which tells two engines apart."""
+    """What tells two engines apart: the engine's id. Podman makes a new one for each request, so it is
+    known by its machine and folder of images, which each user of it has."""
     with engine_errors("ask the engine for its id"):
-        return str(client.info()["ID"])
+        info = client.info()
+        components = client.version().get("Components") or ()
+    if any(str(part.get("Name")).startswith("Podman") for part in components):
+        return f"podman:{info.get('Name')}:{info.get('DockerRootDir')}"
+    return str(info["ID"])
 
 
 def engine_version(client: Client) -> str:
@@ -168,8 +197,8 @@ def engine_version(client: Client) -> str:
 
 
 def uses_containerd_store(client: Client) -> bool:
-    """Whether an engine has containerd's image store, by `docker info`'s DriverStatus as in
-    Docker's manual. Engines with that store identify images by their manifests' digests."""
+    """Whether an engine has containerd's image store, by `docker info`'s DriverStatus
+    (moby/moby#43983). Engines with that store identify images by their manifests' digests."""
     with engine_errors("ask for its image store"):
         status = client.info().get("DriverStatus") or ()
     return ["driver-type", "io.containerd.snapshotter.v1"] in [list(row) for row in status]
@@ -178,6 +207,22 @@ def uses_containerd_store(client: Client) -> bool:
 def sees_this_machine(client: Client) -> bool:
     """Whether an engine is reached by a socket here, so that it can mount folders of this machine."""
     return bool(client.api.base_url == "http+docker://localhost")
+
+
+def check_engine_space(client: Client, size: int) -> None:
+    """Raise NoSpace if an engine of this machine has fewer bytes free. It is unknown of others, and
+    where containerd has its images."""
+    with engine_errors("ask for its folder"):
+        root = Path(client.info().get("DockerRootDir") or "/")
+    if not sees_this_machine(client) or uses_containerd_store(client) or not root.is_dir():
+        return
+    free = shutil.disk_usage(root).free
+    if free < size:
+        raise NoSpace(
+            f"The Docker engine needs about {format_bytes(size)} in {root} to load the image, and "
+            f"{format_bytes(free)} are free.",
+            advice="Free space there (`docker system df`) and run the same command again.",
+        )
 
 
 def user_of_caller(client: Client) -> str:
@@ -238,9 +283,33 @@ class Login:
 
 
 def stored_login(registry: str) -> Login | None:
-    """What `docker login` stored, in Docker's config file or with a helper that it names."""
-    from docker import auth
+    """What `docker login` stored, in Docker's config file or with a helper that it names.
 
+    Raises InvalidSpec for a config file that is no JSON object, ToolMissing for a helper that is not
+    installed.
+    """
+    from docker import auth
+    from docker.utils.config import find_config_file
+
+    file: Any = find_config_file()
+    if file:  # the SDK reads an invalid one as empty
+        try:
+            document = parse_json(Path(file).read_bytes())
+            helpers = document.get("credHelpers") or {}
+            helper = helpers.get(registry) or document.get("credsStore")
+        except (OSError, ValueError, AttributeError) as error:
+            raise InvalidSpec(
+                f"Docker's config file {file} cannot be read: {error}.",
+                advice="Mend it, or name the folder of another in DOCKER_CONFIG.",
+            ) from error
+        program = f"docker-credential-{helper}"
+        if helper and shutil.which(program) is None:
+            raise ToolMissing(
+                f"{file} says that {program} has the login of {registry}, but there is no such "
+                "program on PATH.",
+                advice="Install it, or remove `credsStore` and `credHelpers` from the file and run "
+                f"`docker login {registry}`.",
+            )
     with engine_errors(f"read Docker's credentials for {registry}"):
         entry = auth.load_config().resolve_authconfig(registry) or {}
     credentials = {key.lower(): value for key, value in entry.items()}

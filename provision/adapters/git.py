@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision.core import process
@@ -113,6 +114,51 @@ def remote_head(folder: Path, url: str) -> str:
     if not commit:
         raise InvalidSpec(f"{url} has no branch `{branch}` any more.")
     return commit[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkTree:
+    """What git says of a folder of a work tree; all paths are relative to the folder.
+
+    committed: when, in seconds since 1970. files: that are tracked and there. changed: that differ
+    from the commit. untracked: files and folders, without ignored ones.
+    """
+
+    commit: str
+    committed: int
+    files: tuple[str, ...]
+    changed: tuple[str, ...]
+    untracked: tuple[str, ...]
+
+
+def work_tree(folder: Path) -> WorkTree:
+    """Raises InvalidSpec if the folder is not in a work tree with a commit."""
+
+    def ask(*arguments: str) -> str:
+        return _git(["-C", str(folder), *arguments], str(folder))
+
+    try:
+        commit, committed = ask("log", "-1", "--format=%H %ct").split()
+    except ToolFailed as error:
+        raise InvalidSpec(
+            f"{folder} is not in a git repository with a commit, so it is unknown which of its files "
+            f"are code: {error.tail.strip()}.",
+            advice="`git init`, `git add` the code and `git commit` it; or name another folder.",
+        ) from error
+    tracked = ask("ls-files", "-z", "--recurse-submodules").split("\0")
+    top = ask("rev-parse", "--show-prefix").strip() or "."  # paths of `git status` start there
+    changed: list[str] = []
+    untracked: list[str] = []
+    for row in filter(None, ask("status", "-z", "--no-renames", "--", ".").split("\0")):
+        rows = untracked if row.startswith("??") else changed
+        rows.append(os.path.relpath(row[3:], top))
+    return WorkTree(
+        commit=commit,
+        committed=int(committed),
+        files=tuple(path for path in tracked if path and os.path.lexists(folder / path)),
+        changed=tuple(changed),
+        untracked=tuple(untracked),
+    )
 
 
 def fast_forward(folder: Path, url: str) -> None:

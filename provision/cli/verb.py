@@ -197,6 +197,25 @@ def print_outcomes(console: Console, outcomes: Sequence[EnvironmentOutcome]) -> 
     return int(any(outcome.exit_code for outcome in outcomes))
 
 
+def run_or_print(
+    console: Console,
+    argv: list[str],
+    extra: Mapping[str, str] | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    dry_run: bool,
+) -> None:
+    """Become a command, as `exec_command` does, or print it."""
+    import shlex
+
+    from provision.core.process import exec_command
+
+    if dry_run:
+        console.document("command", {"command": argv}, f"{shlex.join(argv)}\n")
+        return
+    exec_command(argv, extra, env=env)
+
+
 def print_steps(console: Console, steps: Sequence[PlanStep]) -> None:
     """Print what a command would do."""
     from provision.cli.console import output_width, wrap

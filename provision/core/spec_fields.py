@@ -326,6 +326,18 @@ class Spec:
             example="debian:bookworm-slim",
         ),
     )
+    code: str | None = field(
+        default=None,
+        metadata=key(
+            kind="text",
+            help="Folder whose tracked files the image gets.",
+            docs="a folder, from spec.yml on: the files in it that git tracks become [the image's last "
+            "layer](image-run.md#your-code)",
+            pattern=r"[^\n\r]+",
+            example="../..",
+            in_file_only=True,
+        ),
+    )
     python_from: PythonFrom = field(
         default="auto",
         metadata=key(

@@ -5,6 +5,7 @@ This package exports what the commands need. Its modules:
 - build, layer_build, layers, conda_files, wheel_files, config: from a prefix to an image
 - cache_key, layer_cache: which layers can be reused instead of built again
 - base, disk_base: the base image
+- code: the project's own files
 - oci_layout, manifest: the file formats
 - docker, container_smoke: the Docker engine
 - export, compress, registry: archives, compressed layers, registries
@@ -22,8 +23,10 @@ from provision.image.base import (
 )
 from provision.image.build import build_image, find_image, matching_image
 from provision.image.cache_key import Recipe
+from provision.image.code import Code, has_code, read_code
 from provision.image.compress import Compression, compress_image
 from provision.image.config import (
+    creation_time,
     dockerfile_context,
     image_reference,
     repository,
@@ -74,6 +77,7 @@ __all__ = [
     "COMPRESSIBLE",
     "PREFIX",
     "BaseImage",
+    "Code",
     "Compression",
     "ImageDocuments",
     "Output",
@@ -88,6 +92,7 @@ __all__ = [
     "chosen_base",
     "compress_image",
     "connect_engine",
+    "creation_time",
     "decompress_image",
     "discard_if_incomplete",
     "dockerfile_context",
@@ -96,6 +101,7 @@ __all__ = [
     "find_engine_id",
     "find_image",
     "find_remote",
+    "has_code",
     "has_image",
     "image_reference",
     "image_sbom",
@@ -113,6 +119,7 @@ __all__ = [
     "pull_image",
     "pulled_image",
     "push_image",
+    "read_code",
     "read_disk_base",
     "read_packages",
     "record_path",

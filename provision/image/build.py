@@ -82,7 +82,7 @@ def build_image(
         layers = build.layers()
         manifest = oci_layout.write(
             new,
-            config.image_config(recipe.variables, recipe.labels, layers, recipe.epoch),
+            config.image_config(recipe.variables, recipe.labels, layers, recipe.created),
             layers,
             {**recipe.labels, RECIPE: recipe.digest},
             config.image_reference(recipe.resolution.spec.name, recipe.lock),

@@ -15,6 +15,7 @@ from provision.core.credentials import without_credentials
 from provision.core.types import Lock, LockedPackage, Resolution
 from provision.image import conda_files, config, layers, oci_layout
 from provision.image.base import BaseImage
+from provision.image.code import Code
 from provision.image.layers import LayerEntry
 
 # The version of the format in which packages become a layer's bytes. Raise it whenever the same
@@ -26,13 +27,15 @@ LAYER_VERSION = 4
 class Recipe:
     """Everything that decides the bytes of an image; its packages by their lock. Two equal recipes
     give one digest. runtime: the files of the runtime package, by their paths below
-    site-packages."""
+    site-packages. epoch: the time of all files. created: that of the image."""
 
     resolution: Resolution
     lock: Lock
     base: BaseImage
     runtime: Mapping[str, bytes]
+    code: Code | None = None
     epoch: int = tar.EPOCH
+    created: int = tar.EPOCH
 
     @cached_property
     def provision_files(self) -> Sequence[LayerEntry]:
@@ -45,9 +48,10 @@ class Recipe:
 
     @property
     def labels(self) -> dict[str, str]:
-        return config.labels(
-            self.resolution, self.lock, self.base.reference, self.base.digest, self.epoch
+        labels = config.labels(
+            self.resolution, self.lock, self.base.reference, self.base.digest, self.created
         )
+        return labels | (self.code.labels if self.code else {})
 
     @property
     def glibc(self) -> str:
@@ -55,17 +59,15 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        provision_files = [
-            (entry.path, entry.mode, hashlib.sha256(entry.content or b"").hexdigest())
-            for entry in self.provision_files
-        ]
         return _digest_of(
             {
                 "base": self.base.diff_ids,
-                "config": config.image_config(self.variables, self.labels, (), self.epoch),
+                "code": _content(self.code.entries if self.code else ()),
+                "config": config.image_config(self.variables, self.labels, (), self.created),
                 "groups": [asdict(group) for group in layers.GROUPS],
                 "layers": LAYER_VERSION,
-                "own": provision_files,
+                "epoch": self.epoch,
+                "own": _content(self.provision_files),
             }
         )
 
@@ -99,6 +101,13 @@ class Recipe:
                 "version": LAYER_VERSION,
             }
         )
+
+
+def _content(entries: Iterable[LayerEntry]) -> list[tuple[str, int, str, str]]:
+    return [
+        (entry.path, entry.mode, entry.target, hashlib.sha256(entry.content or b"").hexdigest())
+        for entry in entries
+    ]
 
 
 def _digest_of(document: object) -> str:

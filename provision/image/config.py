@@ -61,6 +61,16 @@ def source_date_epoch(environment: Mapping[str, str]) -> int:
     return int(text)
 
 
+def creation_time(environment: Mapping[str, str], lock: Lock, committed: int | None) -> int:
+    """When the image was made, in seconds since 1970, the same on every machine: SOURCE_DATE_EPOCH,
+    else when its code was committed, the day of the lock's `as_of`, or 1980-01-01."""
+    if environment.get("SOURCE_DATE_EPOCH"):
+        return source_date_epoch(environment)
+    if committed is not None:
+        return committed
+    return epoch_of(f"{lock.as_of}T00:00:00Z") if lock.as_of else tar.EPOCH
+
+
 # Names
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from provision.adapters.docker import (
     Client,
+    check_engine_space,
     engine_errors,
     engine_identity,
     get_image,
@@ -40,6 +41,8 @@ from provision.image.export import docker_archive
 
 # No config or manifest is larger: registries accept no more.
 DOCUMENT_LIMIT = 4 << 20
+# `docker load` unpacks an archive into a temporary folder, and each layer from there.
+SPACE_FACTOR = 2
 # The keys that must be equal in Docker's config and ours for the same image.
 _COMPARED_SETTINGS = (
     "Cmd",
@@ -352,6 +355,7 @@ def _shared_layers(image: Image, client: Client) -> int:
 
 def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str:
     size = sum(layer.size for layer in image.layers[skip:])
+    check_engine_space(client, SPACE_FACTOR * size)
     try:
         with engine_errors(f"load {image.reference}"), ExitStack() as waiting:
 

@@ -25,6 +25,7 @@ from provision.image.wheel_files import InstalledWheel, SharedFiles
 from provision_runtime.report.text import format_bytes
 
 PROVISION_GROUP = "provision"
+CODE_GROUP = "code"  # never reused: it changes with each commit
 SPACE_ADVICE = "Free space there and run the same command again, or build without --image."
 
 
@@ -50,19 +51,17 @@ class LayerBuild:
         keys = {}
         finished: dict[str, Layer] = {}
         for group, packages in self._packages.items():
+            if group == CODE_GROUP:
+                continue
             co_owners = wheel_files.co_owners(self._wheels_of(group), self._shared_files)
-            keys[group] = self.recipe.layer_key(group, packages, co_owners, clobbered)
-            key = keys[group]
+            key = self.recipe.layer_key(group, packages, co_owners, clobbered)
+            keys[group] = key
             same = [layer for layer in cached if layer.key == key]
             digest = layer_cache.link_first(same, self.new)
-            if digest is None:
-                layer = None
-            else:
+            if digest is not None:
                 self._record({digest: key})
                 size = oci_layout.blob(self.new, digest).stat().st_size
-                layer = Layer(group=group, digest=digest, size=size)
-            if layer is not None:
-                finished[group] = layer
+                finished[group] = Layer(group=group, digest=digest, size=size)
         entries = self._entries([group for group in keys if group not in finished])
         size = sum(layers.archive_size(of_group) for of_group in entries.values())
         self._check_space(size)
@@ -87,7 +86,8 @@ class LayerBuild:
         return wheel_files.shared_files(self._wheels)
 
     def _wheels_of(self, group: str) -> list[InstalledWheel]:
-        return [wheel for wheel in self._wheels if wheel.package in self._packages[group]]
+        packages = self._packages.get(group, ())
+        return [wheel for wheel in self._wheels if wheel.package in packages]
 
     def _base_layers(self, cached: Sequence[CachedLayer]) -> list[Layer]:
         """The base's layers, checked before anything is built on them."""
@@ -120,15 +120,22 @@ class LayerBuild:
         layer_cache.record(self.new, self.keys)
 
     def _entries(self, groups: Sequence[str]) -> dict[str, list[LayerEntry]]:
-        """The entries of the layers that must be built, and of our own layer, which is always
-        built."""
+        """The entries of the layers that must be built, and of our own layer and that of the
+        code, which are always built."""
+        if self.recipe.code:
+            groups = [*groups, CODE_GROUP]
         by_path: dict[str, dict[str, LayerEntry]] = {group: {} for group in groups}
-        packages = [package for group in groups for package in self._packages[group]]
+        packages = [package for group in groups for package in self._packages.get(group, ())]
         if any(package.manager == "conda" for package in packages):
             self._add_conda_entries(by_path)
         for group in groups:
             by_path[group].update(
-                wheel_files.wheels_entries(self._wheels_of(group), self._shared_files, self.prefix)
+                wheel_files.wheels_entries(
+                    self._wheels_of(group),
+                    self._shared_files,
+                    self.prefix,
+                    self.recipe.code.folder if self.recipe.code else None,
+                )
             )
         for entries in by_path.values():
             # Add the byte code of a layer's sources: the prefix's, whose bytes depend on a
@@ -145,6 +152,8 @@ class LayerBuild:
                     hashes = frozenset({self._recorded_byte_code[file]})
                     entries[compiled.path] = replace(compiled, hashes=hashes, mode=0o644)
         by_path[PROVISION_GROUP] = {entry.path: entry for entry in self.recipe.provision_files}
+        if self.recipe.code:
+            by_path[CODE_GROUP] |= {entry.path: entry for entry in self.recipe.code.entries}
         return {
             group: [entries[path] for path in sorted(entries)] for group, entries in by_path.items()
         }

@@ -86,12 +86,15 @@ GROUPS = (
     ),
     LayerGroup(name="rest", wheels=("*",), reason="small, changes often"),
     LayerGroup(name="provision", reason="changes with provision itself"),
+    LayerGroup(name="code", reason="the project's own files, changes with each commit"),
 )
 
 
 def group_of(package: LockedPackage, size: int = 0) -> str:
     """The group of a package. size: of a wheel's files."""
     name = canonicalize_name(package.name)
+    if package.is_editable:
+        return "code"
     for group in GROUPS:
         patterns = group.conda if package.manager == "conda" else group.wheels
         matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import os
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
@@ -24,8 +26,8 @@ from provision.adapters.installed_files import (
     script_body,
 )
 from provision.adapters.uv.installer import fingerprint
-from provision.core.container import PREFIX, PYTHON
-from provision.core.errors import IntegrityError
+from provision.core.container import PREFIX, PYTHON, WORKSPACE
+from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import LockedPackage, Prefix
 from provision.image.layers import LayerEntry, file_entry, verify
 
@@ -154,23 +156,30 @@ def _disagree(owners: Sequence[FileOwner]) -> bool:
 
 
 def wheels_entries(
-    wheels: Sequence[InstalledWheel], shared: SharedFiles, prefix: Prefix
+    wheels: Sequence[InstalledWheel],
+    shared: SharedFiles,
+    prefix: Prefix,
+    code: Path | None = None,
 ) -> dict[str, LayerEntry]:
     """The files of some of the prefix's wheels, by path. A shared file, whichever layers its owners
-    are in, must match the last owner's RECORD."""
+    are in, must match the last owner's RECORD. code: the folder that the image has as /workspace."""
     entries = {}
     for wheel in wheels:
-        for entry in wheel_entries(wheel, prefix, shared):
+        for entry in wheel_entries(wheel, prefix, shared, code):
             entries[entry.path] = entry
     return entries
 
 
 def wheel_entries(
-    wheel: InstalledWheel, prefix: Prefix, shared: SharedFiles | None = None
+    wheel: InstalledWheel,
+    prefix: Prefix,
+    shared: SharedFiles | None = None,
+    code: Path | None = None,
 ) -> list[LayerEntry]:
-    """The files of one installed wheel, by its RECORD. Scripts get the image's interpreter, and the
-    RECORD their new hashes."""
+    """The files of one installed wheel, by its RECORD. Scripts get the image's interpreter, the files
+    of an editable its folder in the image, and the RECORD their new hashes."""
     site_packages = wheel.folder.parent
+    project = _editable_folder(wheel, code) if wheel.package.is_editable else None
     record_name = f"{wheel.folder.name}/RECORD"
     rows: list[RecordRow] = []
     entries: list[LayerEntry] = []
@@ -201,6 +210,8 @@ def wheel_entries(
                     )
                 owner_rows = owner_rows[-1:]
         entry = _wheel_file(site_packages / name, owner_rows, prefix)
+        if project is not None and code is not None:
+            entry = _relocated(entry, project, code)
         entries.append(entry)
         if entry.content is not None:
             row = (name, record_hash(entry.content), str(len(entry.content)))
@@ -208,6 +219,39 @@ def wheel_entries(
     rows.append((record_name, "", ""))
     record_path = _image_path(wheel.folder / "RECORD", prefix)
     return [*entries, LayerEntry.of(record_path, record_text(sorted(rows)))]
+
+
+def _editable_folder(wheel: InstalledWheel, code: Path | None) -> Path:
+    """The folder of an editable package. Raises InvalidSpec if the image's code does not have it."""
+    url = json.loads((wheel.folder / "direct_url.json").read_bytes())["url"]
+    folder = Path(unquote(urlsplit(url).path))
+    if code is None or not folder.resolve().is_relative_to(code.resolve()):
+        has = f"the code of the image is {code}" if code else "the image has no code"
+        raise InvalidSpec(
+            f"{wheel.package.name} is an editable of {folder}, but {has}.",
+            advice="Name a folder that holds both, with `code:` in spec.yml or --code; or add the "
+            "package as a wheel: provision add NAME ./FOLDER",
+        )
+    return folder
+
+
+def _relocated(entry: LayerEntry, project: Path, code: Path) -> LayerEntry:
+    """A file of an editable package (a .pth, or a module that finds the package) with the project's
+    folder in the image."""
+    content = entry.content
+    if content is None:
+        assert entry.source is not None
+        content = entry.source.read_bytes()
+        verify(entry, hashlib.sha256(content).hexdigest())
+    target = PurePosixPath(WORKSPACE, project.resolve().relative_to(code.resolve()))
+    for path in {project, project.resolve()}:
+        pattern = re.escape(os.fsencode(path)) + rb"(?![\w.-])"
+        content = re.sub(pattern, os.fsencode(target), content)
+    return _with_content(entry, content)
+
+
+def _with_content(entry: LayerEntry, content: bytes) -> LayerEntry:
+    return replace(entry, source=None, content=content, size=len(content), hashes=frozenset())
 
 
 def _wheel_file(path: Path, rows: Sequence[RecordRow], prefix: Prefix) -> LayerEntry:
@@ -268,13 +312,7 @@ def _with_image_interpreter(entry: LayerEntry, prefix: Prefix) -> LayerEntry:
             prefix,
             f"has a script that names this host's folder after its first line, {entry.source.name}",
         )
-    return replace(
-        entry,
-        source=None,
-        content=rewritten,
-        size=len(rewritten),
-        hashes=frozenset(),
-    )
+    return _with_content(entry, rewritten)
 
 
 # RECORD

@@ -11,6 +11,7 @@ from provision.launch.contract import (
     check_contract,
     contract_context,
     dns_label,
+    rank_command,
 )
 from provision.launch.durations import parse_duration
 from provision.launch.jobs import (
@@ -77,5 +78,6 @@ __all__ = [
     "parse_resource",
     "parse_selector",
     "parse_user",
+    "rank_command",
     "run_requirements",
 ]

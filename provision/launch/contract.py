@@ -121,6 +121,11 @@ def _mount_problem(job_format: JobFormat, mount: ContainerMount) -> str:
     return ""
 
 
+def rank_command(job: JobSpec, gpus: int | None) -> list[str]:
+    """The command of a container of one node that starts a job's ranks. gpus: None: all of them."""
+    return [PYTHON, *PYTHON_OPTIONS, *job.runtime_options(gpus), "--", *job.command]
+
+
 def contract_context(
     job_format: JobFormat, resolution: Resolution, job: JobSpec, options: RunOptions
 ) -> dict[str, object]:

@@ -191,18 +191,22 @@ def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str
 
 
 def _changed_options(plan: Plan) -> list[str]:
-    """The options that differ from what spec.yml says, as on the command line."""
+    """The options that differ from what spec.yml says, as on the command line; without those of the
+    image, which are not part of a lock."""
     path = plan.folder / render.SPEC
     content = specs.read(path) if path.exists() else {}
     flags = plan.request.option_flags()
-    return [flag for key, flag in flags.items() if content.get(key) != plan.spec_content.get(key)]
+    return [
+        flag
+        for key, flag in flags.items()
+        if key not in ("base", "code") and content.get(key) != plan.spec_content.get(key)
+    ]
 
 
 def _warn_of_unwritten_options(context: Context, plan: Plan) -> None:
     """The spec.yml of a user is not rewritten, so what options change is in the lock alone."""
     path = plan.folder / render.SPEC
-    # The base image is not part of a lock.
-    options = [flag for flag in _changed_options(plan) if flag != "--base"]
+    options = _changed_options(plan)
     if options and render.file_state(path) == "edited":
         context.progress.warn(
             f"{path} was edited and is not rewritten: write what {', '.join(options)} says into "

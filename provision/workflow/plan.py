@@ -473,8 +473,8 @@ def _refuse_options_without_effect(
         return
     written = resolve(specs.combine(specs.read(path), {}, name=folder.name)).spec
     # Neither of these is part of the edited files.
-    before = replace(written, base=None, as_of=None, accept=())
-    if before != replace(resolution.spec, base=None, as_of=None, accept=()):
+    before = replace(written, base=None, code=None, as_of=None, accept=())
+    if before != replace(resolution.spec, base=None, code=None, as_of=None, accept=()):
         files = ", ".join(str(folder / name) for name in edited)
         raise StaleLock(
             f"{files} was edited by hand, so {', '.join(flags)} would have no effect.",

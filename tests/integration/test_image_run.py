@@ -288,7 +288,9 @@ def test_any_user_can_work(work: Path, toy: Image) -> None:
     (work / "given" / "y").write_text("given")
     mounts = ["--mount", f"{work / 'data'}:/data", "--mount", f"{work / 'given'}:/given:ro"]
     code, out, err = run(
-        work, "--as", toy.reference, "--user", "4242:4243", *mounts, "--", "python", "-c", WRITES
+        work,
+        *("--as", toy.reference, "--scratch", "--user", "4242:4243"),
+        *(*mounts, "--", "python", "-c", WRITES),
     )
     assert code == 0, err
     assert json.loads(out) == [4242, 4243, "provision", "/tmp", "/workspace", "given"]
@@ -298,6 +300,22 @@ def test_any_user_can_work(work: Path, toy: Image) -> None:
         work, "--as", toy.reference, *mounts, "--", "python", "-c", "open('/given/z', 'w')"
     )
     assert code == 1 and "Read-only file system" in err
+
+
+@pytest.mark.needs("setpriv")
+def test_results_of_a_script_are_the_callers_in_the_current_folder(
+    caller: tuple[Path, list[str]], toy: Image
+) -> None:
+    work, user = caller
+    (work / "train.py").write_text("open('result', 'w').write('saved')")
+    command = ("--", "python", "train.py")
+    child = start(work, "--as", toy.reference, *command, user=user)
+    _, err = child.communicate(timeout=120)
+    assert child.returncode == 0, err
+    assert (work / "result").read_text() == "saved"
+    assert (work / "result").stat().st_uid == work.stat().st_uid
+    code, _, err = run(work, "--as", toy.reference, "--scratch", *command)
+    assert code == 3 and "train.py is not in the image of toy" in err
 
 
 def test_runs_without_home_and_on_a_read_only_root(toy: Image, client: Any) -> None:
@@ -443,6 +461,9 @@ def test_jupyter_requires_its_token_listens_on_loopback_and_saves_as_its_caller(
     content = sound()
     content["package"].append(wheel_entry("jupyter-server", "2.0"))
     (work / "envs" / "toy" / locks.FILE).write_text(yaml.safe_dump(content))
+    read_only = ("--mount", "/tmp:/workspace:ro")
+    child = start(work, "--as", toy.reference, "--jupyter", *read_only, user=user)
+    assert "could not save" in child.communicate(timeout=120)[1] and child.returncode == 3
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     child = start(work, "--as", toy.reference, "--jupyter", "--port", str(port), user=user)

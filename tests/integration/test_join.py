@@ -478,7 +478,7 @@ def test_an_image_that_cannot_be_pulled(member: Member, lab: Path) -> None:
     assert (status, report["open"]) == (1, ["environments"])
     fallback, unreachable = notes(report, "environments")
     assert fallback.startswith(f"warning: {NAME}: its image cannot be pulled, so its lock is used")
-    assert unreachable.startswith("open: serve: The registry 127.0.0.1:1 does not respond")
+    assert unreachable.startswith("open: serve: The registry 127.0.0.1:1 refuses connections")
     [row] = [row for row in report["steps"] if row["step"] == "environments"]
     assert [note["status"] for note in row["notes"]] == ["warning", "done", "open"]
     assert row["notes"][1]["message"].startswith(f"{NAME} was shipped to this machine")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,12 +30,35 @@ UNTRUSTED_ADVICE = (
     "Name the file with your authority's certificate in SSL_CERT_FILE, REQUESTS_CA_BUNDLE or pip's "
     "`cert`."
 )
+LOOPBACK_TIMEOUT_S = 5.0
+TLS_RECORDS = (b"\x15", b"\x16")  # an alert, a handshake
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?")
 
 
 def is_loopback(host: str) -> bool:
     """Whether host[:port] names this machine."""
     return _LOOPBACK.fullmatch(host) is not None
+
+
+@cache
+def speaks_tls(host: str) -> bool:
+    """Whether a server of this machine, as host[:port], answers a TLS client. No connection is set up;
+    each request checks the certificate."""
+    import ssl
+
+    context, outgoing = ssl.create_default_context(), ssl.MemoryBIO()
+    client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    parts = urlsplit(f"//{host}")
+    try:
+        address = (parts.hostname or host, parts.port or 443)
+        with socket.create_connection(address, LOOPBACK_TIMEOUT_S) as connection:
+            # A server without TLS waits for the end of a line.
+            connection.sendall(outgoing.read() + b"\r\n\r\n")
+            return connection.recv(1) in TLS_RECORDS
+    except OSError:
+        return False
 
 
 def open_session(pip_settings: Mapping[str, str]) -> requests.Session:

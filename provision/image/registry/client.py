@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ class RegistryClient:
             # Signed URLs of buckets give access to anyone who reads them.
             message = re.sub(r"\?\S+", "?...", str(error))
             if isinstance(error, requests.exceptions.SSLError):
-                raise untrusted_error(self.reference, message) from error
+                raise tls_error(self.reference, message) from error
             raise ConnectionFailed(message, urlsplit(failed_url).netloc) from error
 
     def _send(
@@ -203,9 +204,16 @@ def read_response(
     )
 
 
-def untrusted_error(reference: RegistryReference, details: str) -> Unreachable:
-    """The error for a registry whose certificate no trusted authority signed."""
+def tls_error(reference: RegistryReference, details: str) -> Unreachable:
+    """The error for a registry whose certificate is not trusted, or that has no TLS."""
     registry = reference.registry
+    if "CERTIFICATE_VERIFY_FAILED" not in details:
+        return Unreachable(
+            f"The registry {registry} does not speak TLS as this machine does.",
+            advice="Passwords and images go to other machines by HTTPS only. Check the port, or put a "
+            "proxy with TLS in front of it.",
+            details=details,
+        )
     files = ", ".join(str(file) for file in certificate_files(registry)) or "none"
     return Unreachable(
         f"The certificate of the registry {registry} is not trusted.",
@@ -223,11 +231,22 @@ def unreachable_error(reference: RegistryReference, failure: ConnectionFailed) -
             advice=f"Check that this machine can reach it; {resume}",
             details=str(failure),
         )
+    problem, check = "does not respond", "its address and that it runs"
+    if _is_caused_by(failure, socket.gaierror):
+        problem, check = "has a name that this machine cannot resolve", "the spelling, and DNS"
+    elif _is_caused_by(failure, ConnectionRefusedError):
+        problem, check = "refuses connections: nothing listens there", "the port, and that it runs"
     return Unreachable(
-        f"The registry {reference.registry} does not respond.",
-        advice=f"Check its address and that it runs; {resume}",
+        f"The registry {reference.registry} {problem}.",
+        advice=f"Check {check}; {resume}",
         details=str(failure),
     )
+
+
+def _is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def refusal_error(
@@ -236,10 +255,19 @@ def refusal_error(
     """The error for a response of an unexpected status."""
     message = _error_message(response)
     if response.status in (401, 403):
+        login = stored_login(reference.registry)
+        if response.status == 403:
+            problem = "this user may not do that"
+        elif login is None:
+            problem = "it wants a password, and none is stored for it"
+        elif login.user:
+            problem = f"it does not accept the stored password of {login.user}"
+        else:
+            problem = "it does not accept the stored token"
         return ToolFailed(
             [reference.registry, purpose],
             response.status,
-            message or "not allowed",
+            f"{problem} ({message or 'not allowed'})",
             advice=f"`docker login {reference.registry}` as a user who may do that there.",
         )
     if response.status == TOO_MANY_REQUESTS:

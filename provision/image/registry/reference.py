@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from provision.adapters.http.session import is_loopback
+from provision.adapters.http.session import is_loopback, speaks_tls
 from provision.core.errors import InvalidSpec
 from provision.core.types import Image
 from provision.image.oci_layout import DIGEST
@@ -38,7 +38,8 @@ class RegistryReference:
     @property
     def api_url(self) -> str:
         """The address of the repository's API."""
-        scheme = "http" if is_loopback(self.registry) else "https"
+        is_plain = is_loopback(self.registry) and not speaks_tls(self.registry)
+        scheme = "http" if is_plain else "https"
         host = DOCKER_HOST if self.registry == DOCKER else self.registry
         return f"{scheme}://{host}/v2/{self.repository}/"
 
@@ -56,7 +57,7 @@ def parse_registry_reference(text: str, image: Image | None = None) -> RegistryR
 
     image: what will be pushed there; a digest is then invalid, and the default tag is the image's.
     """
-    match = _REFERENCE.fullmatch(text)
+    match = _REFERENCE.fullmatch(text.removeprefix("docker://"))  # skopeo's and enroot's
     if match is None or (image is not None and match[4]):
         forms = "HOST/NAME or HOST/NAME:TAG" + ("" if image else ", or HOST/NAME@sha256:...")
         raise InvalidSpec(

@@ -31,7 +31,7 @@ from provision.workflow.ensure import (
     ensure_prefix,
     locked_plan,
 )
-from provision.workflow.image.image import ensure_image
+from provision.workflow.image.image import ensure_base, ensure_image
 from provision.workflow.passport import write_passport
 from provision.workflow.plan import NO_ENGINE, NO_IMAGE, NO_SMOKE, BuildRequest, Plan
 from provision.workflow.preview import wanted_engine
@@ -80,6 +80,8 @@ def build(context: Context, request: BuildRequest) -> BuildResult:
         check_buildable(context, plan)
         if plan.edited:
             context.progress.warn(f"{plan.edited_files()} was edited by hand and is used as it is")
+        if request.image == "demand":
+            ensure_base(context, plan, client)
         with reported_steps(context.progress) as steps:
             return _run_stages(context, plan, client, Stages(context.progress, steps))
 
@@ -131,8 +133,9 @@ def _image_stage(
     if plan.request.image == "skip":
         stages.skip("image", NO_IMAGE)
         return None
-    if plan.request.image == "auto" and any(package.is_editable for package in lock.packages):
-        stages.skip("image", "an image cannot hold the editable packages")
+    has_editables = any(package.is_editable for package in lock.packages)
+    if plan.request.image == "auto" and has_editables and not plan.resolution.spec.code:
+        stages.skip("image", "an image has the editable packages only with `code:` in spec.yml")
         return None
     if client is None and not images.is_on_disk(plan.resolution.spec.base):
         stages.skip("image", NO_ENGINE)

@@ -18,7 +18,7 @@ from provision.cli.options import (
     time_option,
 )
 from provision.cli.spec_options import base_option, build_request
-from provision.cli.verb import context_of, print_steps, verb
+from provision.cli.verb import context_of, print_steps, run_or_print, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -99,6 +99,12 @@ def image() -> None:
 @environment_argument
 @base_option
 @mirror_option
+@click.option(
+    "--code",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    metavar="FOLDER",
+    help="Put the files that git tracks in this folder into the image.  [default: spec.yml's code]",
+)
 @image_output_option
 @click.option(
     "--tag",
@@ -161,9 +167,8 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 @click.option(
     "--compression",
     type=click.Choice(["none", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Compression of the layers in the registry.",
+    help="Compression of the layers in the registry. Docker before 23 needs `none`.  [default: "
+    "zstd; none for a registry of this machine]",
 )
 @click.option(
     "--attach/--no-attach",
@@ -178,7 +183,7 @@ def push(
     name: str,
     target: str,
     envs: Path | None,
-    compression: Compression,
+    compression: Compression | None,
     attach: bool,
     **options: Any,
 ) -> None:
@@ -330,6 +335,11 @@ def contract(
 @click.argument("name")
 @run_options
 @jupyter_options
+@click.option(
+    "--scratch",
+    is_flag=True,
+    help="Mount no working folder: what is written there is removed with the container.",
+)
 @dry_run_option
 @verb
 def run(
@@ -337,18 +347,16 @@ def run(
 ) -> None:
     """Run a command in an environment's image.
 
-    COMMAND, after --, is Python by default. The settings are those that `image contract` prints;
-    the exit code is the command's. The container gets GPUs if the Docker engine has the NVIDIA
-    runtime. It is removed at its end: what is written outside of --mount goes with it. --jupyter
-    saves in the current folder, as you.
+    COMMAND, after --, is Python by default; Python code (train.py or -m MODULE) is started once for
+    each GPU. The settings are those that `image contract` prints; the exit code is the command's. The
+    container gets GPUs if the Docker engine has the NVIDIA runtime. The current folder is its working
+    folder (/workspace), as your user, unless --mount or --scratch says otherwise. At the end the
+    container is removed, with what was written elsewhere.
     """
     import shlex
-    import sys
 
-    from provision.core.container import WORKSPACE
     from provision.core.errors import InvalidSpec
-    from provision.core.process import exec_command
-    from provision.verbs.image.image import notebook_server
+    from provision.launch import find_notebook_server
     from provision.workflow.image.image import run_argv
     from provision.workflow.plan import make_plan
 
@@ -361,25 +369,23 @@ def run(
     plan = make_plan(context, build_request(name, {}))
     server = None
     if options["jupyter"]:
-        server = notebook_server(plan, options["port"])
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    run_options = _run_options(options)
-    folder = Path.cwd() if server else None
+        if plan.lock is None:
+            raise InvalidSpec(
+                f"{plan.name} has no lock, so its packages are not known.",
+                advice=f"Run `provision build {plan.name}` first.",
+            )
+        server = find_notebook_server(plan.lock, options["port"])
     argv = run_argv(
-        context, plan, run_options, command, terminal=terminal, server=server, folder=folder
+        context,
+        plan,
+        _run_options(options),
+        command,
+        server=server,
+        folder=None if options["scratch"] else Path.cwd(),
     )
-    if options["dry_run"]:
-        console.document("command", {"command": argv}, f"{shlex.join(argv)}\n")
-        return
-    if not server and all(mount.mode == "ro" for mount in run_options.mounts):
-        console.info(
-            "what is written in the container goes with it; "
-            f"--mount FOLDER:{WORKSPACE} keeps what is written there"
-        )
-    if server and all(mount.target != WORKSPACE for mount in run_options.mounts):
-        console.info(f"Jupyter saves in {folder}")
-    environment = _announce_token(console, server) if server else {}
-    exec_command(argv, environment)
+    dry_run = options["dry_run"]
+    variables = _announce_token(console, server) if server and not dry_run else None
+    run_or_print(console, argv, variables, dry_run=dry_run)
 
 
 def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:

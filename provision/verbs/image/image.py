@@ -7,7 +7,6 @@ from pathlib import PurePosixPath
 
 from provision import image as images
 from provision import launch
-from provision.core.errors import InvalidSpec
 from provision.core.prefix_registry import prefix_path
 from provision.core.types import Image
 from provision.workflow.context import Context, reported_steps
@@ -18,9 +17,11 @@ from provision.workflow.ensure import (
     locked_plan,
     require_existing_lock,
 )
+from provision.workflow.image.code import require_script
 from provision.workflow.image.image import (
     ALTERNATIVE,
     JobSize,
+    ensure_base,
     ensure_image,
     goes_to_engine,
     image_reference,
@@ -66,6 +67,7 @@ def build(
     with locked_plan(context, request) as plan:
         lock = require_existing_lock(plan)
         check_prefix_path(context, plan)
+        ensure_base(context, plan, client)
         prefix, _ = ensure_prefix(context, plan, lock)
         image, is_new = ensure_image(context, plan, lock, prefix, client, to_engine=to_engine)
         if client is not None and to_engine:
@@ -96,6 +98,8 @@ def image_contract(
     The lock decides the image's name.
     """
     plan = make_plan(context, request)
+    if format not in launch.PREFIX_FORMATS:
+        require_script(context, plan, command, options.mounts)
     environment: launch.Environment
     if format in launch.PREFIX_FORMATS:
         prefix = prefix_path(context.folders, plan.name)
@@ -112,16 +116,3 @@ def image_contract(
         lock=plan.lock.sha256 if plan.lock else None,
     )
     return render_job(plan, format, job, options, remake)
-
-
-def notebook_server(plan: Plan, endpoint: str) -> launch.NotebookServer:
-    """The notebook server of an environment's lock, at [ADDRESS:]PORT.
-
-    Raises InvalidSpec if the lock holds none.
-    """
-    if plan.lock is None:
-        raise InvalidSpec(
-            f"{plan.name} has no lock, so its packages are not known.",
-            advice=f"Run `provision build {plan.name}` first.",
-        )
-    return launch.find_notebook_server(plan.lock, endpoint)

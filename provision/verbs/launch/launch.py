@@ -38,6 +38,7 @@ from provision.verbs.launch.jobs import (
 )
 from provision.verbs.launch.settings import LaunchSettings
 from provision.workflow.context import Context
+from provision.workflow.image.code import require_script
 from provision.workflow.image.image import render_job
 from provision.workflow.plan import BuildRequest, Plan, make_plan
 from provision.workflow.trust import require_trusted_path, require_trusted_prefix
@@ -127,6 +128,8 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
         if isinstance(environment, launch.ImageEnvironment):
             working_folder = launch.parse_mount(f"{folder}:{folder}")
             options = dataclasses.replace(options, mounts=(working_folder, *options.mounts))
+    else:
+        require_script(context, plan, request.command, options.mounts)
     chosen = request.selection.nodes[:nodes]
     if engine == "slurm":
         job = _for_slurm(job, request, plan)

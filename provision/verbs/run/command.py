@@ -11,7 +11,7 @@ import click
 from provision.cli.freshness import freshness_options, up_to_date
 from provision.cli.hang_options import hang_options, parse_hang_options
 from provision.cli.options import WordsBeforeOptions, dry_run_option, prefix_option
-from provision.cli.verb import verb
+from provision.cli.verb import run_or_print, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -102,11 +102,8 @@ def run(
     When ranks of `torchrun` (or `accelerate launch`, `fabric run`) fail, the last lines say which
     failed first, and why. When all of them do nothing, a page says who waits for whom.
     """
-    import shlex
-
     from provision.core.errors import InvalidSpec
     from provision.core.paths import default_folders
-    from provision.core.process import exec_command
     from provision.verbs.run import run as command_run
     from provision.workflow.project import require_prefix
 
@@ -135,33 +132,22 @@ def run(
             advice="--hang-after and --on-hang are for torchrun, accelerate launch and fabric run.",
         )
     launch = watched or launch
-    if dry_run:
-        console.document("command", {"command": launch.argv}, f"{shlex.join(launch.argv)}\n")
-        return
-    exec_command(launch.argv, env=launch.variables)
+    run_or_print(console, launch.argv, env=launch.variables, dry_run=dry_run)
 
 
 def _run_in_image(
     console: Console, name: str, command: tuple[str, ...], envs: Path | None, dry_run: bool
 ) -> None:
-    import shlex
-    import sys
-
     from provision.cli.spec_options import build_request
     from provision.cli.verb import context_of
-    from provision.core.process import exec_command
     from provision.launch import RunOptions
     from provision.workflow.image.image import run_argv
     from provision.workflow.plan import make_plan
 
     context = context_of(console, envs)
     plan = make_plan(context, build_request(name, {}))
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    argv = run_argv(context, plan, RunOptions(), command, terminal=terminal, folder=Path.cwd())
-    if dry_run:
-        console.document("command", {"command": argv}, f"{shlex.join(argv)}\n")
-        return
-    exec_command(argv)
+    argv = run_argv(context, plan, RunOptions(), command, folder=Path.cwd())
+    run_or_print(console, argv, dry_run=dry_run)
 
 
 @click.command()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from provision.core.platforms import PLATFORM
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
 from provision.workflow.context import Context
+from provision.workflow.image.code import image_code, require_script
 from provision.workflow.image.registry import cached_base, registry_base
 from provision.workflow.plan import NO_ENGINE, Plan, PlanStep
 
@@ -58,7 +60,8 @@ def image_step(
     base = _present_base(context, plan, client)
     if base is None:
         return to_make
-    image = images.matching_image(_recipe(plan, lock, base), layout)
+    recipe = _recipe(plan, lock, base, image_code(context, plan))
+    image = images.matching_image(recipe, layout)
     if image is None:
         return to_make
     return _step_of_current_image(image, client, outputs)
@@ -85,6 +88,14 @@ def goes_to_engine(outputs: Sequence[images.Output]) -> bool:
 
 
 @owner_writes_only()
+def ensure_base(context: Context, plan: Plan, client: Any | None) -> None:
+    """Pull a missing base, and read the code, before minutes of work on a prefix: raises what
+    `ensure_image` would raise of them."""
+    image_code(context, plan)
+    _find_base(context, plan, client)
+
+
+@owner_writes_only()
 def ensure_image(
     context: Context,
     plan: Plan,
@@ -101,9 +112,13 @@ def ensure_image(
             "this machine.",
             advice="Use --no-image.",
         )
-    locks.require_no_editables(lock, "an image")
+    code = image_code(context, plan)
+    if code is None:
+        locks.require_no_editables(lock, "an image without its code (`code:` in spec.yml)")
+    else:
+        context.progress.info(code.summary)
     layout = context.folders.images / plan.name
-    recipe = _recipe(plan, lock, _find_base(context, plan, client))
+    recipe = _recipe(plan, lock, _find_base(context, plan, client), code)
     image = images.find_image(recipe, layout, context.progress)
     is_new = image is None
     if image is None:
@@ -128,13 +143,17 @@ def ensure_image(
     return image, is_new or is_loaded
 
 
-def _recipe(plan: Plan, lock: Lock, base: images.BaseImage) -> images.Recipe:
+def _recipe(
+    plan: Plan, lock: Lock, base: images.BaseImage, code: images.Code | None
+) -> images.Recipe:
     return images.Recipe(
+        code=code,
         resolution=plan.resolution,
         lock=lock,
         base=base,
         runtime=runtime_package.load().files,
         epoch=images.source_date_epoch(os.environ),
+        created=images.creation_time(os.environ, lock, code.tree.committed if code else None),
     )
 
 
@@ -178,18 +197,19 @@ def run_argv(
     options: launch.RunOptions,
     command: Sequence[str],
     *,
-    terminal: bool,
+    terminal: bool | None = None,
     server: launch.NotebookServer | None = None,
     folder: Path | None = None,
 ) -> list[str]:
     """The argv with which this engine runs the image.
 
-    folder: the container's working folder, in which files are made as this user.
-
-    Without an NVIDIA runtime it leaves out GPUs, and warns.
+    Python code is started once for each GPU, as `image contract` starts it. Without an NVIDIA runtime
+    there are no GPUs, which is a warning.
 
     server: run this instead of a command; it reads its token from the environment of the process
-    that runs the argv.
+    that runs the argv. folder: the container's working folder, in which files are made as this
+    user; None: the image's own. Raises InvalidSpec if the command's script is not in the container,
+    or the server could not save.
     """
     client = images.require_engine(
         f"`provision image contract {plan.name}` shows how other engines run it"
@@ -201,29 +221,65 @@ def run_argv(
     if folder is not None:
         options = _in_folder(client, options, folder)
     unmet = images.unmet_requirements(client, reference, plan.name)
+    require_script(context, plan, command, options.mounts)
     if "gpus" in unmet and plan.resolution.cuda is not None:
         context.progress.warn(
             "this engine has no NVIDIA runtime: the container gets no GPUs and pins no memory"
         )
     flags = launch.docker_arguments(plan.resolution, options, without=unmet)
+    job = launch.JobSpec(
+        name="run",
+        command=tuple(command),
+        environment=launch.ImageEnvironment(reference=reference),
+        lock=plan.lock.sha256 if plan.lock else None,
+    )
     if server is not None:
+        workspace = _workspace(options.mounts)
+        if workspace is not None:
+            is_elsewhere = workspace.is_volume or not docker.sees_this_machine(client)
+            if folder is not None and (
+                workspace.mode == "ro" or not (is_elsewhere or os.access(workspace.source, os.W_OK))
+            ):
+                raise InvalidSpec(
+                    f"Jupyter could not save in {workspace.source}: it is mounted read-only, or you "
+                    "may not write there.",
+                    advice="Mount another folder at /workspace, or let it save in the container, "
+                    "which is removed at the end, with --scratch.",
+                )
+            context.progress.info(f"Jupyter shows {workspace.source}, and saves there")
         requirements = launch.run_requirements(plan.resolution, options)
         host_network = any(requirement.what == "network" for requirement in requirements)
         flags = [*flags, *server.flags(host_network=host_network)]
         command = server.command(host_network=host_network)
+    elif job.has_ranks:
+        has_gpus = plan.resolution.cuda is not None and "gpus" not in unmet
+        command = launch.rank_command(job, None if has_gpus else 0)
+    if terminal is None:
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if terminal:
         flags = ["--tty", *flags]
     return ["docker", "run", "--rm", "--interactive", *flags, reference, *command]
 
 
+def _workspace(mounts: Sequence[launch.ContainerMount]) -> launch.ContainerMount | None:
+    """What is mounted as the container's working folder."""
+    return next((mount for mount in mounts if mount.target.rstrip("/") == WORKSPACE), None)
+
+
 def _in_folder(client: Any, options: launch.RunOptions, folder: Path) -> launch.RunOptions:
     """The options with a mounted working folder and its user, unless they name others."""
     mounts = options.mounts
-    if all(mount.target.rstrip("/") != WORKSPACE for mount in mounts):
+    if _workspace(mounts) is None:
         if not docker.sees_this_machine(client):
             raise InvalidSpec(
                 f"The Docker engine is on another machine, which does not have {folder}.",
-                advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there.",
+                advice=f"--mount VOLUME:{WORKSPACE} keeps what is saved in a volume there; with "
+                "--scratch nothing is kept.",
+            )
+        if ":" in str(folder):
+            raise InvalidSpec(
+                f"Docker cannot mount {folder}, whose path has a colon.",
+                advice="Start it from another folder, or with --scratch.",
             )
         mounts = (launch.ContainerMount(source=str(folder), target=WORKSPACE), *mounts)
     user = options.user or docker.user_of_caller(client)

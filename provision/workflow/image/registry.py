@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from provision import image as images
+from provision.adapters.http.session import is_loopback
 from provision.core.atomic import atomic_write
 from provision.core.container import brief_reference
 from provision.core.errors import (
@@ -56,18 +57,20 @@ def push_image(
     context: Context,
     name: str,
     target: str,
-    compression: images.Compression = "none",
+    compression: images.Compression | None = None,
     attach: bool = True,
 ) -> images.PushResult:
     """Push an environment's image to a registry; with `attach`, its smoke verdicts and SBOM too.
 
-    Needs no engine.
+    Needs no engine. compression: None: zstd, or none where nothing is sent over a network.
     """
     specs.check_name(name)
     with environment_lock(context.folders, name, context.progress, wait=context.wait):
         passport = passport_with_image(context, name)
         image = passports.to_image(passport)
         reference = images.parse_registry_reference(target, image)
+        if compression is None:
+            compression = "none" if is_loopback(reference.registry) else "zstd"
         packed = images.compress_image(image, compression, context.folders.packed, context.progress)
         pushed = images.push_image(packed, reference, context.progress)
         if not attach:

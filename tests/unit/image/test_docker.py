@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from provision.adapters.docker import Client, connect_engine, engine_errors
+from provision.adapters import docker as engines
+from provision.adapters.docker import Client, connect_engine, engine_errors, stored_login
 from provision.core.container import brief_reference
-from provision.core.errors import IntegrityError, Unreachable
+from provision.core.errors import (
+    IntegrityError,
+    InvalidSpec,
+    ProvisionError,
+    ToolMissing,
+    Unreachable,
+)
 from provision.image import docker
 from tests.unit.image.test_image_layers import archive, digest, pieces
 
@@ -74,6 +83,57 @@ def test_engine_of_the_current_context(
     assert client is not None, reason
     with contextlib.closing(client):
         assert client.api.base_url == host.replace("tcp:", "http:")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("DOCKER_CONTEXT", "nowhere", "no Docker context `nowhere`"),
+        ("DOCKER_HOST", "ssh://ann@n01", "needs the Python package paramiko"),
+    ],
+)
+def test_engines_that_the_sdk_would_not_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
+) -> None:
+    """It would take the default engine; it would end in a NameError."""
+    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv(variable, value)
+    client, problem = connect_engine()
+    assert client is None and reason in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("{", InvalidSpec, "cannot be read"),
+        ("[]", InvalidSpec, "cannot be read"),
+        ('{"credsStore": "none"}', ToolMissing, "docker-credential-none"),
+        ('{"credHelpers": {"r.lab": "none"}}', ToolMissing, "docker-credential-none"),
+    ],
+)
+def test_a_login_that_cannot_be_read_is_an_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    error: type[ProvisionError],
+    message: str,
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with pytest.raises(error, match=message):
+        stored_login("r.lab")
+
+
+def test_podman_is_one_engine_though_each_request_gets_another_id() -> None:
+    """As Podman 4.3.1 replied."""
+    numbers = itertools.count()
+    podman = SimpleNamespace(
+        info=lambda: {"ID": str(next(numbers)), "Name": "vm", "DockerRootDir": "/srv/root"},
+        version=lambda: {"Components": [{"Name": "Podman Engine", "Version": "4.3.1"}]},
+    )
+    assert engines.engine_identity(podman) == engines.engine_identity(podman)
 
 
 def test_engine_disconnect_during_a_response_is_reported(engine: Client) -> None:

@@ -222,6 +222,54 @@ def test_certificate_of_an_unknown_authority_is_named(
 
 
 @pytest.mark.needs("openssl")
+def test_a_registry_on_loopback_is_asked_by_tls_first(
+    registry_with_own_authority: tuple[str, Path],
+) -> None:
+    registry, _ = registry_with_own_authority
+    with pytest.raises(Unreachable, match=r"certificate of the registry 127\.0\.0\.1:"):
+        ask(registry.replace("registry.test", "127.0.0.1"))
+
+
+BASIC = {"WWW-Authenticate": 'Basic realm="lab"'}
+
+
+@pytest.mark.parametrize(
+    ("config", "status", "message"),
+    [
+        ({}, 401, "wants a password, and none is stored"),
+        ({"auth": base64.b64encode(b"ann:x").decode()}, 401, "the stored password of ann"),
+        ({"identitytoken": "x"}, 401, "does not accept the stored token"),
+        ({"auth": base64.b64encode(b"ann:x").decode()}, 403, "this user may not do that"),
+    ],
+)
+def test_refusals_say_whether_a_password_is_stored(
+    serve: Callable[[Callable[[str], Reply]], tuple[str, list[str | None]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, str],
+    status: int,
+    message: str,
+) -> None:
+    registry, _ = serve(lambda path: (status, BASIC))
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {registry: config}}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with pytest.raises(ToolFailed, match=message):
+        ask(f"{registry}")
+
+
+@pytest.mark.parametrize(
+    ("registry", "message"),
+    [("127.0.0.1:1", "refuses connections"), ("nowhere.invalid", "cannot resolve")],
+)
+def test_no_connection_says_why(
+    monkeypatch: pytest.MonkeyPatch, registry: str, message: str
+) -> None:
+    monkeypatch.setattr(client, "TRIES", 1)
+    with pytest.raises(Unreachable, match=message):
+        ask(registry)
+
+
+@pytest.mark.needs("openssl")
 def test_certificates_of_docker_and_of_the_environment_are_trusted(
     registry_with_own_authority: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

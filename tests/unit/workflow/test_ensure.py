@@ -83,6 +83,7 @@ def test_no_image_is_made_of_a_lock_without_what_was_requested(
 ) -> None:
     """Its labels would name a torch that it does not hold."""
     monkeypatch.setattr(image, "_find_base", lambda *_: "a base")
+    monkeypatch.setattr(image, "image_code", lambda *_: None)
     monkeypatch.setattr(image, "_recipe", lambda *_: "a recipe")
     monkeypatch.setattr(images, "find_image", lambda *_, **__: None)
     prefix = Prefix(name="lab", path=tmp_path / "lab", lock_sha256="1")

@@ -1,0 +1,91 @@
+"""The code that an image holds, and whether a command finds its script in the container."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from packaging.utils import canonicalize_name
+
+from provision import image as images
+from provision import launch
+from provision.core.container import WORKSPACE
+from provision.core.errors import InvalidSpec
+from provision.core.types import LockedPackage
+from provision.workflow.context import Context
+from provision.workflow.plan import Plan
+
+SCRIPTS = (".py", ".sh")
+
+
+def image_code(context: Context, plan: Plan) -> images.Code | None:
+    """The code of an environment's image as it is now; None if spec.yml names none."""
+    code = plan.resolution.spec.code
+    if code is None:
+        return None
+    return images.read_code(Path(os.path.normpath(context.folders.envs / plan.name / code)))
+
+
+def relative_script(
+    command: Sequence[str], folder: Path, packages: Iterable[LockedPackage]
+) -> str | None:
+    """The first script of a command that is looked for in its working folder: `train.py`, what
+    `bash run.sh` runs, or what holds `-m lab.train` if it is in `folder`.
+
+    packages: of the environment, which are no modules of the folder.
+    """
+    installed = {canonicalize_name(package.name) for package in packages}
+    for word, following in zip(command, [*command[1:], ""]):
+        if word == "-c":
+            return None
+        if word == "-m":
+            top = following.partition(".")[0]
+            for name in (top, f"{top}.py"):
+                if top and canonicalize_name(top) not in installed and (folder / name).exists():
+                    return name
+        elif word.endswith(SCRIPTS) and not word.startswith(("-", "/")):
+            return word
+    return None
+
+
+def require_script(
+    context: Context, plan: Plan, command: Sequence[str], mounts: Sequence[launch.ContainerMount]
+) -> None:
+    """Raise InvalidSpec for a script or module of the working folder that the container lacks.
+
+    A mount of the container's working folder brings it (if a folder of this machine is mounted, the
+    script must be there), or else the image's code.
+    """
+    packages = plan.lock.packages if plan.lock else ()
+    script = relative_script(command, Path.cwd(), packages)
+    if script is None:
+        return
+    target = PurePosixPath(WORKSPACE, script)
+    for mount in mounts:
+        if target.is_relative_to(mount.target):
+            source = Path(mount.source, target.relative_to(mount.target))
+            if mount.is_volume or not Path(mount.source).is_dir() or source.exists():
+                return
+            raise InvalidSpec(
+                f"There is no {script} in {mount.source}, which is mounted as {mount.target}.",
+                advice="Start it from the script's folder, or write its path in the container.",
+            )
+    code = image_code(context, plan)
+    name = plan.name
+    if code is None:
+        if images.has_code(context.folders.images / name):
+            return  # by `image build --code`, of which spec.yml says nothing
+        raise InvalidSpec(
+            f"{script} is not in the image of {name}, which holds packages alone, and no mount "
+            "brings it.",
+            advice=f"Put it there: `provision image build {name} --code .`, or `code: ../..` in "
+            f"{plan.folder / 'spec.yml'} for every build. Or mount it: --mount FOLDER:{WORKSPACE}. A "
+            "path in the image begins with a slash.",
+        )
+    if str(target)[1:] not in [entry.path for entry in code.entries]:
+        raise InvalidSpec(
+            f"{script} is not in the image of {name}: git does not track it in {code.folder}.",
+            advice=f"`git add` it and run `provision image build {name}`; or mount the code: "
+            f"--mount FOLDER:{WORKSPACE}.",
+        )

@@ -1,0 +1,226 @@
+"""A project's own files in an image, and commands whose script the container lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provision import image, launch
+from provision.core.errors import InvalidSpec
+from provision.core.types import Image, LockedPackage
+from provision.image import oci_layout
+from provision.image.cache_key import Recipe
+from provision.workflow.image.code import relative_script, require_script
+from tests.unit.image.test_image_build import BASE, LOCK, RESOLUTION
+from tests.unit.image.test_image_layer_build import RUNTIME, Lab, Listening
+from tests.unit.image.test_image_wheel_files import install
+
+IDENTITY = {
+    f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+}
+
+
+def git(folder: Path, *arguments: str) -> str:
+    environment = {**os.environ, **IDENTITY}
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(
+        command, check=True, text=True, capture_output=True, env=environment
+    ).stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "my lab"
+    (folder / "src" / "lab").mkdir(parents=True)
+    (folder / "train.py").write_text("1")
+    (folder / "run.sh").write_text("2")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "latest").symlink_to("train.py")
+    (folder / "src" / "lab" / "__init__.py").write_text("")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "x")
+    return folder
+
+
+def members(built: Image) -> dict[str, tarfile.TarInfo]:
+    layer = built.layers[-1]
+    assert layer.group == "code"
+    with tarfile.open(oci_layout.blob(built.layout, layer.digest)) as archive:
+        return {member.name: member for member in archive}
+
+
+def build(lab: Lab, project: Path, packages: tuple[LockedPackage, ...] = ()) -> Image:
+    prefix = lab.prefix("toy", {})
+    for package in packages:
+        info = install(
+            prefix, package.name, {f"__editable__.{package.name}.pth": f"{project}/src\n".encode()}
+        )
+        (info / "direct_url.json").write_text(json.dumps({"url": project.as_uri()}))
+    recipe = Recipe(
+        resolution=RESOLUTION,
+        lock=replace(LOCK, packages=(*LOCK.packages, *packages)),
+        base=BASE,
+        runtime=RUNTIME,
+        code=image.read_code(project),
+    )
+    prefix = replace(prefix, lock_sha256=LOCK.sha256)
+    layout = lab.root / "images" / "toy"
+    return image.build_image(recipe, prefix, layout=layout, link=lab.link, progress=Listening())
+
+
+@pytest.mark.needs("git")
+def test_tracked_files_are_the_last_layer_and_the_commit_is_a_label(
+    tmp_path: Path, project: Path
+) -> None:
+    lab = Lab(tmp_path)
+    (project / "notes.txt").write_text("not tracked")
+    built = build(lab, project)
+    rows = {name: (member.mode, member.linkname) for name, member in members(built).items()}
+    assert rows == {
+        "workspace": (0o1777, ""),
+        "workspace/latest": (0o777, "train.py"),
+        "workspace/run.sh": (0o755, ""),
+        "workspace/src": (0o1777, ""),
+        "workspace/src/lab": (0o1777, ""),
+        "workspace/src/lab/__init__.py": (0o644, ""),
+        "workspace/train.py": (0o644, ""),
+    }
+    manifest = oci_layout.read_image(built)
+    commit = git(project, "rev-parse", "HEAD").strip()
+    assert manifest.annotations["org.opencontainers.image.revision"] == commit
+    assert "org.provision.code.changed" not in manifest.annotations
+    assert image.has_code(built.layout)
+    assert build(lab, project).manifest_digest == built.manifest_digest
+    (project / "train.py").write_text("changed")
+    changed = build(lab, project)
+    assert changed.layers[:-1] == built.layers[:-1] and changed.layers[-1] != built.layers[-1]
+    assert oci_layout.read_image(changed).annotations["org.provision.code.changed"] == "1"
+    summary = image.read_code(project).summary
+    assert "not committed: train.py" in summary and "not track: notes.txt" in summary
+
+
+@pytest.mark.needs("git")
+def test_a_folder_of_the_repository(project: Path) -> None:
+    (project / "src" / "lab" / "__init__.py").write_text("changed")
+    (project / "train.py").write_text("changed")
+    code = image.read_code(project / "src")
+    assert [entry.path for entry in code.entries if entry.kind == "file"] == [
+        "workspace/lab/__init__.py"
+    ]
+    assert code.tree.changed == ("lab/__init__.py",)
+
+
+@pytest.mark.needs("git")
+def test_an_editable_package_finds_its_folder_in_the_image(tmp_path: Path, project: Path) -> None:
+    lab = Lab(tmp_path)
+    editable = LockedPackage(
+        manager="pip", name="lab", version="1.0", url="file:../..#editable", sha256=""
+    )
+    built = build(lab, project, (editable,))
+    names = members(built)
+    site_packages = "opt/env/lib/python3.11/site-packages"
+    layer = oci_layout.blob(built.layout, built.layers[-1].digest)
+    with tarfile.open(layer) as archive:
+        file = archive.extractfile(f"{site_packages}/__editable__.lab.pth")
+        assert file is not None and file.read() == b"/workspace/src\n"
+    assert f"{site_packages}/lab-1.0.dist-info/RECORD" in names
+    assert str(project).encode() not in layer.read_bytes()
+    outside = replace(editable, name="other")
+    with pytest.raises(InvalidSpec, match="editable of"):
+        prefix = lab.prefix("toy", {})
+        info = install(prefix, "other", {})
+        (info / "direct_url.json").write_text(json.dumps({"url": tmp_path.as_uri()}))
+        recipe = Recipe(
+            resolution=RESOLUTION,
+            lock=replace(LOCK, packages=(*LOCK.packages, outside), sha256="cd" * 32),
+            base=BASE,
+            runtime=RUNTIME,
+            code=image.read_code(project),
+        )
+        image.build_image(
+            recipe,
+            replace(prefix, lock_sha256="cd" * 32),
+            layout=lab.root / "images" / "other",
+            link=lab.link,
+            progress=Listening(),
+        )
+
+
+@pytest.mark.needs("git")
+def test_code_without_a_commit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="not in a git repository with a commit"):
+        image.read_code(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("environment", "as_of", "committed", "created"),
+    [
+        ({"SOURCE_DATE_EPOCH": "5"}, "2026-01-02", 7, 5),
+        ({}, "2026-01-02", 7, 7),
+        ({}, "2026-01-02", None, 1767312000),
+        ({}, None, None, 315532800),
+    ],
+)
+def test_an_image_has_the_date_of_what_it_is_made_of(
+    environment: dict[str, str], as_of: str | None, committed: int | None, created: int
+) -> None:
+    assert image.creation_time(environment, replace(LOCK, as_of=as_of), committed) == created
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("train.py --lr 3e-4", "train.py"),
+        ("torchrun --nproc-per-node 2 sub/train.py", "sub/train.py"),
+        ("bash run.sh", "run.sh"),
+        ("-m lab.train", "lab"),
+        ("python -m torch.distributed.run --nproc-per-node 2 -m lab.train", "lab"),
+        ("-m torch.distributed.run train.py", "train.py"),
+        ("-m installed.train", None),
+        ("/workspace/train.py", None),
+        ("python -c x.py", None),
+        ("python", None),
+    ],
+)
+def test_scripts_that_the_working_folder_must_have(
+    tmp_path: Path, command: str, script: str | None
+) -> None:
+    installed = replace(LOCK.packages[0], name="installed")
+    for module in ("lab", "installed"):
+        (tmp_path / module).mkdir()
+    assert relative_script(command.split(), tmp_path, [installed]) == script
+
+
+@pytest.mark.parametrize(
+    ("mount", "problem"),
+    [
+        (None, "no mount brings it"),
+        ("{}:/data", "no mount brings it"),
+        ("{}/sub:/workspace", "There is no train.py in"),
+        ("{}:/workspace", None),
+        ("{}/sub:/workspace/sub", "no mount brings it"),
+        ("claim:/workspace", None),
+    ],
+)
+def test_a_script_that_the_container_lacks_is_refused(
+    tmp_path: Path, mount: str | None, problem: str | None
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "train.py").write_text("")
+    plan: Any = SimpleNamespace(name="lab", lock=None, folder=tmp_path, resolution=RESOLUTION)
+    context: Any = SimpleNamespace(folders=SimpleNamespace(images=tmp_path / "images"))
+    mounts = [launch.parse_mount(mount.format(tmp_path))] if mount else []
+    if problem is None:
+        require_script(context, plan, ("train.py",), mounts)
+        return
+    with pytest.raises(InvalidSpec, match=problem):
+        require_script(context, plan, ("train.py",), mounts)
