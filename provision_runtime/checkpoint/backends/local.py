@@ -269,7 +269,8 @@ class FileBackend:
             except FileNotFoundError:
                 return
         try:
-            fs.fsync_directory(self._root)
+            if path.name != folder:  # it must not come back with files missing
+                fs.fsync_directory(self._root)
             if path.is_dir():
                 shutil.rmtree(str(path), onerror=_ignore_missing)
             else:
