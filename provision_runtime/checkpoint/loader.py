@@ -319,7 +319,7 @@ def _verify_share(
     if ranks.rank == 0:
         damages += verification.find_foreign_files(backend, folder, content)
     for damage in verification.check_files(
-        backend, folder, content, [*entries.values()], count.add, quick=True
+        backend, folder, content, [*entries.values()], count.add
     ):
         if copies.heal(backend, damage.folder, damage.file, entries[damage.file]):
             _warn_of_healing(damage.error(backend.root))

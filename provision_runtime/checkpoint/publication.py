@@ -72,6 +72,7 @@ def part_of(plan: SavePlan, part: RankPart, world_size: int) -> Manifest:
     return Manifest(
         step=0,
         world_size=world_size,
+        sequence=0,
         files=tuple(part.files),
         tensors=_join_boxes(boxes),
         objects=objects,
@@ -167,8 +168,8 @@ def _add_dcp_metadata(
     backend.write(folder, dcp.NAME, [memoryview(pickled)])
     digest = hashes.new()
     digest.update(pickled)
-    fields = hashes.fields(digest.hexdigest(), zlib.crc32(pickled))
-    entry = manifest.FileEntry(dcp.NAME, len(pickled), **fields)
+    named = hashes.digest(digest.hexdigest(), zlib.crc32(pickled))
+    entry = manifest.FileEntry(dcp.NAME, len(pickled), named)
     return replace(content, files=(*content.files, entry))
 
 
