@@ -104,7 +104,9 @@ def page() -> str:
         lines += table(rules)
     lines += [*catalog_lines(), *model_lines()]
     lines.append("## Jobs that fail or hang\n")
-    lines.append("The last lines of a job's log name these, see [launch](launch.md), and so does [why](hangs.md).\n")
+    lines.append(
+        "The last lines of a job's log name these, see [launch](launch.md), and so does [why](hangs.md).\n"
+    )
     lines += table(JOBS)
     lines.append("## Faults that you can inject\n")
     lines.append("Each fault must produce its own finding, on its rank, in its phase.\n")

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ..report.codec import decode
@@ -338,8 +338,8 @@ def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
         if entry.name in files:
             raise ValueError(f"{what} is there twice")
         files[entry.name] = entry
-        for name in filter(None.__ne__, (entry.name, entry.home)):
-            _check_name(what, name)
+        _check_name(what, entry.name)
+        _check_name(what, entry.name if entry.home is None else entry.home)
         _check_numbers(what, entry.size, entry.links)
         _check_text(f"the digest of {what}", entry.digest, DIGEST)
     _check_numbers("the manifest", content.step, content.world_size, content.sequence)
@@ -359,7 +359,9 @@ def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
         what = f"the run of tensors from {''.join(run.names[:1])!r:.80} on"
         _check_kind(what, run.dtype, run.shape)
         _check_numbers(what, run.at)
-        _check_text(f"the digests of {what}", run.digests, f"[0-9a-f]{{{CRC_DIGITS * len(run.names)}}}")
+        _check_text(
+            f"the digests of {what}", run.digests, f"[0-9a-f]{{{CRC_DIGITS * len(run.names)}}}"
+        )
         end = run.at + run.size * len(run.names)
         if run.file not in files or end > files[run.file].size:
             raise ValueError(f"{what} is outside of its file")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from .backends import Backend
-    from .items import SavePlan
+    from .items import Paths, SavePlan, Shape
     from .manifest import Record
     from .writer import RankPart
 
@@ -103,7 +103,7 @@ def publish(
         path = f"{backend.root}/{folder}/{name}"
         parts.append(manifest.loads(backend.read(folder, name), path, is_part=True))
         backend.discard(folder, name)
-    paths: dict[str, tuple[object, ...]] = {}
+    paths: Paths = {}
     for part in parts:
         paths.update((key, tuple(keys)) for key, keys in part.metadata[PATHS].items())
     content = replace(_merge(parts, step, opened), metadata=dict(metadata))
@@ -145,7 +145,7 @@ def _merge(parts: Sequence[Manifest], step: int, opened: Opened) -> Manifest:
     )
 
 
-def _join_boxes(boxes: Iterable[tuple[str, str, tuple[int, ...], Record]]) -> dict[str, Tensor]:
+def _join_boxes(boxes: Iterable[tuple[str, str, Shape, Record]]) -> dict[str, Tensor]:
     """The tensors of boxes with their names, types and shapes, each with its boxes in order."""
     kinds = {}
     records: dict[str, list[Record]] = {}
@@ -159,9 +159,7 @@ def _join_boxes(boxes: Iterable[tuple[str, str, tuple[int, ...], Record]]) -> di
     return tensors
 
 
-def _add_dcp_metadata(
-    backend: Backend, folder: str, content: Manifest, paths: dict[str, tuple[object, ...]]
-) -> Manifest:
+def _add_dcp_metadata(backend: Backend, folder: str, content: Manifest, paths: Paths) -> Manifest:
     pickled = dcp.metadata_bytes(content, paths, backend.address)
     if pickled is None:
         return content

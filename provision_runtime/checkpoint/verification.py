@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Callable
 from . import catalog, corrupt_files, manifest
 from .errors import DamagedFile
 from .hashes import checker, has_digest
+from .items import Names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ class Damage:
     folder: str
     file: str
     problem: str
-    tensors: tuple[str, ...] = ()
+    tensors: Names = ()
 
     def error(self, root: str) -> DamagedFile:
         """The damage as an exception.
@@ -107,9 +108,7 @@ def check_files(
     return damages
 
 
-def damaged_names(
-    backend: Backend, folder: str, content: Manifest, entry: FileEntry
-) -> tuple[str, ...]:
+def damaged_names(backend: Backend, folder: str, content: Manifest, entry: FileEntry) -> Names:
     """The tensors and objects of a damaged file that are damaged; all in it if that is unknown."""
     names = content.names_in(entry.name)
     with suppress(OSError):
@@ -124,9 +123,7 @@ def damaged_names(
     return names
 
 
-def check_file(
-    backend: Backend, folder: str, entry: FileEntry, block: memoryview
-) -> str | None:
+def check_file(backend: Backend, folder: str, entry: FileEntry, block: memoryview) -> str | None:
     """What is wrong with a file, in words. block: memory for reading it."""
     name, digest, committed = checker(entry.digest)
     try:

@@ -96,17 +96,12 @@ def examine(path: Path, slurm_version: str | None) -> list[Observation]:
     """What is wrong in a file. slurm_version: as `srun --version` prints it; None if unknown."""
     name = path.name
     try:
-        if path.suffix == ".py":
+        if path.suffix in (".py", ".ipynb"):
             return examine_program(read_program(path))
         script = parse(name, path.read_text(errors="replace"))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         message = f"the file cannot be read: {error}"
         return [observation("script-unreadable", message, name, type(error).__name__)]
-    if path.suffix == ".ipynb":
-        message = (
-            "a notebook's cells are not examined; `jupyter nbconvert --to script` exports them"
-        )
-        return [observation("script-unreadable", message, name, "a notebook")]
     return [
         *_cpus(script, slurm_version),
         *_hidden_gpus(script),

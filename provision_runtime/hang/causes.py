@@ -60,7 +60,9 @@ def cause_of(ranks: Sequence[RankState], difference: str) -> Cause | None:
 
 
 def _cause(id: str, state: RankState, message: str, line: Frame | None = None) -> Cause:
-    return Cause(id, [state.rank], f"rank {state.rank} {message}", CATALOG[id].advice, line or state.line)
+    return Cause(
+        id, [state.rank], f"rank {state.rank} {message}", CATALOG[id].advice, line or state.line
+    )
 
 
 def _of_error(ranks: Sequence[RankState]) -> Cause | None:

@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..fs import data_pickle
-from .model import Collective
+from . import folder
+from .model import FLIGHT_RECORDER, Collective
 from .stacks import frame_at, user_frame
 from .variables import DUMP_FILE, DUMP_PIPE, OLD_DUMP_FILE
 
@@ -51,8 +52,7 @@ def read(path: str, after: float, deadline: float, directory: str) -> list[Colle
     while size != os.path.getsize(path):  # it is being written
         size = os.path.getsize(path)
         time.sleep(0.1)
-    with open(path, "rb") as file:
-        return parse(file.read(), directory)
+    return parse(folder.read(path), directory)
 
 
 def parse(content: bytes, directory: str) -> list[Collective]:
@@ -63,7 +63,7 @@ def parse(content: bytes, directory: str) -> list[Collective]:
         raise ValueError("a dump of the flight recorder without entries")
     try:
         return [_call(entry, directory) for entry in entries[-MAX_CALLS:]]
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"an entry of the flight recorder lacks {error}") from error
 
 
@@ -74,10 +74,10 @@ def _call(entry: dict[str, Any], directory: str) -> Collective:
     ]
     return Collective(
         op=entry["profiling_name"].rpartition(":")[2],
-        origin="flight recorder",
-        sequence=entry.get("collective_seq_id", entry.get("seq_id")),
+        origin=FLIGHT_RECORDER,
+        sequence=int(entry.get("collective_seq_id", entry.get("seq_id"))),
         group=str(entry.get("process_group", ("", ""))[1]),
-        shape=list([*entry["input_sizes"], []][0]),
+        shape=list(map(int, [*entry["input_sizes"], []][0])),
         dtype=str([*entry.get("input_dtypes", ()), ""][0]).lower(),
         line=user_frame(frames),
         is_complete=entry["state"] == "completed",

@@ -16,7 +16,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .model import Collective
+from . import folder
+from .model import RECORD, Collective
 from .stacks import frame_at
 
 if TYPE_CHECKING:
@@ -75,17 +76,21 @@ class CallRecord:
 
 def read(path: str, directory: str) -> list[Collective]:
     """The calls in a file, the latest last. Raises OSError. Skips a line that is being written."""
-    with open(path, "rb") as file:
-        lines = [file.read(LINE_SIZE) for _ in range(LINES)]
+    content = folder.read(path)
     calls = []
-    for line in lines:
+    for at in range(0, LINES * LINE_SIZE, LINE_SIZE):
+        line = content[at : at + LINE_SIZE]
         try:
-            number, op, sequence, group, shape, dtype, (function, file, at) = json.loads(line[1:])
-        except ValueError:
+            number, *fields, (function, file, row) = json.loads(line[1:])
+            op, sequence, group, shape, dtype = fields
+            where = frame_at(str(function), str(file), int(row), directory)
+            sizes = None if shape is None else list(map(int, shape))
+        except (ValueError, TypeError, RecursionError):
             continue
         is_complete = line.startswith(DONE)
-        where = frame_at(function, file, at, directory)
-        call = Collective(op, "record", sequence, group, shape, dtype, where, is_complete)
+        call = Collective(
+            str(op), RECORD, int(sequence), str(group), sizes, str(dtype), where, is_complete
+        )
         calls.append((number, call))
     return [call for _, call in sorted(calls, key=lambda pair: pair[0])]
 

@@ -70,7 +70,7 @@ def judge(
     is_busy = _is_busy(first, last, observed_s)
     collective = None if has_moved else collective_of(last.frames)
     last_call = calls[-1] if calls and not calls[-1].is_complete and not has_moved else None
-    if last_call and (last_call.origin == "flight recorder" or last_call.line == line):
+    if last_call and (last_call.origin == model.FLIGHT_RECORDER or last_call.line == line):
         collective, line = last_call, last_call.line or line
     wait = next((wait for wait in last.waits if wait.pid == rank.pid or not collective), None)
     is_stuck = wait is not None and wait in first.waits

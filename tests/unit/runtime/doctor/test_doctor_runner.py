@@ -170,7 +170,11 @@ def test_a_probe_reports_only_what_it_declares() -> None:
 
 
 def test_every_finding_of_doctor_has_a_probe_and_says_all() -> None:
-    declared = {id for probe in PROBES for id in probe.ids} | set(BY_AREA["scripts"]) | set(BY_AREA["probes"])
+    declared = (
+        {id for probe in PROBES for id in probe.ids}
+        | set(BY_AREA["scripts"])
+        | set(BY_AREA["probes"])
+    )
     registered = {id for rules in BY_AREA.values() for id in rules}
     assert registered - declared == set()
     assert declared - set(CATALOG) == set()
