@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -60,6 +61,10 @@ def missing(running: list[RankState], ended: dict[str, Rank]) -> list[RankState]
 
 
 def _ended(stem: str, rank: Rank) -> RankState:
+    with contextlib.suppress(OSError):
+        if f",{rank.pid},{folder.start_time(rank.pid)}," in stem:
+            detail = "runs, but this user may not examine it (PR_SET_DUMPABLE, or a setuid program)"
+            return RankState(**vars(rank), kind=model.UNKNOWN, detail=detail)
     failure = error(stem, rank)
     if failure:
         detail = f"{failure.type}: {' '.join(failure.message.split())}"

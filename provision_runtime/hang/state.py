@@ -55,6 +55,7 @@ def is_unclear(first: Look | None, last: Look | None, observed_s: float) -> bool
 def _is_busy(first: Look, last: Look, observed_s: float) -> bool:
     before, after = first.activity, last.activity
     is_computing = after.cpu_s - before.cpu_s > IDLE_SHARE * observed_s
+    is_computing |= before.state == after.state == "R"  # the machine may be overloaded
     return is_computing or after.read - before.read > IDLE_BYTES
 
 

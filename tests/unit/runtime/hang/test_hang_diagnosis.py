@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provision_runtime.hang import causes, diagnosis, model, page
+from provision_runtime.hang import causes, diagnosis, model, page, state
 from provision_runtime.hang.model import Collective, Frame, RankError, RankState, Snapshot, Thread
 from provision_runtime.hang.stacks import frame_at
 from provision_runtime.report.findings import CATALOG
@@ -192,6 +192,14 @@ def test_first_recorded_call_that_differs(program: str) -> None:
     assert "rank 0 made 1 fewer" in result.differences[1]
     assert any("broadcast #2" in line for line in page.lines(result, 80))
     assert max(len(line) for line in page.lines(result, 80) if program not in line) <= 80
+
+
+def test_record_says_that_it_lacks_gradients(program: str) -> None:
+    states = [
+        rank_state(0, model.COLLECTIVE, waits(program, "barrier", ("train", 6)), calls("barrier")),
+        rank_state(1, model.COLLECTIVE, waits(program, state.GRADIENTS, ("train", 3))),
+    ]
+    assert diagnosis.NOT_RECORDED in diagnose(*states).notes
 
 
 def test_every_cause_has_advice() -> None:

@@ -256,6 +256,41 @@ def test_flight_recorder_is_asked_through_its_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content",
+    [b"", b"[1", b"[" * 99_999, b'{"frames": [[1]]}', b'{"frames": [], "type": 1}', b"[1,2]", b"7"],
+)
+def test_damaged_files_of_ranks_say_nothing(tmp_path: Path, content: bytes) -> None:
+    stem = str(tmp_path / "0,2")
+    (tmp_path / "0,2.stacks").write_bytes(b"/srv/exp\n")
+    (tmp_path / "0,2.error").write_bytes(content)
+    (tmp_path / "0,2.calls").write_bytes(b"1" + content)
+    assert ended.error(stem, RANK) is None
+    assert record.read(f"{stem}.calls", "/") == []
+
+
+def test_links_pipes_and_the_rest_of_big_files_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "MAX_BYTES", 5)
+    (tmp_path / "big").write_bytes(b"0123456789")
+    assert folder.read(str(tmp_path / "big"), 2) == b"23456"
+    (tmp_path / "link").symlink_to("big")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(OSError):
+            folder.read(str(tmp_path / name))
+
+
+def test_deep_stacks_keep_both_ends_and_the_main_thread() -> None:
+    frames = [{"name": f"f{n}", "filename": "/srv/exp/a.py", "line": n} for n in range(5000)]
+    entry = {"pid": 7, "os_thread_id": 8, "thread_name": "x", "frames": frames}
+    threads = stacks.parse_py_spy(json.dumps([entry] * 300 + [{**entry, "os_thread_id": 7}]), "/")
+    assert [thread.is_main for thread in threads] == [True] + [False] * (stacks.MAX_THREADS - 1)
+    lines = [frame.line for frame in threads[0].frames]
+    assert (lines[0], lines[-1], len(lines)) == (0, 4999, 2 * stacks.MAX_FRAMES)
+
+
+@pytest.mark.parametrize(
     ("version", "names"),
     [
         ("", set()),
