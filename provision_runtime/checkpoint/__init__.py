@@ -20,7 +20,7 @@ CheckpointManager, plain.py reads torch's own checkpoints.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import catalog, choice, layout, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root

@@ -40,9 +40,9 @@ PROGRAMS = {
 # Healthy programs that take longer than SILENCE_S, and look idle in parts. `work` uses the CPU.
 SILENCE_S = 6
 WORK = (
-    """\
+    f"""\
 import os, sys, subprocess, time
-def work(end=3 * %d + time.time()):
+def work(end={3 * SILENCE_S} + time.time()):
     while time.time() < end:
         sum(range(1000))
 """

@@ -194,9 +194,12 @@ def test_first_recorded_call_that_differs(program: str) -> None:
     assert max(len(line) for line in page.lines(result, 80) if program not in line) <= 80
 
 
+RECORDED = [Collective("barrier", model.RECORD, 1)]
+
+
 def test_record_says_that_it_lacks_gradients(program: str) -> None:
     states = [
-        rank_state(0, model.COLLECTIVE, waits(program, "barrier", ("train", 6)), calls("barrier")),
+        rank_state(0, model.COLLECTIVE, waits(program, "barrier", ("train", 6)), calls=RECORDED),
         rank_state(1, model.COLLECTIVE, waits(program, state.GRADIENTS, ("train", 3))),
     ]
     assert diagnosis.NOT_RECORDED in diagnose(*states).notes
