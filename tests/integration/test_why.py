@@ -39,15 +39,12 @@ PROGRAMS = {
 
 # Healthy programs that take longer than SILENCE_S, and look idle in parts. `work` uses the CPU.
 SILENCE_S = 6
-WORK = (
-    f"""\
+WORK = f"""\
 import os, sys, subprocess, time
 def work(end={3 * SILENCE_S} + time.time()):
     while time.time() < end:
         sum(range(1000))
 """
-    % SILENCE_S
-)
 HEALTHY = {
     "evaluation": "if rank == 0: work()\ndist.barrier()\n",
     "compilation": "if rank == 0: subprocess.run([sys.executable, '-c', CODE])\ndist.barrier()\n",

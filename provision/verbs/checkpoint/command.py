@@ -13,6 +13,7 @@ import click
 
 from provision.cli.verb import verb
 from provision_runtime.checkpoint.inspection import command
+from provision_runtime.report.options import Option
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -65,7 +66,7 @@ def _run(console: Console, name: str, arguments: dict[str, Any]) -> int:
     return SystemRefused.exit_code if is_prune else 1
 
 
-def _parameter(option: command.Option) -> click.Option:
+def _parameter(option: Option) -> click.Option:
     if not option.kind:
         return click.Option([option.name], is_flag=True, help=option.help)
     return click.Option(

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Dict
 
 from ...report.codec import packaged_json
+from ...report.options import Option, add_options
 from ..export import DTYPES, ExportOptions
 from . import audit, contents, inventory, transfer
 from .root import InspectionError, opened
@@ -24,19 +25,6 @@ if TYPE_CHECKING:
 # Exit codes besides argparse's 2 for usage.
 FINE, DAMAGE, ERROR = 0, 1, 3
 MAX_STEP_DIGITS = 18
-
-
-@dataclass(frozen=True)
-class Option:
-    """kind: of its value, a key of PARSERS; a flag has none."""
-
-    name: str
-    help: str
-    kind: str = ""
-    metavar: str | None = None
-    default: Any = None
-    required: bool = False
-    multiple: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,19 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         inner = parsers.add_parser(verb.name, help=verb.help.partition("\n")[0])
         for name in verb.arguments:
             inner.add_argument(name, metavar=name.upper())
-        for option in verb.options:
-            if not option.kind:
-                inner.add_argument(option.name, action="store_true", help=option.help)
-                continue
-            inner.add_argument(
-                option.name,
-                action="append" if option.multiple else "store",
-                type=PARSERS[option.kind],
-                default=[] if option.multiple else option.default,
-                required=option.required,
-                metavar=option.metavar,
-                help=option.help,
-            )
+        add_options(inner, verb.options, PARSERS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -132,7 +132,7 @@ def test_cause_of_a_rank_that_does_not_come(program: str, kind: str, id: str) ->
         ("FileExistsError", "[Errno 17] File exists: 'runs'", "makedirs", "makedirs-race"),
         ("RuntimeError", "... finished its bootstrapping phase.", "__init__", "launch-in-init"),
         ("RuntimeError", "params[0] in this process with sizes [17, 8]", "f", "parameters-differ"),
-        ("OutOfMemoryError", "CUDA out of memory. Tried ...", "forward", "out-of-memory"),
+        ("OutOfMemoryError", "CUDA out of memory. Tried ...", "forward", "gpu-memory-full"),
         ("ValueError", "bad batch", "step", "rank-failed"),
     ],
 )
