@@ -445,7 +445,7 @@ def verify(
     step: Step = LATEST,
     storage_options: StorageOptions = None,
 ) -> list[Damage]:
-    """Hashes every byte of a checkpoint, with SHA-256. Changes nothing, and needs no torch.
+    """Hashes every byte of a checkpoint. Changes nothing, and needs no torch.
 
     Args:
         root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.

@@ -176,7 +176,7 @@ def dumps(manifest: Manifest) -> bytes:
 
 
 def _body(manifest: Manifest) -> bytes:
-    runs: list[tuple[tuple[Any, ...], list[str], list[str]]] = []
+    runs: list[tuple[Any, list[str], list[str]]] = []
     others = {}
     expected = None
     for name, tensor in manifest.tensors.items():
@@ -216,9 +216,9 @@ def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
         if schema != SCHEMA:
             raise OtherSchema(f"{path} has schema {schema}; this code reads {SCHEMA}")
         runs = decode(List[Run], document.pop("runs", None), "runs")
-        content: Manifest = decode(Manifest, document, "manifest")
-        _check(content, runs, is_part)
-        return content
+        manifest: Manifest = decode(Manifest, document, "manifest")
+        _check(manifest, runs, is_part)
+        return manifest
     except RecursionError as error:
         raise DamagedFile(path, "it is nested too deeply") from error
     except ValueError as error:

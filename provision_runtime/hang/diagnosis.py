@@ -170,7 +170,9 @@ def _differences(ranks: Sequence[RankState]) -> list[str]:
     counts: dict[str, dict[int, int]] = defaultdict(dict)
     for state in ranks:
         for call in state.calls:
-            number = counts[call.group][state.rank] = call.sequence or 0
+            if call.sequence is None:
+                continue
+            number = counts[call.group][state.rank] = call.sequence
             line = f", {brief(call.line)}" if call.line else ""
             calls[call.group, number][describe(call) + line].append(state.rank)
     different = [texts for _, texts in sorted(calls.items()) if len(texts) > 1]

@@ -72,10 +72,12 @@ def _call(entry: dict[str, Any], directory: str) -> Collective:
         frame_at(frame["name"], frame["filename"], frame["line"], directory)
         for frame in entry.get("frames", ())
     ]
+    seq_id = entry.get("seq_id")  # before version 2.1
     return Collective(
         op=entry["profiling_name"].rpartition(":")[2],
         origin=FLIGHT_RECORDER,
-        sequence=int(entry.get("collective_seq_id", entry.get("seq_id"))),
+        # send and recv have numbers of their own, by pairs of ranks (p2p_seq_id).
+        sequence=None if entry.get("is_p2p") else int(entry.get("collective_seq_id", seq_id)),
         group=str(entry.get("process_group", ("", ""))[1]),
         shape=list(map(int, [*entry["input_sizes"], []][0])),
         dtype=str([*entry.get("input_dtypes", ()), ""][0]).lower(),

@@ -30,6 +30,8 @@ barrier broadcast broadcast_object_list gather gather_object monitored_barrier n
 reduce_scatter reduce_scatter_tensor scatter scatter_object_list send"""
 # The argument of which the shape is that of the operation.
 TENSORS = ("tensor", "input_tensor", "input", "output", "tensor_list", "input_list")
+# Ranks of a group need not make as many of these.
+POINT_TO_POINT = ("send", "recv")
 BEGUN, DONE = b"0", b"1"
 
 
@@ -49,7 +51,10 @@ class CallRecord:
     def begin(self, op: str, tensor: Any, group: Any, frame: Any) -> int:
         """Returns where the call is in the file."""
         name = getattr(group, "group_name", None) or ""
-        sequence = self._calls_of_group[name] = self._calls_of_group.get(name, 0) + 1
+        sequence = "null"
+        if op not in POINT_TO_POINT:
+            number = self._calls_of_group[name] = self._calls_of_group.get(name, 0) + 1
+            sequence = str(number)
         shape = getattr(tensor, "shape", None)
         sizes, dtype = "null", ""
         if shape is not None:
@@ -85,11 +90,12 @@ def read(path: str, directory: str) -> list[Collective]:
             op, sequence, group, shape, dtype = fields
             where = frame_at(str(function), str(file), int(row), directory)
             sizes = None if shape is None else list(map(int, shape))
+            number_in_group = None if sequence is None else int(sequence)
         except (ValueError, TypeError, RecursionError):
             continue
         is_complete = line.startswith(DONE)
         call = Collective(
-            str(op), RECORD, int(sequence), str(group), sizes, str(dtype), where, is_complete
+            str(op), RECORD, number_in_group, str(group), sizes, str(dtype), where, is_complete
         )
         calls.append((number, call))
     return [call for _, call in sorted(calls, key=lambda pair: pair[0])]

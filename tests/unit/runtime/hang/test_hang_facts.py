@@ -223,6 +223,16 @@ def test_dump_of_the_flight_recorder(document: Any) -> None:
     assert (call.group, call.is_complete, call.line) == ("default_pg", False, USER)
 
 
+def test_point_to_point_calls_have_no_number_to_compare(tmp_path: Path) -> None:
+    entry = {**ENTRY, "is_p2p": True, "p2p_seq_id": 3}
+    [call] = flight_recorder.parse(pickle.dumps([entry], protocol=2), "/")
+    calls = record.CallRecord(str(tmp_path / "calls"))
+    for op in ("send", "barrier"):
+        calls.begin(op, None, None, sys._getframe())
+    recorded = record.read(str(tmp_path / "calls"), "/")
+    assert [call.sequence, *(call.sequence for call in recorded)] == [None, None, 1]
+
+
 def test_real_dump_of_the_flight_recorder() -> None:
     """Written on an H100 by one rank: three all_reduce, a broadcast and a barrier."""
     content = (DATA / "flight-recorder" / "torch-2.11-nccl-2.28.pickle").read_bytes()
