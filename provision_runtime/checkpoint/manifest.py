@@ -191,7 +191,7 @@ def _body(manifest: Manifest) -> bytes:
         runs[-1][2].append(record.digest)
         expected = (*kind, record.at + record.size)
     document = {**vars(manifest), "schema": SCHEMA, "tensors": others}
-    document["runs"] = [Run(*kind, names, "".join(digests)) for kind, names, digests in runs]
+    document["runs"] = [Run(*(*kind, names, "".join(digests))) for kind, names, digests in runs]
     return json.dumps(document, sort_keys=True, default=vars)[1:].encode() + b"\n"
 
 

@@ -1,6 +1,7 @@
 """torch's own record of the collectives of NCCL: asks for a dump through its pipe, and reads it.
 
-The names of fields are those of FlightRecorder.hpp, versions 1.0 (torch 2.2) to 2.10 of the format.
+The names of fields are those of TraceUtils.h and FlightRecorder.hpp, compared with versions 2.0 and 2.4
+of the format, and with a dump of version 2.10 (torch 2.11). Those of 1.x (torch 2.2) are from memory.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _call(entry: dict[str, Any], directory: str) -> Collective:
         frame_at(frame["name"], frame["filename"], frame["line"], directory)
         for frame in entry.get("frames", ())
     ]
-    seq_id = entry.get("seq_id")  # before version 2.1
+    seq_id: Any = entry.get("seq_id")  # before version 2.1
     return Collective(
         op=entry["profiling_name"].rpartition(":")[2],
         origin=FLIGHT_RECORDER,

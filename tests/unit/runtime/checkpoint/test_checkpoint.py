@@ -350,7 +350,7 @@ def test_manifest_is_plain_json(whole: Path) -> None:
 def test_manifest_with_escaping_paths_is_refused(entry: tuple[str, str | None]) -> None:
     name, home = entry
     content = manifest.dumps(
-        manifest.Manifest(1, 1, (manifest.FileEntry(name, 1, "0" * 64, home),))
+        manifest.Manifest(1, 1, 0, (manifest.FileEntry(name, 1, "0" * 64, home),))
     )
     with pytest.raises(CheckpointError, match="leads out of its folder"):
         manifest.loads(content, "manifest.json")
