@@ -46,7 +46,7 @@ class DamagedFile(CheckpointError):
         super().__init__(f"{path} is damaged: {problem}{_name_tensors(tensors)}")
         self.path = str(path)
         self.problem = problem
-        self.tensors = tensors
+        self.tensors = tuple(tensors)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """So that it can be pickled: by default an exception is rebuilt from its text alone."""

@@ -73,7 +73,7 @@ def test_healthy_programs_raise_nothing(tmp_path: Path, runtime_python: Path, na
     words = f"-m provision_runtime launcher --hang-after {SILENCE_S} --on-hang end -- "
     words += "-m torch.distributed.run --nproc-per-node=2 --standalone train.py"
     terminal, stdin = os.openpty()
-    run = subprocess.Popen(
+    with subprocess.Popen(
         [runtime_python, *words.split()],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -81,17 +81,17 @@ def test_healthy_programs_raise_nothing(tmp_path: Path, runtime_python: Path, na
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    assert run.stdout is not None
-    output = ""
-    while line := run.stdout.readline():
-        output += line
-        if "dist.barrier()" in line and name == "prompt":
-            time.sleep(3 * SILENCE_S)
-            os.write(terminal, b"c\n")
+    ) as run:
+        assert run.stdout is not None
+        output = ""
+        while line := run.stdout.readline():
+            output += line
+            if "dist.barrier()" in line and name == "prompt":
+                time.sleep(3 * SILENCE_S)
+                os.write(terminal, b"c\n")
     os.close(stdin)
     os.close(terminal)
-    assert run.wait() == 0 and "no rank has done anything" not in output, output
+    assert run.returncode == 0 and "no rank has done anything" not in output, output
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs another user")

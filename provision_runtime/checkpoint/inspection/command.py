@@ -78,7 +78,7 @@ def perform(
     arguments: by the names of the table. Raises InspectionError, OSError.
     """
     root, options = arguments["root"], dict(arguments["option"])
-    step = arguments.get("step")
+    step: Any = arguments.get("step")
     if verb == "import":
         source, rename = arguments["source"], arguments["rename"]
         is_trusted = arguments["allow_pickle"]
