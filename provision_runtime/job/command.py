@@ -101,7 +101,7 @@ def _port(text: str) -> int:
 
 def _on_hang(text: str) -> str:
     if text not in ("report", "end", "requeue"):
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is none of report, end, requeue.")
     return text
 
 
