@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1  # linux/prctl.h
+RANKS_PER_CLEANUP = 16
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -89,7 +90,8 @@ def _end(rank_files: str, pid: int) -> None:
     if os.getpid() == pid:  # not a fork that ends as a program does
         try:
             open(f"{rank_files}.ended", "w").close()
-            folder.remove_old_files(os.path.dirname(rank_files))
+            if pid % RANKS_PER_CLEANUP == 0:  # there may be thousands of files
+                folder.remove_old_files(os.path.dirname(rank_files))
         except OSError:
             pass
 
