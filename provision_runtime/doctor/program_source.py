@@ -156,7 +156,7 @@ def read_program(path: Path) -> Program:
 
 
 def _notebook_lines(text: str, starts: Dict[int, int]) -> List[str]:
-    """The lines of a notebook's code cells; those of IPython's own syntax (`%`, `!`, `?`) are empty.
+    """The lines of a notebook's code cells; those in IPython's own syntax (`%`, `!`, `?`) do nothing.
 
     starts: filled with the cell, counted from 1, that begins at each line. Raises ValueError.
     """
@@ -167,7 +167,8 @@ def _notebook_lines(text: str, starts: Dict[int, int]) -> List[str]:
             if cell["cell_type"] != "code" or re.match(r"\s*%%(?!time|capture)", source):
                 continue
             starts[len(lines)] = number
-            lines += re.sub(r"(?m)^(\s*)(?:[%!?].*|.*\?)$", r"\1pass", source).split("\n")
+            source = re.sub(r"(?m)^(\s*)(?:[%!?].*|[\w.]+\?\??)$", r"\1pass", source)
+            lines += re.sub(r"(?m)^(\s*[\w, ]+=\s*)[%!].*$", r"\1None", source).split("\n")
     except (KeyError, TypeError) as error:
         raise ValueError(f"it is no notebook of format 4: {error}") from error
     return lines

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import socket
 import time
 from typing import Any
@@ -61,10 +62,6 @@ def missing(running: list[RankState], ended: dict[str, Rank]) -> list[RankState]
 
 
 def _ended(stem: str, rank: Rank) -> RankState:
-    with contextlib.suppress(OSError):
-        if f",{rank.pid},{folder.start_time(rank.pid)}," in stem:
-            detail = "runs, but this user may not examine it (PR_SET_DUMPABLE, or a setuid program)"
-            return RankState(**vars(rank), kind=model.UNKNOWN, detail=detail)
     failure = error(stem, rank)
     if failure:
         detail = f"{failure.type}: {' '.join(failure.message.split())}"
@@ -74,6 +71,11 @@ def _ended(stem: str, rank: Rank) -> RankState:
         at = time.localtime(os.stat(f"{stem}.ended").st_mtime)
         detail = f"came to its end at {time.strftime('%H:%M:%S', at)}"
         return RankState(**vars(rank), kind=model.ENDED, detail=detail)
+    with contextlib.suppress(OSError):
+        is_same = f",{rank.pid},{folder.start_time(rank.pid)}," in stem
+        if is_same and not re.search(r"\) [ZX] ", _text(f"/proc/{rank.pid}/stat")):
+            detail = "runs, but this user may not examine it (PR_SET_DUMPABLE, or a setuid program)"
+            return RankState(**vars(rank), kind=model.UNKNOWN, detail=detail)
     detail = "was ended from outside, or by os._exit"
     return RankState(**vars(rank), kind=model.GONE, detail=detail)
 

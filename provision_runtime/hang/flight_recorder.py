@@ -73,7 +73,7 @@ def _call(entry: dict[str, Any], directory: str) -> Collective:
         frame_at(frame["name"], frame["filename"], frame["line"], directory)
         for frame in entry.get("frames", ())
     ]
-    seq_id: Any = entry.get("seq_id")  # before version 2.1
+    seq_id: Any = entry.get("seq_id")  # before version 2.0
     return Collective(
         op=entry["profiling_name"].rpartition(":")[2],
         origin=FLIGHT_RECORDER,

@@ -1,8 +1,9 @@
 """Notices that the ranks of this node do nothing: a thread of the process that supervises them.
 
 A rank works if it, or a process that it started, uses the CPU or waits for it, reads or writes, or is
-at another line than before. So a long evaluation, compilation, download or save is no silence, even if all other ranks
-wait for it. A rank that waits in a collective is not taken to work, though NCCL uses the CPU meanwhile.
+at another line than before. So a long evaluation, compilation, download or save is no silence, even
+if all other ranks wait for it. A rank that waits in a collective is not taken to work, though NCCL uses
+the CPU meanwhile.
 """
 
 from __future__ import annotations

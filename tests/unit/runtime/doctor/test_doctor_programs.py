@@ -143,7 +143,10 @@ def test_the_evidence_is_the_line_of_the_call(tmp_path: Path) -> None:
 def test_a_notebooks_code_is_examined_and_its_cell_named(tmp_path: Path) -> None:
     cells = [
         ("markdown", "# def f(:"),
-        ("code", "%load_ext x\n!pip install y\nimport torch.distributed as dist\ndist?"),
+        (
+            "code",
+            "%load_ext x\nfiles = !ls\nif files:\n# why?\n    !pip install y\nimport torch.distributed as dist\ndist?",
+        ),
         ("code", "%%bash\nif ["),
         ("code", "%%time\nif rank == 0:\n    dist.barrier()"),
     ]
