@@ -349,6 +349,8 @@ def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
     for name, tensor in content.tensors.items():
         what = f"tensor {name!r:.80}"
         _check_kind(what, tensor.dtype, tensor.shape)
+        if not tensor.records:
+            raise ValueError(f"{what} has no record")
         for record in tensor.records:
             _check_record(what, record, files)
             _check_elements(what, record, tensor)
