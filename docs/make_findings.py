@@ -11,7 +11,7 @@ from pathlib import Path
 from generated_page import write_or_check
 
 from provision_runtime.report.codec import packaged_json
-from provision_runtime.report.findings import BY_AREA, BY_PHASE, FAILURES, Rule
+from provision_runtime.report.findings import BY_AREA, BY_PHASE, JOBS, Rule
 from provision_runtime.smoke.options import FAULTS
 
 PAGE = Path(__file__).parent / "findings.md"
@@ -103,9 +103,11 @@ def page() -> str:
         lines.append(f"## Doctor: {area}\n")
         lines += table(rules)
     lines += [*catalog_lines(), *model_lines()]
-    lines.append("## Jobs that failed\n")
-    lines.append("The last lines of a job's log name these, see [launch](launch.md).\n")
-    lines += table(FAILURES)
+    lines.append("## Jobs that fail or hang\n")
+    lines.append(
+        "The last lines of a job's log name these, see [launch](launch.md), and so does [why](hangs.md).\n"
+    )
+    lines += table(JOBS)
     lines.append("## Faults that you can inject\n")
     lines.append("Each fault must produce its own finding, on its rank, in its phase.\n")
     for kind, values in FAULTS.items():

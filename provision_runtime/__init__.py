@@ -9,6 +9,4 @@ The folder works as the installed package `provision_runtime`, and copied alone 
 the JSON that it writes; of its code the host imports only `report`.
 """
 
-from __future__ import annotations
-
 __version__ = "0.1.0"

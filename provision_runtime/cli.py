@@ -156,7 +156,7 @@ def _launcher(arguments: Sequence[str]) -> int:
     command.add_hang_arguments(parser)
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments[1:])
-    agent.run_launcher(options.command, options.hang_after, options.on_hang)
+    agent.run_launcher(options.command, options.hang_after_s, options.on_hang)
     return 0
 
 

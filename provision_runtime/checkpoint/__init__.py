@@ -20,13 +20,13 @@ CheckpointManager, plain.py reads torch's own checkpoints.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING
 
 from . import catalog, choice, layout, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
 from .choice import LATEST, REFUSE
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
-from .items import OBJECT
+from .items import OBJECT, StateDict
 from .loader import LoadReport
 from .plain import read_plain
 from .progress import LoadProgress, SaveProgress
@@ -37,12 +37,13 @@ from .training_run import CheckpointManager
 from .verification import Damage
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
+    from .backends import Root, Step, StorageOptions
     from .manifest import Manifest
+    from .progress import LoadCallback, SaveCallback
 
 __all__ = [
     "Backend",
@@ -82,16 +83,16 @@ DEADLINE_S = 120.0
 
 def save(
     state_dict: Mapping[str, object],
-    root: str | os.PathLike[str] | Backend,
+    root: Root,
     *,
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
     for_dcp: bool | None = None,
     metadata: Mapping[str, object] | None = None,
-    progress: Callable[[SaveProgress], None] | None = None,
+    progress: SaveCallback | None = None,
     deadline_s: float = DEADLINE_S,
-    storage_options: Mapping[str, object] | None = None,
+    storage_options: StorageOptions = None,
 ) -> SaveReport:
     """Commits the state dict as checkpoint `step`; all ranks call it.
 
@@ -150,16 +151,16 @@ def save(
 
 def save_async(
     state_dict: Mapping[str, object],
-    root: str | os.PathLike[str] | Backend,
+    root: Root,
     *,
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
     for_dcp: bool | None = None,
     metadata: Mapping[str, object] | None = None,
-    progress: Callable[[SaveProgress], None] | None = None,
+    progress: SaveCallback | None = None,
     deadline_s: float = DEADLINE_S,
-    storage_options: Mapping[str, object] | None = None,
+    storage_options: StorageOptions = None,
 ) -> Future[SaveReport]:
     """Like save, but returns once the state is copied to host memory; the rest runs in the
     background.
@@ -209,17 +210,17 @@ def save_async(
 
 
 def load(
-    state_dict: dict[str, Any],
-    root: str | os.PathLike[str] | Backend,
+    state_dict: StateDict,
+    root: Root,
     *,
-    step: int | str = LATEST,
+    step: Step = LATEST,
     ranks: Ranks | None = None,
     on_damage: str = REFUSE,
     allow_pickle: bool = False,
     strict: bool = True,
-    progress: Callable[[LoadProgress], None] | None = None,
+    progress: LoadCallback | None = None,
     deadline_s: float = DEADLINE_S,
-    storage_options: Mapping[str, object] | None = None,
+    storage_options: StorageOptions = None,
 ) -> LoadReport:
     """Reads a checkpoint into the tensors of the state dict, in place, and its other values; all
     ranks call it.
@@ -277,12 +278,12 @@ def load(
 
 
 def read(
-    root: str | os.PathLike[str] | Backend,
+    root: Root,
     *,
-    step: int | str = LATEST,
+    step: Step = LATEST,
     allow_pickle: bool = False,
-    storage_options: Mapping[str, object] | None = None,
-) -> dict[str, Any]:
+    storage_options: StorageOptions = None,
+) -> StateDict:
     """Reads all of a checkpoint into host memory, on one process, without objects to fill.
 
     Verifies every file, as load does.
@@ -307,7 +308,7 @@ def read(
 
     from ..comm.ranks import single_process
 
-    state_dict: dict[str, Any] = {}
+    state_dict: StateDict = {}
     for name, (kind, shape) in contents(root, step=step, storage_options=storage_options).items():
         dtype = getattr(torch, kind.rpartition(".")[2], None)
         state_dict[name] = None if kind == OBJECT else torch.empty(shape, dtype=dtype, device="cpu")
@@ -322,9 +323,7 @@ def read(
     return state_dict
 
 
-def latest(
-    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, object] | None = None
-) -> int | None:
+def latest(root: Root, *, storage_options: StorageOptions = None) -> int | None:
     """The step that was committed last, which need not be the highest.
 
     If `latest` is damaged, the last of those that can be read.
@@ -343,10 +342,10 @@ def latest(
 
 
 def path(
-    root: str | os.PathLike[str] | Backend,
+    root: Root,
     *,
-    step: int | str = LATEST,
-    storage_options: Mapping[str, object] | None = None,
+    step: Step = LATEST,
+    storage_options: StorageOptions = None,
 ) -> str:
     """The folder of a checkpoint, for other readers: `dcp.load(state_dict, checkpoint_id=path(root))`.
 
@@ -367,9 +366,7 @@ def path(
     return f"{backend.root}/{choice.folder_of(backend, step)}"
 
 
-def list_steps(
-    root: str | os.PathLike[str] | Backend, *, storage_options: Mapping[str, object] | None = None
-) -> list[int]:
+def list_steps(root: Root, *, storage_options: StorageOptions = None) -> list[int]:
     """The committed steps, without unfinished ones.
 
     Args:
@@ -386,10 +383,10 @@ def list_steps(
 
 
 def contents(
-    root: str | os.PathLike[str] | Backend,
+    root: Root,
     *,
-    step: int | str = LATEST,
-    storage_options: Mapping[str, object] | None = None,
+    step: Step = LATEST,
+    storage_options: StorageOptions = None,
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The names in a checkpoint, with their types and shapes. Reads only the manifest.
 
@@ -415,11 +412,11 @@ def contents(
 
 
 def metadata(
-    root: str | os.PathLike[str] | Backend,
+    root: Root,
     *,
-    step: int | str = LATEST,
-    storage_options: Mapping[str, object] | None = None,
-) -> dict[str, Any]:
+    step: Step = LATEST,
+    storage_options: StorageOptions = None,
+) -> StateDict:
     """The metadata that `save` was given.
 
     Args:
@@ -438,17 +435,17 @@ def metadata(
     return _manifest(open_root(root, storage_options), step).metadata
 
 
-def _manifest(backend: Backend, step: int | str) -> Manifest:
+def _manifest(backend: Backend, step: Step) -> Manifest:
     return catalog.read_manifest(backend, choice.folder_of(backend, step))
 
 
 def verify(
-    root: str | os.PathLike[str] | Backend,
+    root: Root,
     *,
-    step: int | str = LATEST,
-    storage_options: Mapping[str, object] | None = None,
+    step: Step = LATEST,
+    storage_options: StorageOptions = None,
 ) -> list[Damage]:
-    """Hashes every byte of a checkpoint, with SHA-256. Changes nothing, and needs no torch.
+    """Hashes every byte of a checkpoint. Changes nothing, and needs no torch.
 
     Args:
         root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
@@ -475,12 +472,12 @@ def verify(
 
 
 def prune(
-    root: str | os.PathLike[str] | Backend,
+    root: Root,
     *,
     keep: int,
     every: int | None = None,
     dry_run: bool = False,
-    storage_options: Mapping[str, object] | None = None,
+    storage_options: StorageOptions = None,
 ) -> Pruned:
     """Removes old checkpoints, and unfinished ones whose writers died. One process calls it.
 

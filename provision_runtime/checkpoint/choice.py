@@ -9,13 +9,13 @@ from . import catalog
 from .errors import DamagedFile, NoCheckpoint
 
 if TYPE_CHECKING:
-    from .backends import Backend
+    from .backends import Backend, Step
 
 LATEST = "latest"
 REFUSE, PREVIOUS = "refuse", "previous"
 
 
-def step_number(step: int | str) -> int | None:
+def step_number(step: Step) -> int | None:
     """None for the latest. Raises ValueError if it is neither a number nor `latest`."""
     if step == LATEST:
         return None
@@ -25,9 +25,7 @@ def step_number(step: int | str) -> int | None:
         raise ValueError(f"step={step!r}: pass the number of a step, or {LATEST!r}") from None
 
 
-def choose(
-    backend: Backend, step: int | str, on_damage: str
-) -> tuple[list[str], DamagedFile | None]:
+def choose(backend: Backend, step: Step, on_damage: str) -> tuple[list[str], DamagedFile | None]:
     """The folders to try, in order; and the damage of `latest`, if it was needed to choose.
 
     With on_damage="previous", the folders that were committed before follow, newest first.
@@ -55,7 +53,7 @@ def choose(
     return folders, damage
 
 
-def folder_of(backend: Backend, step: int | str) -> str:
+def folder_of(backend: Backend, step: Step) -> str:
     """The folder of a step.
 
     Raises NoCheckpoint; DamagedFile if the step is the latest and `latest` is damaged.
@@ -66,7 +64,7 @@ def folder_of(backend: Backend, step: int | str) -> str:
     return folder
 
 
-def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]:
+def look_up(backend: Backend, step: Step) -> tuple[str, DamagedFile | None]:
     """The folder of a step; and the damage of `latest`, if it was needed to choose.
 
     The folder is then the most likely latest one. Raises NoCheckpoint.
@@ -77,7 +75,7 @@ def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]
     return folders[0], damage
 
 
-def describe_absence(backend: Backend, step: int | str) -> str:
+def describe_absence(backend: Backend, step: Step) -> str:
     which = "" if step == LATEST else f" of step {step}"
     steps = ", ".join(str(name.step) for name in catalog.steps(backend))
     present = "it has no committed step"

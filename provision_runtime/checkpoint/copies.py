@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Hashable, Tuple
 
 from . import catalog, corrupt_files, disk_usage, manifest
 from .errors import DamagedFile
-from .hashes import digest_of, has_digest
+from .hashes import checker, has_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -254,6 +254,6 @@ def _read_intact(backend: Backend, folder: str, name: str, entry: FileEntry) -> 
             return content if is_intact(name_of(entry), content) else None
     except OSError:
         return None
-    _, digest, committed = digest_of(entry)
+    _, digest, committed = checker(entry.digest)
     digest.update(content)
     return content if digest.hexdigest() == committed else None

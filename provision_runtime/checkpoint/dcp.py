@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from .items import Paths
     from .manifest import Manifest, Tensor
 
 NAME = ".metadata"
@@ -20,9 +21,7 @@ NAME = ".metadata"
 Address = Callable[[str, str], str]
 
 
-def metadata_bytes(
-    content: Manifest, paths: dict[str, tuple[object, ...]], address: Address
-) -> bytes | None:
+def metadata_bytes(content: Manifest, paths: Paths, address: Address) -> bytes | None:
     """None if this torch has no distributed checkpoints (1.13). paths: of each name in the nested
     state dict.
     """
@@ -33,7 +32,7 @@ def metadata_bytes(
 def metadata(
     content: Manifest,
     tensors: Iterable[str],
-    paths: dict[str, tuple[object, ...]] | None = None,
+    paths: Paths | None = None,
     address: Address = "{}/{}".format,
 ) -> Any:
     """torch.distributed.checkpoint.metadata.Metadata of these tensors of a checkpoint, or None.

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..comm.collective import RankFailed
 from ..comm.store import GroupBroken, RanksMissing
+from .items import Names
 
 MAX_NAMES_IN_TEXT = 3
 # What to do about an error of the file system.
@@ -41,11 +42,11 @@ class DamagedFile(CheckpointError):
         tensors: The names of the values in the file, if known.
     """
 
-    def __init__(self, path: object, problem: str, tensors: tuple[str, ...] = ()) -> None:
+    def __init__(self, path: object, problem: str, tensors: Names = ()) -> None:
         super().__init__(f"{path} is damaged: {problem}{_name_tensors(tensors)}")
         self.path = str(path)
         self.problem = problem
-        self.tensors = tensors
+        self.tensors = tuple(tensors)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """So that it can be pickled: by default an exception is rebuilt from its text alone."""
@@ -105,7 +106,7 @@ def as_rank_failed(error: Exception) -> RankFailed:
     return RankFailed(ranks, errno.ECONNRESET, str(error))
 
 
-def _name_tensors(tensors: tuple[str, ...]) -> str:
+def _name_tensors(tensors: Names) -> str:
     if not tensors:
         return ""
     names = ", ".join(tensors[:MAX_NAMES_IN_TEXT])

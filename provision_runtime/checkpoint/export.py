@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..fs.files import fsync_directory, write_synced
-from . import catalog
+from . import catalog, layout
 from .errors import CheckpointError, DamagedFile
-from .hashes import digest_of, has_digest
+from .hashes import checker, has_digest
 from .items import OBJECT
 from .manifest import element_bytes
 from .safetensors import INDEX, NAMES, SUFFIX, Layout, header_bytes
@@ -35,6 +35,7 @@ MAX_NAMES_IN_TEXT = 5
 DTYPES = ("float32", "float16", "bfloat16")
 FLOATS = frozenset(f"torch.{name}" for name in ("float64", *DTYPES))
 SHARD_GB = 5.0  # Hugging Face's own
+PURPOSE = "export"
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,12 @@ def export(backend: Backend, folder: str, target: Path, options: ExportOptions) 
     files = ["model" + SUFFIX]
     if len(shards) > 1:
         files = [f"model-{n:05}-of-{len(shards):05}{SUFFIX}" for n in range(1, len(shards) + 1)]
-    total = sum(layout.bytes for layout in layouts.values())
-    # What a killed export left goes with the next one.
-    temporary = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
+    total = sum(tensor.bytes for tensor in layouts.values())
+    # What killed exports left in this folder, whatever their targets were.
+    for path in target.parent.glob(f"{layout.TEMPORARY}{layout.SEPARATOR}{PURPOSE}*"):
+        if layout.is_leftover(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+    temporary = target.with_name(layout.temporary(PURPOSE))
     temporary.mkdir(parents=True)
     try:
         for file, names in zip(files, shards):
@@ -143,11 +146,11 @@ def _shards(layouts: Mapping[str, Layout], limit: float) -> Iterator[list[str]]:
     """The names in each file. The widest types come first in it, so that all are aligned."""
     size = 0.0
     shards: list[list[str]] = [[]]
-    for name, layout in layouts.items():
-        size += layout.bytes
+    for name, tensor in layouts.items():
+        size += tensor.bytes
         if size > limit and shards[-1]:
             shards.append([])
-            size = layout.bytes
+            size = tensor.bytes
         shards[-1].append(name)
     for shard in shards:
         yield sorted(shard, key=lambda name: (-element_bytes(layouts[name].dtype), name))
@@ -181,7 +184,7 @@ def _is_as_committed(content: memoryview, record: Record, entry: FileEntry) -> b
     """A record that is a whole file has the file's digest."""
     if record.size < entry.size:
         return has_digest(content, record.digest)
-    _, computed, committed = digest_of(entry)
+    _, computed, committed = checker(entry.digest)
     computed.update(content)
     return bool(computed.hexdigest() == committed)
 

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .manifest import FileEntry
+from typing import Any
 
 # Of CRC-32, with the coefficient of x**0 in the highest bit.
 POLYNOMIAL = 0xEDB88320
@@ -37,9 +34,11 @@ def new() -> Any:
     return XXH3_128() if XXH3_128 else hashlib.sha256()
 
 
-def fields(content_hash: str, crc32: int) -> dict[str, Any]:
-    """Those of a FileEntry. content_hash: hexadecimal, as `new` computes it."""
-    return {"xxh128" if XXH3_128 else "sha256": content_hash, "crc32": f"{crc32:08x}"}
+def digest(content_hash: str, crc32: int) -> str:
+    """Of a FileEntry: SHA-256 (64 digits), or XXH128 and CRC-32 (40). content_hash: hexadecimal, as
+    `new` computes it.
+    """
+    return f"{content_hash}{crc32:08x}" if XXH3_128 else content_hash
 
 
 class Crc32:
@@ -55,16 +54,20 @@ class Crc32:
         return f"{self._value:08x}"
 
 
-def digest_of(entry: FileEntry, quick: bool = True) -> tuple[str, Any, str]:
-    """A hash of a committed file: its name, an object that computes it, and the committed value.
+def content_hash(digest: str) -> str:
+    """The part of a file's digest that `new` computes, where the package is as it was."""
+    return digest if len(digest) == 64 else digest[:32]
 
-    quick: the fastest that was committed; otherwise SHA-256, if it was.
+
+def checker(digest: str) -> tuple[str, Any, str]:
+    """How to check a file of this digest: the name of a hash, an object that computes it, and the
+    value that it should have.
     """
-    if entry.xxh128 and XXH3_128 and (quick or not entry.sha256):
-        return "XXH128", XXH3_128(), entry.xxh128
-    if entry.sha256:
-        return "SHA-256", hashlib.sha256(), entry.sha256
-    return "CRC-32", Crc32(), str(entry.crc32)
+    if len(digest) == 64:
+        return "SHA-256", hashlib.sha256(), digest
+    if XXH3_128:
+        return "XXH128", XXH3_128(), digest[:32]
+    return "CRC-32", Crc32(), digest[32:]
 
 
 def has_digest(content: bytes | memoryview, digest: str) -> bool:

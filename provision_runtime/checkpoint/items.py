@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Tuple
+from typing import Any, Dict, Tuple
 
 # A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into pieces.
 # Together with writer.WORKERS this bounds the memory for staging from a GPU.
@@ -14,8 +14,15 @@ MIN_FILE_BYTES = 1 << 20
 # Smaller ones are packed into files of about this size, since each file costs a sync. One changed
 # piece is a new pack.
 PACK_BYTES = 4 << 20
+# A state dict, or a part of it.
+StateDict = Dict[str, Any]
+Names = Tuple[str, ...]
+# Sizes, or offsets, by dimension.
+Shape = Tuple[int, ...]
 # A box's name and where in the tensor it begins.
-BoxKey = Tuple[str, Tuple[int, ...]]
+BoxKey = Tuple[str, Shape]
+# Where each name is in the nested state dict.
+Paths = Dict[str, Tuple[object, ...]]
 OBJECT = "object"
 
 
@@ -30,9 +37,9 @@ class Item:
     name: str
     dtype: str
     data: Any
-    shape: tuple[int, ...] = ()
-    offsets: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
+    shape: Shape = ()
+    offsets: Shape = ()
+    sizes: Shape = ()
 
     @property
     def is_object(self) -> bool:
@@ -59,7 +66,7 @@ class SavePlan:
     """
 
     items: tuple[Item, ...]
-    paths: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    paths: Paths = field(default_factory=dict)
     metadata: Mapping[str, object] = field(default_factory=dict)
     is_bare: bool = False
 

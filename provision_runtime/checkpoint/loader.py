@@ -17,6 +17,7 @@ from ..comm.store import RanksMissing, StoreLost
 from . import catalog, copies, corrupt_files, streams, verification
 from .choice import PREVIOUS, REFUSE, choose, describe_absence, step_number
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, Vanished
+from .items import Names, StateDict
 from .match import compare, match
 from .nested import Expansion, merged
 from .optimizer_state import adapt_optimizers
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..comm.ranks import Ranks
-    from .backends import Backend
+    from .backends import Backend, Step
     from .manifest import Manifest, Record
     from .match import LoadPlan
     from .progress import LoadCallback
@@ -60,9 +61,9 @@ class LoadReport:
     bytes: int
     verify_s: float
     read_s: float
-    refused: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    unexpected: tuple[str, ...] = ()
+    refused: Names = ()
+    missing: Names = ()
+    unexpected: Names = ()
 
     @property
     def rate(self) -> float:
@@ -84,9 +85,9 @@ class _Prepared:
 
 
 def load(
-    state_dict: dict[str, Any],
+    state_dict: StateDict,
     open_backend: Callable[[], Backend],
-    step: int | str,
+    step: Step,
     ranks: Ranks,
     *,
     on_damage: str,
@@ -124,7 +125,7 @@ def load(
 
 
 def _choose_on_rank_0(
-    backend: Backend, step: int | str, on_damage: str, ranks: Ranks
+    backend: Backend, step: Step, on_damage: str, ranks: Ranks
 ) -> tuple[list[str], list[str]]:
     """The folders, and a sentence about the damage of `latest`, if any.
 
@@ -155,7 +156,7 @@ class _Load:
 
     def __init__(
         self,
-        state_dict: dict[str, Any],
+        state_dict: StateDict,
         backend: Backend,
         ranks: Ranks,
         allow_pickle: bool,
@@ -319,7 +320,7 @@ def _verify_share(
     if ranks.rank == 0:
         damages += verification.find_foreign_files(backend, folder, content)
     for damage in verification.check_files(
-        backend, folder, content, [*entries.values()], count.add, quick=True
+        backend, folder, content, [*entries.values()], count.add
     ):
         if copies.heal(backend, damage.folder, damage.file, entries[damage.file]):
             _warn_of_healing(damage.error(backend.root))

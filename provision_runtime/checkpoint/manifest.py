@@ -13,15 +13,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from ..report.codec import decode
 from .errors import CheckpointError, DamagedFile, OtherSchema
 
-T = TypeVar("T")
-
-SCHEMA = 5
-# Schema 4 had no runs; a record's digest was its SHA-256, under that name.
-OLD_SCHEMA = 4
+SCHEMA = 6
 NAME = "manifest.json"
 # The manifest begins with the digest of all that follows it, so that a flipped bit in the manifest
 # is noticed too.
@@ -29,8 +26,9 @@ HEAD = b'{"sha256": "'
 AFTER = b'",\n'
 DIGITS = 64
 BODY_AT = len(HEAD) + DIGITS + len(AFTER)
-SHA256, XXH128, CRC32 = "[0-9a-f]{64}", "[0-9a-f]{32}", "[0-9a-f]{8}"
-RECORD_DIGEST = f"{SHA256}|{XXH128}|{CRC32}"
+# Of files, and of records (hashes.py).
+DIGEST = "[0-9a-f]{64}|[0-9a-f]{40}"
+RECORD_DIGEST = "[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{8}"
 CRC_DIGITS = 8
 DTYPE = r"torch\.[a-z0-9_]+"
 # The size of a manifest; 550 bytes for a piece of 32 MiB. A value takes 80 bytes of memory at most, and the
@@ -44,27 +42,24 @@ MAX_DIMENSIONS = 64
 MAX_NUMBER = 2**63 - 1
 # How deep the caller's metadata may nest.
 MAX_DEPTH = 100
+# Characters of what is wrong with a manifest.
+MAX_PROBLEM = 300
 
 
 @dataclass(frozen=True)
 class FileEntry:
+    """digest: the hashes of the content, by which files of equal content are known (hashes.py).
+
+    home: the folder below the root that holds the file, if it is another checkpoint's: a store
+    without links refers to it. links: how many saves in a row have linked the file since it was
+    written.
+    """
+
     name: str
     size: int
-    # What hashes.py computed when the file was written: this one, or both of the others. Schema 4
-    # had it, and maybe xxh128.
-    sha256: str | None = None
-    # The folder below the root that holds the file, if it is another checkpoint's: a store without
-    # links refers to it.
-    home: str | None = None
-    xxh128: str | None = None
-    # How many saves in a row have linked the file since it was written.
+    digest: str
+    home: Optional[str] = None
     links: int = 0
-    crc32: str | None = None
-
-    @property
-    def digest(self) -> str:
-        """The hash by which files of equal content are known. 64 or 40 hexadecimal digits."""
-        return self.sha256 or f"{self.xxh128}{self.crc32}"
 
 
 class Record(NamedTuple):
@@ -80,9 +75,9 @@ class Record(NamedTuple):
     at: int
     size: int
     digest: str
-    data: int | None = None
-    offsets: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
+    data: Optional[int] = None
+    offsets: Tuple[int, ...] = ()
+    sizes: Tuple[int, ...] = ()
 
     @property
     def is_bare(self) -> bool:
@@ -95,8 +90,34 @@ class Tensor:
     """dtype in torch's spelling, "torch.float32"; the boxes of the records cover the shape."""
 
     dtype: str
-    shape: tuple[int, ...]
-    records: tuple[Record, ...]
+    shape: Tuple[int, ...]
+    records: Tuple[Record, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Bare records of whole tensors of one type and shape, one after the other in a file: there may
+    be many, and each needs only its name and its digest, a CRC-32.
+    """
+
+    file: str
+    dtype: str
+    shape: Tuple[int, ...]
+    at: int
+    names: List[str]
+    digests: str
+
+    @property
+    def size(self) -> int:
+        """Of a record."""
+        return math.prod(self.shape) * element_bytes(self.dtype)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        size, offsets = self.size, (0,) * len(self.shape)
+        for number, name in enumerate(self.names):
+            at, digest = self.at + number * size, self.digests[CRC_DIGITS * number :][:CRC_DIGITS]
+            record = Record(self.file, at, size, digest, at, offsets, self.shape)
+            yield name, Tensor(self.dtype, self.shape, (record,))
 
 
 @dataclass(frozen=True)
@@ -109,14 +130,14 @@ class Manifest:
 
     step: int
     world_size: int
-    files: tuple[FileEntry, ...]
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    objects: dict[str, Record] = field(default_factory=dict)
-    sequence: int = 0
-    parent: str | None = None
+    sequence: int
+    files: Tuple[FileEntry, ...]
+    tensors: Dict[str, Tensor] = field(default_factory=dict)
+    objects: Dict[str, Record] = field(default_factory=dict)
+    parent: Optional[str] = None
     torch: str = ""
     # What the caller of `save` wrote into it: values that JSON can hold.
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: Dict[str, Any] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -155,33 +176,23 @@ def dumps(manifest: Manifest) -> bytes:
 
 
 def _body(manifest: Manifest) -> bytes:
-    runs, others = _runs(manifest.tensors)
-    document = {**vars(manifest), "schema": SCHEMA, "record_fields": Record._fields}
-    document.update(tensors=others, runs=runs)
-    return json.dumps(document, sort_keys=True, default=vars)[1:].encode() + b"\n"
-
-
-def _runs(tensors: Mapping[str, Tensor]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Bare records of whole tensors of one type and shape, one after the other in a file: there may
-    be many, and each needs only its name and its digest. And the other tensors.
-    """
-    runs: list[dict[str, Any]] = []
+    runs: list[tuple[Any, list[str], list[str]]] = []
     others = {}
     expected = None
-    for name, tensor in tensors.items():
+    for name, tensor in manifest.tensors.items():
         record = tensor.records[0]
         if not record.is_bare or record.sizes != tensor.shape or len(record.digest) != CRC_DIGITS:
             others[name] = tensor
             continue
-        kind = {"file": record.file, "dtype": tensor.dtype, "shape": tensor.shape}
-        if (kind, record.at) != expected:
-            runs.append({**kind, "at": record.at, "names": [], "digests": []})
-        runs[-1]["names"].append(name)
-        runs[-1]["digests"].append(record.digest)
-        expected = kind, record.at + record.size
-    for run in runs:
-        run["digests"] = "".join(run["digests"])
-    return runs, others
+        kind = record.file, tensor.dtype, tensor.shape
+        if (*kind, record.at) != expected:
+            runs.append(((*kind, record.at), [], []))
+        runs[-1][1].append(name)
+        runs[-1][2].append(record.digest)
+        expected = (*kind, record.at + record.size)
+    document = {**vars(manifest), "schema": SCHEMA, "tensors": others}
+    document["runs"] = [Run(*(*kind, names, "".join(digests))) for kind, names, digests in runs]
+    return json.dumps(document, sort_keys=True, default=vars)[1:].encode() + b"\n"
 
 
 def _head(body: bytes | memoryview) -> bytes:
@@ -200,16 +211,18 @@ def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
     try:
         check_size(content)
         document = json.loads("{" + str(body, "utf-8"), object_pairs_hook=_unique)
-        fields = _Fields(document, "the manifest")
-        schema = fields.count("schema")
-        if schema not in (OLD_SCHEMA, SCHEMA):
-            text = f"{path} has schema {schema}; this code reads {OLD_SCHEMA} and {SCHEMA}"
-            raise OtherSchema(text)
-        return _from_json(fields, schema == OLD_SCHEMA, is_part)
+        schema = decode(int, document.pop("schema", None), "schema")
+        _check_numbers("schema", schema)
+        if schema != SCHEMA:
+            raise OtherSchema(f"{path} has schema {schema}; this code reads {SCHEMA}")
+        runs = decode(List[Run], document.pop("runs", None), "runs")
+        manifest: Manifest = decode(Manifest, document, "manifest")
+        _check(manifest, runs, is_part)
+        return manifest
     except RecursionError as error:
         raise DamagedFile(path, "it is nested too deeply") from error
     except ValueError as error:
-        raise DamagedFile(path, str(error)) from error
+        raise DamagedFile(path, str(error)[:MAX_PROBLEM]) from error
 
 
 def check_size(content: bytes) -> None:
@@ -260,10 +273,9 @@ def possible_digests(content: bytes) -> tuple[str, str]:
 def unique_by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
     """One entry per name, of those that several ranks list.
 
-    A file in the checkpoint's own folder wins over a reference to another folder; of two equals,
-    the entry with more hashes wins.
+    A file in the checkpoint's own folder wins over a reference to another folder.
     """
-    ranked = sorted(entries, key=lambda entry: (entry.home is None, entry.xxh128 is not None))
+    ranked = sorted(entries, key=lambda entry: entry.home is None)
     return {entry.name: entry for entry in ranked}
 
 
@@ -315,90 +327,57 @@ def _overlap(boxes: Sequence[Record]) -> tuple[Record, Record] | None:
     return None
 
 
-# Reading. All of these raise ValueError.
+# Checks of what was read. All of these raise ValueError.
 
 
-class _Fields:
-    """The fields of a JSON object, which are checked when they are read."""
-
-    def __init__(self, values: object, what: str) -> None:
-        self._values = _typed(values, dict, what)
-        self._what = what
-
-    def get(self, key: str, kind: type[T]) -> T:
-        return _typed(self._values.get(key), kind, f"{key} of {self._what}")
-
-    def is_null(self, key: str) -> bool:
-        return self._values.get(key) is None
-
-    def count(self, key: str) -> int:
-        return _count(self._values.get(key), f"{key} of {self._what}")
-
-    def counts(self, key: str) -> tuple[int, ...]:
-        numbers = self.get(key, list)
-        what = f"{key} of {self._what}"
-        if len(numbers) > MAX_DIMENSIONS:
-            raise ValueError(
-                f"{what} has {len(numbers)} numbers, at most {MAX_DIMENSIONS} are read"
-            )
-        return tuple(_count(number, what) for number in numbers)
-
-    def text(self, key: str, pattern: str) -> str:
-        text = self.get(key, str)
-        if not re.fullmatch(pattern, text):
-            raise ValueError(f"{key} of {self._what} is {text!r:.80}")
-        return text
-
-    def file_name(self, key: str) -> str:
-        name = self.get(key, str)
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise ValueError(
-                f"{key} of {self._what} is {name!r:.80}, which leads out of its folder"
-            )
-        name.encode()
-        return name
-
-
-def _from_json(fields: _Fields, is_old: bool, is_part: bool) -> Manifest:
-    record_fields = ["sha256" if is_old and name == "digest" else name for name in Record._fields]
-    if fields.get("record_fields", list) != record_fields:
-        raise ValueError(f"record_fields is not {record_fields}")
+def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
+    """Adds the tensors of runs to the others."""
     files: dict[str, FileEntry] = {}
-    for values in fields.get("files", list):
-        entry = _file(values)
+    for entry in content.files:
+        what = f"file {entry.name!r:.80}"
         if entry.name in files:
-            raise ValueError(f"file {entry.name!r:.80} is there twice")
+            raise ValueError(f"{what} is there twice")
         files[entry.name] = entry
-    _count(sum(entry.size for entry in files.values()), "the size of all files")
-    tensors = {}
-    for name, values in fields.get("tensors", dict).items():
-        tensors[name] = tensor = _tensor(name, values, files)
+        _check_name(what, entry.name)
+        _check_name(what, entry.name if entry.home is None else entry.home)
+        _check_numbers(what, entry.size, entry.links)
+        _check_text(f"the digest of {what}", entry.digest, DIGEST)
+    _check_numbers("the manifest", content.step, content.world_size, content.sequence)
+    _check_numbers("the size of all files", content.bytes)
+    if content.parent is not None:
+        _check_name("the parent", content.parent)
+    for name, tensor in content.tensors.items():
+        what = f"tensor {name!r:.80}"
+        _check_kind(what, tensor.dtype, tensor.shape)
+        if not tensor.records:
+            raise ValueError(f"{what} has no record")
+        for record in tensor.records:
+            _check_record(what, record, files)
+            _check_elements(what, record, tensor)
         problem = None if is_part else coverage_problem(tensor.shape, tensor.records)
         if problem:
-            raise ValueError(f"tensor {name!r:.80}: {problem}")
-    for name, tensor in _run_tensors([] if is_old else fields.get("runs", list), files):
-        if name in tensors or len(tensors) == MAX_TENSORS:
-            raise ValueError(f"tensor {name!r:.80} is there twice, or one too many")
-        tensors[name] = tensor
-    objects = {}
-    for name, values in fields.get("objects", dict).items():
+            raise ValueError(f"{what}: {problem}")
+    for run in runs:
+        what = f"the run of tensors from {''.join(run.names[:1])!r:.80} on"
+        _check_kind(what, run.dtype, run.shape)
+        _check_numbers(what, run.at)
+        _check_text(
+            f"the digests of {what}", run.digests, f"[0-9a-f]{{{CRC_DIGITS * len(run.names)}}}"
+        )
+        end = run.at + run.size * len(run.names)
+        if run.file not in files or end > files[run.file].size:
+            raise ValueError(f"{what} is outside of its file")
+        for name, tensor in run.tensors():
+            if name in content.tensors or len(content.tensors) == MAX_TENSORS:
+                raise ValueError(f"tensor {name!r:.80} is there twice, or one too many")
+            content.tensors[name] = tensor
+    for name, record in content.objects.items():
         what = f"object {name!r:.80}"
-        objects[name] = record = _record(what, values, files)
-        if name in tensors:
+        _check_record(what, record, files)
+        if name in content.tensors:
             raise ValueError(f"{what} is a tensor too")
         if record.data is not None or record.offsets or record.sizes:
             raise ValueError(f"{what} has elements")
-    content = Manifest(
-        step=fields.count("step"),
-        world_size=fields.count("world_size"),
-        files=tuple(files.values()),
-        tensors=tensors,
-        objects=objects,
-        sequence=fields.count("sequence"),
-        parent=None if fields.is_null("parent") else fields.file_name("parent"),
-        torch=fields.get("torch", str),
-        metadata=fields.get("metadata", dict),
-    )
     check_metadata(content.metadata)
     # Two records of a file are the same one, or apart.
     ends: dict[str, int] = {}
@@ -408,92 +387,54 @@ def _from_json(fields: _Fields, is_old: bool, is_part: bool) -> Manifest:
             names = ", ".join(map(repr, content.names_in(file)[:3]))
             raise ValueError(f"records of {names} overlap in {file}")
         ends[file] = at + size
-    return content
 
 
-def _file(values: object) -> FileEntry:
-    name = _Fields(values, "a file").file_name("name")
-    fields = _Fields(values, f"file {name!r:.80}")
-    entry = FileEntry(
-        name=name,
-        size=fields.count("size"),
-        sha256=None if fields.is_null("sha256") else fields.text("sha256", SHA256),
-        home=None if fields.is_null("home") else fields.file_name("home"),
-        xxh128=None if fields.is_null("xxh128") else fields.text("xxh128", XXH128),
-        links=fields.count("links"),
-        crc32=None if fields.is_null("crc32") else fields.text("crc32", CRC32),
-    )
-    if not (entry.sha256 or (entry.xxh128 and entry.crc32)):
-        raise ValueError(f"file {name!r:.80} has too few hashes")
-    return entry
-
-
-def _run_tensors(
-    runs: Sequence[object], files: dict[str, FileEntry]
-) -> Iterator[tuple[str, Tensor]]:
-    """What `_runs` took together."""
-    for values in runs:
-        fields = _Fields(values, "a run of tensors")
-        names, shape, at = fields.get("names", list), fields.counts("shape"), fields.count("at")
-        dtype, digests = fields.text("dtype", DTYPE), fields.text("digests", f"({CRC32})+")
-        size = math.prod(shape) * element_bytes(dtype)
-        entry = files.get(fields.get("file", str))
-        if len(digests) != CRC_DIGITS * len(names):
-            raise ValueError(f"a run of {len(names)} tensors has other digests")
-        if entry is None or at + size * len(names) > entry.size:
-            raise ValueError(f"the run of tensors from {names[0]!r:.80} on is outside of its file")
-        offsets = (0,) * len(shape)
-        for number, name in enumerate(names):
-            begin = at + number * size
-            digest = digests[CRC_DIGITS * number :][:CRC_DIGITS]
-            record = Record(entry.name, begin, size, digest, begin, offsets, shape)
-            yield _typed(name, str, "a name in a run"), Tensor(dtype, shape, (record,))
-
-
-def _tensor(name: str, values: object, files: dict[str, FileEntry]) -> Tensor:
-    what = f"tensor {name!r:.80}"
-    fields = _Fields(values, what)
-    dtype = fields.text("dtype", DTYPE)
-    shape = fields.counts("shape")
-    records = []
-    for record_values in fields.get("records", list):
-        record = _record(what, record_values, files)
-        if not len(shape) == len(record.offsets) == len(record.sizes):
-            raise ValueError(f"{what}: a record has other dimensions")
-        for length, begin, size in zip(shape, record.offsets, record.sizes):
-            if begin + size > length:
-                raise ValueError(f"{what}: a record is outside of its shape")
-        length = math.prod(record.sizes) * element_bytes(dtype)
-        begin = record.at if record.data is None else record.data
-        if not record.at <= begin <= begin + length <= record.at + record.size:
-            raise ValueError(f"{what}: its elements are outside of their record")
-        if record.is_bare and length != record.size:
-            raise ValueError(f"{what}: its record is not its elements")
-        records.append(record)
-    return Tensor(dtype, shape, tuple(records))
-
-
-def _record(what: str, values: object, files: dict[str, FileEntry]) -> Record:
-    listed = _typed(values, list, f"a record of {what}")
-    if len(listed) != len(Record._fields):
-        raise ValueError(f"a record of {what} has {len(listed)} fields")
-    fields = _Fields(dict(zip(Record._fields, listed)), what)
-    file = fields.get("file", str)
-    if file not in files:
-        raise ValueError(f"{what} is in {file!r:.80}, which is not one of the files")
-    entry = files[file]
-    record = Record(
-        file=entry.name,
-        at=fields.count("at"),
-        size=fields.count("size"),
-        digest=fields.text("digest", RECORD_DIGEST),
-        data=None if fields.is_null("data") else fields.count("data"),
-        offsets=fields.counts("offsets"),
-        sizes=fields.counts("sizes"),
-    )
-    if record.at + record.size > entry.size:
+def _check_record(what: str, record: Record, files: Mapping[str, FileEntry]) -> None:
+    _check_numbers(what, record.at, record.size, record.data or 0)
+    _check_text(f"the digest of {what}", record.digest, RECORD_DIGEST)
+    if record.file not in files:
+        raise ValueError(f"{what} is in {record.file!r:.80}, which is not one of the files")
+    if record.at + record.size > files[record.file].size:
         raise ValueError(f"a record of {what} goes beyond the end of its file")
-    return record
+
+
+def _check_elements(what: str, record: Record, tensor: Tensor) -> None:
+    _check_numbers(what, *record.offsets, *record.sizes)
+    if not len(tensor.shape) == len(record.offsets) == len(record.sizes):
+        raise ValueError(f"{what}: a record has other dimensions")
+    for length, begin, size in zip(tensor.shape, record.offsets, record.sizes):
+        if begin + size > length:
+            raise ValueError(f"{what}: a record is outside of its shape")
+    length = math.prod(record.sizes) * element_bytes(tensor.dtype)
+    begin = record.at if record.data is None else record.data
+    if not record.at <= begin <= begin + length <= record.at + record.size:
+        raise ValueError(f"{what}: its elements are outside of their record")
+    if record.is_bare and length != record.size:
+        raise ValueError(f"{what}: its record is not its elements")
+
+
+def _check_kind(what: str, dtype: str, shape: Sequence[int]) -> None:
+    _check_text(f"dtype of {what}", dtype, DTYPE)
+    _check_numbers(what, *shape)
+    if len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"{what} has {len(shape)} dimensions, at most {MAX_DIMENSIONS} are read")
+
+
+def _check_name(what: str, name: str) -> None:
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"{what} has the name {name!r:.80}, which leads out of its folder")
+    name.encode()
+
+
+def _check_numbers(what: str, *numbers: int) -> None:
+    for number in numbers:
+        if not 0 <= number <= MAX_NUMBER:
+            raise ValueError(f"{what} has the number {number!r:.80}")
+
+
+def _check_text(what: str, text: str, pattern: str) -> None:
+    if not re.fullmatch(pattern, text):
+        raise ValueError(f"{what} is {text!r:.80}")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -503,16 +444,3 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{twice!r:.80} is there twice")
     return document
-
-
-def _typed(value: object, kind: type[T], what: str) -> T:
-    if type(value) is not kind:  # a bool is an int
-        raise ValueError(f"{what} is {value!r:.80}, which is not of type {kind.__name__}")
-    return value
-
-
-def _count(value: object, what: str) -> int:
-    number = _typed(value, int, what)
-    if not 0 <= number <= MAX_NUMBER:
-        raise ValueError(f"{what} is {number!r:.80}")
-    return number

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from . import dcp, streams, wrappers
 from .errors import CheckpointError
+from .items import Names
 from .nested import entries, hidden_state, holds_tensors, is_distributed, name_of, values
 from .serialize import has_memory
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from .items import Shape
     from .manifest import Manifest, Record
     from .nested import Expansion
 
@@ -53,8 +55,8 @@ class RecordRead:
 
     name: str
     record: Record
-    begin: tuple[int, ...]
-    lengths: tuple[int, ...]
+    begin: Shape
+    lengths: Shape
     target: Callable[[], torch.Tensor]
 
 
@@ -68,8 +70,8 @@ class LoadPlan:
 
     tensors: tuple[RecordRead, ...]
     objects: tuple[Leaf, ...]
-    missing: tuple[str, ...] = ()
-    unexpected: tuple[str, ...] = ()
+    missing: Names = ()
+    unexpected: Names = ()
     wholes: frozenset[str] = frozenset()
 
     @property
@@ -284,7 +286,7 @@ def _misfit(leaf: Leaf, content: Manifest) -> str | None:
     return f"{name} {problem}" if problem else None
 
 
-def _tensor_misfit(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> str | None:
+def _tensor_misfit(tensor: torch.Tensor, shape: Shape, dtype: torch.dtype) -> str | None:
     """Why the tensor cannot be filled from one of this shape and type."""
     import torch
 

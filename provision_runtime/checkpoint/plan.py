@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Sequence
 from ..comm.store import RanksMissing, StoreLost
 from . import streams
 from .errors import CheckpointError
-from .items import OBJECT, Item, SavePlan
+from .items import OBJECT, Item, Paths, SavePlan, Shape
 from .nested import Expansion, hidden_state, is_distributed, name_of, values
 from .rank_errors import exchange_or_fail
 from .serialize import has_memory
@@ -59,7 +59,7 @@ def plan_save(
     hold different boxes at one place of a tensor, or different shapes of one tensor.
     """
     items: list[Item] = []
-    paths: dict[str, tuple[object, ...]] = {}
+    paths: Paths = {}
     if problem is None:
         try:
             items, paths = local_items(state_dict)
@@ -215,7 +215,7 @@ def _pickle(item: Item) -> bytes:
 
 def local_items(
     state_dict: Mapping[str, object],
-) -> tuple[list[Item], dict[str, tuple[object, ...]]]:
+) -> tuple[list[Item], Paths]:
     """The items of this rank, and each name's path; objects are not pickled yet."""
     expansion = Expansion(state_dict)
     # Only releases with distributed checkpoints: 1.13 has no planner to agree with.
@@ -303,9 +303,9 @@ def _plan_plain(named: Mapping[str, object]) -> list[Item]:
 def _box(
     name: str,
     data: torch.Tensor,
-    shape: tuple[int, ...],
-    offsets: tuple[int, ...],
-    sizes: tuple[int, ...],
+    shape: Shape,
+    offsets: Shape,
+    sizes: Shape,
 ) -> Item:
     return Item(name, str(data.dtype), data.detach(), shape, offsets, sizes)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from .backends import Backend
-    from .items import SavePlan
+    from .items import Paths, SavePlan, Shape
     from .manifest import Record
     from .writer import RankPart
 
@@ -72,6 +72,7 @@ def part_of(plan: SavePlan, part: RankPart, world_size: int) -> Manifest:
     return Manifest(
         step=0,
         world_size=world_size,
+        sequence=0,
         files=tuple(part.files),
         tensors=_join_boxes(boxes),
         objects=objects,
@@ -102,7 +103,7 @@ def publish(
         path = f"{backend.root}/{folder}/{name}"
         parts.append(manifest.loads(backend.read(folder, name), path, is_part=True))
         backend.discard(folder, name)
-    paths: dict[str, tuple[object, ...]] = {}
+    paths: Paths = {}
     for part in parts:
         paths.update((key, tuple(keys)) for key, keys in part.metadata[PATHS].items())
     content = replace(_merge(parts, step, opened), metadata=dict(metadata))
@@ -144,7 +145,7 @@ def _merge(parts: Sequence[Manifest], step: int, opened: Opened) -> Manifest:
     )
 
 
-def _join_boxes(boxes: Iterable[tuple[str, str, tuple[int, ...], Record]]) -> dict[str, Tensor]:
+def _join_boxes(boxes: Iterable[tuple[str, str, Shape, Record]]) -> dict[str, Tensor]:
     """The tensors of boxes with their names, types and shapes, each with its boxes in order."""
     kinds = {}
     records: dict[str, list[Record]] = {}
@@ -158,17 +159,15 @@ def _join_boxes(boxes: Iterable[tuple[str, str, tuple[int, ...], Record]]) -> di
     return tensors
 
 
-def _add_dcp_metadata(
-    backend: Backend, folder: str, content: Manifest, paths: dict[str, tuple[object, ...]]
-) -> Manifest:
+def _add_dcp_metadata(backend: Backend, folder: str, content: Manifest, paths: Paths) -> Manifest:
     pickled = dcp.metadata_bytes(content, paths, backend.address)
     if pickled is None:
         return content
     backend.write(folder, dcp.NAME, [memoryview(pickled)])
     digest = hashes.new()
     digest.update(pickled)
-    fields = hashes.fields(digest.hexdigest(), zlib.crc32(pickled))
-    entry = manifest.FileEntry(dcp.NAME, len(pickled), **fields)
+    named = hashes.digest(digest.hexdigest(), zlib.crc32(pickled))
+    entry = manifest.FileEntry(dcp.NAME, len(pickled), named)
     return replace(content, files=(*content.files, entry))
 
 

@@ -4,29 +4,27 @@ the failure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Type, TypeVar
 
 from ..comm.collective import RankFailed, run_with_beats
 from ..comm.store import RanksMissing, StoreLost
 from .errors import CheckpointError, DamagedFile, Vanished
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
 
 T = TypeVar("T")
 
-# Kinds of failures of a rank; the first in this order is what all ranks raise.
-ERROR, STORE, VANISHED, DAMAGE = KINDS = ("error", "store", "vanished", "damage")
-
-
-class _Failure(NamedTuple):
-    """arguments: of the exception that the other ranks raise."""
-
-    kind: str
-    arguments: Sequence[Any]
+# Failures that are raised as what they are on the other ranks; the first in this order counts.
+KINDS: Dict[str, Type[Exception]] = {
+    "error": CheckpointError,
+    "store": RankFailed,
+    "vanished": Vanished,
+    "damage": DamagedFile,
+}
+DAMAGE = "damage"
 
 
 def exchange_or_fail(
@@ -71,41 +69,31 @@ def run_together(name: str, ranks: Ranks, action: Callable[[], T], report: Calla
         raise
     except Exception as failure:  # whatever it is, the other ranks wait for the exchange
         error = failure
-    failures = {
-        rank: _Failure(*fields)
-        for rank, fields in enumerate(ranks.exchange(name, error and _failure(error)))
-        if fields is not None
-    }
+    failures = enumerate(ranks.exchange(name, error and _failure(error)))
+    failed_ranks = {rank: failure for rank, failure in failures if failure is not None}
     for kind in KINDS:
-        failed = [rank for rank, failure in failures.items() if failure.kind == kind]
+        failed = [rank for rank, failure in failed_ranks.items() if failure[0] == kind]
         # If several ranks have damage, all raise the first one's. Other failures are raised by their own rank.
         if error is not None and ranks.rank in (failed[:1] if kind == DAMAGE else failed):
             raise error
         if failed:
-            raise _error_of(failed, failures[failed[0]])
+            _, arguments = failed_ranks[failed[0]]
+            if kind in ("error", "vanished"):
+                arguments = [f"rank {failed[0]}: {arguments[0]}"]
+            raise KINDS[kind](*([failed] if kind == "store" else []), *arguments)
     return result
 
 
-def _failure(error: Exception) -> _Failure:
+def _failure(error: Exception) -> tuple[str, list[Any]]:
+    """Its kind, and the arguments of the exception on the other ranks."""
     if isinstance(error, DamagedFile):
-        return _Failure(DAMAGE, [error.path, error.problem, error.tensors])
+        return DAMAGE, [error.path, error.problem, error.tensors]
     if isinstance(error, Vanished):
-        return _Failure(VANISHED, [str(error)])
+        return "vanished", [str(error)]
     if isinstance(error, OSError):
         path = None if error.filename is None else str(error.filename)
-        return _Failure(STORE, [error.errno or 0, error.strerror or str(error), path])
-    return _Failure(ERROR, [_describe(error)])
-
-
-def _error_of(failed: Sequence[int], failure: _Failure) -> Exception:
-    """The error of other ranks."""
-    if failure.kind == DAMAGE:
-        path, problem, tensors = failure.arguments
-        return DamagedFile(path, problem, tuple(tensors))
-    if failure.kind == STORE:
-        return RankFailed(failed, *failure.arguments)
-    text = f"rank {failed[0]}: {failure.arguments[0]}"
-    return Vanished(text) if failure.kind == VANISHED else CheckpointError(text)
+        return "store", [error.errno or 0, error.strerror or str(error), path]
+    return "error", [_describe(error)]
 
 
 def _describe(error: Exception) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from .backends import Backend
+    from .items import Shape
     from .manifest import Manifest
     from .match import RecordRead
 
@@ -45,7 +46,7 @@ class Reader:
         # A pack's records are read one after the other.
         self._pack = lru_cache(maxsize=WORKERS)(self._read_pack)
         # By what comes before the elements of a record, their type and their sizes.
-        self._kinds: dict[bytes, tuple[str, tuple[int, ...]]] = {}
+        self._kinds: dict[bytes, tuple[str, Shape]] = {}
 
     def check_tensors(self, reads: Sequence[RecordRead]) -> None:
         """Raises DamagedFile unless the records are of the type and sizes, and their elements where,

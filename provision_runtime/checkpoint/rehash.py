@@ -122,7 +122,7 @@ def _check(backend: Backend, content: Content, stop: threading.Event) -> Iterato
         start = time.thread_time()
         backend.drop_cache(folder, name)
         entry = replace(content.entry, name=name)
-        problem = verification.check_file(backend, folder, entry, block, quick=True)
+        problem = verification.check_file(backend, folder, entry, block)
         if problem and not _was_removed(backend, folder, name):
             corrupt_files.add(backend.root, content.entry.name)
             result = "no intact copy of it could be found or written"

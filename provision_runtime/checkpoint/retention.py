@@ -14,6 +14,7 @@ from ..comm import collective
 from ..comm.ranks import single_process
 from . import catalog, copies, layout
 from .errors import CheckpointWarning
+from .items import Names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,11 +40,11 @@ class Pruned:
         lacks_copies: Whether second copies could not be written.
     """
 
-    removed: tuple[str, ...]
-    leftovers: tuple[str, ...]
-    unknown: tuple[str, ...]
-    unreadable: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
+    removed: Names
+    leftovers: Names
+    unknown: Names
+    unreadable: Names = ()
+    problems: Names = ()
     copied_bytes: int = 0
     lacks_copies: bool = False
 

@@ -12,10 +12,11 @@ import random
 from typing import Any
 
 from .errors import CheckpointError
+from .items import StateDict
 from .unpickle import load_without_code, runs_code
 
 
-def rng_state() -> dict[str, Any]:
+def rng_state() -> StateDict:
     """The states of this process's random generators.
 
     Save it with the rest, `{"model": model, "rng": rng_state()}`. To go on from it, load into
@@ -28,7 +29,7 @@ def rng_state() -> dict[str, Any]:
     """
     import torch
 
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    state: StateDict = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy_random = _numpy_random()
     if numpy_random is not None:
         numpy_state = numpy_random.get_state(legacy=False)
@@ -38,7 +39,7 @@ def rng_state() -> dict[str, Any]:
     return {_rank(): state}
 
 
-def restore_rng(state: dict[str, Any]) -> None:
+def restore_rng(state: StateDict) -> None:
     """Sets this process's random generators.
 
     Args:

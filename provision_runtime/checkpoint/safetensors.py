@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple
 
+from ..report.codec import decode
 from .errors import CheckpointError
 from .manifest import element_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from .items import Shape
 
 SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
@@ -52,7 +56,7 @@ class Layout(NamedTuple):
     """A tensor in a file. dtype: in torch's spelling."""
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
 
     @property
     def bytes(self) -> int:
@@ -87,8 +91,15 @@ def read(path: str) -> dict[str, Any]:
         raise CheckpointError("reading safetensors needs: pip install safetensors") from error
     paths, weight_map = [Path(path)], {}
     if Path(path, INDEX).exists():
-        weight_map = json.loads(Path(path, INDEX).read_text())["weight_map"]
-        paths = [Path(path, name) for name in sorted(set(weight_map.values()))]
+        try:
+            document = json.loads(Path(path, INDEX).read_text())
+            weight_map = decode(Dict[str, str], document["weight_map"], "weight_map")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CheckpointError(f"{path}/{INDEX} is damaged: {error}") from error
+        names = sorted(set(weight_map.values()))
+        if any(name != os.path.basename(name) for name in names):
+            raise CheckpointError(f"{path}/{INDEX} names files outside of its folder")
+        paths = [Path(path, name) for name in names]
     elif Path(path).is_dir():
         paths = list(Path(path).glob("*" + SUFFIX))
     tensors: dict[str, Any] = {}

@@ -14,16 +14,15 @@ from ..comm.store import RanksMissing, StoreLost
 from . import catalog, choice, loader, retention, saver
 from .backends import open_root
 from .errors import CheckpointError, CheckpointWarning, NoCheckpoint
+from .items import StateDict
 from .rehash import Rehash
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping
     from concurrent.futures import Future
     from types import FrameType, TracebackType
 
     from ..comm.ranks import Ranks
-    from .backends import Backend
+    from .backends import Root, StorageOptions
     from .saver import SaveReport
 
 # Signals by which schedulers announce the end: saves and stops, and saves and goes on.
@@ -67,8 +66,8 @@ class CheckpointManager:
 
     def __init__(
         self,
-        root: str | os.PathLike[str] | Backend,
-        state_dict: dict[str, Any],
+        root: Root,
+        state_dict: StateDict,
         *,
         every: int,
         keep: int | None = 3,
@@ -80,7 +79,7 @@ class CheckpointManager:
         for_dcp: bool | None = None,
         ranks: Ranks | None = None,
         deadline_s: float = 120.0,
-        storage_options: Mapping[str, object] | None = None,
+        storage_options: StorageOptions = None,
     ) -> None:
         counts = {"every": every, "agree_every": agree_every, "keep": 1 if keep is None else keep}
         for name, count in counts.items():

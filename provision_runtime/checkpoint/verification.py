@@ -1,8 +1,7 @@
 """Checks that the files of a checkpoint are what was committed. Works without torch, and without
 the ranks that wrote it.
 
-Trusts nothing: hashes every byte, and reports files that are not in the manifest. Uses SHA-256,
-unless the caller chooses the fastest hash that was committed.
+Trusts nothing: hashes every byte, and reports files that are not in the manifest.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Callable
 
 from . import catalog, corrupt_files, manifest
 from .errors import DamagedFile
-from .hashes import digest_of, has_digest
+from .hashes import checker, has_digest
+from .items import Names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Damage:
     folder: str
     file: str
     problem: str
-    tensors: tuple[str, ...] = ()
+    tensors: Names = ()
 
     def error(self, root: str) -> DamagedFile:
         """The damage as an exception.
@@ -82,12 +82,10 @@ def check_files(
     content: Manifest,
     entries: Sequence[FileEntry],
     progress: Callable[[int], None] = lambda _: None,
-    quick: bool = False,
 ) -> list[Damage]:
     """The damage of some of a checkpoint's files, in their order; a few are read at a time.
 
-    progress: called with the bytes of each file that was read, in any thread. quick: use the
-    fastest hash instead of SHA-256 (hashes.py).
+    progress: called with the bytes of each file that was read, in any thread.
     """
     buffers = threading.local()
 
@@ -95,7 +93,7 @@ def check_files(
         if not hasattr(buffers, "block"):
             buffers.block = memoryview(bytearray(backend.traits.block))
         try:
-            return check_file(backend, entry.home or folder, entry, buffers.block, quick)
+            return check_file(backend, entry.home or folder, entry, buffers.block)
         finally:
             progress(entry.size)
 
@@ -110,9 +108,7 @@ def check_files(
     return damages
 
 
-def damaged_names(
-    backend: Backend, folder: str, content: Manifest, entry: FileEntry
-) -> tuple[str, ...]:
+def damaged_names(backend: Backend, folder: str, content: Manifest, entry: FileEntry) -> Names:
     """The tensors and objects of a damaged file that are damaged; all in it if that is unknown."""
     names = content.names_in(entry.name)
     with suppress(OSError):
@@ -127,11 +123,9 @@ def damaged_names(
     return names
 
 
-def check_file(
-    backend: Backend, folder: str, entry: FileEntry, block: memoryview, quick: bool
-) -> str | None:
+def check_file(backend: Backend, folder: str, entry: FileEntry, block: memoryview) -> str | None:
     """What is wrong with a file, in words. block: memory for reading it."""
-    name, digest, committed = digest_of(entry, quick)
+    name, digest, committed = checker(entry.digest)
     try:
         size = backend.stat(folder, entry.name).size
         if size != entry.size:

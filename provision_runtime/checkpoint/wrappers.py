@@ -48,9 +48,11 @@ def state_of(value: Any) -> tuple[Any, Callable[[Any], None]]:
     for group in value.param_groups if isinstance(value, torch.optim.Optimizer) else ():
         if any(hasattr(parameter, CUT_MARK) for parameter in group["params"]):
             raise CheckpointError(
-                f"FullyShardedDataParallel has cut the parameters of a {type(value).__name__}: pass "
-                "what torch.distributed.checkpoint.state_dict.get_state_dict(model, optimizer) "
-                "returns, and call set_state_dict after `load`; or use fully_shard"
+                f"FullyShardedDataParallel has cut the parameters of a {type(value).__name__}. Move to "
+                "fully_shard (FSDP2), whose optimizer is saved as it is; or save {'model': m, 'optim': "
+                "o} of m, o = get_state_dict(model, optimizer), load into the same, and call "
+                "set_state_dict(model, optimizer, model_state_dict=m, optim_state_dict=o), both of "
+                "torch.distributed.checkpoint.state_dict"
             )
     state = value.state_dict()
     names = plain_names(value, state)

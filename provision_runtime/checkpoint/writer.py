@@ -12,19 +12,19 @@ import threading
 import zlib
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import corrupt_files, hashes, manifest
 from .items import packs, pieces
-from .manifest import Record
+from .manifest import FileEntry, Record
 from .serialize import StagingMemory, serialize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from .backends import Backend
     from .items import Item
-    from .manifest import FileEntry, Manifest
+    from .manifest import Manifest
     from .serialize import Serialized
 
 SUFFIX = ".distcp"
@@ -74,10 +74,10 @@ class ParentIndex:
 
     def __init__(self, folder: str | None, parent: Manifest | None) -> None:
         self.folder = folder
-        self._entries: dict[str | None, FileEntry] = {}
+        self._entries: dict[str, FileEntry] = {}
         if parent:
-            for entry in parent.files:
-                self._entries.update({entry.xxh128: entry, entry.sha256: entry})
+            # A file of several records is known by the hash that `new` computes.
+            self._entries = {hashes.content_hash(entry.digest): entry for entry in parent.files}
             entries = {entry.name: entry for entry in parent.files}
             for _, record in parent.records():
                 if record.size == entries[record.file].size:
@@ -191,8 +191,8 @@ class Writer:
             *_, after = parts = serialized.parts(crc32)
             digest.update(after)
             file_crc32 = hashes.joined_crc32(zlib.crc32(before), crc32, len(serialized.elements))
-            fields = hashes.fields(digest.hexdigest(), zlib.crc32(after, file_crc32))
-            entry = self._write_file(parts, fields, piece.bytes)
+            named = hashes.digest(digest.hexdigest(), zlib.crc32(after, file_crc32))
+            entry = self._write_file(parts, named, piece.bytes)
         record = Record(
             entry.name,
             0,
@@ -216,8 +216,8 @@ class Writer:
         payload = sum(piece.bytes for piece in pack)
         entry = self._link(content_hash, len(content), payload)
         if entry is None:
-            fields = hashes.fields(content_hash, zlib.crc32(content))
-            entry = self._write_file([content], fields, payload)
+            named = hashes.digest(content_hash, zlib.crc32(content))
+            entry = self._write_file([content], named, payload)
         records = []
         at = 0
         for piece, part in zip(pack, serialized):
@@ -233,13 +233,9 @@ class Writer:
         if self._stop.is_set():
             raise SaveAborted()
 
-    def _write_file(
-        self, parts: Sequence[memoryview], fields: Mapping[str, Any], payload: int
-    ) -> FileEntry:
+    def _write_file(self, parts: Sequence[memoryview], digest: str, payload: int) -> FileEntry:
         """payload: bytes of tensors in it."""
-        size = sum(map(len, parts))
-        named = manifest.FileEntry("", size, **fields)
-        entry = replace(named, name=named.digest + SUFFIX)
+        entry = FileEntry(digest + SUFFIX, sum(map(len, parts)), digest)
         try:
             self._backend.write(self._folder, entry.name, parts)
         except FileExistsError:

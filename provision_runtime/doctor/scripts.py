@@ -88,25 +88,22 @@ class BatchScript:
         """The options of a step, with those of the job that it does not change."""
         return {**self.options, **parse_options(self.expanded(step.text).partition("srun ")[2])}
 
-    def evidence(self, line: ScriptLine) -> str:
-        return f"{self.name}:{line.number}"
+    def fault(self, id: str, message: str, line: ScriptLine, command: str = "") -> Observation:
+        """A finding about a line."""
+        seen = textwrap.shorten(line.text, 160, placeholder="...")
+        return observation(id, message, f"{self.name}:{line.number}", seen, command)
 
 
 def examine(path: Path, slurm_version: str | None) -> list[Observation]:
     """What is wrong in a file. slurm_version: as `srun --version` prints it; None if unknown."""
     name = path.name
     try:
-        if path.suffix == ".py":
+        if path.suffix in (".py", ".ipynb"):
             return examine_program(read_program(path))
         script = parse(name, path.read_text(errors="replace"))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         message = f"the file cannot be read: {error}"
         return [observation("script-unreadable", message, name, type(error).__name__)]
-    if path.suffix == ".ipynb":
-        message = (
-            "a notebook's cells are not examined; `jupyter nbconvert --to script` exports them"
-        )
-        return [observation("script-unreadable", message, name, "a notebook")]
     return [
         *_cpus(script, slurm_version),
         *_hidden_gpus(script),
@@ -181,7 +178,7 @@ def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observatio
         options = parse_options(script.expanded(step.text).partition("srun ")[2])
         if "--cpus-per-task" not in options:
             message = f"--cpus-per-task={cpus} is not passed to srun in line {step.number}"
-            yield observation("srun-cpus", message, script.evidence(step), _one_line(step.text))
+            yield script.fault("srun-cpus", message, step)
             return
 
 
@@ -195,7 +192,7 @@ def _hidden_gpus(script: BatchScript) -> Iterator[Observation]:
         if is_split and not has_one_task and bind != "none":
             option = f"--gpu-bind={bind}" if bind else "--gpus-per-task"
             message = f"{option} hides the GPUs of a node's other tasks"
-            yield observation("gpus-hidden", message, script.evidence(step), option)
+            yield observation("gpus-hidden", message, f"{script.name}:{step.number}", option)
             return
 
 
@@ -216,9 +213,7 @@ def _early_expansion(script: BatchScript) -> Iterator[Observation]:
             message = (
                 f"${expanded[0]} in line {line.number} is expanded before srun starts its tasks"
             )
-            yield observation(
-                "rank-expanded-early", message, script.evidence(line), _one_line(line.text)
-            )
+            yield script.fault("rank-expanded-early", message, line)
 
 
 def _shell_text(text: str) -> str:
@@ -238,9 +233,7 @@ def _node_count(script: BatchScript) -> Iterator[Observation]:
         least, most = int(match[1]), int(match[2] or match[1])
         if not least <= int(nodes) <= most:
             message = f"line {line.number} says {match[1]} nodes, #SBATCH --nodes says {nodes}"
-            command = "--nnodes=$SLURM_NNODES"
-            source = script.evidence(line)
-            yield observation("node-count-fixed", message, source, _one_line(line.text), command)
+            yield script.fault("node-count-fixed", message, line, "--nnodes=$SLURM_NNODES")
 
 
 def _tasks_per_node(options: dict[str, str]) -> int:
@@ -255,12 +248,11 @@ def _tasks_per_node(options: dict[str, str]) -> int:
 def _addresses(script: BatchScript) -> Iterator[Observation]:
     """Addresses of the store that some node cannot reach."""
     for line in script.lines if script.spans_nodes else ():
-        source, seen = script.evidence(line), _one_line(line.text)
         if re.search(ENDPOINT + LOOPBACK, line.text):
-            yield observation("address-local", "each node waits for itself", source, seen)
+            yield script.fault("address-local", "each node waits for itself", line)
         for pattern, reason in ADDRESSES.items():
             if re.search(pattern, line.text):
-                yield observation("address-uncertain", reason, source, seen)
+                yield script.fault("address-uncertain", reason, line)
 
 
 def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
@@ -275,8 +267,7 @@ def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
         for line in script.lines:
             if not value.isdigit() and re.search(pattern, line.text):
                 message = f"{name} is {value or 'not set with --gres'}, not a number"
-                source = script.evidence(line)
-                yield observation("gpu-variable", message, source, _one_line(line.text))
+                yield script.fault("gpu-variable", message, line)
 
 
 def _processes(script: BatchScript) -> Iterator[Observation]:
@@ -292,10 +283,4 @@ def _processes(script: BatchScript) -> Iterator[Observation]:
         tasks = _tasks_per_node(options) if line in script.steps else 1
         if each and gpus and int(each[1]) * tasks > int(gpus):
             message = f"{tasks} x {each[1]} processes for {gpus} GPUs on a node"
-            yield observation(
-                "processes-many", message, script.evidence(line), _one_line(line.text)
-            )
-
-
-def _one_line(text: str) -> str:
-    return textwrap.shorten(text, 160, placeholder="...")
+            yield script.fault("processes-many", message, line)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks
+from ..report.findings import CATALOG, has_lost_peer, known_error
 from . import model, source
 from .model import Frame
 from .stacks import frame_at
@@ -16,47 +17,6 @@ if TYPE_CHECKING:
 
     from .model import RankState
 
-# id: what to do.
-CATALOG = {
-    "parameters-differ": "Build the same model on all ranks, with the same options and in the same "
-    "order: DDP compares parameters by their position.",
-    "launch-in-init": "Start processes only below `if __name__ == '__main__':`, not while the program "
-    "is imported: each process that is started imports it again.",
-    "makedirs-race": "os.makedirs(path, exist_ok=True), or let one rank make it before a barrier.",
-    "out-of-memory": "Give each rank less, or look at its node: provision doctor.",
-    "rank-failed": "Mend this error first: ranks that lose a peer fail after it.",
-    "rank-gone": "Look for the OOM killer (`dmesg`, `provision doctor`), a cancelled step, or "
-    "os._exit in the program.",
-    "rank-stopped": "Continue it with `kill -CONT PID`, or end the tracer that holds it.",
-    "breakpoint": "Remove the breakpoint, or run a single rank: under torchrun nobody can type there.",
-    "stuck-file": "Look at the mount and its server: the kernel waits until they answer.",
-    "stuck-data-loader": "Look at the mount and its server, or try num_workers=0. "
-    "DataLoader(timeout=...) turns such a wait into an error.",
-    "exception-handled": "Let the rank end instead: no collective in an except block.",
-    "checkpoint-on-one-rank": "Call it on all ranks: saving distributed state is a collective. Only "
-    "what writes a plain file belongs under the condition.",
-    "collective-on-one-rank": "Call it on all ranks, and use its result under the condition.",
-    "uneven-batches": "Give all ranks as many batches (DistributedSampler, drop_last=True), or train in "
-    "`with model.join():` (torch.distributed.algorithms.Join).",
-    "early-return": "Let every rank reach the same collectives before it returns.",
-    "early-exit": "Let every rank take part to the end.",
-    "calls-differ": "Make the same calls in the same order, with equal shapes and types, on all ranks.",
-}
-# What errors are of, by their type, message and functions.
-_ERRORS = (
-    (
-        "parameters-differ",
-        re.compile(r"params\[\d+\]|appears not to match|same model across|params in"),
-    ),
-    ("launch-in-init", re.compile("bootstrapping phase")),
-    ("makedirs-race", re.compile(r"^FileExistsError.* (makedirs|mkdir)\b")),
-    ("out-of-memory", re.compile("out of memory")),
-)
-# Errors of ranks that only lost a peer.
-_LOST_PEER = re.compile(
-    r"[Cc]onnection (closed|reset)|[Bb]roken pipe|[Rr]ead error|remote process exited|ncclRemoteError"
-    r"|[Tt]imed out|ProcessExited|NCCL .*timeout"
-)
 _KINDS = {
     model.STOPPED: "rank-stopped",
     model.DEBUGGER: "breakpoint",
@@ -70,7 +30,7 @@ _SAVING = re.compile("save|checkpoint|state_dict")
 
 @dataclass(frozen=True)
 class Cause:
-    """id: of CATALOG. line: where it is in the user's code."""
+    """id: of the catalog of findings. line: where it is in the user's code."""
 
     id: str
     ranks: list[int]
@@ -100,26 +60,23 @@ def cause_of(ranks: Sequence[RankState], difference: str) -> Cause | None:
 
 
 def _cause(id: str, state: RankState, message: str, line: Frame | None = None) -> Cause:
-    return Cause(id, [state.rank], f"rank {state.rank} {message}", CATALOG[id], line or state.line)
+    return Cause(
+        id, [state.rank], f"rank {state.rank} {message}", CATALOG[id].advice, line or state.line
+    )
 
 
 def _of_error(ranks: Sequence[RankState]) -> Cause | None:
     """Of ranks that have ended with an exception or a crash, the first that did not lose a peer."""
-    failed = [state for state in ranks if state.error and not _LOST_PEER.search(state.detail)]
+    failed = [state for state in ranks if state.error and not has_lost_peer(state.detail)]
     for state in sorted(failed, key=lambda state: state.error.time if state.error else 0):
-        functions = " ".join(frame.function for frame in state.frames)
-        id = next(
-            (i for i, pattern in _ERRORS if pattern.search(f"{state.detail} {functions}")), ""
-        )
+        id = known_error(state.detail)
         if id == "parameters-differ":
-            return _cause(
-                id, state, f"gives DDP another model: {_parameter_difference(state, ranks)}"
-            )
+            text = f"gives DDP another model: {_parameter_difference(state, ranks)}"
+            return _cause(id, state, text)
         is_collective = any("torch/distributed/" in frame.file for frame in state.frames)
         condition = _of_condition(state) if is_collective and not id else None
-        return condition or _cause(
-            id or "rank-failed", state, f"failed first: {state.detail[:300]}"
-        )
+        text = f"failed first: {state.detail[:300]}"
+        return condition or _cause(id or "rank-failed", state, text)
     return None
 
 

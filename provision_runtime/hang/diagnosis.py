@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..comm.rank_names import name_ranks
 from . import causes, model
 from .causes import Cause
-from .state import TRANSFERS
+from .state import GRADIENTS, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,11 @@ HANG, FAILURE, NO_HANG, UNKNOWN = "hang", "failure", "no-hang", "unknown"
 HELD = (model.STOPPED, model.DEBUGGER, model.DISK)
 OTHERS = (model.DATA_LOADER, model.EXCEPTION, model.RUNNING, model.WAITING, model.UNKNOWN)
 ORDER = (model.FAILED, model.GONE, model.ENDED, *HELD, *OTHERS, model.COLLECTIVE)
+
+NOT_RECORDED = (
+    "DDP's all_reduces of gradients are not in the record, because C++ makes them: the calls of ranks "
+    "that differ there are those before and after"
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,9 @@ def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> Diagnosis:
     cause = None
     if verdict in (HANG, FAILURE):
         differences = _differences(ranks)
+        gradients = [state for state in ranks if _op(state) == GRADIENTS]
+        if gradients and any(call.origin == model.RECORD for s in ranks for call in s.calls):
+            notes = [*notes, NOT_RECORDED]
         cause = causes.cause_of(ranks, "".join(differences[:1]))
     culprits = cause.ranks if cause else []
     if not cause and verdict in (HANG, FAILURE):
@@ -162,7 +170,9 @@ def _differences(ranks: Sequence[RankState]) -> list[str]:
     counts: dict[str, dict[int, int]] = defaultdict(dict)
     for state in ranks:
         for call in state.calls:
-            number = counts[call.group][state.rank] = call.sequence or 0
+            if call.sequence is None:
+                continue
+            number = counts[call.group][state.rank] = call.sequence
             line = f", {brief(call.line)}" if call.line else ""
             calls[call.group, number][describe(call) + line].append(state.rank)
     different = [texts for _, texts in sorted(calls.items()) if len(texts) > 1]

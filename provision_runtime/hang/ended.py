@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
+import re
 import socket
 import time
 from typing import Any
 
+from ..report.codec import decode
 from . import folder, model
 from .model import Rank, RankError, RankState
 from .stacks import frame_at, parse_fault_handler, user_frame
@@ -68,6 +71,11 @@ def _ended(stem: str, rank: Rank) -> RankState:
         at = time.localtime(os.stat(f"{stem}.ended").st_mtime)
         detail = f"came to its end at {time.strftime('%H:%M:%S', at)}"
         return RankState(**vars(rank), kind=model.ENDED, detail=detail)
+    with contextlib.suppress(OSError):
+        is_same = f",{rank.pid},{folder.start_time(rank.pid)}," in stem
+        if is_same and not re.search(r"\) [ZX] ", _text(f"/proc/{rank.pid}/stat")):
+            detail = "runs, but this user may not examine it (PR_SET_DUMPABLE, or a setuid program)"
+            return RankState(**vars(rank), kind=model.UNKNOWN, detail=detail)
     detail = "was ended from outside, or by os._exit"
     return RankState(**vars(rank), kind=model.GONE, detail=detail)
 
@@ -75,14 +83,10 @@ def _ended(stem: str, rank: Rank) -> RankState:
 def error(stem: str, rank: Rank) -> RankError | None:
     """The first exception of a rank and of what it had started, else the crash that faulthandler wrote
     down. Raises OSError if its files are gone."""
-    documents = [json.loads(_text(path)) for path in glob.glob(f"{glob.escape(stem)}*.error")]
-    if documents:
-        document: dict[str, Any] = min(documents, key=lambda document: float(document["time"]))
-        frames = [
-            frame_at(function, file, line, rank.directory)
-            for function, file, line in document.pop("frames")
-        ]
-        return RankError(**document, frames=frames)
+    paths = glob.glob(f"{glob.escape(stem)}*.error")
+    errors = [error for path in paths if (error := _read_error(path, rank.directory))]
+    if errors:
+        return min(errors, key=lambda error: error.time)
     _, is_crash, crash = _text(f"{stem}.stacks").rpartition(CRASH)
     if not is_crash:
         return None
@@ -91,6 +95,19 @@ def error(stem: str, rank: Rank) -> RankError | None:
     return RankError(type="crash", message=crash.split("\n")[0], time=ended, frames=frames)
 
 
+def _read_error(path: str, directory: str) -> RankError | None:
+    """None for what the hook did not write. Raises OSError."""
+    try:
+        document = json.loads(_text(path))
+        frames = [
+            vars(frame_at(str(function), str(file), int(line), directory))
+            for function, file, line in document["frames"]
+        ]
+        error: RankError = decode(RankError, {**document, "frames": frames}, "error")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return error
+
+
 def _text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
+    return folder.read(path).decode(errors="replace")

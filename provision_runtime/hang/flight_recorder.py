@@ -1,6 +1,7 @@
 """torch's own record of the collectives of NCCL: asks for a dump through its pipe, and reads it.
 
-The names of fields are those of FlightRecorder.hpp, versions 1.0 (torch 2.2) to 2.10 of the format.
+The names of fields are those of TraceUtils.h and FlightRecorder.hpp, compared with versions 2.0 and 2.4
+of the format, and with a dump of version 2.10 (torch 2.11). Those of 1.x (torch 2.2) are from memory.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..fs import data_pickle
-from .model import Collective
+from . import folder
+from .model import FLIGHT_RECORDER, Collective
 from .stacks import frame_at, user_frame
 from .variables import DUMP_FILE, DUMP_PIPE, OLD_DUMP_FILE
 
@@ -51,8 +53,7 @@ def read(path: str, after: float, deadline: float, directory: str) -> list[Colle
     while size != os.path.getsize(path):  # it is being written
         size = os.path.getsize(path)
         time.sleep(0.1)
-    with open(path, "rb") as file:
-        return parse(file.read(), directory)
+    return parse(folder.read(path), directory)
 
 
 def parse(content: bytes, directory: str) -> list[Collective]:
@@ -63,7 +64,7 @@ def parse(content: bytes, directory: str) -> list[Collective]:
         raise ValueError("a dump of the flight recorder without entries")
     try:
         return [_call(entry, directory) for entry in entries[-MAX_CALLS:]]
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"an entry of the flight recorder lacks {error}") from error
 
 
@@ -72,12 +73,14 @@ def _call(entry: dict[str, Any], directory: str) -> Collective:
         frame_at(frame["name"], frame["filename"], frame["line"], directory)
         for frame in entry.get("frames", ())
     ]
+    seq_id: Any = entry.get("seq_id")  # before version 2.0
     return Collective(
         op=entry["profiling_name"].rpartition(":")[2],
-        origin="flight recorder",
-        sequence=entry.get("collective_seq_id", entry.get("seq_id")),
+        origin=FLIGHT_RECORDER,
+        # send and recv have numbers of their own, by pairs of ranks (p2p_seq_id).
+        sequence=None if entry.get("is_p2p") else int(entry.get("collective_seq_id", seq_id)),
         group=str(entry.get("process_group", ("", ""))[1]),
-        shape=list([*entry["input_sizes"], []][0]),
+        shape=list(map(int, [*entry["input_sizes"], []][0])),
         dtype=str([*entry.get("input_dtypes", ()), ""][0]).lower(),
         line=user_frame(frames),
         is_complete=entry["state"] == "completed",

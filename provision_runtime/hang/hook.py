@@ -2,10 +2,8 @@
 
 Registers faulthandler on a signal and for crashes, with a file of its own; makes the process
 traceable by its user where Yama allows only parents; writes down the exception that ends it. No
-thread, and nothing is patched. Imports only what Python has loaded anyway.
+thread, and nothing is patched. Imports only what Python has loaded anyway, and not `__future__`.
 """
-
-from __future__ import annotations
 
 import atexit
 import faulthandler
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1  # linux/prctl.h
+RANKS_PER_CLEANUP = 16
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -40,8 +39,10 @@ def install() -> None:
     fields = (*numbers, str(os.getppid()), str(pid), folder.start_time(pid), job)
     rank_files = os.environ[folder.RANK_FILES] = f"{folder.ensure_folder()}/{','.join(fields)}"
     _write_exceptions(f"{rank_files}.error")
-    stacks = open(f"{rank_files}.stacks", "w")  # noqa: SIM115 - open as long as the process
-    print(os.getcwd(), file=stacks, flush=True)
+    # Open as long as the process. A file object would take longer to make.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    stacks = os.open(f"{rank_files}.stacks", flags, 0o600)
+    os.write(stacks, os.fsencode(f"{os.getcwd()}\n"))
     faulthandler.register(folder.SIGNAL, stacks, all_threads=True)
     if not faulthandler.is_enabled():
         faulthandler.enable(stacks)
@@ -72,7 +73,7 @@ def _write_exceptions(path: str) -> None:
     previous = sys.excepthook
 
     def write_error(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+        kind: "type[BaseException]", error: BaseException, trace: "TracebackType | None"
     ) -> None:
         try:
             from . import error_file
@@ -89,7 +90,8 @@ def _end(rank_files: str, pid: int) -> None:
     if os.getpid() == pid:  # not a fork that ends as a program does
         try:
             open(f"{rank_files}.ended", "w").close()
-            folder.remove_old_files(os.path.dirname(rank_files))
+            if pid % RANKS_PER_CLEANUP == 0:  # there may be thousands of files
+                folder.remove_old_files(os.path.dirname(rank_files))
         except OSError:
             pass
 

@@ -11,6 +11,8 @@ from typing import Any, Dict, List, Optional
 from ..report import codec
 
 SCHEMA = "provision.ranks/1"
+# Where a call is known from (`Collective.origin`).
+STACK, RECORD, FLIGHT_RECORDER = "stack", "record", "flight recorder"
 # What a rank is doing (`RankState.kind`).
 COLLECTIVE = "collective"  # waits in a collective, or in backward for the gradients of others
 RUNNING = "running"  # uses the CPU, or is at another line than a moment before
@@ -55,7 +57,7 @@ class Collective:
     """
 
     op: str
-    origin: str = "stack"
+    origin: str = STACK
     sequence: Optional[int] = None
     group: str = ""
     shape: Optional[List[int]] = None

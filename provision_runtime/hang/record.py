@@ -16,7 +16,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .model import Collective
+from . import folder
+from .model import RECORD, Collective
 from .stacks import frame_at
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ barrier broadcast broadcast_object_list gather gather_object monitored_barrier n
 reduce_scatter reduce_scatter_tensor scatter scatter_object_list send"""
 # The argument of which the shape is that of the operation.
 TENSORS = ("tensor", "input_tensor", "input", "output", "tensor_list", "input_list")
+# Ranks of a group need not make as many of these.
+POINT_TO_POINT = ("send", "recv")
 BEGUN, DONE = b"0", b"1"
 
 
@@ -48,7 +51,10 @@ class CallRecord:
     def begin(self, op: str, tensor: Any, group: Any, frame: Any) -> int:
         """Returns where the call is in the file."""
         name = getattr(group, "group_name", None) or ""
-        sequence = self._calls_of_group[name] = self._calls_of_group.get(name, 0) + 1
+        sequence = "null"
+        if op not in POINT_TO_POINT:
+            number = self._calls_of_group[name] = self._calls_of_group.get(name, 0) + 1
+            sequence = str(number)
         shape = getattr(tensor, "shape", None)
         sizes, dtype = "null", ""
         if shape is not None:
@@ -75,17 +81,22 @@ class CallRecord:
 
 def read(path: str, directory: str) -> list[Collective]:
     """The calls in a file, the latest last. Raises OSError. Skips a line that is being written."""
-    with open(path, "rb") as file:
-        lines = [file.read(LINE_SIZE) for _ in range(LINES)]
+    content = folder.read(path)
     calls = []
-    for line in lines:
+    for at in range(0, LINES * LINE_SIZE, LINE_SIZE):
+        line = content[at : at + LINE_SIZE]
         try:
-            number, op, sequence, group, shape, dtype, (function, file, at) = json.loads(line[1:])
-        except ValueError:
+            number, *fields, (function, file, row) = json.loads(line[1:])
+            op, sequence, group, shape, dtype = fields
+            where = frame_at(str(function), str(file), int(row), directory)
+            sizes = None if shape is None else list(map(int, shape))
+            number_in_group = None if sequence is None else int(sequence)
+        except (ValueError, TypeError, RecursionError):
             continue
         is_complete = line.startswith(DONE)
-        where = frame_at(function, file, at, directory)
-        call = Collective(op, "record", sequence, group, shape, dtype, where, is_complete)
+        call = Collective(
+            str(op), RECORD, number_in_group, str(group), sizes, str(dtype), where, is_complete
+        )
         calls.append((number, call))
     return [call for _, call in sorted(calls, key=lambda pair: pair[0])]
 

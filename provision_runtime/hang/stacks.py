@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from . import folder
 from .folder import SIGNAL
 from .model import Frame, Thread
 
@@ -24,6 +25,10 @@ NO_PERMISSION = (
     "py-spy may not trace them. kernel.yama.ptrace_scope decides who may (1: parents only, 2: root); a "
     "container needs CAP_SYS_PTRACE; only root may trace a setuid program."
 )
+
+
+# Of a thread, innermost and outermost; of a process. A node's reply has a limit.
+MAX_FRAMES, MAX_THREADS = 64, 64
 
 
 class StacksUnreadable(Exception):
@@ -91,8 +96,9 @@ def parse_py_spy(text: str, directory: str) -> list[Thread]:
             for frame in entry["frames"]
         ]
         is_main = entry["os_thread_id"] == entry["pid"]
+        frames = [*frames[:MAX_FRAMES], *frames[MAX_FRAMES:][-MAX_FRAMES:]]
         threads.append(Thread(name=str(entry["thread_name"]), is_main=is_main, frames=frames))
-    return threads
+    return sorted(threads, key=lambda thread: not thread.is_main)[:MAX_THREADS]
 
 
 def _dump_by_signal(pid: int, stem: str, directory: str, timeout_s: float) -> list[Thread]:
@@ -110,9 +116,7 @@ def _dump_by_signal(pid: int, stem: str, directory: str, timeout_s: float) -> li
         while time.monotonic() < end:
             time.sleep(0.1)
             previous = text
-            with open(path, encoding="utf-8", errors="replace") as file:
-                file.seek(start)
-                text = file.read()
+            text = folder.read(path, start).decode(errors="replace")
             if text and text == previous:
                 return parse_fault_handler(text, directory)
     except OSError as error:

@@ -55,6 +55,7 @@ def is_unclear(first: Look | None, last: Look | None, observed_s: float) -> bool
 def _is_busy(first: Look, last: Look, observed_s: float) -> bool:
     before, after = first.activity, last.activity
     is_computing = after.cpu_s - before.cpu_s > IDLE_SHARE * observed_s
+    is_computing |= before.state == after.state == "R"  # the machine may be overloaded
     return is_computing or after.read - before.read > IDLE_BYTES
 
 
@@ -70,7 +71,7 @@ def judge(
     is_busy = _is_busy(first, last, observed_s)
     collective = None if has_moved else collective_of(last.frames)
     last_call = calls[-1] if calls and not calls[-1].is_complete and not has_moved else None
-    if last_call and (last_call.origin == "flight recorder" or last_call.line == line):
+    if last_call and (last_call.origin == model.FLIGHT_RECORDER or last_call.line == line):
         collective, line = last_call, last_call.line or line
     wait = next((wait for wait in last.waits if wait.pid == rank.pid or not collective), None)
     is_stuck = wait is not None and wait in first.waits

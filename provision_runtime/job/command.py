@@ -7,9 +7,11 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from typing import Any, Callable, Dict
 
 from ..facts import libraries
-from .agent import HUNG
+from ..report.codec import packaged_json
+from ..report.options import Option, add_options
 from .node import KEY_VARIABLE, JobOptions
 
 # Where engines say which node of the job this is: Slurm, an Indexed Job of Kubernetes.
@@ -20,76 +22,18 @@ SHORTEST_KEY, LONGEST_KEY = 32, 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--id", default="job", help="identifies this start of the job; the same on every node"
-    )
-    parser.add_argument("--nodes", type=_positive, default=1, metavar="N")
-    parser.add_argument(
-        "--node",
-        type=int,
-        metavar="NUMBER",
-        help=f"which node this is, from 0  [default: {', '.join(NODE_VARIABLES)}]",
-    )
-    parser.add_argument(
-        "--name", help=f"what messages call this node  [default: {', '.join(NAME_VARIABLES)}, host]"
-    )
-    parser.add_argument(
-        "--names", type=_list, default=(), metavar="A,B,...", help="what messages call the nodes"
-    )
-    parser.add_argument(
-        "--head", type=_list, default=(), metavar="HOST,...", help="names and addresses of node 0"
-    )
-    parser.add_argument(
-        "--port", type=_port, help="where node 0 listens  [default: one that follows from --id]"
-    )
-    parser.add_argument(
-        "--key-stdin",
-        action="store_true",
-        help="read the job's key, the same on every node, from the first line of standard input  "
-        f"[default: from {KEY_VARIABLE}]",
-    )
-    parser.add_argument(
-        "--ranks",
-        type=_ranks,
-        default=0,
-        metavar="N",
-        help="start COMMAND (a Python script, or -m MODULE) N times with torchrun, or once for "
-        "each visible GPU if N is `gpus`  [default: start it once, without torchrun]",
-    )
-    parser.add_argument(
-        "--gpus", type=int, default=0, metavar="N", help="fail if fewer GPUs are visible"
-    )
-    parser.add_argument("--lock", metavar="SHA256", help="fail if the environment has another lock")
-    parser.add_argument(
-        "--wait", type=float, default=300.0, metavar="S", help="how long to wait for other nodes"
-    )
-    parser.add_argument(
-        "--saves",
-        action="store_true",
-        help="COMMAND saves a checkpoint and ends on USR1: send it that when the job is stopped",
-    )
+    _add_options(parser, "job")
     add_hang_arguments(parser)
-    parser.add_argument("--folder", metavar="DIR", help="where COMMAND starts")
-    parser.add_argument(
-        "--detach", action="store_true", help="continue without this shell, and write a log"
-    )
     parser.add_argument("command", nargs="+", metavar="COMMAND")
 
 
 def add_hang_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hang-after",
-        type=float,
-        default=300.0,
-        metavar="S",
-        help="report a hang when all ranks were silent for so long; 0: never",
-    )
-    parser.add_argument(
-        "--on-hang",
-        choices=("report", "end", "requeue"),
-        default="report",
-        help=f"what to do then; end and requeue: end with status {HUNG}",
-    )
+    _add_options(parser, "hang")
+
+
+def _add_options(parser: argparse.ArgumentParser, section: str) -> None:
+    rows = packaged_json(__package__, "options.json")[section]
+    add_options(parser, [Option(**row) for row in rows], PARSERS)
 
 
 def options_of(
@@ -108,7 +52,7 @@ def options_of(
             parser.error(f"--node is missing, and so is {' and '.join(NODE_VARIABLES)}")
     if not 0 <= node < namespace.nodes:
         parser.error(f"node {node} is none of {namespace.nodes}, which are counted from 0")
-    if namespace.nodes > 1 and node > 0 and not namespace.head:
+    if namespace.nodes > 1 and node > 0 and not namespace.heads:
         parser.error("--head is missing: the other nodes must find node 0")
     names = namespace.names
     if names and len(names) != namespace.nodes:
@@ -124,25 +68,11 @@ def options_of(
     name = namespace.name or (names[node] if names else None)
     for variable in NAME_VARIABLES:
         name = name or variables.get(variable)
-    return JobOptions(
-        id=namespace.id,
-        command=tuple(namespace.command),
-        nodes=namespace.nodes,
-        node=node,
-        name=name or socket.gethostname(),
-        names=names,
-        heads=namespace.head,
-        port=namespace.port,
-        ranks=namespace.ranks,
-        gpus=namespace.gpus,
-        lock=namespace.lock,
-        wait_s=namespace.wait,
-        saves=namespace.saves,
-        hang_after_s=namespace.hang_after,
-        on_hang=namespace.on_hang,
-        shares_log="SLURM_STEP_ID" in variables,
-        key=key.encode(),
-    )
+    names_of_fields = JobOptions.__dataclass_fields__.keys() & vars(namespace).keys()
+    values = {field: getattr(namespace, field) for field in names_of_fields}
+    values.update(command=tuple(namespace.command), node=node, name=name or socket.gethostname())
+    shares_log = "SLURM_STEP_ID" in variables
+    return JobOptions(**values, shares_log=shares_log, key=key.encode())
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -167,3 +97,21 @@ def _port(text: str) -> int:
     if not 0 < number < 65536:
         raise ValueError(text)
     return number
+
+
+def _on_hang(text: str) -> str:
+    if text not in ("report", "end", "requeue"):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of report, end, requeue.")
+    return text
+
+
+PARSERS: Dict[str, Callable[[str], Any]] = {
+    "text": str,
+    "number": int,
+    "seconds": float,
+    "count": _positive,
+    "list": _list,
+    "ranks": _ranks,
+    "port": _port,
+    "on_hang": _on_hang,
+}

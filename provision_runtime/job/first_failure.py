@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..comm.rank_names import name_ranks
-from ..hang.causes import CATALOG as CAUSES
-from ..report.findings import CATALOG
+from ..report.findings import CATALOG, has_lost_peer, known_error
 from ..report.text import escape_line, format_count
 
 if TYPE_CHECKING:
@@ -24,36 +23,7 @@ if TYPE_CHECKING:
     from ..hang.causes import Cause
 
 LONGEST_ERROR = 240
-# What Gloo, NCCL and torch's store report of a rank, or a node, that has ended or does not respond.
-_CONSEQUENCES = re.compile(
-    r"onnection (?:closed|reset|was likely closed)|Broken pipe|remote process exited|ncclRemoteError"
-    r"|NCCL communicator was aborted|[Ww]atchdog caught collective operation timeout"
-    r"|Timed out waiting \d+ ?ms for|pair closure|failed to recv|recvValue failed|Socket Timeout"
-    r"|DistNetworkError|DistStoreError|[Ww]ait timeout after|failed to pass monitoredBarrier"
-    r"|KeyboardInterrupt"
-)
 _ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
-# Errors that have a finding, by what they print. The first that matches counts.
-_KNOWN = {
-    "shm-full": r"/dev/shm|unable to (?:open|mmap|write).*shared memory|signal: Bus error",
-    "gpu-memory-full": r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
-    "device-assert": r"device-side assert triggered",
-    "gpu-memory-errors": r"uncorrectable ECC error",
-    "arch-unsupported": r"no kernel image is available",
-    "driver-old": r"CUDA driver version is insufficient|NVIDIA driver on your system is too old",
-    "backend-unusable": r"package doesn't have (?:NCCL|GLOO|MPI) built in",
-    "gradient-unused": r"Expected to have finished reduction in the prior iteration",
-    "parameters-differ": r"params .*inconsistent|appears not to match sizes of the same param",
-    "launch-in-init": r"bootstrapping phase",
-    "makedirs-race": r"FileExistsError",
-    "port-busy": r"EADDRINUSE|[Aa]ddress already in use",
-    "master-unresolvable": r"gaierror|Name or service not known|name resolution",
-    "numpy-abi": r"compiled using NumPy 1\.x|numpy\.dtype size changed",
-    "nofile-small": r"Too many open files",
-    "quota-full": r"Disk quota exceeded",
-    "disk-full": r"No space left on device",
-    "module-absent": r"ModuleNotFoundError",
-}
 # These say how a rank ended, and not why.
 VAGUE = ("", "rank-crashed", "rank-gone", "rank-failed", "early-exit")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -78,7 +48,7 @@ class RankFailure:
     @property
     def distance(self) -> int:
         """From the cause: 0 for an error of its own, 1 for what may be one, 2 for a consequence."""
-        if _CONSEQUENCES.search(self.chain) or self.status in _ENDED_BY_OTHERS:
+        if has_lost_peer(self.chain) or self.status in _ENDED_BY_OTHERS:
             return 2
         # NCCL's watchdog aborts the process, as a failed assertion of C++ does. A status without an
         # error is `sys.exit(3)`, or an error of any kind where the environment has no hook.
@@ -86,12 +56,12 @@ class RankFailure:
 
     @property
     def advice_id(self) -> str:
-        """Of the catalog of findings, or of causes; or nothing."""
+        """Of the catalog of findings; or nothing."""
         if self.distance > 1:
             return "early-exit"
-        for known, pattern in _KNOWN.items():
-            if re.search(pattern, self.chain):
-                return known
+        known = known_error(self.chain)
+        if known:
+            return known
         if self.oom_kills and "killed by signal: Killed" in self.chain:  # a DataLoader worker
             return "oom-killed"
         if self.status == -signal.SIGKILL:
@@ -169,10 +139,8 @@ def summary(
         if cause.line:
             lines.append(f"    {cause.line.file}:{cause.line.line}: {cause.line.source}")
         lines.append(f"    {cause.advice}")
-    elif known in CATALOG:
-        lines += [f"[{known}] {CATALOG[known].meaning}", f"    {CATALOG[known].advice}"]
     elif known:
-        lines.append(f"[{known}] {CAUSES[known]}")
+        lines += [f"[{known}] {CATALOG[known].meaning}", f"    {CATALOG[known].advice}"]
     return list(map(escape_line, lines))
 
 

@@ -1,8 +1,9 @@
 """Notices that the ranks of this node do nothing: a thread of the process that supervises them.
 
-A rank works if it, or a process that it started, uses the CPU, reads or writes, or is at another line
-than before. So a long evaluation, compilation, download or save is no silence, even if all other ranks
-wait for it. A rank that waits in a collective is not taken to work, though NCCL uses the CPU meanwhile.
+A rank works if it, or a process that it started, uses the CPU or waits for it, reads or writes, or is
+at another line than before. So a long evaluation, compilation, download or save is no silence, even
+if all other ranks wait for it. A rank that waits in a collective is not taken to work, though NCCL uses
+the CPU meanwhile.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Watcher(threading.Thread):
             # Sums fall when a process ends that a rank started.
             cpu_s = abs(activity.cpu_s - before.get(pid, activity).cpu_s)
             count = abs(activity.read - before.get(pid, activity).read)
-            if cpu_s > IDLE_CPU * elapsed_s or count > IDLE_BYTES * elapsed_s:
+            is_busy = cpu_s > IDLE_CPU * elapsed_s or count > IDLE_BYTES * elapsed_s
+            # On a machine that is overloaded, it may get no CPU at all.
+            if is_busy or activity.state == "R":
                 working.add(pid)
         is_same = bool(before) and before.keys() == self._activities.keys()
         if not is_same or not all(map(_uses_gpu, working)):
@@ -124,6 +127,9 @@ def hang_page(
     The page is empty if it finds no hang, such as where a rank sleeps on purpose. A job of which this is
     unknown goes on.
     """
+    states = [state for snapshot in snapshots for state in snapshot.ranks]
+    if os.isatty(0) and any(state.kind == model.DEBUGGER for state in states):
+        return [], False  # somebody may be typing there
     jobs = diagnosis.diagnose(snapshots)
     verdicts = {job.verdict for job in jobs} - {diagnosis.NO_HANG}
     if not verdicts:

@@ -21,8 +21,8 @@ def packaged_json(package: str, name: str) -> Any:
 
 
 def decode(kind: Any, value: Any, entry: str) -> Any:
-    """A JSON value as a dataclass, a List or Tuple of them, a Dict (of texts or whole numbers, which
-    JSON has as texts), a text, a number or an Optional of these.
+    """A JSON value as a dataclass, a NamedTuple (a list in JSON), a List or Tuple of them, a Dict (of
+    texts or whole numbers, which JSON has as texts), a text, a number or an Optional of these.
 
     Raises ValueError, which names the entry, for another type, an unknown field, or a missing one
     that has no default. Annotations must be those that Python 3.8 can evaluate: List, not list.
@@ -31,6 +31,13 @@ def decode(kind: Any, value: Any, entry: str) -> Any:
         return value
     if is_dataclass(kind):
         return _decode_object(kind, value, entry)
+    if hasattr(kind, "_fields"):
+        if not isinstance(value, list) or len(value) != len(kind._fields):
+            raise ValueError(
+                f"at {entry}: it is {value!r:.80}, not a list of {len(kind._fields)} values"
+            )
+        types = [(name, _type_hints(kind)[name]) for name in kind._fields]
+        return kind(*(decode(t, item, f"{entry}.{n}") for (n, t), item in zip(types, value)))
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin is Union:
         return None if value is None else decode(arguments[0], value, entry)
@@ -44,14 +51,14 @@ def decode(kind: Any, value: Any, entry: str) -> Any:
     accepted = (int, float) if kind is float else origin
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(
-            f"at {entry}: it is {value!r}, not {_NAMES.get(kind, f'a {origin.__name__}')}"
+            f"at {entry}: it is {value!r:.80}, not {_NAMES.get(kind, f'a {origin.__name__}')}"
         )
     return value
 
 
 def _decode_object(kind: Any, value: Any, entry: str) -> Any:
     if not isinstance(value, dict):
-        raise ValueError(f"at {entry}: it is {value!r}, not an object")
+        raise ValueError(f"at {entry}: it is {value!r:.80}, not an object")
     types = _type_hints(kind)
     for name in value:
         if name not in types:

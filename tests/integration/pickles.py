@@ -70,7 +70,7 @@ def commit(root: Path, content: bytes) -> None:
     entry = manifest.FileEntry(f"{digest}.distcp", len(content), digest)
     record = manifest.Record(entry.name, 0, entry.size, digest)
     (folder / manifest.NAME).write_bytes(
-        manifest.dumps(manifest.Manifest(1, 1, (entry,), objects={"value": record}))
+        manifest.dumps(manifest.Manifest(1, 1, 0, (entry,), objects={"value": record}))
     )
 
 

@@ -66,6 +66,35 @@ def test_hosts_work_together_and_their_logs_are_read(
     assert "3 nodes compared: alike" in log
 
 
+HANGS = """\
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    print("one waits", flush=True)
+    while time: time.sleep(1)
+dist.all_reduce(torch.ones(4))
+"""
+
+
+@pytest.mark.torch
+def test_a_job_that_hangs_is_explained_and_dead_nodes_are_named(
+    lab: Home, runtime_python: Path
+) -> None:
+    (lab.root / "work" / "train.py").write_text(HANGS)
+    prefix = ("--prefix", str(runtime_python.parent.parent), "--set", "ranks=1")
+    job = launched(lab, "ssh:h[1-2]", *prefix, "--", "train.py")
+    log = ("jobs", "log", job, "--on", "ssh:h[1-2]")
+    eventually(lambda: "one waits" in lab.run(*log).stdout)
+    page = lab.run("why", job, "--on", "ssh:h[1-2]")
+    assert page.returncode == 1, page.stdout + page.stderr
+    assert "rank 1 on h2" in page.stdout and "train.py:5" in page.stdout, page.stdout
+    nodes = lab.root / "work" / "nodes.yml"
+    nodes.write_text('schema: 1\ngroups:\n  desks: {from: ssh, hosts: "h[1-2],nosuch"}\n')
+    page = lab.run("why", job, "--on", "desks", "--inventory", str(nodes))
+    assert page.returncode == 1 and "nosuch: unknown" in page.stdout, page.stdout + page.stderr
+    assert lab.run("jobs", "cancel", job, "--on", "ssh:h[1-2]").returncode == 0
+
+
 def test_a_job_is_canceled_on_all_hosts(lab: Home, plain_prefix: Path) -> None:
     on = "ssh:h[4-5]"
     job = launched(lab, on, "--prefix", str(plain_prefix), "--", "sleep", "600")

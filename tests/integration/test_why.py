@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from provision_runtime.hang import diagnosis, model
 from provision_runtime.hang.collect import Selection, collect
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.torch
 HEAD = """\
@@ -34,6 +36,85 @@ PROGRAMS = {
     ),
     "rank-failed": (1, 3, "if rank == 1: raise ValueError('bad batch')\ndist.barrier()\n"),
 }
+
+# Healthy programs that take longer than SILENCE_S, and look idle in parts. `work` uses the CPU.
+SILENCE_S = 6
+WORK = f"""\
+import os, sys, subprocess, time
+def work(end={3 * SILENCE_S} + time.time()):
+    while time.time() < end:
+        sum(range(1000))
+"""
+HEALTHY = {
+    "evaluation": "if rank == 0: work()\ndist.barrier()\n",
+    "compilation": "if rank == 0: subprocess.run([sys.executable, '-c', CODE])\ndist.barrier()\n",
+    "steps": "for _ in range(20): time.sleep(1); dist.all_reduce(x)\n",
+    "sleep": "if rank == 0: time.sleep(20)\ndist.barrier()\n",
+    "save": "end = time.time() + 20\nwhile rank == 0 and time.time() < end:\n"
+    "    torch.save(torch.zeros(1 << 20), 'state.pt'); time.sleep(1)\ndist.barrier()\n",
+    "loader": "class D(torch.utils.data.Dataset):\n"
+    "    def __len__(self): return 2\n"
+    "    def __getitem__(self, n): work(); return n\n"
+    "for b in torch.utils.data.DataLoader(D(), num_workers=1): pass\ndist.barrier()\n",
+    "join": "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+    "model = DDP(torch.nn.Linear(4, 1))\nwith model.join():\n"
+    "    for _ in range(1 if rank else 20): time.sleep(1); model(x).sum().backward()\n",
+    "prompt": "if rank == 0: import pdb; pdb.set_trace()\ndist.barrier()\n",
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [*HEALTHY, "imports"])
+def test_healthy_programs_raise_nothing(tmp_path: Path, runtime_python: Path, name: str) -> None:
+    body = HEALTHY.get(name, "dist.barrier()\n")
+    body = body.replace("CODE", repr(WORK + "work()"))
+    start = "if os.environ['RANK'] == '1': work()\n" if name == "imports" else ""
+    (tmp_path / "train.py").write_text(WORK + start + HEAD + body)
+    words = f"-m provision_runtime launcher --hang-after {SILENCE_S} --on-hang end -- "
+    words += "-m torch.distributed.run --nproc-per-node=2 --standalone train.py"
+    terminal, stdin = os.openpty()
+    with subprocess.Popen(
+        [runtime_python, *words.split()],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        output = ""
+        while line := run.stdout.readline():
+            output += line
+            if "dist.barrier()" in line and name == "prompt":
+                time.sleep(3 * SILENCE_S)
+                os.write(terminal, b"c\n")
+    os.close(stdin)
+    os.close(terminal)
+    assert run.returncode == 0 and "no rank has done anything" not in output, output
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
+def test_a_rank_that_may_not_be_examined_is_unknown_and_not_gone(tmp_path: Path) -> None:
+    """As another user, since root may examine all."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); "
+    rank = (
+        "import ctypes, time, provision_runtime.hang.hook; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)"
+    )
+    look = "from provision_runtime.hang.collect import *; print(collect(Selection(), observed_s=0))"
+    user = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups", sys.executable, "-c"]
+    numbers = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "none", "MASTER_PORT": "1"}
+    with subprocess.Popen(
+        [*user, f"{code}{rank}; print(1, flush=True); time.sleep(600)", str(ROOT)],
+        env=numbers,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"1\n"
+        seen = subprocess.run(
+            [*user, code + look, str(ROOT)], env={}, capture_output=True, text=True, check=True
+        )
+        process.kill()
+    assert "kind='unknown'" in seen.stdout and "may not examine it" in seen.stdout, seen.stdout
 
 
 def until(condition: Callable[[], bool]) -> None:

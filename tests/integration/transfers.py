@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed import checkpoint as dcp
 
 from provision_runtime import checkpoint
-from provision_runtime.checkpoint import items
+from provision_runtime.checkpoint import items, layout
 from provision_runtime.checkpoint.errors import CheckpointError
 from provision_runtime.checkpoint.inspection.root import InspectionError
 from provision_runtime.checkpoint.inspection.transfer import (
@@ -139,8 +139,11 @@ def refused_exports() -> Any:
             str(FOLDER / "big"), {}, 1, str(FOLDER / "new"), ExportOptions(**options)
         )
 
-    # What a killed export left goes with the next one.
-    (FOLDER / ".new.partial").mkdir()
+    # What a killed export left goes with the next one, and what a running one has stays.
+    running = layout.temporary("export")
+    _, *parts = running.split("~")
+    for name in (running, "~".join((layout.TEMPORARY, *parts[:2], "4194305", *parts[3:]))):
+        (FOLDER / name).mkdir()
     texts = [
         refusal(lambda: export("new")),
         refusal(lambda: export("full", part="model")),
@@ -154,7 +157,8 @@ def refused_exports() -> Any:
     content[len(content) // 3] ^= 1
     damaged.write_bytes(content)
     texts.append(refusal(lambda: of_big(part="odd.narrow")).partition("is damaged")[1])
-    return [texts, sorted(path.name for path in FOLDER.glob("*new*"))]
+    left = sorted(path.name for path in FOLDER.glob("*~export~*"))
+    return [texts, [left == [running], (FOLDER / "new").exists()]]
 
 
 def imported() -> Any:

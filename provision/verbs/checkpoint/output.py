@@ -22,6 +22,20 @@ MAX_NAMES = 3
 LIST_HEAD = ("step", "commit", "ranks", "torch", "tensors", "size", "exclusive", "shared", "")
 
 
+def result_lines(result: object, width: int | None) -> list[str]:
+    """The text of what a verb returned. width: of the terminal."""
+    if isinstance(result, CheckpointInventory):
+        return list_lines(result)
+    if isinstance(result, Contents):
+        return show_lines(result, width=width)
+    if isinstance(result, Audit):
+        return verify_lines(result)
+    if isinstance(result, Cleanup):
+        return prune_lines(result)
+    assert isinstance(result, Transfer)
+    return transfer_lines(result)
+
+
 def list_lines(inventory: CheckpointInventory) -> list[str]:
     checkpoints, unfinished = inventory.checkpoints, inventory.unfinished
     summary = f"{inventory.root}: {format_count(len(checkpoints), 'checkpoint')}"

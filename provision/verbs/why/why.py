@@ -19,6 +19,8 @@ from provision_runtime.hang import model
 from provision_runtime.hang.collect import Selection, collect
 from provision_runtime.hang.diagnosis import NO_HANG, Diagnosis, diagnose
 
+KEPT_FILES = 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeNote:
@@ -62,12 +64,14 @@ def examine(context: Context, subject: str) -> WhyResult:
 
 
 def keep_stacks(context: Context, snapshots: Sequence[model.Snapshot]) -> Path:
-    """Write what was read into a file."""
+    """Write what was read into a file. The last KEPT_FILES of them stay."""
     name = time.strftime("%Y-%m-%d-%H%M%S")
     path = context.folders.data / "why" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     documents = [model.to_json(snapshot) for snapshot in snapshots]
     atomic_write(path, json.dumps(documents, indent=1) + "\n")
+    for old in sorted(path.parent.glob("????-??-??-??????.json"))[:-KEPT_FILES]:
+        old.unlink(missing_ok=True)
     return path
 
 

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
-from .base import Backend, Stat, Traits
+from .base import Backend, Root, Stat, Step, StorageOptions, Traits
 from .fsspec_store import open_store
 from .local import FileBackend
 from .object_store import ObjectBackend
 
-__all__ = ["Backend", "FileBackend", "ObjectBackend", "Stat", "Traits", "open_root"]
+__all__ = [
+    "Backend",
+    "FileBackend",
+    "ObjectBackend",
+    "Root",
+    "Stat",
+    "Step",
+    "StorageOptions",
+    "Traits",
+    "open_root",
+]
 
 # Kinds of URLs that name a folder of this machine.
 LOCAL = ("file", "local")
 
 
-def open_root(
-    root: str | os.PathLike[str] | Backend, storage_options: Mapping[str, object] | None = None
-) -> Backend:
+def open_root(root: Root, storage_options: StorageOptions = None) -> Backend:
     """The backend for a folder, or for a URL that fsspec supports (`memory://`,
     `s3://bucket/prefix`).
 

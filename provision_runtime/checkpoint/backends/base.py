@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Hashable, NamedTuple, Protocol
+from typing import Hashable, Mapping, NamedTuple, Optional, Protocol, Union
 
 from .. import layout
 from ..errors import DamagedFile
@@ -265,6 +266,14 @@ class Backend(Protocol):
         Returns:
             Bytes that may still be written; None if that is unknown.
         """
+
+
+# Where checkpoints are: a folder, a URL that fsspec supports, or a store of the caller's own.
+Root = Union[str, "os.PathLike[str]", Backend]
+# fsspec's, for a URL.
+StorageOptions = Optional[Mapping[str, object]]
+# The number of a step, or `latest`.
+Step = Union[int, str]
 
 
 def parse_latest(content: bytes, root: str) -> str:

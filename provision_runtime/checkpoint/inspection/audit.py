@@ -15,7 +15,7 @@ from .contents import TRIES, look_up
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..backends import Backend
+    from ..backends import Backend, Step
 
 ALL = "all"
 WHOLE, DAMAGED, UNKNOWN = "whole", "damaged", "unknown"
@@ -58,7 +58,7 @@ def no_meter(total: int) -> ContextManager[Callable[[int], None]]:
     return nullcontext(lambda _: None)
 
 
-def audit(backend: Backend, step: int | str, start_meter: StartMeter = no_meter) -> Audit:
+def audit(backend: Backend, step: Step, start_meter: StartMeter = no_meter) -> Audit:
     """step: a number, "latest" or "all".
 
     Starts again if the checkpoint is replaced or pruned meanwhile; with "all", omits it. Raises

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from .. import catalog, choice
 from ..errors import CheckpointError, NoCheckpoint, OtherSchema
+from ..items import Names
 from ..manifest import FileEntry, element_bytes
 from .root import DAMAGED, INVALID, InspectionError
 
 if TYPE_CHECKING:
-    from ..backends import Backend
+    from ..backends import Backend, Step
     from ..errors import DamagedFile
     from ..manifest import Manifest
 
@@ -29,7 +30,7 @@ class TensorContent:
     shape: tuple[int, ...]
     bytes: int
     parts: int
-    files: tuple[str, ...]
+    files: Names
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Contents:
     files: tuple[FileEntry, ...]
 
 
-def read_contents(backend: Backend, step: int | str) -> Contents:
+def read_contents(backend: Backend, step: Step) -> Contents:
     """Raises InspectionError if the step does not exist or its manifest cannot be read."""
     for _ in range(TRIES):
         folder, latest_damage = look_up(backend, step)
@@ -74,7 +75,7 @@ def read_contents(backend: Backend, step: int | str) -> Contents:
     )
 
 
-def look_up(backend: Backend, step: int | str) -> tuple[str, DamagedFile | None]:
+def look_up(backend: Backend, step: Step) -> tuple[str, DamagedFile | None]:
     """The folder; and the damage of `latest`, if needed to choose. Raises InspectionError."""
     try:
         return choice.look_up(backend, step)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ...comm.ranks import single_process
 from .. import catalog, copies, disk_usage, layout, retention
 from ..errors import CheckpointError, OtherSchema
+from ..items import Names
 from .root import IN_USE, INVALID, InspectionError
 
 if TYPE_CHECKING:
@@ -91,14 +92,14 @@ class Cleanup:
 
     root: str
     dry_run: bool
-    remaining: tuple[str, ...]
-    removed: tuple[str, ...]
-    unfinished: tuple[str, ...]
+    remaining: Names
+    removed: Names
+    unfinished: Names
     left: tuple[Unfinished, ...]
-    unreadable: tuple[str, ...]
+    unreadable: Names
     freed_bytes: int
     copied_bytes: int = 0
-    problems: tuple[str, ...] = ()
+    problems: Names = ()
 
 
 def take_inventory(backend: Backend) -> CheckpointInventory:

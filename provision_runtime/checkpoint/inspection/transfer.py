@@ -21,9 +21,11 @@ from .root import DAMAGED, INVALID, InspectionError, opened
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..backends import Step
+
 
 def export_step(
-    root: str, options: Mapping[str, object], step: int | str, target: str, chosen: ExportOptions
+    root: str, options: Mapping[str, object], step: Step, target: str, chosen: ExportOptions
 ) -> Transfer:
     """root: of the checkpoints, or the folder of one of them. Raises InspectionError."""
     name = layout.parse(Path(root).resolve().name)

@@ -14,6 +14,7 @@ from typing import Any
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
 from ..errors import CheckpointError
+from ..items import StateDict
 from ..serialize import StagingMemory, memory_of
 
 __all__ = ["Adapters"]
@@ -34,7 +35,7 @@ class Adapters:
         name = f"{config.base_model_name_or_path or 'without a name'} {config.revision or 'main'}"
         self._base = {"name": name, "sha256": _base_digest(model, str(config.peft_type))}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The adapters and the reference.
 
         Returns:
@@ -44,7 +45,7 @@ class Adapters:
         weights = get_peft_model_state_dict(self.model, adapter_name=self._adapter)
         return {"weights": weights, "base": dict(self._base)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Fills the adapters.
 
         Args:

@@ -26,7 +26,6 @@ from provision_runtime.checkpoint import (
     SaveProgress,
     catalog,
     choice,
-    copies,
     disk_usage,
     errors,
     hashes,
@@ -351,7 +350,7 @@ def test_manifest_is_plain_json(whole: Path) -> None:
 def test_manifest_with_escaping_paths_is_refused(entry: tuple[str, str | None]) -> None:
     name, home = entry
     content = manifest.dumps(
-        manifest.Manifest(1, 1, (manifest.FileEntry(name, 1, "0" * 64, home),))
+        manifest.Manifest(1, 1, 0, (manifest.FileEntry(name, 1, "0" * 64, home),))
     )
     with pytest.raises(CheckpointError, match="leads out of its folder"):
         manifest.loads(content, "manifest.json")
@@ -529,25 +528,23 @@ def test_files_are_closed_when_closing_fails(
 def test_files_are_named_by_their_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     xxhash = pytest.importorskip("xxhash")
 
-    def hashes_of(step: int) -> list[tuple[str | None, ...]]:
+    def digits_of(step: int) -> list[int]:
         folder = tmp_path / f"step-{step:012}"
-        stated: list[tuple[str | None, ...]] = []
+        digits = []
         for entry in catalog.read_manifest(open_root(tmp_path), folder.name).files:
             content = (folder / entry.name).read_bytes()
-            crc32 = f"{zlib.crc32(content):08x}"
-            sha256, xxh128 = hashlib.sha256(content).hexdigest(), xxhash.xxh128_hexdigest(content)
-            assert entry.crc32 == crc32 and (entry.sha256 or sha256) == sha256
-            assert (entry.xxh128 or xxh128) == xxh128
-            assert entry.name == f"{entry.sha256 or xxh128 + crc32}.distcp"
-            stated.append((entry.sha256 and "sha256", entry.xxh128 and "xxh128"))
-        return stated
+            quick = f"{xxhash.xxh128_hexdigest(content)}{zlib.crc32(content):08x}"
+            assert entry.digest in (quick, hashlib.sha256(content).hexdigest())
+            assert entry.name == f"{entry.digest}.distcp"
+            digits.append(len(entry.digest))
+        return digits
 
     save(tmp_path, 1, {"a": big("a"), "small": b"s", "tiny": b"t"})
     save(tmp_path, 2, {"a": big("a"), "small": b"s", "new": big("n")})
-    assert hashes_of(1) == [(None, "xxh128")] * 2 and hashes_of(2) == [(None, "xxh128")] * 3
+    assert digits_of(1) == [40] * 2 and digits_of(2) == [40] * 3
     monkeypatch.setattr(hashes, "XXH3_128", None)
     save(tmp_path, 3, {"a": big("b")})
-    assert hashes_of(3) == [("sha256", None)]
+    assert digits_of(3) == [64]
 
 
 def test_crc32_of_two_contents_is_joined() -> None:
@@ -571,47 +568,11 @@ def test_checkpoints_survive_installing_or_removing_xxhash(
         assert [verify(tmp_path, step=earlier) for earlier in range(1, step + 1)] == [[]] * step
 
 
-def test_manifest_of_schema_4_is_read_linked_and_healed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It named files by their SHA-256, and had their XXH128 if the package was there."""
-    xxh3_128 = pytest.importorskip("xxhash").xxh3_128
-    monkeypatch.setattr(hashes, "XXH3_128", None)
-    folder = tmp_path / save(tmp_path, 1, {"a": big("a"), "b": b"b"}).folder
-    monkeypatch.setattr(hashes, "XXH3_128", xxh3_128)
-    path = folder / manifest.NAME
-    document = json.loads(path.read_bytes())
-    del document["sha256"], document["runs"]
-    document["schema"], document["record_fields"][3] = 4, "sha256"
-    for entry in document["files"]:
-        content = (folder / entry["name"]).read_bytes()
-        del entry["crc32"]
-        entry["xxh128"] = xxh3_128(content).hexdigest()
-        for record in document["objects"].values():
-            if record[0] == entry["name"]:
-                record[3] = hashlib.sha256(content).hexdigest()
-    body = json.dumps(document)[1:].encode() + b"\n"
-    digest = hashlib.sha256(body).hexdigest().encode()
-    path.write_bytes(manifest.HEAD + digest + manifest.AFTER + body)
-    assert verify(tmp_path) == []
-    assert save(tmp_path, 2, {"a": big("a"), "b": b"b"}).progress.written == 0
-    prune(tmp_path, keep=2)
-    for entry in manifest_of(tmp_path, 1).files:
-        flip(folder / entry.name)
-        assert [damage.file for damage in verify(tmp_path, step=2)] == [entry.name]
-        assert copies.heal(open_root(tmp_path), folder.name, entry.name, entry)
-    assert verify(tmp_path, step=2) == []
-
-
 @pytest.mark.parametrize("order", [1, -1])
-def test_entry_with_both_hashes_wins(order: int) -> None:
-    bare, full = (
-        manifest.FileEntry("f", 1, "0" * 64),
-        manifest.FileEntry("f", 1, "0" * 64, xxh128="1" * 32),
-    )
-    assert manifest.unique_by_name([bare, full][::order]) == {"f": full}
-    elsewhere = dataclasses.replace(full, home="step-000000000001")
-    assert manifest.unique_by_name([bare, elsewhere][::order]) == {"f": bare}
+def test_a_file_of_the_folder_itself_wins_over_a_reference(order: int) -> None:
+    present = manifest.FileEntry("f", 1, "0" * 64)
+    elsewhere = dataclasses.replace(present, home="step-000000000001")
+    assert manifest.unique_by_name([present, elsewhere][::order]) == {"f": present}
 
 
 @pytest.mark.parametrize("has", [True, False])
@@ -625,12 +586,8 @@ def test_either_hash_detects_damage(
     file = tmp_path / committed.folder / content.files[0].name
     file.write_bytes(big("a")[:-1] + b"x")
     monkeypatch.setattr(hashes, "XXH3_128", xxh3_128 if has else None)
-    [quick] = verification.check_files(
-        backend, committed.folder, content, content.files, quick=True
-    )
-    [thorough] = verification.check_files(backend, committed.folder, content, content.files)
-    problem = f"its {'XXH128' if has else 'CRC-32'} is not the committed one"
-    assert quick.problem == thorough.problem == problem
+    [damage] = verification.check_files(backend, committed.folder, content, content.files)
+    assert damage.problem == f"its {'XXH128' if has else 'CRC-32'} is not the committed one"
 
 
 def test_manifest_of_another_schema_is_refused(
@@ -639,7 +596,7 @@ def test_manifest_of_another_schema_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "SCHEMA", 3)
         committed = save(tmp_path, 1, {"a": b"1"})
-    with pytest.raises(errors.OtherSchema, match="has schema 3; this code reads 4 and 5"):
+    with pytest.raises(errors.OtherSchema, match="has schema 3; this code reads 6"):
         catalog.read_manifest(open_root(tmp_path), committed.folder)
 
 

@@ -263,9 +263,9 @@ def test_show_lists_contents_and_files(root: Path) -> None:
     assert {item["name"]: (item["bytes"], item["file"]) for item in output["objects"]} == {
         name: (objects[name].size, objects[name].file) for name in objects
     }
-    assert {
-        item["name"]: (item["size"], item["xxh128"], item["crc32"]) for item in output["files"]
-    } == {name: (entry.size, entry.xxh128, entry.crc32) for name, entry in entries.items()}
+    assert {item["name"]: (item["size"], item["digest"]) for item in output["files"]} == {
+        name: (entry.size, entry.digest) for name, entry in entries.items()
+    }
     result = invoke("show", root, "--step", "200").output
     assert r"layer.w\n" in result and "bfloat16" in result and "[10, 4]" in result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,23 @@ def test_the_evidence_is_the_line_of_the_call(tmp_path: Path) -> None:
     (fault,) = examine(path, None)
     assert fault.evidence == [{"source": "train.py:3", "value": "dist.barrier()  # é"}]
     assert "`rank == 0`" in fault.finding.message
+
+
+def test_a_notebooks_code_is_examined_and_its_cell_named(tmp_path: Path) -> None:
+    cells = [
+        ("markdown", "# def f(:"),
+        (
+            "code",
+            "%load_ext x\nfiles = !ls\nif files:\n# why?\n    !pip install y\nimport torch.distributed as dist\ndist?",
+        ),
+        ("code", "%%bash\nif ["),
+        ("code", "%%time\nif rank == 0:\n    dist.barrier()"),
+    ]
+    path = tmp_path / "a.ipynb"
+    rows = [{"cell_type": kind, "source": [source]} for kind, source in cells]
+    path.write_text(json.dumps({"cells": rows}))
+    (fault,) = examine(path, None)
+    assert fault.evidence == [{"source": "a.ipynb:cell 4:3", "value": "dist.barrier()"}]
 
 
 @pytest.mark.parametrize(

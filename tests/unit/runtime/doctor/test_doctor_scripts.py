@@ -172,4 +172,5 @@ def test_the_evidence_is_the_line() -> None:
         (3, ["A=1", "B=2"]),
         (5, ["srun", "x"]),
     ]
-    assert script.evidence(script.steps[0]) == "job.sbatch:5"
+    fault = script.fault("srun-cpus", "x", script.steps[0])
+    assert fault.evidence == [{"source": "job.sbatch:5", "value": "srun x"}]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from provision_runtime.hang import causes, diagnosis, model, page
+from provision_runtime.hang import causes, diagnosis, model, page, state
 from provision_runtime.hang.model import Collective, Frame, RankError, RankState, Snapshot, Thread
 from provision_runtime.hang.stacks import frame_at
+from provision_runtime.report.findings import CATALOG
 
 C10D = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 PROGRAM = """\
@@ -131,7 +132,7 @@ def test_cause_of_a_rank_that_does_not_come(program: str, kind: str, id: str) ->
         ("FileExistsError", "[Errno 17] File exists: 'runs'", "makedirs", "makedirs-race"),
         ("RuntimeError", "... finished its bootstrapping phase.", "__init__", "launch-in-init"),
         ("RuntimeError", "params[0] in this process with sizes [17, 8]", "f", "parameters-differ"),
-        ("OutOfMemoryError", "CUDA out of memory. Tried ...", "forward", "out-of-memory"),
+        ("OutOfMemoryError", "CUDA out of memory. Tried ...", "forward", "gpu-memory-full"),
         ("ValueError", "bad batch", "step", "rank-failed"),
     ],
 )
@@ -193,9 +194,19 @@ def test_first_recorded_call_that_differs(program: str) -> None:
     assert max(len(line) for line in page.lines(result, 80) if program not in line) <= 80
 
 
+RECORDED = [Collective("barrier", model.RECORD, 1)]
+
+
+def test_record_says_that_it_lacks_gradients(program: str) -> None:
+    states = [
+        rank_state(0, model.COLLECTIVE, waits(program, "barrier", ("train", 6)), calls=RECORDED),
+        rank_state(1, model.COLLECTIVE, waits(program, state.GRADIENTS, ("train", 3))),
+    ]
+    assert diagnosis.NOT_RECORDED in diagnose(*states).notes
+
+
 def test_every_cause_has_advice() -> None:
-    used = {*causes._KINDS.values(), *(id for id, _ in causes._ERRORS)}
-    assert used <= causes.CATALOG.keys()
+    assert CATALOG.keys() >= {*causes._KINDS.values()}
 
 
 def test_snapshot_is_read_back(program: str) -> None:

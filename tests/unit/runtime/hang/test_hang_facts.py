@@ -223,6 +223,16 @@ def test_dump_of_the_flight_recorder(document: Any) -> None:
     assert (call.group, call.is_complete, call.line) == ("default_pg", False, USER)
 
 
+def test_point_to_point_calls_have_no_number_to_compare(tmp_path: Path) -> None:
+    entry = {**ENTRY, "is_p2p": True, "p2p_seq_id": 3}
+    [call] = flight_recorder.parse(pickle.dumps([entry], protocol=2), "/")
+    calls = record.CallRecord(str(tmp_path / "calls"))
+    for op in ("send", "barrier"):
+        calls.begin(op, None, None, sys._getframe())
+    recorded = record.read(str(tmp_path / "calls"), "/")
+    assert [call.sequence, *(call.sequence for call in recorded)] == [None, None, 1]
+
+
 def test_real_dump_of_the_flight_recorder() -> None:
     """Written on an H100 by one rank: three all_reduce, a broadcast and a barrier."""
     content = (DATA / "flight-recorder" / "torch-2.11-nccl-2.28.pickle").read_bytes()
@@ -253,6 +263,41 @@ def test_flight_recorder_is_asked_through_its_pipe(tmp_path: Path) -> None:
     os.close(reader)
     with pytest.raises(FileNotFoundError):
         flight_recorder.read(path, time.time(), 0.0, "/")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[1", b"[" * 99_999, b'{"frames": [[1]]}', b'{"frames": [], "type": 1}', b"[1,2]", b"7"],
+)
+def test_damaged_files_of_ranks_say_nothing(tmp_path: Path, content: bytes) -> None:
+    stem = str(tmp_path / "0,2")
+    (tmp_path / "0,2.stacks").write_bytes(b"/srv/exp\n")
+    (tmp_path / "0,2.error").write_bytes(content)
+    (tmp_path / "0,2.calls").write_bytes(b"1" + content)
+    assert ended.error(stem, RANK) is None
+    assert record.read(f"{stem}.calls", "/") == []
+
+
+def test_links_pipes_and_the_rest_of_big_files_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "MAX_BYTES", 5)
+    (tmp_path / "big").write_bytes(b"0123456789")
+    assert folder.read(str(tmp_path / "big"), 2) == b"23456"
+    (tmp_path / "link").symlink_to("big")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(OSError):
+            folder.read(str(tmp_path / name))
+
+
+def test_deep_stacks_keep_both_ends_and_the_main_thread() -> None:
+    frames = [{"name": f"f{n}", "filename": "/srv/exp/a.py", "line": n} for n in range(5000)]
+    entry = {"pid": 7, "os_thread_id": 8, "thread_name": "x", "frames": frames}
+    threads = stacks.parse_py_spy(json.dumps([entry] * 300 + [{**entry, "os_thread_id": 7}]), "/")
+    assert [thread.is_main for thread in threads] == [True] + [False] * (stacks.MAX_THREADS - 1)
+    lines = [frame.line for frame in threads[0].frames]
+    assert (lines[0], lines[-1], len(lines)) == (0, 4999, 2 * stacks.MAX_FRAMES)
 
 
 @pytest.mark.parametrize(
