@@ -18,7 +18,7 @@ from provision.verbs.join.account import AccountFacts, judge_account
 from provision.verbs.join.join_run import JoinRun
 from provision.verbs.join.steps import Note, StepStatus, pending, settled, unsettled
 from provision.workflow.lab_definition import Cluster
-from provision_runtime.report.findings.smoke import TMPDIR_LENGTH
+from provision_runtime.report.findings import TMPDIR_LENGTH
 
 # How long a login host may take. A second run over hosts that are up takes a fraction of a second; one that is
 # down costs this.
