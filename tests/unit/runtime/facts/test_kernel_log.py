@@ -120,7 +120,7 @@ def test_the_evidence_is_the_line_of_that_number_and_that_gpu() -> None:
 
 def test_every_row_of_the_catalog_is_complete_and_every_finding_has_a_rule() -> None:
     known = catalog()
-    rules = set(BY_AREA["kernel log"])
+    rules = set(BY_AREA["logs of kernel and drivers"])
     assert {rule["finding"] for rule in known["kernel"]} <= rules
     for row in (*known["xids"].values(), *known["sxids"].values(), *known["kernel"]):
         assert row["action"] in known["actions"]
