@@ -90,8 +90,7 @@ def _silent_driver(error: str, status: int) -> Observation:
         return observation("driver-mismatch", error, SMI_QUERY, evidence)
     if "Unknown Error" in error and "device handle" not in error:
         return observation("gpu-revoked", f"nvidia-smi: {error}", SMI_QUERY, evidence)
-    message = f"the driver does not respond: {error}"
-    return observation("gpu-lost", message, SMI_QUERY, evidence)
+    return observation("gpu-lost", f"the driver does not respond: {error}", SMI_QUERY, evidence)
 
 
 def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[Observation]:

@@ -213,11 +213,11 @@ def _early_expansion(script: BatchScript) -> Iterator[Observation]:
         text = _shell_text(re.sub(NODE_RANK, "", line.text) if numbers_nodes else line.text)
         expanded = [name for name in TASK_VARIABLES if re.search(rf"\$\{{?{name}\b", text)]
         if expanded:
-            message = (
-                f"${expanded[0]} in line {line.number} is expanded before srun starts its tasks"
-            )
             yield observation(
-                "rank-expanded-early", message, script.evidence(line), _one_line(line.text)
+                "rank-expanded-early",
+                f"${expanded[0]} in line {line.number} is expanded before srun starts its tasks",
+                script.evidence(line),
+                _one_line(line.text),
             )
 
 

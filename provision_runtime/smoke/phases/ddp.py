@@ -150,10 +150,10 @@ def gradient_finding(
     for name, value in expected.items():
         if not torch.allclose(actual[name], value, rtol=RELATIVE, atol=ABSOLUTE):
             difference = float((actual[name] - value).abs().max())
-            message = (
-                f"the gradient of {name} differs by {difference:.3g} from the single-process one"
+            return Finding(
+                "gradient-mismatch",
+                f"the gradient of {name} differs by {difference:.3g} from the single-process one",
             )
-            return Finding("gradient-mismatch", message)
     return None
 
 
