@@ -101,6 +101,11 @@ def _memory_findings(name: str, gpu: GpuHealth) -> list[Finding]:
         (gpu.sram_threshold_exceeded, "gpu-memory-worn", "exceeds its threshold of SRAM errors"),
         (gpu.rows_pending, "gpu-memory-pending", "waits to remap a row of its memory"),
         (gpu.pages_pending, "gpu-memory-pending", "waits to retire a memory page"),
+        (
+            gpu.repairs_pending,
+            "gpu-memory-pending",
+            f"waits for a reset: {', '.join(gpu.repairs_pending)}",
+        ),
         (gpu.ecc is False, "gpu-ecc-off", "runs without ECC"),
         (without_ecc_later, "gpu-ecc-off", "will run without ECC after a reset"),
     ):

@@ -16,8 +16,9 @@ from typing import List, Optional
 from xml.etree import ElementTree
 
 # Brands for games and workstations leave ECC off unless somebody switches it on: only data center
-# brands (NVIDIA, Tesla) have it on (nvidia-smi(1), ECC Mode; RTX A6000 user guide).
-ECC_OFF_BY_DEFAULT = re.compile("GeForce|Titan|Quadro|NVIDIA RTX", re.IGNORECASE)
+# brands (NVIDIA, Tesla) have it on (nvidia-smi(1), ECC Mode; RTX A6000 user guide). Nor do they come
+# with the persistence daemon.
+WORKSTATION = re.compile("GeForce|Titan|Quadro|NVIDIA RTX", re.IGNORECASE)
 # Virtual machines come without the persistence daemon, and last as long as their job.
 VIRTUAL = ("Pass-Through", "VGPU")
 
@@ -53,6 +54,8 @@ FLAGS = (
     "pending_blacklist",
     "remapped_row_pending",
     "remapped_row_failure",
+    "channel_repair_pending",
+    "tpc_repair_pending",
 )
 
 
@@ -84,6 +87,7 @@ class GpuHealth:
     pages_pending: Optional[bool]
     rows_pending: Optional[bool]
     rows_failed: Optional[bool]
+    repairs_pending: List[str]
     throttled: List[str]
     temperature_c: Optional[float]
     clock_mhz: Optional[float]
@@ -181,6 +185,7 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
             reasons.append(name[1])
     words = {element.tag: (element.text or "").strip(" []\n\t") for element in gpu.iter()}
     recovery = RESET_REQUIRED if RESET_REQUIRED in words.values() else _recovery(gpu)
+    is_workstation = WORKSTATION.search(gpu.findtext("product_brand", "")) is not None
     is_nameless = _text(gpu, "product_name", "uuid") is None
     # Without a cluster the fabric is this host's own.
     cluster = (_text(gpu, "fabric/clusterUuid") or "").strip("0-")
@@ -203,14 +208,12 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         address=gpu.get("id", ""),
         lost=(is_nameless and is_whole and recovery != RESET_REQUIRED) or LOST in words.values(),
         persistence=None
-        if gpu.findtext("gpu_virtualization_mode/virtualization_mode") in VIRTUAL
+        if is_workstation or gpu.findtext("gpu_virtualization_mode/virtualization_mode") in VIRTUAL
         else _flag(gpu, "persistence_mode"),
         display=_flag(gpu, "display_active"),
         mig=_flag(gpu, "mig_mode/current_mig"),
         mig_instances=len(gpu.findall("mig_devices/mig_device")),
-        ecc=None
-        if ECC_OFF_BY_DEFAULT.search(gpu.findtext("product_brand", ""))
-        else _flag(gpu, "ecc_mode/current_ecc"),
+        ecc=None if is_workstation else _flag(gpu, "ecc_mode/current_ecc"),
         ecc_pending=_flag(gpu, "ecc_mode/pending_ecc"),
         uncorrectable=_uncorrectable(gpu),
         sram_threshold_exceeded=_flag(gpu, "ecc_errors/aggregate/sram_threshold_exceeded"),
@@ -219,6 +222,7 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         ),
         rows_pending=_flag(gpu, "remapped_rows/remapped_row_pending"),
         rows_failed=_flag(gpu, "remapped_rows/remapped_row_failure"),
+        repairs_pending=[tag for tag in FLAGS if "repair" in tag and words.get(tag) in YES],
         throttled=reasons,
         temperature_c=_number(gpu, "temperature/gpu_temp"),
         clock_mhz=_number(gpu, "applications_clocks/graphics_clock"),

@@ -63,6 +63,11 @@ CORRECTED_AER = "[  77.1] pcieport 0000:16:01.0: AER: Corrected error received: 
         ("NVRM: fallen off the bus and is not responding to commands.", "gpu-xid", ""),
         ("NVRM: GPU 0000:04:00.0: RmInitAdapter failed! (0x26:0xffff:1290)", "gpu-init-failed", "04"),
         ("NVRM: RmInitAdapter failed! (0x22:0x56:884)", "gpu-init-failed", ""),
+        ("NVRM: GPU0 RmInitAdapter: Cannot initialize GSP firmware RM", "gpu-init-failed", ""),
+        ("NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!", "gpu-event", "locked"),
+        ("[ 500.2] bnxt_en 0000:41:00.0 eth0: NIC Link is Down", "nic-link-down", "0000:41:00.0"),
+        ("LustreError: 166-1: MGC10.0.0.1@o2ib: Connection to MGS (at 10.0.0.1@o2ib) was lost; in "
+         "progress operations using this service will fail", "server-hangs", "MGC10.0.0.1@o2ib"),
         ("NVRM: The NVIDIA probe routine failed for 1 device(s).", "gpu-init-failed", ""),
         (LINK_DOWN, "nic-link-down", "0000:9a:00.0"),
         ("[    9.0] mlx5_core 0000:9a:00.0 eth2: Link down", None, ""),  # at boot
