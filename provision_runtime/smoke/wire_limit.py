@@ -18,6 +18,7 @@ from typing import Any
 from ..checks.device_models import model_of
 from ..facts.model import PortFacts, WireFacts
 from ..report.codec import packaged_json
+from .outcome import grouped
 
 # A ring's bandwidth: these cross every wire of the ring equally.
 RING_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
@@ -242,9 +243,9 @@ def ports_of_gpus(host: HostWires) -> list[PortFacts]:
     """The ports that these GPUs use, as NCCL chooses them: those at the same PCIe switch. Where
     the kernel shows no common switch (virtual machines, processors with NVLink-C2C), as many as
     belong to so many GPUs of the host. Ports of another rate or kind serve other purposes."""
-    classes: dict[object, list[PortFacts]] = {}
-    for port in host.wires["ports"]:
-        classes.setdefault((port.get("link_layer"), port["gb_s"]), []).append(port)
+    classes = grouped(
+        ((port.get("link_layer"), port["gb_s"]), port) for port in host.wires["ports"]
+    )
     ports = max(classes.values(), key=lambda group: sum(port["gb_s"] for port in group))
     paths = {link["address"]: link.get("path", "") for link in host.wires["pcie"]}
     near: set[int] = set()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...facts.ddp_check import ParametersDiffer, data_digest, require_same_parameters
 from .. import test_values
-from ..outcome import Finding, Outcome, majority, with_finding
+from ..outcome import Finding, Outcome, grouped, majority, with_finding
 from . import dataloader
 
 if TYPE_CHECKING:
@@ -160,9 +160,7 @@ def gradient_finding(
 def digest_finding(digests: Sequence[str]) -> Finding | None:
     """Each rank may differ from the single process within the tolerance; but all ranks must have
     the same bits, or their models drift apart."""
-    ranks_by_digest: dict[str, list[int]] = {}
-    for rank, digest in enumerate(digests):
-        ranks_by_digest.setdefault(digest, []).append(rank)
+    ranks_by_digest = grouped((digest, rank) for rank, digest in enumerate(digests))
     if len(ranks_by_digest) == 1:
         return None
     most = majority(ranks_by_digest.values())
