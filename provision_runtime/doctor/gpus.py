@@ -117,7 +117,7 @@ def logs(machine: Machine) -> Iterator[Result]:
             file.seek(max(0, log.stat().st_size - FABRIC_LOG_BYTES))
             text = file.read().decode(errors="replace")
         for finding, line in kernel_findings(FABRIC_START.split(text)[-1]):
-            yield from judged(finding, FABRIC_LOG, line)
+            yield from judged(finding, FABRIC_LOG, line, f"sudo grep ERROR {FABRIC_LOG}")
     except FileNotFoundError:
         pass
     except OSError as error:
