@@ -11,7 +11,8 @@ from ..report import model
 from ..report.codec import decode
 from ..report.findings import Finding as Finding
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 # `[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] `
 SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
 
