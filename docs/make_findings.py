@@ -110,8 +110,8 @@ def page() -> str:
     lines += table(JOBS)
     lines.append("## Faults that you can inject\n")
     lines.append("Each fault must produce its own finding, on its rank, in its phase.\n")
-    for kind, values in FAULTS.items():
-        lines.append(f"    --inject {':'.join((kind, *values))}")
+    for kind, fault in FAULTS.items():
+        lines.append(f"    --inject {':'.join((kind, *fault['values']))}")
     return "\n".join(lines) + "\n"
 
 

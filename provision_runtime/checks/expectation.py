@@ -185,11 +185,11 @@ def _gpu_finding(
     is_hidden = facts["environment"].get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1")
     if torch["cuda"] is not None and facts["device_nodes"] and not is_hidden:
         driver = facts["driver"] or "of unknown version"
-        message = (
+        return Finding(
+            "gpu-lost",
             f"this host has a GPU ({facts['device_nodes'][0]}, driver {driver}), "
-            f"but torch for CUDA {torch['cuda']} sees none"
+            f"but torch for CUDA {torch['cuda']} sees none",
         )
-        return Finding("gpu-lost", message)
     if not expected.requires_gpu:
         return None
     if torch["cuda"] is not None:
@@ -197,8 +197,7 @@ def _gpu_finding(
         return Finding("gpu-missing", message)
     if _cuda_finding(expected, torch):
         return None
-    message = f"a GPU is required, but torch {torch['version']} is a CPU build"
-    return Finding("cpu-build", message)
+    return Finding("cpu-build", f"a GPU is required, but torch {torch['version']} is a CPU build")
 
 
 def _architecture_finding(torch: TorchFacts, index: int | None) -> Finding | None:
@@ -207,8 +206,8 @@ def _architecture_finding(torch: TorchFacts, index: int | None) -> Finding | Non
     gpu = torch["devices"][index]
     if runs_on(gpu["architecture"], torch["arch_list"]) is not False:
         return None
-    message = (
+    return Finding(
+        "arch-unsupported",
         f"{gpu['name']} is {gpu['architecture']}, and torch {torch['version']} has neither a "
-        f"kernel nor PTX for it (it has {', '.join(torch['arch_list'])})"
+        f"kernel nor PTX for it (it has {', '.join(torch['arch_list'])})",
     )
-    return Finding("arch-unsupported", message)

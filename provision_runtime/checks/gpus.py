@@ -7,16 +7,18 @@ design (device_models.json, with sources), not a number of ours.
 from __future__ import annotations
 
 import functools
-import re
-from typing import TYPE_CHECKING, TypedDict, cast
+import operator
+from collections import Counter
+from typing import TYPE_CHECKING
 
-from ..report.codec import packaged_json
 from ..report.findings import Finding
+from .device_models import model_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..facts.gpu_health import DriverLog, GpuHealth, GpuLinks
+    from .device_models import Model
 
 # What the driver asks for, in nvidia-smi's and the kernel log's words ("Reset", "GPU Reset Required"),
 # and how it is done; the first that fits. nvmlDeviceGpuRecoveryAction_t of NVML 590; 2026-11.
@@ -34,35 +36,13 @@ _BOARD_GPUS = 8
 # Of a guest: a part of a GPU, or a whole one.
 VGPU, PASS_THROUGH = "VGPU", "Pass-Through"
 _PAIR = 2
+NO_REMOTES: Mapping[str, Counter[str]] = {}
 # The reasons that a fault causes. Others are normal: idle, the power cap under full load.
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 # NVIDIA's newest release of CUDA of each major version runs on every driver from this one on
 # (minor version compatibility; CUDA release notes, table "CUDA Toolkit and Minimum Required Driver
 # Version for CUDA Minor Version Compatibility"). A test compares them with the catalog's.
 OLDEST_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
-
-
-class Model(TypedDict, total=False):
-    """What a board has by design. name: a pattern of the product's name. nvlinks: those that the
-    board wires, with their rate. pcie_lanes, pcie_gen: the least that is normal; narrow_by_design:
-    although the card has more lanes."""
-
-    name: str
-    nvlinks: int
-    nvlink_gb_s: float
-    pcie_lanes: int
-    narrow_by_design: bool
-    pcie_gen: int
-    power_w: float
-
-
-@functools.lru_cache(maxsize=None)
-def model_of(product: str | None) -> Model:
-    """Empty if the model is unknown. The first pattern that fits counts."""
-    for model in packaged_json(__package__, "device_models.json")["models"]:
-        if re.search(model["name"], product or ""):
-            return cast("Model", model)
-    return {}
 
 
 def gpu_findings(gpus: Sequence[GpuHealth]) -> list[Finding]:
@@ -121,6 +101,11 @@ def _memory_findings(name: str, gpu: GpuHealth) -> list[Finding]:
         (gpu.sram_threshold_exceeded, "gpu-memory-worn", "exceeds its threshold of SRAM errors"),
         (gpu.rows_pending, "gpu-memory-pending", "waits to remap a row of its memory"),
         (gpu.pages_pending, "gpu-memory-pending", "waits to retire a memory page"),
+        (
+            gpu.repairs_pending,
+            "gpu-memory-pending",
+            f"waits for a reset: {', '.join(gpu.repairs_pending)}",
+        ),
         (gpu.ecc is False, "gpu-ecc-off", "runs without ECC"),
         (without_ecc_later, "gpu-ecc-off", "will run without ECC after a reset"),
     ):
@@ -183,28 +168,36 @@ def nvlink_findings(
     gpus: Sequence[GpuLinks],
     errors: Mapping[str, Mapping[str, int]],
     health: Sequence[GpuHealth] = (),
+    remotes: Mapping[str, Counter[str]] = NO_REMOTES,
 ) -> list[tuple[Finding, str]]:
     """Each finding with its evidence. A GPU has as many links as its model; of a model that is not
     known, or in a guest with a part of the board, as many as most others of its kind: some boards
-    and bridges do not wire every link."""
+    do not wire every link. remotes: by UUID, how many links lead to each device."""
     findings = []
     # Partitions of a board, and instances of a GPU, get a part of the links or none.
     is_part = any(gpu.virtualization == VGPU or gpu.mig for gpu in health)
     is_part |= len(gpus) < _BOARD_GPUS and PASS_THROUGH in {gpu.virtualization for gpu in health}
+    expected = {}
     for gpu in gpus:
         model: Model = {} if is_part else model_of(gpu.product)
-        alike = [other for other in gpus if other.product == gpu.product]
-        expected = model.get("nvlinks", _usual_links([len(other.active) for other in alike]))
-        if len(gpu.active) < expected:
-            inactive = [str(link) for link, rate in gpu.rates_gb_s.items() if rate is None]
-            which = f"; inactive: {', '.join(inactive)}" if inactive else ""
-            message = f"{gpu.uuid}: {len(gpu.active)} of {expected} NVLinks are active{which}"
-            findings.append((Finding("nvlink-down", message), f"{gpu.line} {message}"))
+        counts = [len(other.active) for other in gpus if other.product == gpu.product]
+        links = model.get("nvlinks", _usual_links(counts))
+        # With three bridges, 12 of the 18 links of an H100 PCIe are active.
+        expected[gpu.uuid] = links + -links % model.get("bridge_links", 1)
         slow = min(gpu.active, default=0.0)
         fastest = model.get("nvlink_gb_s", max(gpu.active, default=0.0))
         if gpu.active and slow < fastest * _SLOW_LINK:
             message = f"{gpu.uuid}: an NVLink runs at {slow:g} of {fastest:g} GB/s"
             findings.append((Finding("nvlink-slow", message), message))
+    incomplete = [gpu for gpu in gpus if len(gpu.active) < expected[gpu.uuid]]
+    for gpu in incomplete:
+        inactive = [str(link) for link, rate in gpu.rates_gb_s.items() if rate is None]
+        which = f"; inactive: {', '.join(inactive)}" if inactive else ""
+        far_ends = _far_ends(gpu, incomplete, health, remotes)
+        where = f"; the other end is at {', '.join(far_ends)}" if far_ends else ""
+        count = f"{len(gpu.active)} of {expected[gpu.uuid]}"
+        message = f"{gpu.uuid}: {count} NVLinks are active{which}{where}"
+        findings.append((Finding("nvlink-down", message), f"{gpu.line} {message}"))
     for uuid, counters in errors.items():
         texts = [f"{name} {count}" for name, count in counters.items()]
         failed = [text for text in texts if "failed" in text]
@@ -212,6 +205,25 @@ def nvlink_findings(
         id = "nvlink-recovery" if failed else "nvlink-errors"
         findings.append((Finding(id, message), message))
     return findings
+
+
+def _far_ends(
+    gpu: GpuLinks,
+    incomplete: Sequence[GpuLinks],
+    health: Sequence[GpuHealth],
+    remotes: Mapping[str, Counter[str]],
+) -> list[str]:
+    """The devices at the other end of the inactive links; empty if they are unknown. The driver names
+    those of active links: a switch lacks links that it has with other GPUs; of GPUs that are joined
+    directly, the only neighbor, or the only other one that lacks a link."""
+    devices = remotes.get(gpu.uuid, Counter())
+    if not devices or len(devices) == 1:
+        return list(devices)
+    if set(devices) <= {other.address for other in health}:
+        others = [health[other.index].address for other in incomplete if other is not gpu]
+        return others if len(others) == 1 else []
+    most = functools.reduce(operator.or_, remotes.values())
+    return [f"NVSwitch {device}" for device, count in most.items() if devices[device] < count]
 
 
 def _usual_links(counts: Sequence[int]) -> int:

@@ -1,5 +1,5 @@
-"""Judges the kernel log: Xids of GPUs, SXids of NVSwitches, and faults of adapters, PCIe, memory and
-file servers. Pure: text in, findings out.
+"""Judges the logs of the kernel and of NVIDIA's fabric manager: Xids of GPUs, SXids of NVSwitches, and
+faults of adapters, PCIe, memory and file servers. Pure: text in, findings out.
 
 Owns kernel_events.json: NVIDIA's catalogs of both and the other lines, with their sources. A number
 that the catalogs do not have is unknown, never dropped.
@@ -23,12 +23,18 @@ _NUMBERED = re.compile(
     r"(NVRM:? Xid|SXid)\b:?\s*(?:\((?:PCI:)?([^) ]*)[^)]*\):?)?\s*(\d*)", re.IGNORECASE
 )
 # "NETIR_LINK_EVT  Fatal   XC0 i0 Link 12", "20034, Non-fatal, Link 29"; not the name of a program.
-_SEVERITY = re.compile(r"[A-Z\d,]\s+(Fatal|Non-?fatal)\b")
+_SEVERITY = re.compile(r"[A-Z\d,]\s+((?i:Fatal|Non-?fatal))\b")
+# Of NVLink 5: the unit, and the first two words in hexadecimal, "(0x004505c6 0x00000000 ...".
+_REGISTERS = re.compile(r"\b([A-Z]\w+)\s+(?:Fatal|Non-?fatal)\b.*?\(0x([\da-f]+) 0x([\da-f]+)")
+# The fabric manager's form of an SXid.
+_FABRIC_SXID = re.compile(
+    r"detected NVSwitch ((?:non-)?fatal) error (\d+)(?:.*?pci bus id (?:0000)?([\da-fA-F:.]+))?"
+)
 # "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 _RECOVERY_XID, _RECOVERY = "154", re.compile(r"\(([^()]*)\)\s*$")
 _BOOT, _DRIVER_START = re.compile(r"Linux version \d"), re.compile(r"NVRM: loading NVIDIA UNIX")
 _TIME = re.compile(
-    r"\[\s*(\d+\.\d+|[A-Z][a-z]{2} [A-Z][^\]]*)\]|(?:^|: )(\d{4}-\d\d-\d\dT[^\s,]*|[A-Z][a-z]{2} +\d+ [\d:]+)"
+    r"\[\s*(\d+\.\d+|[A-Z][a-z]{2} [A-Z\d][^\]]*)\]|(?:^|: )(\d{4}-\d\d-\d\dT[^\s,]*|[A-Z][a-z]{2} +\d+ [\d:]+)"
 )
 
 
@@ -57,6 +63,7 @@ class EventCatalog(TypedDict):
     xids: Dict[str, KernelEvent]
     sxids: Dict[str, KernelEvent]
     words: str
+    nvlink5: Dict[str, Dict[str, str]]
     kernel: List[KernelEvent]
 
 
@@ -87,7 +94,7 @@ def kernel_findings(text: str) -> list[tuple[Finding, str]]:
                 events.setdefault(key, []).append(index)
     findings = []
     for key, indices in events.items():
-        finding = _finding(key, _described(key.device, len(indices), lines[indices[-1]]))
+        finding = _finding(key, len(indices), lines[indices[-1]])
         rule = _event(key) or {}
         # An SXid's severity stands in the first of its lines only.
         is_repeated = key.kind == "SXid" and not key.word
@@ -113,6 +120,7 @@ def _classified(line: str) -> Iterator[tuple[_Key, bool]]:
     if _DRIVER_START.search(line):
         yield _Key("Xid", ""), True
         yield _Key("SXid", ""), True
+    line = _FABRIC_SXID.sub(r"SXid (\3): \2, \1,", line)
     match = _NUMBERED.search(line)
     if match:
         kind = "SXid" if match[1].lower() == "sxid" else "Xid"
@@ -155,10 +163,23 @@ def _event(key: _Key) -> KernelEvent | None:
     return (known["sxids"] if key.kind == "SXid" else known["xids"]).get(key.number)
 
 
-def _finding(key: _Key, times: str) -> Finding | None:
-    """None for what the catalog attributes to programs, or to nothing."""
-    event, actions = _event(key), catalog()["actions"]
-    advice = actions[event["action"]] if event else ""
+def _nvlink_action(line: str) -> str:
+    """What NVIDIA's table of NVLink 5 errors advises, by the registers in a line: the sub-code (bits 20
+    to 25 of the first, in both layouts) and the error status. Empty if it does not have them."""
+    match = _REGISTERS.search(line)
+    if match is None:
+        return ""
+    sub_code, status = int(match[2], 16) >> 20 & 0x3F, int(match[3], 16)
+    return catalog()["nvlink5"].get(match[1], {}).get(f"{sub_code}/{status:x}", "")
+
+
+def _finding(key: _Key, count: int, line: str) -> Finding | None:
+    """None for what the catalog attributes to programs, or to nothing. line: the last."""
+    times = "once" if count == 1 else f"{count} times"
+    times += f" on {key.device}" if key.device else ""
+    times += f", at {_time(line)}"
+    event, actions, decoded = _event(key), catalog()["actions"], _nvlink_action(line)
+    advice = actions[decoded or event["action"]] if event else ""
     if event and not key.number:
         return Finding(event["finding"], f"{event['meaning']} {times}", advice=advice)
     if key.kind == _RECOVERY_XID:
@@ -168,7 +189,7 @@ def _finding(key: _Key, times: str) -> Finding | None:
         return Finding("gpu-xid" if advice else "gpu-xid-unknown", message, advice=advice)
     severity = event["severity"] if event else "line"
     if key.word or severity == "line":
-        severity = {"Fatal": "fail", "": "unknown"}.get(key.word, "warn")
+        severity = {"fatal": "fail", "": "unknown"}.get(key.word.lower(), "warn")
     if severity == "none":
         return None
     meaning = event["meaning"] if event else "not in the catalog"
@@ -177,14 +198,9 @@ def _finding(key: _Key, times: str) -> Finding | None:
         return Finding("gpu-xid-unknown", message)
     if severity == "warn":
         # The action of an event that states its severity is that of a fatal one.
-        return Finding("gpu-event", message, advice=actions["support"] if key.word else advice)
+        is_stated = key.word and not decoded
+        return Finding("gpu-event", message, advice=actions["support"] if is_stated else advice)
     return Finding("gpu-xid" if key.kind == "Xid" else "nvswitch-sxid", message, advice=advice)
-
-
-def _described(device: str, count: int, last_line: str) -> str:
-    text = "once" if count == 1 else f"{count} times"
-    text += f" on {device}" if device else ""
-    return f"{text}, at {_time(last_line)}"
 
 
 def _time(line: str) -> str:

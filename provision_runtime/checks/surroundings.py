@@ -139,8 +139,7 @@ def _shadowed_nccl_finding(path: str, facts: EnvironmentFacts) -> Finding:
             contrast = f"not from {bundled}"
             break
     variable = _naming_variable(os.path.dirname(path), facts["environment"])
-    message = f"libnccl is loaded from {path}{version}, {contrast}{variable}"
-    return Finding("nccl-shadowed", message)
+    return Finding("nccl-shadowed", f"libnccl is loaded from {path}{version}, {contrast}{variable}")
 
 
 def _naming_variable(folder: str, environment: Mapping[str, str]) -> str:
@@ -215,21 +214,21 @@ def temporary_folder_finding(
         return Finding("tmpdir-unusable", f"no folder for temporary files can be written: {tried}")
     if not writable or replaces_long or len(os.fsencode(writable[0])) <= TMPDIR_LENGTH:
         return None
-    message = (
+    return Finding(
+        "tmpdir-unusable",
         f"the path of the folder for temporary files has {len(os.fsencode(writable[0]))} characters"
-        f", and sockets there need one of at most {TMPDIR_LENGTH}: {writable[0]}"
+        f", and sockets there need one of at most {TMPDIR_LENGTH}: {writable[0]}",
     )
-    return Finding("tmpdir-unusable", message)
 
 
 def quota_finding(cpus: CpuFacts) -> Finding | None:
     if cpus["quota"] is None or cpus["quota"] >= cpus["affinity"]:
         return None
-    message = (
+    return Finding(
+        "cpu-quota",
         f"the cgroup's quota is {cpus['quota']:g} CPUs, but os.cpu_count() is {cpus['count']} and "
-        f"the affinity {cpus['affinity']}: programs that start as many threads are throttled"
+        f"the affinity {cpus['affinity']}: programs that start as many threads are throttled",
     )
-    return Finding("cpu-quota", message)
 
 
 def threads_finding(value: str, cpus: float, ranks: int) -> Finding | None:
@@ -241,11 +240,11 @@ def threads_finding(value: str, cpus: float, ranks: int) -> Finding | None:
     if value and threads < 1:
         return Finding("omp-threads", f"OMP_NUM_THREADS={value} is not a number of threads")
     if threads > 1 and threads * ranks > cpus:
-        message = (
+        return Finding(
+            "omp-threads",
             f"OMP_NUM_THREADS={value} with {format_count(ranks, 'rank')} on this host is "
-            f"{threads * ranks} threads on {cpus:g} CPUs"
+            f"{threads * ranks} threads on {cpus:g} CPUs",
         )
-        return Finding("omp-threads", message)
     return None
 
 
@@ -253,22 +252,22 @@ def open_files_finding(limit: int | None, world_size: int) -> Finding | None:
     needed = max(FILES, FILES_PER_RANK * world_size)
     if limit is None or limit >= needed:
         return None
-    message = (
+    return Finding(
+        "nofile-small",
         f"at most {limit} files can be open (ulimit -n); "
-        f"{format_count(world_size, 'rank')} and DataLoader's workers need {needed}"
+        f"{format_count(world_size, 'rank')} and DataLoader's workers need {needed}",
     )
-    return Finding("nofile-small", message)
 
 
 def locked_memory_finding(limits: LimitFacts) -> Finding | None:
     limit, usable = limits["memlock"], limits["infiniband"]["usable"]
     if limit is None or not usable:
         return None
-    message = (
+    return Finding(
+        "memlock-small",
         f"at most {format_bytes(limit)} can be locked (ulimit -l), but this host has InfiniBand "
-        f"({list_names(usable)}), which locks its buffers"
+        f"({list_names(usable)}), which locks its buffers",
     )
-    return Finding("memlock-small", message)
 
 
 def iommu_finding(gpus: Sequence[PciGpu]) -> Finding | None:
@@ -277,11 +276,11 @@ def iommu_finding(gpus: Sequence[PciGpu]) -> Finding | None:
     translated = [gpu["address"] for gpu in gpus if (gpu["iommu"] or "").startswith("DMA")]
     if len(gpus) < 2 or not translated:
         return None
-    message = (
+    return Finding(
+        "iommu-on",
         f"the IOMMU translates addresses of {len(translated)} of {len(gpus)} GPUs "
-        f"({list_names(translated)})"
+        f"({list_names(translated)})",
     )
-    return Finding("iommu-on", message)
 
 
 def _world_size_finding(
@@ -294,11 +293,11 @@ def _world_size_finding(
     name, count = tasks
     if not is_launched and count <= world_size:
         return None
-    message = (
+    return Finding(
+        "world-size",
         f"{count} tasks were started ({name}), but this one is in a separate world with "
-        f"{format_count(world_size, 'rank')}"
+        f"{format_count(world_size, 'rank')}",
     )
-    return Finding("world-size", message)
 
 
 def list_names(names: Sequence[str]) -> str:

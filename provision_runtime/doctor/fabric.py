@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..facts import libraries, limits
+from ..facts import libraries, limits, wires
 from ..fs.files import read_text
 from .probe import Observation, Probe, observation
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 INFINIBAND = "/sys/class/infiniband"
+PRODUCT = "/sys/class/dmi/id/product_name"
 ROCE_V2 = "RoCE v2"
 # The first kernel that exports GPU memory to network adapters as DMA-BUF; only NVIDIA's open kernel
 # modules do it (NCCL's documentation of NCCL_DMABUF_ENABLE).
@@ -40,12 +41,13 @@ def adapters(machine: Machine) -> Iterator[Observation]:
 @dataclass(frozen=True)
 class _Port:
     """kind: adapter model, board, link layer, function and number: what ports of one use have in
-    common. rate: `400 Gb/sec (4X NDR)`."""
+    common. rate: `400 Gb/sec (4X NDR)`. pcie_gigabits: of the adapter's PCIe link; 0 if unknown."""
 
     name: str
     kind: tuple[str, ...]
     state: str
     rate: str
+    pcie_gigabits: float
 
     @property
     def gigabits(self) -> float:
@@ -67,7 +69,8 @@ def _kinds(machine: Machine) -> list[list[_Port]]:
         model = (_text(card / "hca_type"), _text(card / "board_id"))
         kind = (*model, layer, str(is_first and layer != "Ethernet"), function, path.name)
         if state != "DOWN" or not is_off:
-            port = _Port(f"{card.name}:{path.name}", kind, state, _text(path / "rate"))
+            pcie = wires.current_gb_s(card / "device") * 8
+            port = _Port(f"{card.name}:{path.name}", kind, state, _text(path / "rate"), pcie)
             kinds.setdefault(kind, []).append(port)
     is_idle = not any(port.state == ACTIVE for ports in kinds.values() for port in ports)
     return [
@@ -81,6 +84,9 @@ def _kinds(machine: Machine) -> list[list[_Port]]:
 def ports(machine: Machine) -> Iterator[Observation]:
     """Whether the ports of each kind of adapter are up, and alike."""
     gpus = len(libraries.pci_gpus(machine.root))
+    # A hypervisor shows what it likes, and DGX Spark has four lanes for each half of a port.
+    has_plain_slots = " hypervisor" not in machine.read("/proc/cpuinfo")
+    has_plain_slots &= not re.search("DGX.Spark|GB10", machine.read(PRODUCT))
     for alike in _kinds(machine):
         down = [port for port in alike if port.state != ACTIVE]
         if down:
@@ -95,6 +101,16 @@ def ports(machine: Machine) -> Iterator[Observation]:
             if port.state == ACTIVE and port.rate and is_slow:
                 message = f"{port.name} runs at {port.rate}; its kind at {least:g} Gb/sec or more"
                 yield observation("port-slow", message, f"{INFINIBAND}/*/ports/*/rate", port.rate)
+        widest = max(port.pcie_gigabits for port in alike)
+        for port in alike:
+            is_reduced = 0 < port.pcie_gigabits < max(port.gigabits, widest)
+            if has_plain_slots and port.state == ACTIVE and is_reduced:
+                message = (
+                    f"the PCIe link of {port.name} carries {port.pcie_gigabits:.0f} Gb/s; its port"
+                    f" has {port.gigabits:g}, and its kind {widest:.0f}"
+                )
+                source = f"{INFINIBAND}/*/device/current_link_*"
+                yield observation("nic-pcie-reduced", message, source, message)
         if gpus >= MULTI_GPU and len(alike) > 1 and (len(alike) + 1) % gpus == 0:
             message = f"{len(alike)} adapters of one kind for {gpus} GPUs"
             names = ", ".join(port.name for port in alike)
@@ -201,7 +217,7 @@ def _text(path: Path) -> str:
 
 PROBES = (
     Probe("InfiniBand", ("infiniband-unused",), adapters),
-    Probe("ports", ("adapter-missing", "port-down", "port-slow"), ports),
+    Probe("ports", ("adapter-missing", "nic-pcie-reduced", "port-down", "port-slow"), ports),
     Probe("NCCL_IB_HCA", ("nccl-hca",), named_adapters),
     Probe("RoCE addresses", ("roce-gid",), gid),
     Probe("rails", ("cross-rail",), rails),

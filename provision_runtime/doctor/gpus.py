@@ -28,6 +28,11 @@ IMEX_DEVICE = "nvidia-caps-imex-channels"
 # Folders in which the container toolkit writes its device specifications (CDI).
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 SMI_QUERY = "nvidia-smi -q -x"
+FABRIC_LOG = "/var/log/fabricmanager.log"
+# It may grow to a GiB (fabricmanager.cfg); what counts are its last lines.
+FABRIC_LOG_BYTES = 4 << 20
+# It has earlier boots, too: what comes before its last start, or success, is over.
+FABRIC_START = re.compile("Fabric Manager Log initializ|Successfully configured all the available")
 
 
 def health(machine: Machine) -> Iterator[Result]:
@@ -85,26 +90,38 @@ def _silent_driver(error: str, status: int) -> Observation:
         return observation("driver-mismatch", error, SMI_QUERY, evidence)
     if "Unknown Error" in error and "device handle" not in error:
         return observation("gpu-revoked", f"nvidia-smi: {error}", SMI_QUERY, evidence)
-    message = f"the driver does not respond: {error}"
-    return observation("gpu-lost", message, SMI_QUERY, evidence)
+    return observation("gpu-lost", f"the driver does not respond: {error}", SMI_QUERY, evidence)
 
 
 def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[Observation]:
     status = machine.run("nvidia-smi", *gpu_health.NVLINK_STATUS, timeout_s=SMI_DEEP_S)
     errors = machine.run("nvidia-smi", *gpu_health.NVLINK_ERRORS, timeout_s=SMI_DEEP_S)
-    if status is None or errors is None:
+    remotes = machine.run("nvidia-smi", *gpu_health.NVLINK_REMOTES, timeout_s=SMI_DEEP_S)
+    if status is None or errors is None or remotes is None:
         return
     findings = judge.nvlink_findings(
         gpu_health.parse_nvlinks(status.text),
         gpu_health.parse_nvlink_errors(errors.text),
         log.gpus,
+        gpu_health.parse_nvlink_remotes(remotes.text),
     )
     for finding, evidence in findings:
         verb = "--status" if finding.id in ("nvlink-down", "nvlink-slow") else "-e"
         yield from judged(finding, f"nvidia-smi nvlink {verb}", evidence)
 
 
-def kernel_log(machine: Machine) -> Iterator[Result]:
+def logs(machine: Machine) -> Iterator[Result]:
+    log = machine.path(FABRIC_LOG)
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - FABRIC_LOG_BYTES))
+            text = file.read().decode(errors="replace")
+        for finding, line in kernel_findings(FABRIC_START.split(text)[-1]):
+            yield from judged(finding, FABRIC_LOG, line, f"sudo grep ERROR {FABRIC_LOG}")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        yield Limitation(f"{FABRIC_LOG}: {error.strerror}", f"sudo tail {FABRIC_LOG}")
     for command in (("dmesg",), ("journalctl", "-k", "-b", "--no-pager")):
         output = machine.run(*command)
         if output is not None and output.status == 0:
@@ -188,7 +205,7 @@ PROBES = (
         deadline_s=SMI_S,
         deep_deadline_s=SMI_DEEP_S + 2.0,
     ),
-    Probe("kernel log", tuple(BY_AREA["kernel log"]), kernel_log),
+    Probe("logs", tuple(BY_AREA["logs of kernel and drivers"]), logs),
     Probe("CUDA compatibility library", ("compat-library",), compat_library),
     Probe("IMEX channels", ("imex-channel",), imex),
     Probe("GPUs in containers", ("docker-gpu-runtime",), container_runtime),

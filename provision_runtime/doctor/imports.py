@@ -45,9 +45,8 @@ def _facts(python: str, machine: Machine) -> EnvironmentFacts:
     runtime = ["-m", "provision_runtime"]
     if "__file__" in globals():
         runtime = [str(Path(__file__).resolve().parent.parent)]
-    command = [python, "-B", *runtime, "facts"]
     child = subprocess.run(
-        command,
+        [python, "-B", *runtime, "facts"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         timeout=IMPORT_S,

@@ -9,20 +9,23 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import List, Optional
 from xml.etree import ElementTree
 
 # Brands for games and workstations leave ECC off unless somebody switches it on: only data center
-# brands (NVIDIA, Tesla) have it on (nvidia-smi(1), ECC Mode; RTX A6000 user guide).
-ECC_OFF_BY_DEFAULT = re.compile("GeForce|Titan|Quadro|NVIDIA RTX", re.IGNORECASE)
+# brands (NVIDIA, Tesla) have it on (nvidia-smi(1), ECC Mode; RTX A6000 user guide). Nor do they come
+# with the persistence daemon.
+WORKSTATION = re.compile("GeForce|Titan|Quadro|NVIDIA RTX", re.IGNORECASE)
 # Virtual machines come without the persistence daemon, and last as long as their job.
 VIRTUAL = ("Pass-Through", "VGPU")
 
 QUERY = ("-q", "-x")
 NVLINK_STATUS = ("nvlink", "--status")
 NVLINK_ERRORS = ("nvlink", "-e")
+NVLINK_REMOTES = ("nvlink", "-R")
 # Words of the driver in the place of a value, without brackets: there is none, or it got an error.
 ABSENT = ("", "N/A", "Not Supported", "Requested functionality has been deprecated")
 REFUSED = ("Insufficient Permissions", "Not Found", "Unknown")
@@ -51,6 +54,8 @@ FLAGS = (
     "pending_blacklist",
     "remapped_row_pending",
     "remapped_row_failure",
+    "channel_repair_pending",
+    "tpc_repair_pending",
 )
 
 
@@ -82,6 +87,7 @@ class GpuHealth:
     pages_pending: Optional[bool]
     rows_pending: Optional[bool]
     rows_failed: Optional[bool]
+    repairs_pending: List[str]
     throttled: List[str]
     temperature_c: Optional[float]
     clock_mhz: Optional[float]
@@ -179,6 +185,7 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
             reasons.append(name[1])
     words = {element.tag: (element.text or "").strip(" []\n\t") for element in gpu.iter()}
     recovery = RESET_REQUIRED if RESET_REQUIRED in words.values() else _recovery(gpu)
+    is_workstation = WORKSTATION.search(gpu.findtext("product_brand", "")) is not None
     is_nameless = _text(gpu, "product_name", "uuid") is None
     # Without a cluster the fabric is this host's own.
     cluster = (_text(gpu, "fabric/clusterUuid") or "").strip("0-")
@@ -201,14 +208,12 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         address=gpu.get("id", ""),
         lost=(is_nameless and is_whole and recovery != RESET_REQUIRED) or LOST in words.values(),
         persistence=None
-        if gpu.findtext("gpu_virtualization_mode/virtualization_mode") in VIRTUAL
+        if is_workstation or gpu.findtext("gpu_virtualization_mode/virtualization_mode") in VIRTUAL
         else _flag(gpu, "persistence_mode"),
         display=_flag(gpu, "display_active"),
         mig=_flag(gpu, "mig_mode/current_mig"),
         mig_instances=len(gpu.findall("mig_devices/mig_device")),
-        ecc=None
-        if ECC_OFF_BY_DEFAULT.search(gpu.findtext("product_brand", ""))
-        else _flag(gpu, "ecc_mode/current_ecc"),
+        ecc=None if is_workstation else _flag(gpu, "ecc_mode/current_ecc"),
         ecc_pending=_flag(gpu, "ecc_mode/pending_ecc"),
         uncorrectable=_uncorrectable(gpu),
         sram_threshold_exceeded=_flag(gpu, "ecc_errors/aggregate/sram_threshold_exceeded"),
@@ -217,6 +222,7 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         ),
         rows_pending=_flag(gpu, "remapped_rows/remapped_row_pending"),
         rows_failed=_flag(gpu, "remapped_rows/remapped_row_failure"),
+        repairs_pending=[tag for tag in FLAGS if "repair" in tag and words.get(tag) in YES],
         throttled=reasons,
         temperature_c=_number(gpu, "temperature/gpu_temp"),
         clock_mhz=_number(gpu, "applications_clocks/graphics_clock"),
@@ -311,6 +317,21 @@ def parse_nvlinks(text: str) -> list[GpuLinks]:
         elif gpus and "inactive" in line.lower():
             gpus[-1] = replace(gpus[-1], line=line.strip())
     return gpus
+
+
+def parse_nvlink_remotes(text: str) -> dict[str, Counter[str]]:
+    """The output of NVLINK_REMOTES: by GPU (its UUID) how many of its links lead to each device on the
+    PCI bus. It numbers the active links only, so that the numbers are no use."""
+    remotes: dict[str, Counter[str]] = {}
+    uuid = ""
+    for line in text.splitlines():
+        head = _GPU_LINE.match(line)
+        uuid = head[3] if head else uuid
+        # "Link 0: Remote Device 00000000:07:00.0: Link 46"
+        link = re.match(r"\s*Link \d+: Remote Device ([\w:]+\.\d)", line)
+        if link and uuid:
+            remotes.setdefault(uuid, Counter())[link[1]] += 1
+    return remotes
 
 
 def parse_nvlink_errors(text: str) -> dict[str, dict[str, int]]:

@@ -109,19 +109,31 @@ def pcie_gb_s(generation: int, lanes: int) -> float:
 
 def pcie_links(root: Path = Path("/")) -> list[PcieLink]:
     """The links of this host's NVIDIA GPUs, by address."""
-    links = []
-    for gpu in libraries.pci_gpus(root):
-        folder = root / "sys/bus/pci/devices" / gpu["address"]
-        card = _generation(folder / "max_link_speed")
-        card_lanes = _number(folder / "max_link_width")
-        lanes = _number(folder / "current_link_width")
-        if card is None or card_lanes is None or not lanes:
-            continue
-        # The folder is a link into the tree of devices: the slot's port is the folder above.
-        slot = _generation(folder.resolve().parent / "max_link_speed")
-        generation = card if slot is None else min(card, slot)
-        links.append(PcieLink(folder.name, generation, lanes, card, card_lanes, _path(folder)))
-    return links
+    devices = root / "sys/bus/pci/devices"
+    links = [pcie_link(devices / gpu["address"]) for gpu in libraries.pci_gpus(root)]
+    return [link for link in links if link is not None]
+
+
+def pcie_link(folder: Path) -> PcieLink | None:
+    """The link of the card in a folder of /sys; None if the kernel does not show it."""
+    card = _generation(folder / "max_link_speed")
+    card_lanes = _number(folder / "max_link_width")
+    lanes = _number(folder / "current_link_width")
+    if card is None or card_lanes is None or not lanes:
+        return None
+    # The folder is a link into the tree of devices: the slot's port is the folder above.
+    slot = _generation(folder.resolve().parent / "max_link_speed")
+    generation = card if slot is None else min(card, slot)
+    return PcieLink(folder.name, generation, lanes, card, card_lanes, _path(folder))
+
+
+def current_gb_s(folder: Path) -> float:
+    """What a network adapter's link carries now; 0 if that is unknown. Other than a GPU's, it does not
+    fall when the card is idle."""
+    link, generation = pcie_link(folder), _generation(folder / "current_link_speed")
+    if link is None or generation is None:
+        return 0.0
+    return pcie_gb_s(min(link.generation, generation), link.lanes)
 
 
 def _path(card: Path) -> str:

@@ -69,8 +69,7 @@ def node_facts(
     values, unread = read_within(readers, FACT_DEADLINE_S)
     values.update(values.pop(HOST_LIBRARIES, {}))
     if HOST_LIBRARIES in unread:
-        reason = unread.pop(HOST_LIBRARIES)
-        unread.update(dict.fromkeys(LIBRARY_FACTS.values(), reason))
+        unread.update(dict.fromkeys(LIBRARY_FACTS.values(), unread.pop(HOST_LIBRARIES)))
     values.update(system(top))
     values.update(limit_facts())
     if not is_installed:

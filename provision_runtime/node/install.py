@@ -177,8 +177,7 @@ def _mount_by_fuse(store: Store, pack: StoredPack) -> None:
     if os.geteuid() == 0 or _users_may_allow_others():
         options += ",allow_other"
     elif store.readers not in ("", "me"):
-        message = f"{FUSE_SETTINGS} has no user_allow_other for other readers"
-        raise NodeError("no-method", message)
+        raise NodeError("no-method", f"{FUSE_SETTINGS} has no user_allow_other for other readers")
     _mount(store, pack, [fuse_command() or "squashfuse", "-o", options])
 
 
@@ -270,8 +269,7 @@ def start_python(directory: str, as_reader: str | None = None) -> None:
     become = None
     if as_reader is not None and os.geteuid() == 0:
         become = partial(_become, trust.readers_gid(as_reader))
-    command = [python, "-I", "-c", "import provision_runtime"]
-    status, output = run_command(command, START_S, become)
+    status, output = run_command([python, "-I", "-c", "import provision_runtime"], START_S, become)
     if status != 0:
         raise NodeError("does-not-start", f"{python}: {output}")
 

@@ -91,8 +91,7 @@ def run(
     out = tempfile.mkdtemp(prefix="provision-smoke-")
     try:
         ranks = _Ranks(assignment, arguments, out)
-        reason = ranks.wait(timeout_s)
-        return _result(ranks.statuses(), reason, out)
+        return _result(ranks.statuses(), ranks.wait(timeout_s), out)
     finally:
         shutil.rmtree(out, ignore_errors=True)
 

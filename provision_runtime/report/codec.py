@@ -14,6 +14,7 @@ _NAMES = {str: "a text", int: "an integer", float: "a number", bool: "true or fa
 _type_hints = lru_cache(maxsize=None)(get_type_hints)
 
 
+@lru_cache(maxsize=None)
 def packaged_json(package: str, name: str) -> Any:
     """The data of a file beside a package's modules. In the program that a node runs from its
     standard input, there are no files."""

@@ -25,40 +25,6 @@ UNKNOWN = "unknown"
 # Unknown outranks warn: what could not be checked is never a success.
 WORST_FIRST = (FAIL, UNKNOWN, WARN, PASS)
 
-# Findings of a passed time limit, or of something busy: the node may only be slow.
-TIME_FINDINGS = frozenset(
-    ("deadline-passed", "time-over", "rank-stuck", "rank-missing", "interrupted", "port-busy")
-)
-# Warnings that something works, but slower than it should. With --set strict=true they are failures.
-PERFORMANCE_WARNINGS = frozenset(
-    ("bandwidth-reduced", "baseline-regressed", "compute-straggler", "slow-rank")
-)
-# Findings about the hardware or the network of a node, for which taking it out of service can be
-# right. Those about its environment, its settings or a shared folder are not: they are mended
-# otherwise, or are not the node's.
-NODE_FAULTS = frozenset(
-    (
-        "backend-error",
-        "bandwidth-low",
-        "folder-error",
-        "folder-unmounted",
-        "gpu-lost",
-        "gpu-missing",
-        "gpu-recovery",
-        "gradient-mismatch",
-        "link-lost",
-        "not-deterministic",
-        "peer-unreachable",
-        "rank-died",
-        "rank-silent",
-        "store-filtered",
-        "store-unreachable",
-        "wrong-product",
-        "wrong-result",
-        "wrong-value",
-    )
-)
-
 
 class ReportUnreadable(ValueError):
     """The text is not a report of the schema that this code reads."""
@@ -66,7 +32,7 @@ class ReportUnreadable(ValueError):
 
 @dataclass(frozen=True)
 class ReportedFinding:
-    """A problem: its id in the catalog (report/findings), the verdict, the ranks, what happened,
+    """A problem: its id in the catalog (findings.py), the verdict, the ranks, what happened,
     and what to do."""
 
     id: str

@@ -49,8 +49,7 @@ def phase_lines(phase: ReportedPhase, width: int | None) -> list[str]:
 
 
 def finding_lines(finding: ReportedFinding, width: int | None) -> list[str]:
-    text = f"{' ' * FINDING_INDENT}{describe(finding)}"
-    result = wrapped(text, width, FINDING_INDENT + 2)
+    result = wrapped(f"{' ' * FINDING_INDENT}{describe(finding)}", width, FINDING_INDENT + 2)
     if finding.advice:
         text = f"{' ' * ADVICE_INDENT}-> {finding.advice}"
         result += wrapped(text, width, ADVICE_INDENT + 3)

@@ -134,8 +134,7 @@ def compare(
         reasons = ["it has no line that this run measured (use the same setting profile)"]
     if reasons:
         message = f"the baseline cannot be compared: {'; '.join(reasons)}"
-        finding = Finding("baseline-unlike", message, all_ranks)
-        return {"compared": 0, "result": message}, (finding,)
+        return {"compared": 0, "result": message}, (Finding("baseline-unlike", message, all_ranks),)
     findings = []
     for before, line in pairs:
         if on_gpu:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks
 from ..report.text import format_count
-from .outcome import Finding
+from .outcome import Finding, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,9 +84,9 @@ def compare(latest_by_rank: Mapping[int, Sequence[Call]]) -> Finding | None:
     # Numbers that all ranks still remember.
     common = set.intersection(*(set(by_number) for by_number in calls.values()))
     for number in sorted(common):
-        ranks_by_operation: dict[str, list[int]] = {}
-        for rank, by_number in calls.items():
-            ranks_by_operation.setdefault(by_number[number].operation, []).append(rank)
+        ranks_by_operation = grouped(
+            (by_number[number].operation, rank) for rank, by_number in calls.items()
+        )
         # If several are equally common, the first.
         most = max(ranks_by_operation.values(), key=len)
         differing = [rank for rank in calls if rank not in most]

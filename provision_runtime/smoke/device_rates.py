@@ -1,5 +1,4 @@
-"""Whether one GPU computes and copies as fast as its data sheet lets expect. Pure, except for
-reading device_rates.json, which is shipped.
+"""Whether one GPU computes and copies as fast as its data sheet lets expect (device_models.json).
 
 Other ranks are the better measure of a slow GPU. But where all are slow, or there is only one, the
 data sheet is the only one.
@@ -7,10 +6,9 @@ data sheet is the only one.
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, cast
 
-from ..report.codec import packaged_json
+from ..checks.device_models import model_of
 from .outcome import Finding
 
 if TYPE_CHECKING:
@@ -26,26 +24,9 @@ LEAST_PCIE_SHARE = 0.5
 UNITS = {"bfloat16": "TFLOP/s", "float32": "TFLOP/s", "copy": "GB/s"}
 
 
-class DeviceRates(TypedDict, total=False):
-    """A row of device_rates.json: TFLOP/s without sparsity by type, and GB/s of the memory."""
-
-    device: str
-    bfloat16: float
-    float32: float
-    copy: float
-    source: str
-
-
-def device_rates(device: str) -> DeviceRates | None:
-    rows: list[DeviceRates] = packaged_json(__package__, "device_rates.json")["devices"]
-    return next((row for row in rows if fnmatchcase(device, row["device"])), None)
-
-
 def slow_operations(device: str, rates: Mapping[str, float], rank: int) -> list[Finding]:
     """rates: `matmul_bfloat16`, `matmul_float32` in TFLOP/s and `copy` in GB/s."""
-    reference = device_rates(device)
-    if reference is None:
-        return []
+    reference = model_of(device)
     findings = []
     for operation, unit in UNITS.items():
         rate = rates.get(operation, rates.get(f"matmul_{operation}"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Dict, List, TypedDict
 from ..comm.rank_names import name_ranks
 from ..facts.digests import prefix_digests
 from ..fs import mounts
-from .outcome import Finding, majority
+from .outcome import Finding, grouped, majority
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,9 +71,9 @@ def _compare(by_rank: Mapping[int, Distributions]) -> list[Finding]:
     names = sorted({name for distributions in by_rank.values() for name in distributions})
     differing = []
     for name in names:
-        ranks_by_entry: dict[tuple[str, ...], list[int]] = {}
-        for rank, distributions in by_rank.items():
-            ranks_by_entry.setdefault(tuple(distributions.get(name, ())), []).append(rank)
+        ranks_by_entry = grouped(
+            (tuple(distributions.get(name, ())), rank) for rank, distributions in by_rank.items()
+        )
         if len(ranks_by_entry) > 1:
             # Names the ranks that do not have what most have; all ranks if there is no
             # majority.

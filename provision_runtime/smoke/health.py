@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..report import model
+from ..report.findings import NODE_FAULTS
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 DEADLINE_S = 25.0
@@ -41,7 +42,7 @@ def check(deadline_s: float, phases: Sequence[str]) -> str:
 def judge(report: model.Report) -> str:
     findings = [finding for phase in report.phases for finding in phase.findings]
     for finding in findings:
-        if finding.verdict == model.FAIL and finding.id in model.NODE_FAULTS:
+        if finding.verdict == model.FAIL and finding.id in NODE_FAULTS:
             return f"{FAIL} {finding.id} {' '.join(finding.message.split())}"
     if model.succeeded(report.verdict):
         return PASS

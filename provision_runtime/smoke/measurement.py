@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from ..facts import limits
+from .outcome import grouped
 
 
 class RankCores(TypedDict):
@@ -72,9 +73,7 @@ def rank_cores(host: str) -> RankCores:
 
 def ranks_per_core(ranks: Sequence[RankCores]) -> float:
     """On the most crowded host; below 1 where there are more cores than ranks."""
-    by_host: dict[str, list[RankCores]] = {}
-    for entry in ranks:
-        by_host.setdefault(entry["host"], []).append(entry)
+    by_host = grouped((entry["host"], entry) for entry in ranks)
     return max(len(entries) / _cores(entries) for entries in by_host.values())
 
 

@@ -1,4 +1,4 @@
-"""The options of a smoke test, their defaults, and the faults that can be injected."""
+"""The options of a smoke test, and the faults that can be injected: options.json has their rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Dict, List, NoReturn
 
+from ..report.codec import packaged_json
 from . import bandwidth, baseline
 
 PHASES = (
@@ -23,50 +24,11 @@ PHASES = (
 )
 # No other phase can run without these.
 REQUIRED_PHASES = ("facts", "rendezvous")
-PROFILES = ("quick", "default", "full")
-BACKENDS = ("auto", "gloo", "nccl")
-DEVICES = ("auto", "cpu", "cuda")
-# Each kind of fault, and the values that follow it.
-FAULTS = {
-    "absent": ("RANK",),
-    "other-torch": ("RANK",),
-    "small-shm": ("RANK",),
-    "shadow-nccl": ("RANK",),
-    "user-site": ("RANK",),
-    "die": ("RANK", "PHASE"),
-    "stop": ("RANK", "PHASE"),
-    "hang": ("RANK", "PHASE"),
-    "raise": ("RANK", "PHASE"),
-    "busy-port": (),
-    "unresolvable-master": (),
-    "clock-skew": ("RANK",),
-    "slow-rank": ("RANK",),
-    "skip-barrier": ("RANK",),
-    "other-collective": ("RANK",),
-    "wrong-value": ("RANK",),
-    "wrong-product": ("RANK",),
-    "wrong-shape": ("RANK",),
-    "missing-parameter": ("RANK",),
-    "disk-full": ("RANK",),
-    "unwritable": ("RANK",),
-    "unmounted": ("RANK",),
-    "slow-folder": ("RANK",),
-    "flip-bit": (),
-}
-# The phases that detect the faults that name no phase.
-DETECTING_PHASES = {
-    "wrong-product": ("compute",),
-    "wrong-shape": ("ddp",),
-    "missing-parameter": ("ddp",),
-    "disk-full": ("filesystem", "checkpoint"),
-    "unwritable": ("filesystem", "checkpoint"),
-    "unmounted": ("filesystem", "checkpoint"),
-    "slow-folder": ("filesystem",),
-    "flip-bit": ("checkpoint",),
-}
+# Each kind of fault: the values that follow it, and for those without a phase the phases that detect
+# it.
+FAULTS: Dict[str, Dict[str, List[str]]] = packaged_json(__package__, "options.json")["faults"]
 # Faults in starting the ranks, which only our own launcher can inject.
 LAUNCHER_FAULTS = ("busy-port", "unresolvable-master")
-TIMEOUT_S = 600.0
 EVERY_PHASE = ""
 
 
@@ -143,124 +105,24 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--out",
-        type=_absolute,
-        required=True,
-        metavar="DIR",
-        help="folder for report.json and the logs",
-    )
-    add(
-        "--folder",
-        type=_absolute,
-        metavar="DIR",
-        help="folder in which checkpoints are tested, shared by all ranks (default: OUT)",
-    )
-    add(
-        "--ranks",
-        type=_positive,
-        metavar="N",
-        help="ranks to start here (default: one per GPU, or 2 without GPUs)",
-    )
-    add(
-        "--profile",
-        choices=PROFILES,
-        default="default",
-        help="how much to measure (default: %(default)s)",
-    )
-    add(
-        "--quick",
-        dest="profile",
-        action="store_const",
-        const="quick",
-        help="the same as --profile quick",
-    )
-    for flag, meaning in (("--only", "run only this phase"), ("--skip", "skip this phase")):
-        add(
-            flag,
-            action="append",
-            default=[],
-            choices=PHASES,
-            metavar="PHASE",
-            help=f"{meaning} (repeatable)",
-        )
-    add(
-        "--backend",
-        choices=BACKENDS,
-        default="auto",
-        help="auto is nccl if torch sees a GPU, else gloo",
-    )
-    add(
-        "--device",
-        choices=DEVICES,
-        default="auto",
-        help="where the tensors are: auto is cuda with nccl, cpu with gloo",
-    )
-    add(
-        "--timeout",
-        dest="timeout_s",
-        type=_seconds,
-        default=TIMEOUT_S,
-        metavar="S",
-        help="seconds for the whole run (default: %(default)g)",
-    )
-    add(
-        "--deadline",
-        dest="deadlines_s",
-        action="append",
-        default=[],
-        type=parse_deadline,
-        metavar="[PHASE=]S",
-        help="seconds for a phase, or for every phase",
-    )
-    _add_expectations(parser)
-    add(
-        "--inject",
-        dest="faults",
-        action="append",
-        default=[],
-        type=parse_fault,
-        metavar="FAULT",
-        help=f"inject a fault: {fault_forms()}",
-    )
-
-
-def _add_expectations(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--expect-torch",
-        metavar="VERSION",
-        help="fail unless torch is this release, e.g. 2.3.1 or 2.3.1+cu121",
-    )
-    add(
-        "--expect-cuda",
-        metavar="VERSION",
-        help="fail unless torch is built for this CUDA, e.g. 12.1, or none",
-    )
-    add("--expect-nccl", metavar="VERSION", help="fail unless this NCCL is loaded, e.g. 2.20.5")
-    add(
-        "--expect",
-        type=reference_file,
-        metavar="FILE",
-        help="curves of expected bandwidth (default: published ones, if there are any)",
-    )
-    add(
-        "--baseline",
-        type=parse_baseline,
-        metavar="save=FILE|compare=FILE",
-        help="save this run's bandwidths, or compare them with those of an earlier run",
-    )
-    add(
-        "--strict",
-        action="store_true",
-        help="fail, instead of warning, if something works but is slower than it should be",
-    )
-    add(
-        "--require-gpu",
-        action="store_true",
-        help="fail if there is no GPU, instead of rehearsing on the CPU",
-    )
+    """The options of options.json, by the arguments of argparse."""
+    types = {
+        "path": _absolute,
+        "count": _positive,
+        "seconds": _seconds,
+        "deadline": parse_deadline,
+        "reference": reference_file,
+        "baseline": parse_baseline,
+        "fault": parse_fault,
+    }
+    for row in packaged_json(__package__, "options.json")["options"]:
+        option = dict(row)
+        if "type" in option:
+            option["type"] = types[option["type"]]
+        if option.get("choices") == "phases":
+            option["choices"] = PHASES
+        option["help"] = option["help"].replace("{faults}", fault_forms())
+        parser.add_argument(option.pop("flag"), **option)
 
 
 def from_namespace(namespace: argparse.Namespace) -> Options:
@@ -280,7 +142,7 @@ def from_namespace(namespace: argparse.Namespace) -> Options:
             raise UsageError(f"--baseline save: there is no folder {path.parent}")
     # An injected fault whose phase does not run would prove nothing.
     for fault in options.faults:
-        phases = (fault.phase,) if fault.phase else DETECTING_PHASES.get(fault.kind, ())
+        phases = [fault.phase] if fault.phase else FAULTS[fault.kind]["phases"]
         if phases and set(phases) <= set(options.skipped):
             raise UsageError(
                 f"--inject {fault.kind}: {' or '.join(phases)} would detect it, but is skipped"
@@ -335,10 +197,9 @@ def parse_deadline(text: str) -> tuple[str, float]:
 
 def parse_fault(text: str) -> Fault:
     kind, *values = text.split(":")
-    names = FAULTS.get(kind)
-    if names is None or len(values) != len(names):
+    if kind not in FAULTS or len(values) != len(FAULTS[kind]["values"]):
         raise UsageError(f"no such fault: {text!r}; there are {fault_forms()}")
-    value_of = dict(zip(names, values))
+    value_of = dict(zip(FAULTS[kind]["values"], values))
     rank, phase = value_of.get("RANK"), value_of.get("PHASE")
     if rank is not None and not rank.isdigit():
         raise UsageError(f"{text!r}: {rank!r} is not a rank")
@@ -366,7 +227,7 @@ def check_faults(options: Options, world_size: int) -> None:
 
 
 def fault_forms() -> str:
-    return ", ".join(":".join((kind, *names)) for kind, names in FAULTS.items())
+    return ", ".join(":".join((kind, *fault["values"])) for kind, fault in FAULTS.items())
 
 
 def _absolute(name: str) -> Path:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Tuple, TypeVar
 
 from ..report import model
 from ..report.codec import decode
 from ..report.findings import Finding as Finding
 
+K = TypeVar("K")
+V = TypeVar("V")
 # `[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] `
 SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
 
@@ -89,6 +91,14 @@ def merge_equal(findings: Iterable[Finding], by_id: bool = False) -> tuple[Findi
         ranks = sorted({*first.ranks, *finding.ranks})
         merged[key] = replace(first, ranks=tuple(ranks))
     return tuple(merged.values())
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, in the order in which they come."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def majority(groups: Iterable[Sequence[int]]) -> Sequence[int]:

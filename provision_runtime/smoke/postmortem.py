@@ -15,7 +15,7 @@ from ..facts.oom import OomCounter
 from . import collective_log
 from .collective_log import Call
 from .options import PHASES
-from .outcome import Finding, Outcome, merge_equal, with_rank
+from .outcome import Finding, Outcome, grouped, merge_equal, with_rank
 
 STATE_FINDINGS = {
     processes.GONE: ("rank-died", "its process is gone"),
@@ -211,9 +211,7 @@ def _are_calls_comparable(positions: Sequence[Position]) -> bool:
 
 def _describe_positions(positions: Mapping[int, Position]) -> str:
     """Where every rank is; ranks at the same step together."""
-    ranks_by_position: dict[str, list[int]] = {}
-    for rank, position in positions.items():
-        ranks_by_position.setdefault(str(position), []).append(rank)
+    ranks_by_position = grouped((str(position), rank) for rank, position in positions.items())
     if len(ranks_by_position) == 1 and len(positions) > 1:
         return f"all ranks are in {next(iter(ranks_by_position))}"
     return "; ".join(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from .. import fs
 from ..comm.store import StoreLost
 from ..report import model, table
+from ..report.findings import PERFORMANCE_WARNINGS
 from . import postmortem
 from .outcome import Finding, Outcome
 
@@ -39,7 +40,7 @@ def report_phase(
     findings = []
     for finding in outcome.findings:
         reported = finding.reported()
-        if strict and reported.verdict == model.WARN and finding.id in model.PERFORMANCE_WARNINGS:
+        if strict and reported.verdict == model.WARN and finding.id in PERFORMANCE_WARNINGS:
             reported = replace(reported, verdict=model.FAIL)
         findings.append(reported)
     verdict = model.overall([model.PASS, *(finding.verdict for finding in findings)])

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..checks.device_models import model_of
 from ..facts.nccl_log import NET, P2P, SHM, SOCKET, Transports
 from .outcome import Finding
-from .wire_limit import NVLS_RANKS, device_facts, switches_in_common
+from .wire_limit import NVLS_RANKS, switches_in_common
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,7 +163,7 @@ def _peer_access(ranks: Sequence[RankTransports]) -> list[Finding]:
 def _at_one_switch(sender: RankTransports, receiver: RankTransports) -> bool:
     """Whether a PCIe switch joins GPUs whose driver allows access to each other's memory. Below
     one port of the processor there is a second GPU only if there is a switch."""
-    if device_facts(sender.device).get("peer_access") is False:
+    if model_of(sender.device).get("peer_access") is False:
         return False
     paths = {link["address"]: link.get("path", "") for link in sender.wires["pcie"]}
     ends = [paths.get(rank.address, "") for rank in (sender, receiver)]
@@ -184,7 +185,7 @@ def _pairs_finding(
 def _without_gpudirect(rank: RankTransports) -> bool:
     """Not where NVLink joins GPU and processor: there NCCL prefers the host's memory
     (NVIDIA/nccl#1579)."""
-    if device_facts(rank.device).get("c2c"):
+    if model_of(rank.device).get("c2c"):
         return False
     networks = [name for name in rank.log.peers.values() if name.startswith(NET)]
     return rank.log.gdrdma is False and any(SOCKET not in name for name in networks)

@@ -2,26 +2,24 @@
 
 busbw is defined so that a ring reaches the rate of its slowest wire (NVIDIA/nccl-tests,
 doc/PERFORMANCE.md). How much of it healthy machines reach depends on the kind of wire:
-wire_reference.json has these shares, and what devices and clouds carry, each with its source.
+wire_reference.json has these shares, and what clouds carry, each with its source.
 Below `fail` the traffic takes another path, below `warn` something slows it. Pure, except for
 reading that file.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
+from ..checks.device_models import model_of
 from ..facts.model import PortFacts, WireFacts
+from ..report.codec import packaged_json
+from .outcome import grouped
 
-SHIPPED = Path(__file__).with_name("wire_reference.json")
 # A ring's bandwidth: these cross every wire of the ring equally.
 RING_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 EFA = "efa"
@@ -38,16 +36,9 @@ USUAL_LANES = 16
 FEWEST_RAILS = 3
 
 
-@functools.lru_cache(maxsize=None)
 def reference() -> Any:
     """The contents of wire_reference.json."""
-    return json.loads(SHIPPED.read_text())
-
-
-def device_facts(device: str) -> Any:
-    """The row of this GPU in wire_reference.json; empty if there is none."""
-    rows = reference()["devices"]
-    return next((row for row in rows if fnmatchcase(device, row["device"])), {})
+    return packaged_json(__package__, "wire_reference.json")
 
 
 @dataclass(frozen=True)
@@ -101,8 +92,8 @@ class HostWires:
 def wire_limit(hosts: Sequence[HostWires]) -> WireLimit | None:
     """The limit of a ring over all GPUs; None if the rate of one of its wires is unknown."""
     count, ranks = len(hosts), sum(len(host.gpus) for host in hosts)
-    facts = device_facts(hosts[0].device)
-    nvlink_gb_s = math.prod(facts.get("nvlink", (0,)))
+    facts = model_of(hosts[0].device)
+    nvlink_gb_s = facts.get("nvlinks", 0) * facts.get("nvlink_gb_s", 0.0)
     wires = [_network(host) for host in hosts if count > 1]
     # The host with the most ports shows what the others should have.
     fastest = max((wire.intact_gb_s for wire in wires if wire), default=0.0)
@@ -140,7 +131,7 @@ def wire_limit(hosts: Sequence[HostWires]) -> WireLimit | None:
 
 
 def _within_host(host: HostWires) -> Wire | None:
-    facts = device_facts(host.device)
+    facts = model_of(host.device)
     peer_access = facts.get("peer_access", True)
     gb_s = _nvlink_gb_s(host)
     if gb_s is None:
@@ -151,7 +142,7 @@ def _within_host(host: HostWires) -> Wire | None:
     if facts.get("bridge") or not peer_access:
         kind = "bridge"
     links = min((host.wires["nvlink"][uuid]["links_gb_s"] for uuid, _ in host.gpus), key=len)
-    count, link_gb_s = facts.get("nvlink", (0, 0))
+    count, link_gb_s = facts.get("nvlinks", 0), facts.get("nvlink_gb_s", 0.0)
     if sum(links) <= gb_s and len(links) < count:
         inactive = count - len(links)
         name = f"the {count} NVLinks per GPU of {host.host}, of which {inactive} are inactive,"
@@ -198,7 +189,7 @@ def _pcie_limit(host: HostWires, kind: str) -> Wire | None:
 
 def _network(host: HostWires) -> Wire | None:
     """The way out of a host: its adapters that belong to these GPUs, and their PCIe."""
-    facts, gpus = device_facts(host.device), len(host.gpus)
+    facts, gpus = model_of(host.device), len(host.gpus)
     adapters = _adapters(host)
     if adapters is None:
         return None
@@ -252,9 +243,9 @@ def ports_of_gpus(host: HostWires) -> list[PortFacts]:
     """The ports that these GPUs use, as NCCL chooses them: those at the same PCIe switch. Where
     the kernel shows no common switch (virtual machines, processors with NVLink-C2C), as many as
     belong to so many GPUs of the host. Ports of another rate or kind serve other purposes."""
-    classes: dict[object, list[PortFacts]] = {}
-    for port in host.wires["ports"]:
-        classes.setdefault((port.get("link_layer"), port["gb_s"]), []).append(port)
+    classes = grouped(
+        ((port.get("link_layer"), port["gb_s"]), port) for port in host.wires["ports"]
+    )
     ports = max(classes.values(), key=lambda group: sum(port["gb_s"] for port in group))
     paths = {link["address"]: link.get("path", "") for link in host.wires["pcie"]}
     near: set[int] = set()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from provision.cluster.inventory import Node
 from provision.workflow.smoke.isolation import Isolation
 from provision.workflow.smoke.node_groups import GroupFinding, GroupResult
-from provision_runtime.report.model import NODE_FAULTS, TIME_FINDINGS
+from provision_runtime.report.findings import NODE_FAULTS, TIME_FINDINGS
 
 REASON = "provision smoke: "
 

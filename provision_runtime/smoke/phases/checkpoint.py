@@ -85,8 +85,7 @@ def _round_trip(context: RankContext, root: Path) -> Outcome:
     if findings:
         return Outcome("", merge_equal(findings), data, broken=True)
     reader = "loaded by another rank" if env.world_size > 1 else "loaded"
-    message = f"{format_bytes(saved.bytes)} saved, {reader}, flipped bit refused"
-    return Outcome(message, (), data)
+    return Outcome(f"{format_bytes(saved.bytes)} saved, {reader}, flipped bit refused", (), data)
 
 
 def _raise_if_missing(error: checkpoint.CheckpointError) -> None:

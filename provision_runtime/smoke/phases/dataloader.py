@@ -67,8 +67,7 @@ def check_loader(context: RankContext) -> Outcome:
         samples = _load(context, workers)
     except SocketsUnusable as error:
         # The text of a worker's exception ends with `module.SocketsUnusable: problem`.
-        problem = str(error).strip().splitlines()[-1].partition(": ")[2]
-        failure = ("tmpdir-unusable", problem)
+        failure = ("tmpdir-unusable", str(error).strip().splitlines()[-1].partition(": ")[2])
     except Exception as error:  # a worker's exception is raised here with its own type
         failure = ("dataloader-failed", describe_loader_error(error))
     data = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...facts.ddp_check import ParametersDiffer, data_digest, require_same_parameters
 from .. import test_values
-from ..outcome import Finding, Outcome, majority, with_finding
+from ..outcome import Finding, Outcome, grouped, majority, with_finding
 from . import dataloader
 
 if TYPE_CHECKING:
@@ -150,19 +150,17 @@ def gradient_finding(
     for name, value in expected.items():
         if not torch.allclose(actual[name], value, rtol=RELATIVE, atol=ABSOLUTE):
             difference = float((actual[name] - value).abs().max())
-            message = (
-                f"the gradient of {name} differs by {difference:.3g} from the single-process one"
+            return Finding(
+                "gradient-mismatch",
+                f"the gradient of {name} differs by {difference:.3g} from the single-process one",
             )
-            return Finding("gradient-mismatch", message)
     return None
 
 
 def digest_finding(digests: Sequence[str]) -> Finding | None:
     """Each rank may differ from the single process within the tolerance; but all ranks must have
     the same bits, or their models drift apart."""
-    ranks_by_digest: dict[str, list[int]] = {}
-    for rank, digest in enumerate(digests):
-        ranks_by_digest.setdefault(digest, []).append(rank)
+    ranks_by_digest = grouped((digest, rank) for rank, digest in enumerate(digests))
     if len(ranks_by_digest) == 1:
         return None
     most = majority(ranks_by_digest.values())

@@ -11,7 +11,7 @@ from ...checks import expectation, surroundings
 from ...comm.rank_names import name_ranks
 from ...facts import environment
 from .. import distribution_drift, fault_injection
-from ..outcome import Finding, Outcome, combine, majority
+from ..outcome import Finding, Outcome, combine, grouped, majority
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,10 +223,9 @@ def differences_between_ranks(ranks: Sequence[RankFacts]) -> list[Finding]:
         findings += _differing_values("environment-drift", name, ranks)
     findings += distribution_drift.differences({rank.rank: rank.installed for rank in ranks})
     # NCCL refuses two ranks on one GPU; with Gloo they may share it.
-    ranks_by_gpu: dict[str, list[int]] = {}
-    for rank in ranks:
-        if rank.gpu and rank.backend == "nccl":
-            ranks_by_gpu.setdefault(rank.gpu, []).append(rank.rank)
+    ranks_by_gpu = grouped(
+        (rank.gpu, rank.rank) for rank in ranks if rank.gpu and rank.backend == "nccl"
+    )
     for uuid, sharing in ranks_by_gpu.items():
         if len(sharing) > 1:
             message = f"{len(sharing)} ranks are on one GPU ({uuid})"
@@ -240,9 +239,7 @@ def differences_between_ranks(ranks: Sequence[RankFacts]) -> list[Finding]:
 def _shared_memory(ranks: Sequence[RankFacts]) -> list[Finding]:
     """Is each /dev/shm large enough for the ranks that use it? Two containers on one host have one
     each."""
-    users: dict[tuple[str, int | None], list[RankFacts]] = {}
-    for rank in ranks:
-        users.setdefault((rank.host, rank.shm_device), []).append(rank)
+    users = grouped(((rank.host, rank.shm_device), rank) for rank in ranks)
     findings = []
     for sharing in users.values():
         finding = surroundings.shared_memory_finding(
@@ -256,9 +253,7 @@ def _shared_memory(ranks: Sequence[RankFacts]) -> list[Finding]:
 def _differing_values(finding_id: str, name: str, ranks: Sequence[RankFacts]) -> list[Finding]:
     """One finding for each value that differs from the majority's; one about all ranks if there is
     no majority."""
-    ranks_by_value: dict[object, list[int]] = {}
-    for rank in ranks:
-        ranks_by_value.setdefault(getattr(rank, name), []).append(rank.rank)
+    ranks_by_value = grouped((getattr(rank, name), rank.rank) for rank in ranks)
     if len(ranks_by_value) < 2:
         return []
     texts = {}

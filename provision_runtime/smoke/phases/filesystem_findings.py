@@ -10,7 +10,7 @@ from ...fs import mounts
 from ...report import model
 from ...report.text import format_bytes
 from .. import measurement
-from ..outcome import Finding, Outcome, merge_equal
+from ..outcome import Finding, Outcome, grouped, merge_equal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -149,10 +149,11 @@ def largest_consistent_group(visible_by_rank: Sequence[Collection[str]]) -> list
 
     Of two groups of equal size, the one with the lowest rank.
     """
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for rank, visible_ranks in enumerate(visible_by_rank):
-        if str(rank) in visible_ranks:
-            groups.setdefault(tuple(sorted(visible_ranks)), []).append(rank)
+    groups = grouped(
+        (tuple(sorted(visible_ranks)), rank)
+        for rank, visible_ranks in enumerate(visible_by_rank)
+        if str(rank) in visible_ranks
+    )
     return max(groups.values(), key=len, default=[])
 
 

@@ -161,8 +161,7 @@ def _connect(context: RankContext, is_host: bool, ends_at: float) -> Any:
     except RuntimeError as error:
         if is_host and ("EADDRINUSE" in str(error) or "in use" in str(error)):
             owner = listeners.listener(env.master_port) or "another process"
-            message = f"port {env.master_port} of this host is in use by {owner}"
-            raise PortBusy(message) from error
+            raise PortBusy(f"port {env.master_port} of this host is in use by {owner}") from error
         raise _unreachable(env.master_addr, env.master_port, error) from error
     # Later waits of this store are for keys that exist.
     store.set_timeout(timedelta(seconds=context.remaining_s() + GROUP_TIMEOUT.total_seconds()))
@@ -173,11 +172,11 @@ def _unreachable(address: str, port: int, error: RuntimeError) -> StoreUnreachab
     reason = network.why_unreachable(address, port)
     if reason is not None:
         return StoreUnreachable(*reason)
-    message = (
+    return StoreUnreachable(
+        "store-silent",
         f"{address}:{port} accepts connections, but does not respond as a store: "
-        f"{str(error).splitlines()[0]}"
+        f"{str(error).splitlines()[0]}",
     )
-    return StoreUnreachable("store-silent", message)
 
 
 def _start_group(context: RankContext) -> str:

@@ -71,6 +71,7 @@ FILES = [
     ROOT / "README.md",
     *sorted((ROOT / "provision").rglob("*.py")),
     *sorted((ROOT / "provision_runtime").rglob("*.py")),
+    ROOT / "provision_runtime" / "report" / "findings.json",
 ]
 
 

@@ -29,7 +29,7 @@ from provision.workflow.smoke.node_groups import GroupFinding, GroupResult, Prep
 from provision.workflow.smoke.nodes_report import NodesResult, Round
 from provision_runtime.node.results import RanksResult
 from provision_runtime.report import findings as catalog
-from provision_runtime.report.model import NODE_FAULTS, TIME_FINDINGS
+from provision_runtime.report.findings import NODE_FAULTS, TIME_FINDINGS
 from tests import evidence
 from tests.paths import DATA
 from tests.progress import Recorder
@@ -197,7 +197,7 @@ def test_more_bad_nodes_than_the_limit_drain_none(
 
 def test_faults_of_nodes_are_findings_of_the_catalog_and_fail() -> None:
     for id in NODE_FAULTS | TIME_FINDINGS:
-        assert catalog.CATALOG[id].verdict == catalog.FAIL
+        assert catalog.CATALOG[id].verdict == "fail"
     assert not NODE_FAULTS & TIME_FINDINGS
 
 

@@ -20,7 +20,7 @@ from ....facts import libraries, nccl_log, wires
 from ....fs.files import read_text
 from ....report.codec import decode
 from ... import bandwidth, baseline, measurement, network, transport
-from ...outcome import Finding, Outcome
+from ...outcome import Finding, Outcome, grouped
 from ...wire_limit import HostWires, WireLimit, wire_limit
 from . import pairs, plan, results
 from .measure import Sweep
@@ -187,9 +187,7 @@ def _wire_limit(
 ) -> WireLimit | None:
     """What the slowest wire allows; None if one of them is unknown, or there is no GPU."""
     cliques = {rank.host: rank.log.clique or "" for rank in transports}
-    by_host: dict[str, list[RankInfo]] = {}
-    for info in rank_infos:
-        by_host.setdefault(info["host"], []).append(info)
+    by_host = grouped((info["host"], info) for info in rank_infos)
     hosts = []
     for host, infos in by_host.items():
         first = next((info for info in infos if "wires" in info), None)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ... import test_values
+from ...bandwidth import parse_size
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -23,26 +24,13 @@ NEEDS_TWO = ("send_recv",)
 # Up to this size an operation is all latency, and cheap enough to repeat often.
 LATENCY_BYTES = 256 * KIB
 SIZES = {
-    ("cpu", "quick"): (8, 32 * KIB, 1 * MIB),
-    ("cpu", "default"): (8, 1 * KIB, 32 * KIB, 256 * KIB, 2 * MIB, 16 * MIB),
-    ("cpu", "full"): (8, 1 * KIB, 32 * KIB, 256 * KIB, 2 * MIB, 16 * MIB),
-    ("cuda", "quick"): (8, 256 * KIB, 16 * MIB, 512 * MIB),
-    ("cuda", "default"): (
-        8,
-        1 * KIB,
-        32 * KIB,
-        256 * KIB,
-        *(MIB << shift for shift in range(0, 13, 2)),
-    ),
-    ("cuda", "full"): (
-        8,
-        256,
-        1 * KIB,
-        4 * KIB,
-        32 * KIB,
-        256 * KIB,
-        *(MIB << shift for shift in range(13)),
-    ),
+    ("cpu", "quick"): "8 32KiB 1MiB",
+    ("cpu", "default"): "8 1KiB 32KiB 256KiB 2MiB 16MiB",
+    ("cpu", "full"): "8 1KiB 32KiB 256KiB 2MiB 16MiB",
+    ("cuda", "quick"): "8 256KiB 16MiB 512MiB",
+    ("cuda", "default"): "8 1KiB 32KiB 256KiB 1MiB 4MiB 16MiB 64MiB 256MiB 1GiB 4GiB",
+    ("cuda", "full"): "8 256 1KiB 4KiB 32KiB 256KiB 1MiB 2MiB 4MiB 8MiB 16MiB 32MiB 64MiB 128MiB"
+    " 256MiB 512MiB 1GiB 2GiB 4GiB",
 }
 # A ring of more ranks than this shows its bandwidth at a larger size only, in every profile.
 LARGE_RING = 64
@@ -152,7 +140,8 @@ def smallest(scope: Scope, collective: str, dtype: str) -> Row:
 
 
 def _sizes(scope: Scope, dtype: str) -> list[int]:
-    profile_sizes = SIZES[scope.device, scope.profile]
+    texts = SIZES[scope.device, scope.profile].split()
+    profile_sizes = [parse_size(text, "size") for text in texts]
     sizes: Sequence[int] = profile_sizes
     if scope.profile == "default" and dtype != "float32":
         sizes = (SHORT_TYPE_BYTES[scope.device],)

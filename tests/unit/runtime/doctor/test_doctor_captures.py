@@ -162,7 +162,7 @@ def test_the_kernel_log_is_said_to_need_root(tmp_path: Path) -> None:
     (root / "bin/dmesg").write_text(
         "#!/bin/sh\necho 'dmesg: read kernel buffer failed: Operation not permitted'\nexit 1\n"
     )
-    probe = next(probe for probe in catalog.PROBES if probe.name == "kernel log")
+    probe = next(probe for probe in catalog.PROBES if probe.name == "logs")
     answer = observe(probe, captured_machine(root))
     assert answer["findings"] == []
     assert answer["notes"][0][1] == "sudo dmesg -T | grep -i xid"

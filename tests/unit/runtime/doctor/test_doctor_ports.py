@@ -74,6 +74,38 @@ def test_ports_of_one_kind(cards: list[Card], ids: list[str], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("links", "more", "names"),
+    [
+        # GT/s, lanes, the card's GT/s and lanes: ConnectX-7 with 400 Gb/s.
+        (["32.0 16 32.0 16"] * 2, {}, []),
+        (["32.0 16 32.0 16", "32.0 8 32.0 16"], {}, ["mlx5_1:1"]),
+        (["16.0 16 32.0 16", "32.0 16 32.0 16"], {}, ["mlx5_0:1"]),
+        (["32.0 4 32.0 16"] * 2, {}, ["mlx5_0:1", "mlx5_1:1"]),
+        (["32.0 4 32.0 16"] * 2, {"proc/cpuinfo": "flags : fpu hypervisor lahf_lm"}, []),
+        (["32.0 4 32.0 4"] * 2, {"sys/class/dmi/id/product_name": "NVIDIA_DGX_Spark"}, []),
+        (["Unknown 0 Unknown 255"] * 2, {}, []),
+    ],
+)
+def test_the_pcie_link_of_an_adapter_carries_its_port(
+    links: list[str], more: dict[str, str], names: list[str], tmp_path: Path
+) -> None:
+    host = machine(tmp_path, [GOOD] * len(links))
+    for index, link in enumerate(links):
+        device = tmp_path / f"sys/devices/0000:a{index:x}:00.0"
+        speed, lanes, most_speed, most_lanes = link.split()
+        (device / "current_link_speed").write_text(f"{speed} GT/s PCIe\n")
+        (device / "current_link_width").write_text(f"{lanes}\n")
+        (device / "max_link_speed").write_text(f"{most_speed} GT/s PCIe\n")
+        (device / "max_link_width").write_text(f"{most_lanes}\n")
+    for name, text in more.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    found = list(fabric.ports(host))
+    assert {observation.finding.id for observation in found} <= {"nic-pcie-reduced"}
+    assert [observation.finding.message.split()[4] for observation in found] == names
+
+
+@pytest.mark.parametrize(
     ("value", "is_usable"),
     [
         *(

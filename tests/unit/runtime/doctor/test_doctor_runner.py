@@ -17,8 +17,7 @@ from provision_runtime.doctor.machine import Machine
 from provision_runtime.doctor.probe import Limitation, Probe, Result, observation, observe
 from provision_runtime.doctor.runner import diagnose
 from provision_runtime.report import diagnosis as reports
-from provision_runtime.report.findings import CATALOG
-from provision_runtime.report.findings.catalog import BY_AREA
+from provision_runtime.report.findings import BY_AREA, CATALOG
 
 
 def finds(machine: Machine) -> Iterator[Result]:
@@ -170,11 +169,8 @@ def test_a_probe_reports_only_what_it_declares() -> None:
 
 
 def test_every_finding_of_doctor_has_a_probe_and_says_all() -> None:
-    declared = (
-        {id for probe in PROBES for id in probe.ids}
-        | set(BY_AREA["scripts"])
-        | set(BY_AREA["probes"])
-    )
+    declared = {id for probe in PROBES for id in probe.ids}
+    declared |= {*BY_AREA["scripts"], *BY_AREA["probes"]}
     registered = {id for rules in BY_AREA.values() for id in rules}
     assert registered - declared == set()
     assert declared - set(CATALOG) == set()

@@ -227,6 +227,7 @@ def test_healthy_boards_give_no_finding(
         ("NVIDIA H100 80GB HBM3", 8, [26.562] * 9 + [None] * 9),  # half of them, on all GPUs
         ("NVIDIA GB200", 4, []),
         ("NVIDIA A100-SXM4-40GB", 1, [25.0] * 11 + [None]),
+        ("NVIDIA H100 PCIe", 2, [26.562] * 11 + [None] * 7),  # both ends of a bridge's link
     ],
 )
 def test_boards_have_all_of_their_nvlinks(
@@ -234,6 +235,40 @@ def test_boards_have_all_of_their_nvlinks(
 ) -> None:
     found = judge.nvlink_findings(nvlinks(product, gpus, rates), {})
     assert [finding.id for finding, _ in found] == ["nvlink-down"] * gpus
+
+
+@pytest.mark.parametrize(
+    ("product", "devices", "ends"),
+    [
+        # A bridge; a mesh of four, where 0 and 2 lack one; a switch that one GPU lacks a link to.
+        ("NVIDIA H100 PCIe", ["B" * 11, "A" * 11], ["B", "A"]),
+        ("Tesla V100-SXM2-16GB", ["BBCDD", "AACCDD", "ABBDD", "AABBCC"], ["C", "A"]),
+        ("NVIDIA A100-SXM4-40GB", ["S" * 6 + "T" * 5, "S" * 6 + "T" * 6], ["NVSwitch T"]),
+        # It lacks all, and the driver names no other end.
+        ("NVIDIA A100-SXM4-40GB", ["", "S" * 12], [""]),
+    ],
+)
+def test_a_dead_link_names_its_other_end(product: str, devices: list[str], ends: list[str]) -> None:
+    names = {letter: f"00000000:{ord(letter):X}:00.0" for letter in "ABCDST"}
+    gpus, status, remotes = "", "", ""
+    for index, letters in enumerate(devices):
+        head = f"GPU {index}: {product} (UUID: GPU-{index})\n"
+        gpus += f'<gpu id="{names["ABCD"[index]]}"><uuid>GPU-{index}</uuid></gpu>'
+        status += head + "".join(f"\t Link {n}: 25.781 GB/s\n" for n in range(len(letters)))
+        remotes += head
+        for link, letter in enumerate(letters):
+            remotes += f"\t Link {link}: Remote Device {names[letter]}: Link {link}\n"
+    found = judge.nvlink_findings(
+        gpu_health.parse_nvlinks(status),
+        {},
+        gpu_health.parse(XML.format(gpus=gpus)).gpus,
+        gpu_health.parse_nvlink_remotes(remotes),
+    )
+    shown = [finding.message.partition("other end is at ")[2] for finding, _ in found]
+    expected = []
+    for end in ends:
+        expected.append(end[:-1] + names[end[-1]] if end else "")
+    assert shown == expected
 
 
 @pytest.mark.parametrize(

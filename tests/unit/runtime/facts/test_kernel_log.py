@@ -9,6 +9,7 @@ from provision_runtime.report.codec import packaged_json
 from provision_runtime.report.findings import BY_AREA
 
 XID = "[  900.1] NVRM: Xid (PCI:0000:1b:00): "
+FABRIC = "[Jul 23 2024 07:53:55] [ERROR] [tid 841] "
 LINK_DOWN = "[  912.0] mlx5_core 0000:9a:00.0 ib2: Link down"
 LINK_UP = "[  950.0] mlx5_core 0000:9a:00.0 ib2: Link up"
 NFS = "[  500.0] nfs: server filer not responding, still trying"
@@ -44,10 +45,29 @@ CORRECTED_AER = "[  77.1] pcieport 0000:16:01.0: AER: Corrected error received: 
         ("nvidia-nvswitch2: SXid (PCI:0000:c4:00.0): 12020, Severity 5 Engine instance 00",
          "nvswitch-sxid", "egress sequence ID error"),
         ("nvidia-nvswitch2: SXid (PCI:0000:c4:00.0): 77777, Data {0x5}", "gpu-xid-unknown", "77777"),
+        (FABRIC + "detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id "
+         "00000000:86:00.0 physical id 3 port 33", "nvswitch-sxid", "0000:86:00.0, at [Jul 23 2024"),
+        (FABRIC + "detected NVSwitch non-fatal error 12028 on fid 0", "gpu-event", "SXid 12028"),
+        (FABRIC + "failed to find the GPU handle 10187860174420860981 in the multicast team request",
+         "fabric-manager-error", "NVLS"),
+        (FABRIC + "Fabric Manager detected GPU NVL Fatal error on :", "fabric-manager-error", "GPU"),
+        (FABRIC.replace("ERROR", "WARNING") + "Trunk port failure detected for switch GUID 0xb0cf0e",
+         "fabric-manager-error", "0xb0cf0e"),
+        (FABRIC + "detected number of NVSwitches don't match with any supported system topology",
+         "fabric-manager-error", "stopped"),
+        (FABRIC + "something new", "fabric-manager-event", "once"),
+        (FABRIC.replace("ERROR", "INFO") + "Received an inband message", None, ""),
+        # Its package on a machine without NVSwitches.
+        (FABRIC + "query failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]", None, ""),
         ("NVRM: GPU 0000:29:00.0: GPU has fallen off the bus.", "gpu-xid", "0000:29:00.0"),
         ("NVRM: fallen off the bus and is not responding to commands.", "gpu-xid", ""),
         ("NVRM: GPU 0000:04:00.0: RmInitAdapter failed! (0x26:0xffff:1290)", "gpu-init-failed", "04"),
         ("NVRM: RmInitAdapter failed! (0x22:0x56:884)", "gpu-init-failed", ""),
+        ("NVRM: GPU0 RmInitAdapter: Cannot initialize GSP firmware RM", "gpu-init-failed", ""),
+        ("NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!", "gpu-event", "locked"),
+        ("[ 500.2] bnxt_en 0000:41:00.0 eth0: NIC Link is Down", "nic-link-down", "0000:41:00.0"),
+        ("LustreError: 166-1: MGC10.0.0.1@o2ib: Connection to MGS (at 10.0.0.1@o2ib) was lost; in "
+         "progress operations using this service will fail", "server-hangs", "MGC10.0.0.1@o2ib"),
         ("NVRM: The NVIDIA probe routine failed for 1 device(s).", "gpu-init-failed", ""),
         (LINK_DOWN, "nic-link-down", "0000:9a:00.0"),
         ("[    9.0] mlx5_core 0000:9a:00.0 eth2: Link down", None, ""),  # at boot
@@ -101,6 +121,27 @@ def test_lines(line: str, id: str | None, part: str) -> None:
         assert evidence in line
 
 
+@pytest.mark.parametrize(
+    ("error", "action"),
+    [
+        # Lines of NVIDIA/NVSentinel and leptonai/gpud.
+        ("145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x0)", "recovery"),
+        ("145, pid=4, name=<unknown>, RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x00000001 0x00000010)",
+         "reset"),
+        ("149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 01 (0x00082226 0x00000001 0x0)", "cable"),
+        # Sub-codes 4 and 33.
+        ("149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 12 (0x004505c6 0x00000000 0x0)", "link"),
+        ("149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 12 (0x021505c6 0x00000000 0x0)", "peer"),
+        # The table does not have them: as the severity in the line says.
+        ("149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 12 (0x03f505c6 0x00000000 0x0)", "link"),
+        ("145, RLW_CTRL Nonfatal XC0 i0 Link -1 (0x1 0x2 0x0 0x0)", "support"),
+    ],
+)  # fmt: skip
+def test_registers_of_nvlink_5_choose_the_advice(error: str, action: str) -> None:
+    [(finding, _)] = kernel_findings(XID + error)
+    assert finding.advice == catalog()["actions"][action]
+
+
 def test_the_evidence_is_the_line_of_that_number_and_that_gpu() -> None:
     lines = [
         f"{XID}79, first",
@@ -120,10 +161,13 @@ def test_the_evidence_is_the_line_of_that_number_and_that_gpu() -> None:
 
 def test_every_row_of_the_catalog_is_complete_and_every_finding_has_a_rule() -> None:
     known = catalog()
-    rules = set(BY_AREA["kernel log"])
+    rules = set(BY_AREA["logs of kernel and drivers"])
     assert {rule["finding"] for rule in known["kernel"]} <= rules
     for row in (*known["xids"].values(), *known["sxids"].values(), *known["kernel"]):
         assert row["action"] in known["actions"]
+    assert {*known["actions"]} >= {
+        act for unit in known["nvlink5"].values() for act in unit.values()
+    }
     severities = {row["severity"] for row in (*known["xids"].values(), *known["sxids"].values())}
     assert severities == {"fail", "warn", "none", "line", "unknown"}
     rows = packaged_json("provision_runtime.checks", "kernel_events.json")

