@@ -26,8 +26,12 @@ REPOSITORY_PAGES = (
     *("benchmarks/README.md", "runtime/README.md"),
 )
 # What the search finds last: it has words of all other pages.
-RARE = re.compile(r"decisions/|CHANGELOG|CONTRIBUTING|release|benchmarks/|gpu-evidence/|architecture")
-LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
+RARE = re.compile(
+    r"decisions/|CHANGELOG|CONTRIBUTING|release|benchmarks/|gpu-evidence/|architecture"
+)
+LINK = re.compile(
+    r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)"
+)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 TERMINAL = re.compile(r"((?:^    .*\n)+)\n*<!-- terminal(?: (?P<folder>\w+))? -->\n", re.MULTILINE)
 API = {
@@ -100,7 +104,9 @@ def page(path: Path, machine: Machine) -> tuple[str, list[str]]:
         svg = picture(commands, machine, match["folder"])
         return f'{match[1]}\n<div class="terminal" markdown="0">\n{svg}\n</div>\n'
 
-    text = outside_fences(path.read_text(), lambda part: TERMINAL.sub(terminal, LINK.sub(link, part)))
+    text = outside_fences(
+        path.read_text(), lambda part: TERMINAL.sub(terminal, LINK.sub(link, part))
+    )
     if RARE.search(str(site)):
         text = f"---\nsearch:\n  boost: 0.3\n---\n\n{text}"
     elif site.name == "cli.md":
@@ -124,7 +130,12 @@ def api_page(name: str, modules: tuple[str, ...]) -> str:
         if len(modules) > 1:
             lines += [f"## provision_runtime.{module}", ""]
         level = 3 if len(modules) > 1 else 2
-        lines += [f"::: provision_runtime.{module}", "    options:", f"      heading_level: {level}", ""]
+        lines += [
+            f"::: provision_runtime.{module}",
+            "    options:",
+            f"      heading_level: {level}",
+            "",
+        ]
     return "\n".join(lines)
 
 

@@ -33,6 +33,14 @@ WIDEST = 100
 COLOR_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 # The last column of a table stays readable, even if the line then is too long for the terminal.
 NARROWEST_COLUMN = 20
+# States that are a cell of a table, or that follow a title, and their colors (ECMA-48).
+STATE = re.compile(
+    r"(?:^ *|(?<=  )|(?<=: ))(?:(?P<green>pass|current|fit|active|same|ok|COMPLETED|RUNNING)"
+    r"|(?P<red>fail|failed|differs|damaged|unfit|FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL)"
+    r"|(?P<yellow>warn|unknown|stale|no lock|not installed|skipped|PENDING))(?=  | \(|$)",
+    re.MULTILINE,
+)
+COLORS = {"green": 32, "red": 31, "yellow": 33}
 
 if TYPE_CHECKING:
     import rich.console
@@ -140,7 +148,7 @@ class Console:
         if self.is_narrating:
             text = _wrapped(for_stream(text, sys.stderr, shows_token=shows_token), NARRATIVE_INDENT)
             # One write, so that lines of several threads stay lines.
-            sys.stderr.write(f"{' ' * NARRATIVE_INDENT}{text}\n")
+            sys.stderr.write(with_colors(f"{' ' * NARRATIVE_INDENT}{text}\n", sys.stderr))
             sys.stderr.flush()
 
     def warn(self, text: str) -> None:
@@ -198,7 +206,8 @@ class Console:
             return
         lines = text if isinstance(text, str) else "\n".join(text)
         if lines:
-            print(for_stream(lines, sys.stdout, shows_token=shows_token))
+            text = for_stream(lines, sys.stdout, shows_token=shows_token)
+            print(with_colors(text, sys.stdout))
 
     def _print_object(self, name: str, value: object, *, shows_token: bool = False) -> None:
         document = json_object(name, value)
@@ -225,6 +234,19 @@ def for_stream(text: str, stream: IO[str], *, shows_token: bool = False) -> str:
     if len(home) < 2 or not stream.isatty():
         return text
     return re.sub(rf"(^|[\s(]){re.escape(home)}(?=/)", r"\1~", text, flags=re.MULTILINE)
+
+
+def with_colors(text: str, stream: IO[str]) -> str:
+    """Text whose states have colors, if a terminal shows it and its user did not set NO_COLOR."""
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+
+    def colored(match: re.Match[str]) -> str:
+        assert match.lastgroup is not None
+        state = match[match.lastgroup]
+        return match[0].replace(state, f"\x1b[{COLORS[match.lastgroup]}m{state}\x1b[0m")
+
+    return STATE.sub(colored, text)
 
 
 def _tidy(text: str) -> str:

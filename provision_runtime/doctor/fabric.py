@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from ..facts import libraries, limits
 from ..fs.files import read_text
-from .probe import Observation, Probe, observation
+from .probe import Limitation, Observation, Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from .machine import Machine
+    from .probe import Result
 
 INFINIBAND = "/sys/class/infiniband"
 ROCE_V2 = "RoCE v2"
@@ -78,9 +79,11 @@ def _kinds(machine: Machine) -> list[list[_Port]]:
     ]
 
 
-def ports(machine: Machine) -> Iterator[Observation]:
+def ports(machine: Machine) -> Iterator[Result]:
     """Whether the ports of each kind of adapter are up, and alike."""
     gpus = len(libraries.pci_gpus(machine.root))
+    if gpus and not machine.glob(INFINIBAND, "*"):
+        yield Limitation(f"no InfiniBand or RoCE adapter is in {INFINIBAND}: none was examined")
     for alike in _kinds(machine):
         down = [port for port in alike if port.state != ACTIVE]
         if down:
