@@ -35,8 +35,8 @@ COLOR_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 NARROWEST_COLUMN = 20
 # States that are a cell of a table, or that follow a title, and their colors (ECMA-48).
 STATE = re.compile(
-    r"(?:^ *|(?<=  )|(?<=: ))(?:(?P<green>pass|current|fit|active|same|ok|COMPLETED|RUNNING)"
-    r"|(?P<red>fail|failed|differs|damaged|unfit|FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL)"
+    r"(?:^ *|(?<=  )|(?<=: ))(?:(?P<green>pass|passed|current|fit|active|ok|COMPLETED|RUNNING)"
+    r"|(?P<red>fail|failed|bad|differs|damaged|unfit|FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL)"
     r"|(?P<yellow>warn|unknown|stale|no lock|not installed|skipped|PENDING))(?=  | \(|$)",
     re.MULTILINE,
 )
