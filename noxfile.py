@@ -93,7 +93,7 @@ TRAINING_LIBRARIES = [
 # What tools/update_data reads and writes with.
 DATA_TOOLS = ["ruamel.yaml>=0.18"]
 # mkdocs 1 and its theme; mkdocstrings reads the docstrings, without importing what it documents.
-SITE_TOOLS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"]
+SITE_TOOLS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2", "ruff"]
 TYPE_TOOLS = ["mypy>=1.18", "types-PyYAML", "types-docker", "werkzeug", "nox"]
 
 

@@ -53,7 +53,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="provision-site-") as folder:
         machine = Machine(Path(folder).resolve())
         for path in page_files():
-            text, broken = page(path, machine)
+            text, broken = page(path, machine, path.read_text())
             problems += broken
             write(site_path(path), text)
     for name, modules in API.items():
@@ -76,8 +76,8 @@ def site_path(path: Path) -> PurePosixPath:
     return PurePosixPath(path.relative_to(DOCS if path.is_relative_to(DOCS) else ROOT))
 
 
-def page(path: Path, machine: Machine) -> tuple[str, list[str]]:
-    """The text of a page in the site, and links that lead nowhere."""
+def page(path: Path, machine: Machine, text: str) -> tuple[str, list[str]]:
+    """A page's text as it is in the site, and links that lead nowhere."""
     problems = []
     site = site_path(path)
 

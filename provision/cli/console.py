@@ -33,14 +33,12 @@ WIDEST = 100
 COLOR_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 # The last column of a table stays readable, even if the line then is too long for the terminal.
 NARROWEST_COLUMN = 20
-# States that are a cell of a table, or that follow a title, and their colors (ECMA-48).
-STATE = re.compile(
-    r"(?:^ *|(?<=  )|(?<=: ))(?:(?P<green>pass|passed|current|fit|active|ok|COMPLETED|RUNNING)"
-    r"|(?P<red>fail|failed|bad|differs|damaged|unfit|FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL)"
-    r"|(?P<yellow>warn|unknown|stale|no lock|not installed|skipped|PENDING))(?=  | \(|$)",
-    re.MULTILINE,
-)
-COLORS = {"green": 32, "red": 31, "yellow": 33}
+# States by their color (ECMA-48). They are a cell of a table, or follow a title.
+STATES = {
+    32: "pass|passed|current|fit|active|ok|COMPLETED|RUNNING",
+    31: "fail|failed|bad|differs|damaged|unfit|FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL",
+    33: "warn|unknown|stale|no lock|not installed|skipped|PENDING",
+}
 
 if TYPE_CHECKING:
     import rich.console
@@ -240,13 +238,10 @@ def with_colors(text: str, stream: IO[str]) -> str:
     """Text whose states have colors, if a terminal shows it and its user did not set NO_COLOR."""
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
-
-    def colored(match: re.Match[str]) -> str:
-        assert match.lastgroup is not None
-        state = match[match.lastgroup]
-        return match[0].replace(state, f"\x1b[{COLORS[match.lastgroup]}m{state}\x1b[0m")
-
-    return STATE.sub(colored, text)
+    for color, states in STATES.items():
+        pattern = rf"(?m)(?:^ *|(?<=  )|(?<=: ))(?:{states})(?=  | \(|$)"
+        text = re.sub(pattern, rf"\x1b[{color}m\g<0>\x1b[0m", text)
+    return text
 
 
 def _tidy(text: str) -> str:

@@ -29,7 +29,7 @@ PAGES = sorted(
     for page in folder.glob("*.md")
     if page.name not in GENERATED
 )
-BLOCK = re.compile(r"^```.*?^```|(?:^    .*\n)+", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```[\s\S]*?^```|(?:^    .*\n)+", re.MULTILINE)
 COMMAND = re.compile(r"^(?:    )?(?:\$ )?provision (.+(?:\\\n.+)*)$", re.MULTILINE)
 SPAN = re.compile(r"`([^`]+)`")
 # What a shell takes for itself, and comments.
@@ -110,7 +110,7 @@ def mentions(text: str) -> list[str]:
     """`provision VERB ...` within a text."""
     spans = [re.sub(r"\s+", " ", span) for span in SPAN.findall(BLOCK.sub("", text))]
     verbs = [span.removeprefix("provision ") for span in spans if span.startswith("provision ")]
-    return [verb for verb in verbs if re.match(r"[a-z]", verb) and "…" not in verb]
+    return [verb for verb in verbs if re.match(r"[a-z]+(?!:)\b", verb) and "…" not in verb]
 
 
 def refusal(command: str, *, is_whole: bool = True) -> str:
