@@ -104,9 +104,7 @@ def page(path: Path, machine: Machine, text: str) -> tuple[str, list[str]]:
         svg = picture(commands, machine, match["folder"])
         return f'{match[1]}\n<div class="terminal" markdown="0">\n{svg}\n</div>\n'
 
-    text = outside_fences(
-        path.read_text(), lambda part: TERMINAL.sub(terminal, LINK.sub(link, part))
-    )
+    text = outside_fences(text, lambda part: TERMINAL.sub(terminal, LINK.sub(link, part)))
     if RARE.search(str(site)):
         text = f"---\nsearch:\n  boost: 0.3\n---\n\n{text}"
     elif site.name == "cli.md":

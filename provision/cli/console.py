@@ -240,7 +240,7 @@ def with_colors(text: str, stream: IO[str]) -> str:
         return text
     for color, states in STATES.items():
         pattern = rf"(?m)(?:^ *|(?<=  )|(?<=: ))(?:{states})(?=  | \(|$)"
-        text = re.sub(pattern, rf"\x1b[{color}m\g<0>\x1b[0m", text)
+        text = re.sub(pattern, f"\x1b[{color}m\\g<0>\x1b[0m", text)
     return text
 
 
