@@ -47,6 +47,7 @@ RUN_BY = {
     "drift": "test_drift.py",
     "env": "test_change.py",
     "facts": "test_index_facts.py",
+    "help": "test_help.py",
     "image build": "test_main_job.py",
     "image contract": "test_launch_contract.py",
     "image pull": "test_image_pull.py",

@@ -144,7 +144,8 @@ def test_completion_imports_nothing_heavy(lab: Path) -> None:
 
 
 def test_manual_pages_of_a_group_are_its_help(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["help", "facts", "--man", str(tmp_path)])
+    arguments = ["help", "facts", "--man", str(tmp_path)]
+    result = CliRunner().invoke(cli, arguments, prog_name="provision")
     assert result.output == f"man -M {tmp_path} provision-facts\n"
     pages = {path.name: path.read_text() for path in (tmp_path / "man1").iterdir()}
     assert {"provision-facts.1", "provision-facts-show.1"} <= pages.keys()
