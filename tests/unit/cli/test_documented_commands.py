@@ -82,7 +82,8 @@ RUN_BY = {
 }
 CANNOT_RUN = {
     r"launch .*--on k8s:(?!.*--dry-run)": "no pod can start: the tests' Kubernetes has no nodes",
-    r"ship .*--to registry:": "nodes of the tests have Docker only; podman and nerdctl follow manuals",
+    "require_gpu=true": "most machines that run the tests have no GPU",
+    "--source conda-forge|--conda": "conda channels are files there: solved, not downloaded",
 }
 
 
