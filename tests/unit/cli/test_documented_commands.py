@@ -30,7 +30,8 @@ PAGES = sorted(
     if page.name not in GENERATED
 )
 BLOCK = re.compile(r"^```[\s\S]*?^```|(?:^    .*\n)+", re.MULTILINE)
-COMMAND = re.compile(r"^(?:    )?(?:\$ )?provision (.+(?:\\\n.+)*)$", re.MULTILINE)
+# Without those that a page shows to be refused.
+COMMAND = re.compile(r"^(?:    )?(?:\$ )?provision (.+(?:\\\n.+)*)$(?!\n *Error: )", re.MULTILINE)
 SPAN = re.compile(r"`([^`]+)`")
 # What a shell takes for itself, and comments.
 SHELL = re.compile(r"\s(?:\||>|>>|2>|&&|#)\s.*")
