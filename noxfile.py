@@ -49,6 +49,7 @@ TEXT_TESTS = (
     "test_conda_lock_v1",
     "test_content_hash",
     "test_distributions",
+    "test_documented_commands",
     "test_explanation",
     "test_help",
     "test_input_forms",
@@ -91,6 +92,8 @@ TRAINING_LIBRARIES = [
 ]
 # What tools/update_data reads and writes with.
 DATA_TOOLS = ["ruamel.yaml>=0.18"]
+# mkdocs 1 and its theme; mkdocstrings reads the docstrings, without importing what it documents.
+SITE_TOOLS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2", "ruff"]
 TYPE_TOOLS = ["mypy>=1.18", "types-PyYAML", "types-docker", "werkzeug", "nox"]
 
 
@@ -120,6 +123,18 @@ def docs(session: nox.Session) -> None:
     session.run("python", "docs/make_node_failures.py", *session.posargs or ["--check"])
     session.run("python", "tools/facts_json.py", *session.posargs)
     session.run("python", "docs/check_links.py")
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """The site in build/site/html, from docs/ and the docstrings; a broken link or anchor fails.
+
+    Its search works without a server: open build/site/html/index.html.
+    """
+    session.install("-e", ".", *SITE_TOOLS)
+    session.run("python", "docs/make_site.py")
+    # The theme warns of mkdocs 2, which SITE_TOOLS leaves out.
+    session.run("mkdocs", "build", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session

@@ -33,6 +33,12 @@ WIDEST = 100
 COLOR_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 # The last column of a table stays readable, even if the line then is too long for the terminal.
 NARROWEST_COLUMN = 20
+# States by their color (ECMA-48). They are a cell of a table, or follow a title.
+STATES = {
+    32: "pass|passed|current|fit|active|ok|COMPLETED|RUNNING",
+    31: "fail|failed|bad|differs|damaged|unfit|FAILED|TIMEOUT|OUT_OF_MEMORY|NODE_FAIL",
+    33: "warn|unknown|stale|no lock|not installed|skipped|PENDING",
+}
 
 if TYPE_CHECKING:
     import rich.console
@@ -140,7 +146,7 @@ class Console:
         if self.is_narrating:
             text = _wrapped(for_stream(text, sys.stderr, shows_token=shows_token), NARRATIVE_INDENT)
             # One write, so that lines of several threads stay lines.
-            sys.stderr.write(f"{' ' * NARRATIVE_INDENT}{text}\n")
+            sys.stderr.write(with_colors(f"{' ' * NARRATIVE_INDENT}{text}\n", sys.stderr))
             sys.stderr.flush()
 
     def warn(self, text: str) -> None:
@@ -198,7 +204,8 @@ class Console:
             return
         lines = text if isinstance(text, str) else "\n".join(text)
         if lines:
-            print(for_stream(lines, sys.stdout, shows_token=shows_token))
+            text = for_stream(lines, sys.stdout, shows_token=shows_token)
+            print(with_colors(text, sys.stdout))
 
     def _print_object(self, name: str, value: object, *, shows_token: bool = False) -> None:
         document = json_object(name, value)
@@ -225,6 +232,16 @@ def for_stream(text: str, stream: IO[str], *, shows_token: bool = False) -> str:
     if len(home) < 2 or not stream.isatty():
         return text
     return re.sub(rf"(^|[\s(]){re.escape(home)}(?=/)", r"\1~", text, flags=re.MULTILINE)
+
+
+def with_colors(text: str, stream: IO[str]) -> str:
+    """Text whose states have colors, if a terminal shows it and its user did not set NO_COLOR."""
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    for color, states in STATES.items():
+        pattern = rf"(?m)(?:^ *|(?<=  )|(?<=: ))(?:{states})(?=  | \(|$)"
+        text = re.sub(pattern, f"\x1b[{color}m\\g<0>\x1b[0m", text)
+    return text
 
 
 def _tidy(text: str) -> str:

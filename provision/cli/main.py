@@ -251,8 +251,11 @@ def completion(shell: str) -> None:
     metavar="[VERB]...",
     shell_complete=lambda ctx, parameter, text: [name for name in VERBS if name.startswith(text)],
 )
+@click.option(
+    "--man", metavar="DIR", help="Write manual pages to DIR/man1, also of the verbs below."
+)
 @click.pass_context
-def help_(ctx: click.Context, verb: tuple[str, ...]) -> None:
+def help_(ctx: click.Context, verb: tuple[str, ...], man: str | None) -> None:
     """Show the help of a verb, like `provision VERB --help`."""
     parent = ctx.parent
     assert parent is not None
@@ -267,4 +270,10 @@ def help_(ctx: click.Context, verb: tuple[str, ...]) -> None:
             raise
         assert subcommand is not None
         parent = click.Context(subcommand, parent=parent, info_name=name)
-    click.echo(parent.get_help())
+    if man is None:
+        click.echo(parent.get_help())
+        return
+    from provision.cli.manual import write_pages
+
+    write_pages(parent, man)
+    click.echo(f"man -M {man} {parent.command_path.replace(' ', '-')}")

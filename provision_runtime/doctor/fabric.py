@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from ..facts import libraries, limits, wires
 from ..fs.files import read_text
-from .probe import Observation, Probe, observation
+from .probe import Limitation, Observation, Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from .machine import Machine
+    from .probe import Result
 
 INFINIBAND = "/sys/class/infiniband"
 PRODUCT = "/sys/class/dmi/id/product_name"
@@ -81,9 +82,11 @@ def _kinds(machine: Machine) -> list[list[_Port]]:
     ]
 
 
-def ports(machine: Machine) -> Iterator[Observation]:
+def ports(machine: Machine) -> Iterator[Result]:
     """Whether the ports of each kind of adapter are up, and alike."""
     gpus = len(libraries.pci_gpus(machine.root))
+    if gpus and not machine.glob(INFINIBAND, "*"):
+        yield Limitation(f"no InfiniBand or RoCE adapter is in {INFINIBAND}: none was examined")
     # A hypervisor shows what it likes, and DGX Spark has four lanes for each half of a port.
     has_plain_slots = " hypervisor" not in machine.read("/proc/cpuinfo")
     has_plain_slots &= not re.search("DGX.Spark|GB10", machine.read(PRODUCT))

@@ -43,6 +43,10 @@ def health(machine: Machine) -> Iterator[Result]:
         if on_bus:
             message = f"{len(on_bus)} NVIDIA GPUs, but no driver: there is no nvidia-smi"
             yield observation("gpu-lost", message, "/sys/bus/pci/devices", on_bus[0]["address"])
+        else:
+            yield Limitation(
+                "no NVIDIA GPU is on the PCI bus, and there is no nvidia-smi: no GPU was examined"
+            )
         return
     try:
         log = gpu_health.parse(output.text)

@@ -143,7 +143,8 @@ def _offer(console: Console, context: Context, reading: Reading, options: dict[s
         console.result("init", proposal, written_lines(proposal))
         return
     command.write(proposal)
-    console.result("init", proposal, [*proposal_lines(proposal), *written_lines(proposal)])
+    lines = [] if console.quiet else proposal_lines(proposal)
+    console.result("init", proposal, [*lines, *written_lines(proposal)])
 
 
 def _ask_cuda(reading: Reading, choice: CudaChoice, *, is_asking: bool) -> CudaChoice:

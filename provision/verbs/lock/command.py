@@ -36,7 +36,7 @@ class DefaultCommandGroup(click.Group):
     """A group with a default command: `provision lock NAME` next to `provision lock verify NAME`.
 
     The default command runs unless the first word is one of the group's verbs. An argument that
-    looks like a verb stands behind `--`. Help shows both.
+    looks like a verb stands behind an option. Help shows both.
     """
 
     def __init__(self, default: click.Command) -> None:

@@ -235,3 +235,25 @@ def test_a_document_on_a_terminal_is_safe(monkeypatch: pytest.MonkeyPatch) -> No
     console.Console().document("clean", {}, "a\x1b[31mb\r\n")
     stream.flush()
     assert b"\x1b" not in raw.getvalue() and b"\r" not in raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "colored"),
+    [
+        ("  pass     barrier  200", "\x1b[32m  pass\x1b[0m     barrier  200"),
+        ("lab   stale   5 GiB", "lab   \x1b[33mstale\x1b[0m   5 GiB"),
+        ("smoke test: fail (2 ranks)", "smoke test: \x1b[31mfail\x1b[0m (2 ranks)"),
+        ("lab  not installed", "lab  \x1b[33mnot installed\x1b[0m"),
+        ("nodes that pass and do not fail", "nodes that pass and do not fail"),
+        ("passport  lab", "passport  lab"),
+    ],
+)
+def test_states_have_colors_on_a_terminal_only(
+    text: str, colored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert console.with_colors(text, Terminal()) == colored
+    assert console.with_colors(text, io.StringIO()) == text
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert console.with_colors(text, Terminal()) == text

@@ -141,3 +141,15 @@ def test_completion_imports_nothing_heavy(lab: Path) -> None:
     assert names == ["lab", "lab2"]
     heavy = {"rattler", "docker", "jinja2", "rich", "jupyter_core", "provision.catalog"}
     assert heavy.isdisjoint(modules)
+
+
+def test_manual_pages_of_a_group_are_its_help(tmp_path: Path) -> None:
+    arguments = ["help", "facts", "--man", str(tmp_path)]
+    result = CliRunner().invoke(cli, arguments, prog_name="provision")
+    assert result.output == f"man -M {tmp_path} provision-facts\n"
+    pages = {path.name: path.read_text() for path in (tmp_path / "man1").iterdir()}
+    assert {"provision-facts.1", "provision-facts-show.1"} <= pages.keys()
+    page = pages["provision-facts-show.1"]
+    assert page.startswith('.TH "provision-facts-show" 1\n.SH NAME\nprovision-facts-show \\- ')
+    assert "\n.SH SYNOPSIS\n.nf\nprovision facts show [OPTIONS]" in page
+    assert '\n.SH "Options"\n.nf\n  -' in page

@@ -1,9 +1,8 @@
-"""Every command of the quick starts and the README is one that provision accepts, and one that a test
-runs.
+"""Every command of the quick starts is one that a test runs.
 
-Here each command is parsed, and TESTED_BY names the file in which its verb runs for real. Dry runs run
-here as printed; `test_change.py` runs the laptop's commands, `test_notebook.py` JupyterLab's, and
-`test_quick_starts.py` those for clusters and registries.
+TESTED_BY names the file in which its verb runs for real. Dry runs run here as printed;
+`test_change.py` runs the laptop's commands, `test_notebook.py` JupyterLab's, and
+`test_quick_starts.py` those for clusters and registries. `test_documented_commands.py` has all pages.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -24,9 +22,6 @@ from tests.paths import ROOT
 from tests.unit.cli.test_cli import VERBS
 
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md"] + [
-    ROOT / "docs" / f"{page}.md" for page in ("quickstart", "upgrade", "env", "kernel")
-]
 BY_PATH = {" ".join(path): command for path, command in VERBS}
 TESTED_BY = {
     "add": "test_change.py",
@@ -62,27 +57,12 @@ def quick_start(title: str) -> list[str]:
     return COMMAND.findall(section)
 
 
-CASES = [(page.name, command) for page in PAGES for command in commands(page)]
-
-
 def verb_of(words: list[str]) -> str:
     for length in (2, 1):
         path = " ".join(words[:length])
         if path in BY_PATH:
             return path
     return words[0]
-
-
-@pytest.mark.parametrize("page,command", CASES, ids=[f"{page}: {text}" for page, text in CASES])
-def test_documented_commands_are_accepted(page: str, command: str) -> None:
-    """Optional parts, `[--like THIS]`, are left out."""
-    words = shlex.split(re.sub(r"\[[^\]]*\]", "", command))
-    context = click.Context(cli, info_name="provision")
-    _, verb, arguments = cli.resolve_command(context, words)
-    assert verb is not None
-    while isinstance(verb, click.Group) and arguments and arguments[0] in verb.commands:
-        verb, arguments = verb.commands[arguments[0]], arguments[1:]
-    verb.make_context(words[0], arguments, parent=context)
 
 
 @pytest.mark.parametrize("command", commands(ROOT / "docs" / "quickstart.md"))

@@ -169,6 +169,23 @@ def test_the_kernel_log_is_said_to_need_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("probe", "has_gpus", "subject"),
+    [("GPUs", False, "no NVIDIA GPU"), ("ports", True, "no InfiniBand or RoCE adapter")],
+)
+def test_hardware_that_is_absent_is_named(
+    probe: str, has_gpus: bool, subject: str, tmp_path: Path
+) -> None:
+    devices = tmp_path / "root" / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    if has_gpus:
+        shutil.copytree(HEALTHY / "sys/bus/pci/devices", devices, dirs_exist_ok=True)
+    [selected] = [each for each in catalog.PROBES if each.name == probe]
+    answer = observe(selected, captured_machine(tmp_path / "root"))
+    assert answer["findings"] == []
+    assert answer["notes"][0][0].startswith(subject)
+
+
+@pytest.mark.parametrize(
     ("free", "inodes", "id"),
     [(0, 10**6, "cache-full"), (10**12, 0, "cache-full"), (10**12, 10, "cache-space-low")],
 )
