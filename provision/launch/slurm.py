@@ -29,10 +29,14 @@ RESERVED_OPTIONS = {
     "partition": "--on",
     "exclude": "--on",
     "wrap": "the script is what runs",
-    "array": "every job of an array would be the same job",
+    "array": "--array",
+    "output": "--log-dir",
 }
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.+))?")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=\[\]-]+")
+# sbatch(1): numbers and ranges with steps, and after % how many run at once.
+_ARRAY = re.compile(r"\d+(-\d+(:[1-9]\d*)?)?(,\d+(-\d+(:[1-9]\d*)?)?)*(%[1-9]\d*)?")
+_JOB = re.compile(r"\d+(_\d+)?")
 COMMENT = "provision:"
 
 
@@ -62,14 +66,27 @@ def directives(job: JobSpec, gpus: int, reasons: Mapping[str, str]) -> tuple[Dir
         rows.append(("exclude", job.slurm.exclude, "nodes of the partition that --on leaves out"))
     if job.folder:
         rows.append(("chdir", job.folder, "paths of the command are relative to this folder"))
-        rows.append(("output", f"{job.name}-%j.log", "the log of all nodes, in that folder"))
+        rows.append(("output", log_pattern(job), "the log of all nodes"))
+    if job.slurm.after:
+        why = "--after: it starts when these have succeeded; if one fails, Slurm removes it"
+        rows.append(("dependency", ":".join(("afterok", *job.slurm.after)), why))
+        rows.append(("kill-on-invalid-dep", "yes", "else it would wait for ever"))
+    memory = None if job.memory_mib is None else f"{job.memory_mib}M"
+    site = (
+        ("account", job.slurm.account, "which account pays"),
+        ("qos", job.slurm.qos, "the quality of service"),
+        ("constraint", job.slurm.constraint, "features of the nodes"),
+        ("array", job.slurm.array, "a job for each number, in SLURM_ARRAY_TASK_ID"),
+        ("mem", memory, "memory of each node"),
+    )
+    rows += [row for row in site if row[1] is not None]
     rows += [
         ("nodes", str(job.nodes), "as many as --nodes says"),
         ("ntasks-per-node", "1", "one task on each node starts the ranks of all its GPUs"),
     ]
     if gpus:
         why = f"{reasons['gpus']}; for the node, because --gpus-per-task hides each rank's peers"
-        rows.append(("gpus-per-node", str(gpus), why))
+        rows.append(("gpus-per-node", f"{job.gpu_type}:{gpus}".lstrip(":"), why))
     if job.cpus:
         rows.append(("cpus-per-task", str(job.cpus), "the cores of the node's one task"))
     if job.time_s:
@@ -86,7 +103,36 @@ def directives(job: JobSpec, gpus: int, reasons: Mapping[str, str]) -> tuple[Dir
         why = "a restart would begin anew: only --requeue says that the command goes on"
         rows.append(("no-requeue", None, why))
     directives = [Directive(option=option, value=value, reason=why) for option, value, why in rows]
-    return (*directives, *(parse_option(text) for text in job.slurm.more))
+    written = {directive.option for directive in directives}
+    for text in job.slurm.more:
+        directive = parse_option(text)
+        if directive.option in written:
+            raise InvalidSpec(
+                f"--{directive.option} of sbatch is in this job already.",
+                advice=f"Leave --set sbatch={text} out, or the option of launch.",
+            )
+        directives.append(directive)
+    return tuple(directives)
+
+
+def log_pattern(job: JobSpec) -> str:
+    """The log's path, in which sbatch replaces the numbers of the job and of the array's task."""
+    folder = f"{job.log_folder}/".replace("%", "%%") if job.log_folder else ""
+    return f"{folder}{job.name}-{'%A_%a' if job.slurm.array else '%j'}.log"
+
+
+def check_array(text: str) -> str:
+    """The numbers of an array's tasks, as sbatch reads them. Raises InvalidSpec."""
+    if _ARRAY.fullmatch(text):
+        return text
+    raise InvalidSpec(
+        f"{text!r} is not a list of tasks.", advice="Write 0-9, 1,5,7 or 0-99:10; %2: two at once."
+    )
+
+
+def is_job(text: str) -> bool:
+    """Whether this is a job's number, or that of an array's task: `12`, `12_3`."""
+    return _JOB.fullmatch(text) is not None
 
 
 def parse_option(text: str) -> Directive:

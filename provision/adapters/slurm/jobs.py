@@ -25,6 +25,13 @@ REASONS: Mapping[str, str] = {
     "Priority": "waits behind jobs with a higher priority",
     "QOSMaxJobsPerUserLimit": "you run as many jobs as your QOS allows",
     "AssocGrpGRES": "your group uses as many GPUs as it may",
+    "JobArrayTaskLimit": "as many tasks of its array run as --array allows",
+    "Dependency": "waits for the jobs of --after",
+    "DependencyNeverSatisfied": "a job of --after failed: `provision jobs cancel ID`",
+    "Reservation": "waits for its reservation",
+    "QOSMaxWallDurationPerJobLimit": "--time is longer than your QOS allows",
+    "MaxMemPerLimit": "--mem is more than the partition or your QOS allows",
+    "BadConstraints": "no node has what --constraint and --gpus ask for",
     "PartitionTimeLimit": "--time is longer than the partition allows",
     "PartitionNodeLimit": "--nodes is more than the partition allows",
     "PartitionDown": "the partition is down",
@@ -92,8 +99,15 @@ def parse_jobs(text: str) -> list[SlurmJob]:
 
 
 def show_job(identity: str) -> dict[str, str]:
-    """The fields of `scontrol show job`. Raises InvalidSpec for a job that Slurm does not know."""
-    return parse_job(_ask(["scontrol", "--oneliner", "show", "job", identity], "scontrol failed"))
+    """The fields of `scontrol show job`; of an array, those of its last task. Raises InvalidSpec for a
+    job that Slurm does not know."""
+    return show_tasks(identity)[0]
+
+
+def show_tasks(identity: str) -> list[dict[str, str]]:
+    """As `show_job`, of every task of an array that is listed by itself."""
+    text = _ask(["scontrol", "--oneliner", "show", "job", identity], "scontrol failed")
+    return [parse_job(line) for line in text.splitlines() if line.strip()] or [{}]
 
 
 def parse_job(text: str) -> dict[str, str]:
@@ -110,13 +124,14 @@ def log_path(fields: Mapping[str, str]) -> Path:
     """The log of a job. Since 24.05 Slurm shows the pattern of the name instead of the name."""
     values = {
         "j": fields.get("JobId", ""),
-        "A": fields.get("JobId", ""),
+        "A": fields.get("ArrayJobId", fields.get("JobId", "")),
+        "a": fields.get("ArrayTaskId", ""),
         "x": fields.get("JobName", ""),
         "u": fields.get("UserId", "").partition("(")[0],
         "N": fields.get("BatchHost", ""),
         "%": "%",
     }
-    path = re.sub(r"%([jAxuN%])", lambda match: values[match[1]], fields.get("StdOut", ""))
+    path = re.sub(r"%([jAaxuN%])", lambda match: values[match[1]], fields.get("StdOut", ""))
     return Path(fields.get("WorkDir", "/")) / path
 
 
