@@ -193,6 +193,13 @@ def fold(nodes: Collection[str]) -> str:
     return str(NodeSet.fromlist(list(nodes), resolver=RESOLVER_NOGROUP))
 
 
+def count(nodes: str) -> int:
+    """How many nodes a folded node set has."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+    return len(NodeSet(nodes, resolver=RESOLVER_NOGROUP))
+
+
 def _refuse_huge_sets(text: str) -> None:
     """Raise InvalidSpec if the operands of a node set name too many nodes together."""
     total = 0

@@ -316,7 +316,10 @@ def test_a_job_that_slurm_holds_is_explained(
         (("--on", "slurm:gpu", "--set=sbatch=--mem=900G"), "Slurm rejected the job: "),
         (("--on", "slurm:none"), "Slurm has no partition `none`"),
         (("--on", "slurm:pair", "--nodes", "3"), "--nodes 3, but --on `slurm:pair` has 2"),
-        (("--on", "slurm:gpu", "--gpus", "3"), "--gpus 3, but the nodes of `slurm:gpu` have 2"),
+        (
+            ("--on", "slurm:gpu", "--gpus", "3"),
+            "of the 4 nodes of --on, 0 can run it (n[1-4]: 2 x GPU)",
+        ),
     ),
 )
 def test_what_cannot_run_is_named_and_nothing_is_submitted(

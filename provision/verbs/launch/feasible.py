@@ -54,7 +54,7 @@ def _obstacle(job: launch.JobSpec, node: SlurmNode) -> str:
         return f"{node.state}{reason}"
     gpus = node.gpus_by_type.get(job.gpu_type, 0) if job.gpu_type else node.gpus
     if (job.gpus or 0) > gpus:
-        return f"{gpus} GPUs {job.gpu_type}".rstrip()
+        return f"{gpus} x {job.gpu_type or 'GPU'}"
     if (job.cpus or 0) > node.cpus:
         return f"{node.cpus} cores"
     if (job.memory_mib or 0) > node.memory_mib:
