@@ -185,7 +185,7 @@ def follow_log(
         if not waiting and not uids <= ended:
             arguments = ["logs", "--follow", "--prefix", "--selector", f"{NAME_LABEL}={name}"]
             arguments += ["--tail=-1", f"--max-log-requests={len(pods)}"]
-            stream_kubectl(arguments, lambda line: show(f"{line}\n"), context, namespace)
+            stream_kubectl(arguments, show, context, namespace)
             ended |= uids
         elif not jobs or jobs[0].state in ENDED.values():
             return jobs[0].state if jobs else "deleted"

@@ -196,11 +196,7 @@ def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
             **{f"--set {name}": getattr(settings, name) for name in KUBERNETES_SETTINGS},
         },
         "slurm": {
-            "--account": slurm.account,
-            "--qos": slurm.qos,
-            "--constraint": slurm.constraint,
-            "--array": slurm.array,
-            "--after": slurm.after,
+            **{f"--{name}": value for name, value in vars(slurm).items() if name != "more"},
             "--log-dir": request.log_folder,
             "--on-hang requeue": request.on_hang == "requeue",
             "--set sbatch": slurm.more,

@@ -46,7 +46,7 @@ def test_nodes_of_24_11() -> None:
     assert nodes["cpu-01"].cpus == 128
     assert nodes["cpu-03"].gpus == 0
     starting = [name for name, node in nodes.items() if node.starts_jobs]
-    assert starting == ["gpu-01", "gpu-03", "gpu-04", "cpu-01"]
+    assert starting == ["gpu-01", "gpu-03", "gpu-04", "cpu-01", "cpu-02"]
     silent = [name for name, node in nodes.items() if not node.responds]
     assert silent == ["gpu-02", "gpu-03", "gpu-04", "cpu-03"]
 

@@ -334,11 +334,11 @@ def test_an_inventory_of_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             ("g2", "g2", "2", "a"),
         ]
     assert names("gpu", source) == ["g1", "g2"]
-    with pytest.raises(InvalidSpec, match="inventory.json: p1 has ansible_port"):
+    with pytest.raises(InvalidSpec, match=r"inventory\.json: p1 has ansible_port"):
         names("all", source)
     for text in ("[]", "{", '{"_meta": []}', "\xff"):
         source.write_text(text, encoding="latin-1")
-        with pytest.raises(InvalidSpec, match="inventory.json"):
+        with pytest.raises(InvalidSpec, match=r"inventory\.json"):
             names("gpu", source)
 
 

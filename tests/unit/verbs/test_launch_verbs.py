@@ -248,7 +248,8 @@ def test_an_image_without_its_registry_stays_a_tag(kubectl: Path) -> None:
     result = run(*words, "--dry-run", "--", "hostname")
     assert result.exit_code == 0, result.output
     assert "127.0.0.1:9/toy:1 stays a tag" in result.stderr
-    assert "image: 127.0.0.1:9/toy:1" in result.stdout
+    *_, job = yaml.safe_load_all(result.stdout)
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "127.0.0.1:9/toy:1"
 
 
 def test_what_the_server_refuses_is_said(kubectl: Path) -> None:
