@@ -209,6 +209,11 @@ def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
             raise InvalidSpec(
                 f"{', '.join(misplaced)}: only {names[owner]} has this.", advice="Leave it out."
             )
+    if settings.jobset and settings.scheduler:
+        raise InvalidSpec(
+            "--set jobset and --set scheduler: Volcano and others group the pods of a Job.",
+            advice="Leave jobset out.",
+        )
     strength, colon, label = (settings.topology or "").rpartition(":")
     if settings.topology and (not settings.queue or settings.scheduler or not label):
         raise InvalidSpec("--set topology is for Kueue: give its queue with --set queue.")
