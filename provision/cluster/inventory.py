@@ -25,8 +25,6 @@ from provision.core.yaml_text import YamlLines
 Engine = Literal["ssh", "slurm", "kubernetes", "local", "exec"]
 FILE = "nodes.yml"
 LOCAL = "local"
-# Features of Slurm that say where a node stands: rack7, zone=b.
-_PLACE_FEATURE = re.compile(r"(rack|zone)[:=_-]?([A-Za-z0-9][A-Za-z0-9_.-]*)")
 DEFAULT_PATH = PurePosixPath("/opt/provision")
 _ADVICE = "docs/cluster.md describes nodes.yml, with an example."
 _FORMS = (
@@ -214,11 +212,12 @@ def read_inventory(path: Path) -> Inventory:
     """A nodes.yml, or the JSON of `ansible-inventory --list`, whose groups are then ours. Raises
     InvalidSpec with all mistakes of a nodes.yml, each with its line."""
     if path.suffix == ".json":
-        names = ansible.group_names(ansible.read_inventory(path))
+        names = ansible.read_inventory(path).keys() - {ansible.META}
         inventory = str(path.absolute())
         return Inventory(
             groups={
-                name: {"from": "ansible", "inventory": inventory, "group": name} for name in names
+                name: {"from": "ansible", "inventory": inventory, "group": name}
+                for name in sorted(names)
             }
         )
     document = read_checked_yaml(path, "nodes", further=_readers_mistake, advice=_ADVICE)
@@ -265,8 +264,11 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
         operand = match[0]
         group = lab.groups.get(operand.removeprefix("@"))
         if group is not None:
-            place = {key: group[key] for key in ("rack", "zone") if key in group}
-            nodes = [dataclasses.replace(node, **place) for node in _nodes_of_group(group)]
+            rack, zone = group.get("rack"), group.get("zone")
+            nodes = [
+                dataclasses.replace(node, rack=rack or node.rack, zone=zone or node.zone)
+                for node in _nodes_of_group(group)
+            ]
         elif operand == "slurm:":
             raise InvalidSpec(f"`slurm:` in --on `{text}` names no partition.", advice=_FORMS)
         elif operand == LOCAL:
@@ -343,7 +345,8 @@ def _slurm_nodes(partition: str, features: Sequence[str] = ()) -> list[Node]:
             gpus=item.gpus,
             gpu_type=item.gpu_type,
             partition=partition,
-            **_place_of_features(item.features),
+            rack=_place(item.features, "rack"),
+            zone=_place(item.features, "zone"),
         )
         for item in slurm_nodes.list_nodes(partition)
         if set(features) <= set(item.features)
@@ -370,9 +373,11 @@ def _kubernetes_nodes(selector: str, context: str = "") -> list[Node]:
     ]
 
 
-def _place_of_features(features: Sequence[str]) -> dict[str, str]:
-    matches = filter(None, map(_PLACE_FEATURE.fullmatch, features))
-    return {match[1]: match[2] for match in matches}
+def _place(features: Sequence[str], kind: str) -> str:
+    """Where a node stands by its features in Slurm: rack7, zone=b."""
+    pattern = re.compile(kind + r"[:=_-]?([A-Za-z0-9][A-Za-z0-9_.-]*)")
+    matches = filter(None, map(pattern.fullmatch, features))
+    return next((match[1] for match in matches), "")
 
 
 def _ansible_nodes(path: Path, group: str) -> list[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,29 +17,9 @@ _COLUMNS = 8
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_-]*)=")
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.I)
 # Words of Slurm for why a job waits or stopped, and what to do about it. squeue(1), JOB REASON
-# CODES; the last is what a failing prolog leaves.
-REASONS: Mapping[str, str] = {
-    "JobHeldUser": "held by you: `scontrol release ID`",
-    "JobHeldAdmin": "held by an administrator, who must release it",
-    "BeginTime": "requeued or delayed: Slurm waits a little before it starts the job",
-    "Resources": "waits for free nodes",
-    "Priority": "waits behind jobs with a higher priority",
-    "QOSMaxJobsPerUserLimit": "you run as many jobs as your QOS allows",
-    "AssocGrpGRES": "your group uses as many GPUs as it may",
-    "JobArrayTaskLimit": "as many tasks of its array run as --array allows",
-    "Dependency": "waits for the jobs of --after",
-    "DependencyNeverSatisfied": "a job of --after failed: `provision jobs cancel ID`",
-    "Reservation": "waits for its reservation",
-    "QOSMaxWallDurationPerJobLimit": "--time is longer than your QOS allows",
-    "MaxMemPerLimit": "--mem is more than the partition or your QOS allows",
-    "BadConstraints": "no node has what --constraint and --gpus ask for",
-    "PartitionTimeLimit": "--time is longer than the partition allows",
-    "PartitionNodeLimit": "--nodes is more than the partition allows",
-    "PartitionDown": "the partition is down",
-    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
-    "launch failed requeued held": "its prolog or its start failed on a node, and Slurm holds it: "
-    "see the node's log, then `scontrol release ID`",
-}
+# CODES; the one of four words is what a failing prolog leaves.
+_FILE = Path(__file__).with_name("reasons.json")
+REASONS: Mapping[str, str] = json.loads(_FILE.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True)

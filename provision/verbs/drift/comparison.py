@@ -331,6 +331,8 @@ def _texts(
     for node, value in values.items():
         if isinstance(value, float | int) and isinstance(reference, float | int):
             offset = value - reference
+            if abs(offset) <= definition.tolerance:
+                continue
             bucket = (offset > 0, bisect(CLOCK_BUCKETS, abs(offset)))
             buckets.setdefault(bucket, []).append((value, node))
     for (is_ahead, _), clocks in buckets.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -170,40 +170,50 @@ def _request(name: str, envs: Path | None, options: dict[str, Any], dry_run: boo
     from provision.core.errors import InvalidSpec
     from provision.verbs.launch.launch import LaunchRequest
 
-    time, memory = options["time"], options["mem"]
+    time, memory, settings = options["time"], options["mem"], options["settings"]
     gpu_type, gpus = stage.parse_gpus(options["gpus"]) if options["gpus"] else ("", None)
-    for job in options["after"]:
-        if not stage.is_job(job):
-            raise InvalidSpec(f"--after {job}: not a job of Slurm.", advice="Write 123 or 123_4.")
+    for earlier in options["after"]:
+        if not stage.is_job(earlier):
+            raise InvalidSpec(
+                f"--after {earlier}: not a job of Slurm.", advice="Write 123 or 123_4."
+            )
     hang_after_s, on_hang = parse_hang_options(options["hang_after"], options["on_hang"])
-    return LaunchRequest(
-        name=name,
-        inventory=options["inventory"],
-        selection=selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0),
+    job = stage.JobSpec(
+        name="",
         command=options["command"],
-        nodes=options["nodes"],
+        environment=stage.PrefixEnvironment(path=PurePosixPath()),
         gpus=gpus,
         gpu_type=gpu_type,
+        ranks=settings.ranks,
+        cpus=settings.cpus,
         memory_mib=stage.parse_memory(memory) if memory else None,
         variables=stage.parse_variables(options["variables"]),
+        time_s=stage.parse_duration(time) if time else None,
+        requeue=options["requeue"],
+        signal_s=settings.signal,
+        hang_after_s=hang_after_s,
+        on_hang=on_hang,
         slurm=stage.SlurmOptions(
             account=options["account"],
             qos=options["qos"],
             constraint=options["constraint"],
             array=stage.check_array(options["array"]) if options["array"] else None,
             after=options["after"],
-            more=options["settings"].sbatch,
+            more=settings.sbatch,
         ),
+    )
+    return LaunchRequest(
+        name=name,
+        inventory=options["inventory"],
+        selection=selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0),
+        nodes=options["nodes"],
+        job=job,
         log_folder=options["log_dir"],
         is_forced=options["force"],
-        time_s=stage.parse_duration(time) if time else None,
-        requeue=options["requeue"],
-        hang_after_s=hang_after_s,
-        on_hang=on_hang,
         prefix=options["prefix"],
         image=options["image"],
         namespace=options["namespace"],
-        settings=options["settings"],
+        settings=settings,
         options=stage.RunOptions(mounts=tuple(map(stage.parse_mount, options["mounts"]))),
     )
 

@@ -58,26 +58,17 @@ class LaunchRequest:
     """What `provision launch` is asked for. nodes: None: one of a pool, all of a list of hosts.
 
     prefix, image: where the environment is on the nodes; at most one of them. inventory: another
-    nodes.yml than the one next to the envs folder. slurm: what only Slurm has, without what --on
+    nodes.yml than the one next to the envs folder. job: without its environment and what --on
     says. is_forced: submit what can never run as the cluster is now.
     """
 
     name: str
     selection: NodeSelection
     inventory: Path | None = None
-    command: tuple[str, ...]
+    job: launch.JobSpec
     nodes: int | None = None
-    gpus: int | None = None
-    gpu_type: str = ""
-    memory_mib: int | None = None
-    variables: tuple[tuple[str, str], ...] = ()
-    slurm: launch.SlurmOptions
     log_folder: Path | None = None
     is_forced: bool = False
-    time_s: int | None = None
-    requeue: int = 0
-    hang_after_s: int
-    on_hang: launch.OnHang
     prefix: Path | None = None
     image: str | None = None
     namespace: str | None = None
@@ -115,24 +106,14 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
     format = _format(engine, environment, request)
     nodes = _node_count(engine, request)
     settings = request.settings
-    signal_s = settings.signal
-    if signal_s is None and request.requeue:
+    signal_s = request.job.signal_s
+    if signal_s is None and request.job.requeue:
         signal_s = SIGNAL_S
-    job = launch.JobSpec(
-        name=settings.job_name or _job_name(request.command, engine),
-        command=request.command,
+    job = dataclasses.replace(
+        request.job,
+        name=settings.job_name or _job_name(request.job.command, engine),
         environment=environment,
         nodes=nodes,
-        gpus=request.gpus,
-        gpu_type=request.gpu_type,
-        memory_mib=request.memory_mib,
-        variables=request.variables,
-        ranks=settings.ranks,
-        cpus=settings.cpus,
-        time_s=request.time_s,
-        requeue=request.requeue,
-        hang_after_s=request.hang_after_s,
-        on_hang=request.on_hang,
         signal_s=signal_s,
         lock=plan.lock.sha256 if plan.lock else None,
     )
@@ -141,7 +122,7 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
         folder = str(Path.cwd())
         log_folder = str(request.log_folder.absolute()) if request.log_folder else None
         job = dataclasses.replace(job, folder=folder, log_folder=log_folder)
-        _check_script(request.command)
+        _check_script(request.job.command)
         if isinstance(environment, launch.ImageEnvironment):
             working_folder = launch.parse_mount(f"{folder}:{folder}")
             options = dataclasses.replace(options, mounts=(working_folder, *options.mounts))
@@ -189,7 +170,7 @@ def submit(planned: PlannedJob) -> SubmittedJob:
 
 
 def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
-    settings, slurm = request.settings, request.slurm
+    settings, slurm = request.settings, request.job.slurm
     options: dict[str, dict[str, object]] = {
         "kubernetes": {
             "--namespace": request.namespace,
@@ -198,7 +179,7 @@ def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
         "slurm": {
             **{f"--{name}": value for name, value in vars(slurm).items() if name != "more"},
             "--log-dir": request.log_folder,
-            "--on-hang requeue": request.on_hang == "requeue",
+            "--on-hang requeue": request.job.on_hang == "requeue",
             "--set sbatch": slurm.more,
         },
     }
@@ -219,9 +200,9 @@ def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
         raise InvalidSpec("--set topology is for Kueue: give its queue with --set queue.")
     if colon and strength not in ("required", "preferred"):
         raise InvalidSpec(f"--set topology={settings.topology}: write LABEL or preferred:LABEL.")
-    if engine == "kubernetes" and request.memory_mib == 0:
+    if engine == "kubernetes" and request.job.memory_mib == 0:
         raise InvalidSpec("--mem 0: only Slurm gives all memory.", advice="Write 64G.")
-    if engine == "hosts" and (request.memory_mib is not None or request.gpu_type):
+    if engine == "hosts" and (request.job.memory_mib is not None or request.job.gpu_type):
         raise InvalidSpec(
             "--mem and types of --gpus: nothing assigns or limits them on plain hosts.",
             advice="Leave them out.",
@@ -362,7 +343,7 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
             advice="Choose one partition.",
         )
     [partition] = partitions
-    slurm = dataclasses.replace(request.slurm, partition=partition)
+    slurm = dataclasses.replace(request.job.slurm, partition=partition)
     if request.selection.is_assumed:
         return dataclasses.replace(job, slurm=slurm)
     rows = slurm_nodes.list_nodes(partition)
@@ -393,7 +374,7 @@ def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
         names = tuple(node.host or node.name for node in request.selection.nodes)
         term = launch.NodeRequirement(key="kubernetes.io/hostname", operator="In", values=names)
         nodes = (term,)
-    if request.gpu_type and not request.gpu_type.startswith(launch.MIG):
+    if request.job.gpu_type and not request.job.gpu_type.startswith(launch.MIG):
         nodes = (*nodes, _product_requirement(request))
     settings = request.settings
     return launch.KubernetesOptions(
@@ -415,13 +396,13 @@ def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
 def _product_requirement(request: LaunchRequest) -> launch.NodeRequirement:
     """The nodes with GPUs of a type: those whose product's name has it as one of its parts."""
     products = sorted({node.gpu_type for node in request.selection.nodes if node.gpu_type})
-    wanted = request.gpu_type.lower()
+    wanted = request.job.gpu_type.lower()
     fitting = [name for name in products if wanted in (name.lower(), *name.lower().split("-"))]
     if request.selection.is_assumed:
-        fitting = [request.gpu_type]
+        fitting = [request.job.gpu_type]
     if not fitting:
         raise InvalidSpec(
-            f"--gpus {request.gpu_type}: no node of `{request.selection.text}` has such GPUs.",
+            f"--gpus {request.job.gpu_type}: no node of `{request.selection.text}` has such GPUs.",
             advice=f"They have {', '.join(products) or 'no label ' + launch.GPU_PRODUCT}.",
         )
     return launch.NodeRequirement(key=launch.GPU_PRODUCT, operator="In", values=tuple(fitting))

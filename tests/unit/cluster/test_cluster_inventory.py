@@ -217,7 +217,7 @@ def test_empty_group_lists_the_others(inventory: Path) -> None:
         ),
         (
             "schema: 1\ngroups:\n  a: {from: pbs}\n",
-            ':3: groups.a.from: "pbs" is not one of "slurm", "ssh" or 2 other candidates.',
+            ':3: groups.a.from: "pbs" is not one of "slurm", "ssh" or 3 other candidates.',
         ),
         (
             "schema: 1\ngroups:\n  a: {from: slurm}\n",
@@ -336,7 +336,15 @@ def test_an_inventory_of_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert names("gpu", source) == ["g1", "g2"]
     with pytest.raises(InvalidSpec, match=r"inventory\.json: p1 has ansible_port"):
         names("all", source)
-    for text in ("[]", "{", '{"_meta": []}', "\xff"):
+    odd = '{"_meta": {"hostvars": {"g": {"ansible_host": "-oProxyCommand=x"}}}, "gpu": {"hosts": ["g"]}}'
+    for text in (
+        "[]",
+        "{",
+        '{"_meta": []}',
+        '{"_meta": {}, "gpu": {"hosts": ["-x"]}}',
+        odd,
+        "\xff",
+    ):
         source.write_text(text, encoding="latin-1")
         with pytest.raises(InvalidSpec, match=r"inventory\.json"):
             names("gpu", source)
