@@ -20,7 +20,7 @@ from provision.cli.shared_options import ARGUMENTS, SHARED_OPTIONS
 # What only one verb has comes first.
 SECTIONS = (
     "Options",
-    "Scheduler",
+    "Slurm",
     "Request",
     "Source",
     "Smoke",

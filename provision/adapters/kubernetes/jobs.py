@@ -176,8 +176,12 @@ def follow_log(
     reason = ""
     while True:
         jobs = [job for job in list_jobs(context, namespace) if job.name == name]
-        pods = pods_of_job(name, context, namespace)
-        waiting = next(filter(None, map(waiting_reason, pods)), "")
+        has_ended = bool(jobs) and jobs[0].state in ENDED.values()
+        if jobs and jobs[0].state == "Suspended":  # by its queue: no pods yet
+            pods, waiting = [], jobs[0].reason
+        else:
+            pods = pods_of_job(name, context, namespace)
+            waiting = next(filter(None, map(waiting_reason, pods)), "")
         if waiting != reason:
             reason = waiting
             progress.info(f"{name} waits: {waiting}" if waiting else f"{name} runs")
@@ -187,7 +191,7 @@ def follow_log(
             arguments += ["--tail=-1", f"--max-log-requests={len(pods)}"]
             stream_kubectl(arguments, show, context, namespace)
             ended |= uids
-        elif not jobs or jobs[0].state in ENDED.values():
+        elif not jobs or has_ended:
             return jobs[0].state if jobs else "deleted"
         time.sleep(FOLLOW_S)
 

@@ -105,7 +105,7 @@ slurm_options = option_group(
     click.option(
         "--force", is_flag=True, help="Submit a job that no node can run as the cluster is now."
     ),
-    section="Scheduler",
+    section="Slurm",
 )
 
 
