@@ -47,7 +47,8 @@ def locked_keys(folder: Path) -> tuple[Path, ...]:
         public = public_key(key)
         words = public.read_text(encoding="utf-8").split() if public.is_file() else []
         is_held = len(words) > 1 and words[1] in held
-        if not is_held and not _keygen(["-y", "-P", "", "-f", str(key)], b""):
+        is_private = not key.stat().st_mode & 0o077  # else ssh-keygen does not read it
+        if is_private and not is_held and not _keygen(["-y", "-P", "", "-f", str(key)], b""):
             keys.append(key)
     return tuple(keys)
 

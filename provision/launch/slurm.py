@@ -69,7 +69,11 @@ def directives(job: JobSpec, gpus: int, reasons: Mapping[str, str]) -> tuple[Dir
         "open-mode": job.requeue and "append",
         "no-requeue": not job.requeue and FLAG,
     }
-    why = {**_REASONS, "gpus-per-node": f"{reasons.get('gpus')}; {_REASONS['gpus-per-node']}"}
+    why = {
+        **_REASONS,
+        "gpus-per-node": f"{reasons.get('gpus')}; {_REASONS['gpus-per-node']}",
+        "signal": f"{job.signal_s} {_REASONS['signal']}",
+    }
     rows = [
         Directive(option=name, value=None if value == FLAG else str(value), reason=why[name])
         for name, value in values.items()

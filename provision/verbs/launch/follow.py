@@ -43,16 +43,17 @@ def follow_log(
 
 def _follow_slurm(job: str, show: Show, progress: Progress) -> str:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    state, position = "", 0
+    shown, position = "", 0
     while True:
         fields = slurm_jobs.show_job(job)
         path = slurm_jobs.log_path(fields)
-        if fields.get("JobState") != state:
-            state = fields.get("JobState", "UNKNOWN")
-            reason = fields.get("Reason", "None")
-            progress.info(f"job {job}: {state}" + (f" ({reason})" if reason != "None" else ""))
+        state = fields.get("JobState", "UNKNOWN")
         # A job that ended before this question has written all that it will.
         has_ended = state.startswith(ENDED)
+        if state != shown and not has_ended:
+            shown = state
+            reason = fields.get("Reason", "None")
+            progress.info(f"job {job}: {state}" + (f" ({reason})" if reason != "None" else ""))
         until = time.monotonic() + ASK_S
         while True:
             data = _read_from(path, position)
