@@ -396,8 +396,8 @@ def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
 def _product_requirement(request: LaunchRequest) -> launch.NodeRequirement:
     """The nodes with GPUs of a type: those whose product's name has it as one of its parts."""
     products = sorted({node.gpu_type for node in request.selection.nodes if node.gpu_type})
-    wanted = request.job.gpu_type.lower()
-    fitting = [name for name in products if wanted in (name.lower(), *name.lower().split("-"))]
+    gpu_type = request.job.gpu_type.lower()
+    fitting = [name for name in products if gpu_type in (name.lower(), *name.lower().split("-"))]
     if request.selection.is_assumed:
         fitting = [request.job.gpu_type]
     if not fitting:
