@@ -44,6 +44,7 @@ rm {folder}/in.$$
 ANSWER = """\
 action=$({action})
 number=${{PROVISION_NODE_NAME#n}}
+now=$(date +%s)
 while [ "${{number#0}}" != "$number" ]; do number=${{number#0}}; done
 if [ {faulty} = 1 ] && [ $((number % 20)) = 7 ]; then
   case $((number / 20 % 10)) in
@@ -56,10 +57,10 @@ if [ {faulty} = 1 ] && [ $((number % 20)) = 7 ]; then
     6) kill -9 $$;;
     7) echo "Connection closed by 10.0.0.1 port 22" >&2; exit 255;;
     8) echo "Segmentation fault" >&2; exit 1;;
-    9) exec sed "s/{first}/$PROVISION_NODE_NAME/g; s/\\"time\\": *1/\\"time\\": 2/; s/Linux/Linux 7/" {folder}/$action;;
+    9) now=$((now + 100000));;
   esac
 fi
-exec sed "s/{first}/$PROVISION_NODE_NAME/g" {folder}/$action
+exec sed -E "s/{first}/$PROVISION_NODE_NAME/g; s/\\"(time|started|ended)\\": *[0-9.]+/\\"\\\\1\\": $now/g" {folder}/$action
 """
 
 
