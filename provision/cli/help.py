@@ -18,7 +18,16 @@ from provision.cli.set_option import SetOption
 from provision.cli.shared_options import ARGUMENTS, SHARED_OPTIONS
 
 # What only one verb has comes first.
-SECTIONS = ("Options", "Request", "Source", "Smoke", "Nodes", "Settings of --set", "Output")
+SECTIONS = (
+    "Options",
+    "Slurm",
+    "Request",
+    "Source",
+    "Smoke",
+    "Nodes",
+    "Settings of --set",
+    "Output",
+)
 # Of fewer options the help is one list.
 SECTIONS_FROM = 14
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # A longer one moves the text of its line.
 WIDEST_NODE_SET = 30
+# A longer one is printed once, at the end of the output.
+LONGEST_NODE_SET = 60
 
 
 # By the method that installed an environment.
@@ -25,20 +27,22 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     """States folded to node sets, the advice for each reason once, and what it all means. width: of
     the terminal."""
     texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
+    sets = NodeSets()
+    lines = folded_lines(texts, width, sets)
     sentences = _advice_lines(report.states.values())
     details = report.details
-    sentences += _note_lines({name: node.note for name, node in details.items() if node.note})
-    sentences += _key_lines("removed", {name: node.removed for name, node in details.items()})
+    sentences += _note_lines({name: node.note for name, node in details.items() if node.note}, sets)
+    removed = {name: node.removed for name, node in details.items()}
+    sentences += _key_lines("removed", removed, sets)
     in_use = {name: node.in_use for name, node in details.items()}
-    sentences += _key_lines("still used by a job, and retained:", in_use)
+    sentences += _key_lines("still used by a job, and retained:", in_use, sets)
     if report.stopped is not None:
         failure = report.stopped.failure
         sentences.append(
             f"stopped: {len(report.stopped.nodes)} of {report.stopped.total} nodes failed for one "
             f"reason ({failure.stage}: {failure.reason}); more nodes would fail too"
         )
-    sentences.append(_result_line(report))
-    lines = folded_lines(texts, width)
+    sentences += [*sets.lines(), _result_line(report)]
     for sentence in sentences:
         lines += wrap_line(sentence, width)
     return lines
@@ -63,22 +67,23 @@ def _advice_lines(states: Any) -> list[str]:
     return [f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}" for reason in reasons]
 
 
-def _note_lines(notes: Mapping[str, str]) -> list[str]:
+def _note_lines(notes: Mapping[str, str], sets: NodeSets) -> list[str]:
     from provision.cluster.failures import REASONS
     from provision.cluster.folding import fold_equal
 
     advice = REASONS["not-readable"].advice
     return [
-        f"{nodes}: no other user can start it: {note}. {advice}"
+        f"{sets.short(nodes)}: no other user can start it: {note}. {advice}"
         for nodes, note in fold_equal(dict(notes))
     ]
 
 
-def _key_lines(label: str, keys_of: Mapping[str, Sequence[str]]) -> list[str]:
+def _key_lines(label: str, keys_of: Mapping[str, Sequence[str]], sets: NodeSets) -> list[str]:
     from provision.cluster.folding import fold_equal
 
     keys = {name: tuple(keys) for name, keys in keys_of.items() if keys}
-    return [f"{nodes}: {label} {', '.join(values)}" for nodes, values in fold_equal(keys)]
+    rows = fold_equal(keys)
+    return [f"{sets.short(nodes)}: {label} {', '.join(values)}" for nodes, values in rows]
 
 
 def _result_line(report: ShipReport) -> str:
@@ -144,11 +149,38 @@ def ship_json(report: ShipReport) -> dict[str, object]:
     }
 
 
-def folded_lines(texts: Mapping[str, str], width: int | None, label: str = "") -> list[str]:
+class NodeSets:
+    """The long node sets of one output: where they are named it says `250 nodes [1]`, and all their
+    nodes are printed once, at the end. racks: the nodes of each; a set that is one is named so."""
+
+    def __init__(self, racks: Mapping[str, Sequence[str]] | None = None) -> None:
+        from provision.adapters import clustershell
+
+        self._numbers: dict[str, int] = {}
+        named = racks or {}
+        self._racks = {clustershell.fold(nodes): rack for rack, nodes in named.items()}
+
+    def short(self, nodes: str) -> str:
+        from provision.adapters import clustershell
+
+        if nodes in self._racks:
+            return f"rack {self._racks[nodes]} ({format_count(clustershell.count(nodes), 'node')})"
+        if len(nodes) <= LONGEST_NODE_SET:
+            return nodes
+        number = self._numbers.setdefault(nodes, len(self._numbers) + 1)
+        return f"{format_count(clustershell.count(nodes), 'node')} [{number}]"
+
+    def lines(self) -> list[str]:
+        return [f"[{number}] {nodes}" for nodes, number in self._numbers.items()]
+
+
+def folded_lines(
+    texts: Mapping[str, str], width: int | None, sets: NodeSets, label: str = ""
+) -> list[str]:
     """`n[0001-0998]  fit: ...`, most nodes first, in aligned columns. width: of the terminal."""
     from provision.cluster.folding import fold_messages
 
-    rows = fold_messages(texts)
+    rows = [(sets.short(nodes), text) for nodes, text in fold_messages(texts)]
     columns = min(max((len(nodes) for nodes, _ in rows), default=0), WIDEST_NODE_SET)
     lines = []
     for nodes, text in rows:

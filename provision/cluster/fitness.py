@@ -32,6 +32,12 @@ PLATFORMS: dict[str, Platform] = {"x86_64": "linux-64", "aarch64": "linux-aarch6
 # Nodes with working NTP differ by milliseconds. With seconds, files seem to come from the future,
 # and Munge and Kerberos refuse at 300.
 MOST_CLOCK_SKEW_S = 5.0
+CLOCK_SKEWS = (
+    (86400.0, "a day"),
+    (3600.0, "an hour"),
+    (60.0, "a minute"),
+    (MOST_CLOCK_SKEW_S, f"{MOST_CLOCK_SKEW_S:.0f} s"),
+)
 # An image needs two, an unpacked environment of torch 36,000 (measured; torch 2.3.1+cu121).
 LEAST_INODES = 100
 # Without these facts nobody knows whether the node is fit.
@@ -89,9 +95,10 @@ def judge(
         )
     if abs(skew) >= MOST_CLOCK_SKEW_S:
         direction = "ahead of" if skew > 0 else "behind"
-        problems.append(
-            _problem("clock-skew", f"its clock is {abs(skew):.0f} s {direction} this machine's")
-        )
+        # Not its own offset, so that nodes with one fault are one line.
+        least = next(text for limit_s, text in CLOCK_SKEWS if abs(skew) >= limit_s)
+        message = f"its clock is more than {least} {direction} this machine's"
+        problems.append(_problem("clock-skew", message))
     unread = []
     for fact in needed:
         if fact not in facts:

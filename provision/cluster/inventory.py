@@ -5,6 +5,7 @@ provision/schemas/nodes.schema.json defines the keys of nodes.yml, and docs/clus
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 import socket
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypedDict
 
-from provision.adapters import clustershell
+from provision.adapters import ansible, clustershell
 from provision.adapters.kubernetes import nodes as kubernetes_nodes
 from provision.adapters.kubernetes.nodes import KubernetesNode
 from provision.adapters.slurm import nodes as slurm_nodes
@@ -39,7 +40,8 @@ class Node:
     host: the machine's own name, where the engine lists another one. address: what ssh connects to.
     state: the engine's own word, e.g. `drained`; responds: False if the engine lists the node as
     down. gpus: as the engine counts them, None if it does not. partition: of Slurm, where the node
-    comes from; context: of kubectl. kubernetes: what the API server lists of the node.
+    comes from; context: of kubectl. rack, zone: where it stands. kubernetes: what the API server
+    lists of the node.
     """
 
     name: str
@@ -54,6 +56,8 @@ class Node:
     gpu_type: str = ""
     partition: str = ""
     context: str = ""
+    rack: str = ""
+    zone: str = ""
     kubernetes: KubernetesNode | None = field(default=None, compare=False)
 
     @property
@@ -115,6 +119,9 @@ Group = TypedDict(
         "context": str,
         "group": str,
         "hosts": str,
+        "inventory": str,
+        "rack": str,
+        "zone": str,
     },
     total=False,
 )
@@ -202,13 +209,27 @@ def _refuse_mistyped_group(text: str, lab: Inventory) -> None:
 
 
 def read_inventory(path: Path) -> Inventory:
-    """A nodes.yml. Raises InvalidSpec with all its mistakes, each with its line."""
+    """A nodes.yml, or the JSON of `ansible-inventory --list`, whose groups are then ours. Raises
+    InvalidSpec with all mistakes of a nodes.yml, each with its line."""
+    if path.suffix == ".json":
+        names = ansible.read_inventory(path).keys() - {ansible.META}
+        inventory = str(path.absolute())
+        return Inventory(
+            groups={
+                name: {"from": "ansible", "inventory": inventory, "group": name}
+                for name in sorted(names)
+            }
+        )
     document = read_checked_yaml(path, "nodes", further=_readers_mistake, advice=_ADVICE)
     defaults = dict(document.get("defaults", {}))
     if "path" in defaults:
         defaults["path"] = PurePosixPath(defaults["path"])
     defaults["ssh_options"] = tuple(defaults.get("ssh_options", ()))
-    return Inventory(groups=document.get("groups", {}), defaults=NodeDefaults(**defaults))
+    groups: dict[str, Group] = document.get("groups", {})
+    for group in groups.values():
+        if "inventory" in group:  # relative to this file
+            group["inventory"] = str(path.absolute().parent / Path(group["inventory"]).expanduser())
+    return Inventory(groups=groups, defaults=NodeDefaults(**defaults))
 
 
 def _readers_mistake(document: Mapping[str, Any], lines: YamlLines) -> Iterator[Mistake]:
@@ -243,7 +264,11 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
         operand = match[0]
         group = lab.groups.get(operand.removeprefix("@"))
         if group is not None:
-            nodes = _nodes_of_group(group)
+            rack, zone = group.get("rack"), group.get("zone")
+            nodes = [
+                dataclasses.replace(node, rack=rack or node.rack, zone=zone or node.zone)
+                for node in _nodes_of_group(group)
+            ]
         elif operand == "slurm:":
             raise InvalidSpec(f"`slurm:` in --on `{text}` names no partition.", advice=_FORMS)
         elif operand == LOCAL:
@@ -299,6 +324,8 @@ def _nodes_of_group(group: Group) -> list[Node]:
         return _slurm_nodes(group["partition"], features)
     if group["from"] == "kubernetes":
         return _kubernetes_nodes(group.get("selector", ""), group.get("context", ""))
+    if group["from"] == "ansible":
+        return _ansible_nodes(Path(group["inventory"]), group.get("group", "all"))
     if group["from"] == "clustershell":
         return _ssh_nodes("@" + group["group"].removeprefix("@"))
     return _ssh_nodes(group["hosts"])
@@ -318,6 +345,8 @@ def _slurm_nodes(partition: str, features: Sequence[str] = ()) -> list[Node]:
             gpus=item.gpus,
             gpu_type=item.gpu_type,
             partition=partition,
+            rack=_place(item.features, "rack"),
+            zone=_place(item.features, "zone"),
         )
         for item in slurm_nodes.list_nodes(partition)
         if set(features) <= set(item.features)
@@ -336,9 +365,26 @@ def _kubernetes_nodes(selector: str, context: str = "") -> list[Node]:
             gpus=item.gpus,
             gpu_type=item.gpu_type,
             context=context,
+            rack=item.rack,
+            zone=item.zone,
             kubernetes=item,
         )
         for item in kubernetes_nodes.list_nodes(selector, context)
+    ]
+
+
+def _place(features: Sequence[str], kind: str) -> str:
+    """Where a node stands by its features in Slurm: rack7, zone=b."""
+    pattern = re.compile(kind + r"[:=_-]?([A-Za-z0-9][A-Za-z0-9_.-]*)")
+    matches = filter(None, map(pattern.fullmatch, features))
+    return next((match[1] for match in matches), "")
+
+
+def _ansible_nodes(path: Path, group: str) -> list[Node]:
+    hosts = ansible.hosts_of_group(ansible.read_inventory(path), group, path)
+    return [
+        Node(name=host.name, engine="ssh", address=host.address, rack=host.rack, zone=host.zone)
+        for host in hosts
     ]
 
 

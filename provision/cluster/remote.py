@@ -9,9 +9,10 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Generic
 
-from provision.adapters import clustershell
+from provision.adapters import clustershell, openssh
 from provision.adapters.clustershell import NodeOutput
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster import replies
@@ -20,7 +21,7 @@ from provision.cluster.failures import REASONS, NodeFailure, classify
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.program import node_command, node_program
 from provision.core import process
-from provision.core.errors import InvalidSpec, OutputTooLong, TimedOut
+from provision.core.errors import InvalidSpec, OutputTooLong, ProvisionError, TimedOut
 from provision_runtime.node.program import SIMULATED_NAME
 
 Arguments = Mapping[str, object]
@@ -365,7 +366,23 @@ def reply_of(
             # Else the connection may have broken within the reply.
             if output.status == 0:
                 return _failed(node, stage, "bad-answer", str(error), output)
-    return _failed(node, stage, *classify(output.status, stdout, output.stderr), output)
+    reason, message = classify(output.status, stdout, output.stderr)
+    if reason == "login-refused":
+        message += _locked_keys_note()
+    return _failed(node, stage, reason, message, output)
+
+
+def _locked_keys_note() -> str:
+    """Which keys a host may know, though ssh could not use them. ssh itself says only that the host
+    refused."""
+    try:
+        keys = openssh.locked_keys(Path.home() / ".ssh")
+    except (OSError, ProvisionError):
+        return ""
+    if not keys:
+        return ""
+    names = ", ".join(f"~/.ssh/{key.name}" for key in keys)
+    return f"; {names}: has a passphrase, and no agent holds it (`ssh-add` asks for it)"
 
 
 def _reply_of_document(

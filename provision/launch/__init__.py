@@ -29,7 +29,15 @@ from provision.launch.jobs import (
     SshOptions,
     check_job,
 )
-from provision.launch.kubernetes import key_secret, parse_resource, parse_selector
+from provision.launch.kubernetes import (
+    GPU_PRODUCT,
+    MIG,
+    key_secret,
+    parse_annotation,
+    parse_resource,
+    parse_selector,
+)
+from provision.launch.quantities import parse_gpus, parse_memory, parse_variables
 from provision.launch.run_spec import (
     TOKEN_VARIABLE,
     ContainerMount,
@@ -41,11 +49,13 @@ from provision.launch.run_spec import (
     parse_user,
     run_requirements,
 )
-from provision.launch.slurm import parse_option
+from provision.launch.slurm import check_array, is_job, log_pattern, parse_option
 
 __all__ = [
+    "GPU_PRODUCT",
     "HANG_AFTER_S",
     "KUBERNETES_FORMATS",
+    "MIG",
     "PREFIX_FORMATS",
     "RUN_FORMATS",
     "TOKEN_VARIABLE",
@@ -65,19 +75,26 @@ __all__ = [
     "SlurmOptions",
     "SquashfsEnvironment",
     "SshOptions",
+    "check_array",
     "check_contract",
     "check_job",
     "contract_context",
     "dns_label",
     "docker_arguments",
     "find_notebook_server",
+    "is_job",
     "key_secret",
+    "log_pattern",
+    "parse_annotation",
     "parse_duration",
+    "parse_gpus",
+    "parse_memory",
     "parse_mount",
     "parse_option",
     "parse_resource",
     "parse_selector",
     "parse_user",
+    "parse_variables",
     "rank_command",
     "run_requirements",
 ]

@@ -61,6 +61,13 @@ def gpus_per_node(job_format: JobFormat, job: JobSpec, resolution: Resolution) -
 def check_contract(job_format: JobFormat, job: JobSpec, options: RunOptions) -> None:
     """InvalidSpec for everything that the format cannot express."""
     problems = _job_problems(job_format, job) + _option_problems(job_format, options)
+    shm_mib = 1024 * (options.shm_gib or SHM_GIB)
+    if (
+        job_format in KUBERNETES_FORMATS
+        and job.memory_mib is not None
+        and job.memory_mib <= shm_mib
+    ):
+        problems.append(f"a memory of {job.memory_mib} MiB: shared memory counts, {shm_mib} MiB")
     for mount in options.mounts:
         problem = _mount_problem(job_format, mount)
         if problem:
@@ -200,9 +207,14 @@ def _kubernetes_values(job_format: JobFormat, job: JobSpec, gpus: int | None) ->
             starts += [f"--id=$(POD_NAMESPACE)/{job.name}", f"--head={head}"]
         command = [*starts, *map(_one_dollar, job.runtime_options(gpus)), "--", *command]
     return {
+        "annotations": kubernetes.pod_annotations(job.kubernetes),
         "command": command,
+        "gpu_resource": kubernetes.gpu_resource(job.gpu_type),
+        "is_volcano": job.kubernetes.scheduler == kubernetes.VOLCANO,
         "key_secret": kubernetes.key_secret(job),
+        "kueue": "" if job.kubernetes.scheduler == kubernetes.VOLCANO else job.kubernetes.queue,
         "replicated_job": kubernetes.REPLICATED_JOB,
+        "variables": [(name, _one_dollar(value)) for name, value in job.variables],
     }
 
 

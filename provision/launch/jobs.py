@@ -67,11 +67,17 @@ Environment = PrefixEnvironment | SquashfsEnvironment | ImageEnvironment
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """What only Slurm has. exclude: nodes of the partition that are not meant. more: options of
-    sbatch, as the user wrote them."""
+    """What only Slurm has. exclude: nodes of the partition that are not meant. array: numbers of
+    tasks, each a job of its own. after: ids of jobs that must succeed first. more: options of sbatch,
+    as the user wrote them."""
 
     partition: str | None = None
     exclude: str = ""
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    array: str | None = None
+    after: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
 
 
@@ -88,12 +94,22 @@ class NodeRequirement:
 class KubernetesOptions:
     """What only Kubernetes has.
 
-    queue: a LocalQueue of Kueue. rdma: a resource of the cluster's RDMA device plugin, with how
-    many of it a node's pod gets. secret: names the registry's credentials.
+    queue: a LocalQueue of Kueue, or a queue of Volcano. topology: a label of nodes; Kueue places all
+    pods where it has one value. priority: a PriorityClass. ttl_s: after which a job that has ended is
+    deleted. disk_mib: ephemeral storage of a node's pod. rdma: a resource of the cluster's RDMA
+    device plugin, with how many of it a node's pod gets. secret: names the registry's credentials.
+    networks: attachments of Multus. annotations: of the pods.
     """
 
     namespace: str | None = None
     queue: str | None = None
+    topology: str | None = None
+    priority: str | None = None
+    scheduler: str | None = None
+    ttl_s: int | None = None
+    disk_mib: int | None = None
+    networks: tuple[str, ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
     rdma: tuple[str, int] | None = None
     secret: str | None = None
     nodes: tuple[NodeRequirement, ...] = ()
@@ -122,7 +138,9 @@ class JobSpec:
     has, or one where a scheduler must be told a number. ranks: for each node; None: one for each
     GPU. requeue: how often the job may continue after its time limit. signal_s: seconds before the
     limit at which the ranks are told to save; None: never. folder: where the command starts.
-    hang_after_s: for how long all ranks must do nothing before on_hang; 0: never.
+    hang_after_s: for how long all ranks must do nothing before on_hang; 0: never. gpu_type: as the
+    engine names it. memory_mib: of each node; 0: all of it. variables: names and values for the
+    command. log_folder: where Slurm writes the log, instead of `folder`.
     """
 
     name: str
@@ -130,13 +148,17 @@ class JobSpec:
     environment: Environment
     nodes: int = 1
     gpus: int | None = None
+    gpu_type: str = ""
     ranks: int | None = None
     cpus: int | None = None
+    memory_mib: int | None = None
     time_s: int | None = None
     requeue: int = 0
     signal_s: int | None = None
     lock: str | None = None
+    variables: tuple[tuple[str, str], ...] = ()
     folder: str | None = None
+    log_folder: str | None = None
     hang_after_s: int = HANG_AFTER_S
     on_hang: OnHang = "report"
     slurm: SlurmOptions = field(default_factory=SlurmOptions)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 from provision.core.errors import InvalidSpec
-from provision.launch.jobs import JobSpec, NodeRequirement
+from provision.launch.jobs import JobSpec, KubernetesOptions, NodeRequirement
 
 # Images of many gigabytes are pulled before a pod starts, and pods may wait for GPUs one by one:
 # without a limit, jobs that each hold a part of the GPUs wait for each other for ever.
@@ -17,6 +17,13 @@ REPLICATED_JOB = "node"
 _TERM = re.compile(r"\s*(!?)\s*([A-Za-z0-9_./-]+)\s*(?:(==|=|!=)\s*([A-Za-z0-9_.-]*))?\s*")
 _SET_TERM = re.compile(r"\s*([A-Za-z0-9_./-]+)\s+(in|notin)\s+\(([^()]*)\)\s*")
 _SEPARATOR = re.compile(r",(?![^(]*\))")
+_ANNOTATION = re.compile(
+    r"((?:[A-Za-z0-9.-]+/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)=(.*)", re.S
+)
+GPU_RESOURCE, GPU_PRODUCT = "nvidia.com/gpu", "nvidia.com/gpu.product"
+# Types of GPUs that are a part of one, as NVIDIA's device plugin names their resources.
+MIG = "mig-"
+VOLCANO = "volcano"
 _RESOURCE = re.compile(r"([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)(?:=(\d+))?")
 
 
@@ -61,6 +68,35 @@ def parse_resource(text: str) -> tuple[str, int]:
             "or nvidia.com/hostdev=2.",
         )
     return match[1], int(match[2] or 1)
+
+
+def parse_annotation(text: str) -> tuple[str, str]:
+    """`KEY=VALUE`. Raises InvalidSpec."""
+    match = _ANNOTATION.fullmatch(text)
+    if match is None:
+        raise InvalidSpec(f"{text!r} is not an annotation.", advice="Write DOMAIN/NAME=VALUE.")
+    return match[1], match[2]
+
+
+def pod_annotations(options: KubernetesOptions) -> dict[str, str]:
+    """Where the scheduler places the pods together, which networks they are attached to, and the
+    user's own."""
+    annotations = {}
+    if options.topology:
+        strength, colon, label = options.topology.partition(":")
+        if not colon:
+            strength, label = "required", options.topology
+        annotations[f"kueue.x-k8s.io/podset-{strength}-topology"] = label
+    if options.scheduler == VOLCANO and options.queue:
+        annotations["scheduling.volcano.sh/queue-name"] = options.queue
+    if options.networks:
+        annotations["k8s.v1.cni.cncf.io/networks"] = ",".join(options.networks)
+    return {**annotations, **dict(options.annotations)}
+
+
+def gpu_resource(gpu_type: str) -> str:
+    """What a pod asks for. Whole GPUs of any type are one resource; the type is a label of nodes."""
+    return f"nvidia.com/{gpu_type}" if gpu_type.startswith(MIG) else GPU_RESOURCE
 
 
 def head_name(job: JobSpec, *, is_jobset: bool) -> str:

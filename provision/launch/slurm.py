@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from provision.core.errors import InvalidSpec
 from provision.launch.durations import slurm_time
 from provision.launch.jobs import JobSpec
 
-# One task on each node, and how the job is told to save and is requeued: these are ours.
-RESERVED_OPTIONS = {
-    "chdir": "the folder from which you run provision",
-    "comment": "how `provision jobs` knows its jobs",
-    "cpus-per-task": "--set cpus",
-    "gpus-per-node": "--gpus",
-    "job-name": "--set job_name",
-    "nodes": "--nodes",
-    "ntasks-per-node": "one task on each node starts the ranks",
-    "ntasks": "one task on each node starts the ranks",
-    "gpus-per-task": "it would hide from each rank the GPUs of its peers",
-    "open-mode": "a requeued job goes on with its log",
-    "requeue": "--requeue",
-    "no-requeue": "--requeue",
-    "signal": "--set signal",
-    "time": "--time",
-    "partition": "--on",
-    "exclude": "--on",
-    "wrap": "the script is what runs",
-    "array": "every job of an array would be the same job",
-}
+_DATA = json.loads(Path(__file__).with_name("sbatch.json").read_text(encoding="utf-8"))
+# Why each option is in the script. One task on each node, and how the job is told to save and is
+# requeued, are ours: a user may not give these, and is told what to use instead.
+_REASONS: Mapping[str, str] = _DATA["reasons"]
+RESERVED_OPTIONS: Mapping[str, str] = _DATA["reserved"]
+# The value of an option without one.
+FLAG = "FLAG"
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.+))?")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=\[\]-]+")
+# sbatch(1): numbers and ranges with steps, and after % how many run at once.
+_ARRAY = re.compile(r"\d+(-\d+(:[1-9]\d*)?)?(,\d+(-\d+(:[1-9]\d*)?)?)*(%[1-9]\d*)?")
+_JOB = re.compile(r"\d+(_\d+)?")
 COMMENT = "provision:"
 
 
@@ -51,42 +42,72 @@ class Directive:
 
 
 def directives(job: JobSpec, gpus: int, reasons: Mapping[str, str]) -> tuple[Directive, ...]:
-    """The options of sbatch. gpus: for each node. reasons: of the environment's requirements."""
-    rows: list[tuple[str, str | None, str]] = [
-        ("job-name", job.name, "what squeue shows"),
-        ("comment", COMMENT + job.name, "how `provision jobs` knows its jobs"),
+    """The options of sbatch, then those of the user. gpus: for each node. reasons: of the
+    environment's requirements. Raises InvalidSpec for an option that is there already."""
+    slurm, after = job.slurm, job.slurm.after
+    values = {
+        "job-name": job.name,
+        "comment": COMMENT + job.name,
+        "partition": slurm.partition,
+        "exclude": slurm.exclude,
+        "chdir": job.folder,
+        "output": job.folder and log_pattern(job),
+        "dependency": after and ":".join(("afterok", *after)),
+        "kill-on-invalid-dep": after and "yes",
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "array": slurm.array,
+        "mem": None if job.memory_mib is None else f"{job.memory_mib}M",
+        "nodes": job.nodes,
+        "ntasks-per-node": 1,
+        "gpus-per-node": gpus and f"{job.gpu_type}:{gpus}".lstrip(":"),
+        "cpus-per-task": job.cpus,
+        "time": job.time_s and slurm_time(job.time_s),
+        "signal": job.signal_s and f"B:USR1@{job.signal_s}",
+        "requeue": job.requeue and FLAG,
+        "open-mode": job.requeue and "append",
+        "no-requeue": not job.requeue and FLAG,
+    }
+    why = {
+        **_REASONS,
+        "gpus-per-node": f"{reasons.get('gpus')}; {_REASONS['gpus-per-node']}",
+        "signal": f"{job.signal_s} {_REASONS['signal']}",
+    }
+    rows = [
+        Directive(option=name, value=None if value == FLAG else str(value), reason=why[name])
+        for name, value in values.items()
+        if value
     ]
-    if job.slurm.partition:
-        rows.append(("partition", job.slurm.partition, "as --on says"))
-    if job.slurm.exclude:
-        rows.append(("exclude", job.slurm.exclude, "nodes of the partition that --on leaves out"))
-    if job.folder:
-        rows.append(("chdir", job.folder, "paths of the command are relative to this folder"))
-        rows.append(("output", f"{job.name}-%j.log", "the log of all nodes, in that folder"))
-    rows += [
-        ("nodes", str(job.nodes), "as many as --nodes says"),
-        ("ntasks-per-node", "1", "one task on each node starts the ranks of all its GPUs"),
-    ]
-    if gpus:
-        why = f"{reasons['gpus']}; for the node, because --gpus-per-task hides each rank's peers"
-        rows.append(("gpus-per-node", str(gpus), why))
-    if job.cpus:
-        rows.append(("cpus-per-task", str(job.cpus), "the cores of the node's one task"))
-    if job.time_s:
-        rows.append(("time", slurm_time(job.time_s), "the job ends then"))
-    if job.signal_s is not None:
-        why = f"{job.signal_s} s before its end this script gets USR1, and passes it to the ranks"
-        rows.append(("signal", f"B:USR1@{job.signal_s}", why))
-    if job.requeue:
-        rows += [
-            ("requeue", None, "the script below may put the job back into the queue"),
-            ("open-mode", "append", "a requeued job would truncate its log"),
-        ]
-    else:
-        why = "a restart would begin anew: only --requeue says that the command goes on"
-        rows.append(("no-requeue", None, why))
-    directives = [Directive(option=option, value=value, reason=why) for option, value, why in rows]
-    return (*directives, *(parse_option(text) for text in job.slurm.more))
+    for text in slurm.more:
+        directive = parse_option(text)
+        if values.get(directive.option):
+            raise InvalidSpec(
+                f"--{directive.option} of sbatch is in this job already.",
+                advice=f"Leave --set sbatch={text} out, or the option of launch.",
+            )
+        rows.append(directive)
+    return tuple(rows)
+
+
+def log_pattern(job: JobSpec) -> str:
+    """The log's path, in which sbatch replaces the numbers of the job and of the array's task."""
+    folder = f"{job.log_folder}/".replace("%", "%%") if job.log_folder else ""
+    return f"{folder}{job.name}-{'%A_%a' if job.slurm.array else '%j'}.log"
+
+
+def check_array(text: str) -> str:
+    """The numbers of an array's tasks, as sbatch reads them. Raises InvalidSpec."""
+    if _ARRAY.fullmatch(text):
+        return text
+    raise InvalidSpec(
+        f"{text!r} is not a list of tasks.", advice="Write 0-9, 1,5,7 or 0-99:10; %2: two at once."
+    )
+
+
+def is_job(text: str) -> bool:
+    """Whether this is a job's number, or that of an array's task: `12`, `12_3`."""
+    return _JOB.fullmatch(text) is not None
 
 
 def parse_option(text: str) -> Directive:

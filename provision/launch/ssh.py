@@ -41,6 +41,7 @@ def _remote_command(
     command = ["env"]
     for name in FOREIGN:
         command += ["-u", name]
+    command += [f"{name}={value}" for name, value in job.variables]
     command += ["PYTHONNOUSERSITE=1", environment.python, "-s", "-m", "provision_runtime", "job"]
     command += ["--detach", f"--id={job.name}", f"--node={number}", f"--name={host}"]
     if job.folder:

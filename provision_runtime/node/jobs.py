@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..comm import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from .results import HostJobs, HostLog, HostLogs, JobOnHost
 
@@ -62,14 +62,16 @@ def list_jobs() -> HostJobs:
     return {"jobs": jobs}
 
 
-def read_logs(id: str) -> HostLogs:
-    """The end of the log of every part of a job on this host."""
+def read_logs(id: str, starts: Mapping[str, int]) -> HostLogs:
+    """The end of the log of every part of a job on this host. starts: of a node, where to begin."""
     logs: list[HostLog] = []
     for part in _parts(id):
+        state, _ = part.state()  # before its log is read: then all of it is
         with (part.folder / LOG).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LOG_BYTES))
-            logs.append({"node": part.node, "text": file.read().decode(errors="replace")})
+            file.seek(max(starts.get(str(part.node), 0), size - LOG_BYTES))
+            text, end = file.read().decode(errors="replace"), file.tell()
+        logs.append({"node": part.node, "text": text, "end": end, "state": state})
     return {"logs": logs}
 
 

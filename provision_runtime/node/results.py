@@ -222,8 +222,12 @@ class JobRanks(TypedDict):
 
 
 class HostLog(TypedDict):
+    """end: of what was read, in bytes of the file."""
+
     node: int
     text: str
+    end: int
+    state: str
 
 
 class HostLogs(TypedDict):

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from provision import launch
 from provision.cli.main import cli
 from tests.integration.kubernetes_server import KubernetesServer, kubernetes_server
 from tests.results import parse_result
@@ -88,7 +89,19 @@ def kubectl(*words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"time_s": 600, "signal_s": 60, "requeue": 1, "cpus": 8}, {"gpus": 8}]
+    "fields",
+    [
+        {},
+        {"time_s": 600, "signal_s": 60, "requeue": 1, "cpus": 8},
+        {"gpus": 8},
+        {
+            "memory_mib": 65536,
+            "variables": (("A", "$(B)"),),
+            "kubernetes": launch.KubernetesOptions(
+                queue="q", scheduler="volcano", ttl_s=60, disk_mib=5, networks=("n",)
+            ),
+        },
+    ],
 )
 def test_our_own_manifests(fields: dict[str, Any], server: KubernetesServer) -> None:
     service, job = yaml.safe_load_all(text("kubernetes", command=TRAIN, nodes=2, **fields))

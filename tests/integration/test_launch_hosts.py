@@ -186,7 +186,9 @@ def test_an_environment_that_a_host_lacks_is_named(lab: Home) -> None:
 
 def test_a_job_on_this_machine(lab: Home, plain_prefix: Path) -> None:
     job = launched(lab, "local", "--prefix", str(plain_prefix), "--", "sh", "-c", "pwd; exit 4")
-    eventually(lambda: states(lab, "local", job) == {"local": "failed"})
+    followed = lab.run("jobs", "log", "--follow", job, "--on", "local")
+    assert (followed.returncode, states(lab, "local", job)) == (1, {"local": "failed"})
     log = lab.run("jobs", "log", job, "--on", "local").stdout
+    assert log == f"==> local\n{followed.stdout}"
     assert f"{lab.root}/work\n" in log
     assert "the command ended with status 4" in log

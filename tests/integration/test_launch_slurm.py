@@ -57,6 +57,22 @@ def test_a_command_runs_once_on_each_node(
     assert "4 nodes compared: alike" in log
 
 
+def test_an_array_of_which_a_task_fails_and_a_job_after_it(
+    lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
+) -> None:
+    words = ("--on", "slurm:gpu", "--prefix", str(plain_prefix), "--log-dir", "logs 50%")
+    text = "echo task $SLURM_ARRAY_TASK_ID $A; exit $SLURM_ARRAY_TASK_ID"
+    array = launched(lab, *words, "--array", "0-1", "--env", "A=b c", "--", "sh", "-c", text)
+    after = launched(lab, *words, "--after", f"{array}_1", "--", "true")
+    for task, code in enumerate((0, 1)):
+        followed = lab.run("jobs", "log", "-f", f"{array}_{task}")
+        assert followed.returncode == code, followed.stderr
+        assert f"task {task} b c\n" in followed.stdout
+    log = log_of(lab, array)
+    assert log.index("task 0 b c") < log.index("task 1 b c")
+    slurm_cluster.wait_for_job(after, "CANCELLED")
+
+
 def test_a_node_that_differs_ends_the_job_by_name(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path, tmp_path: Path
 ) -> None:
@@ -316,7 +332,10 @@ def test_a_job_that_slurm_holds_is_explained(
         (("--on", "slurm:gpu", "--set=sbatch=--mem=900G"), "Slurm rejected the job: "),
         (("--on", "slurm:none"), "Slurm has no partition `none`"),
         (("--on", "slurm:pair", "--nodes", "3"), "--nodes 3, but --on `slurm:pair` has 2"),
-        (("--on", "slurm:gpu", "--gpus", "3"), "--gpus 3, but the nodes of `slurm:gpu` have 2"),
+        (
+            ("--on", "slurm:gpu", "--gpus", "3"),
+            "of the 4 nodes of --on, 0 can run it (n[1-4]: 2 x GPU)",
+        ),
     ),
 )
 def test_what_cannot_run_is_named_and_nothing_is_submitted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from provision.core import process
@@ -34,12 +35,8 @@ def run_kubectl(
     Raises ToolMissing without kubectl, Unreachable if the API server does not respond, InvalidSpec
     for what it refuses.
     """
-    command = ["kubectl"]
-    if context:
-        command += ["--context", context]
-    if namespace:
-        command += ["--namespace", namespace]
-    command += [*arguments, f"--request-timeout={COMMAND_TIMEOUT_S:.0f}s"]
+    command = _command(arguments, context, namespace)
+    command.append(f"--request-timeout={COMMAND_TIMEOUT_S:.0f}s")
     try:
         return process.run(
             command,
@@ -68,6 +65,24 @@ def run_kubectl(
                 "chooses another one.",
             ) from error
         raise InvalidSpec(f"Kubernetes refused: {message}", advice=advice) from error
+
+
+def _command(arguments: list[str], context: str, namespace: str | None) -> list[str]:
+    command = ["kubectl"]
+    if context:
+        command += ["--context", context]
+    if namespace:
+        command += ["--namespace", namespace]
+    return [*command, *arguments]
+
+
+def stream_kubectl(
+    arguments: list[str], on_line: Callable[[str], None], context: str, namespace: str | None
+) -> None:
+    """Pass on each line that kubectl prints until it ends, whatever its exit code: it fails when a pod
+    goes away."""
+    command = _command(arguments, context, namespace)
+    process.run(command, on_stdout_line=on_line, check=False)
 
 
 def ask_kubectl(

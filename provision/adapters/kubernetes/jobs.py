@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.adapters.kubernetes.command import ask_kubectl, run_kubectl
+from provision.adapters.kubernetes.command import ask_kubectl, run_kubectl, stream_kubectl
 from provision.core.errors import InvalidSpec
+from provision.core.types import Progress
 
 MANAGED_LABEL = "app.kubernetes.io/managed-by=provision"
 NAME_LABEL = "app.kubernetes.io/name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 # Indexed Jobs are stable since 1.24; older servers drop the field, and every pod would be node 0.
 INDEXED_SINCE = (1, 24)
+FOLLOW_S = 2.0
 # Conditions that end a job, as we name its state; the second is a JobSet's.
 ENDED = {"Complete": "Complete", "Completed": "Complete", "Failed": "Failed"}
 
@@ -156,6 +159,41 @@ def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
             text = run_kubectl(["logs", pod_name], context, namespace)
         texts.append(f"==> {pod_name}\n{text}")
     return "\n".join(texts)
+
+
+def follow_log(
+    name: str,
+    show: Callable[[str], None],
+    progress: Progress,
+    context: str = "",
+    namespace: str | None = None,
+) -> str:
+    """Show what the pods of a job print until all have ended; returns the job's state.
+
+    Pods that Kubernetes starts again are followed as well.
+    """
+    ended: set[str] = set()
+    reason = ""
+    while True:
+        jobs = [job for job in list_jobs(context, namespace) if job.name == name]
+        has_ended = bool(jobs) and jobs[0].state in ENDED.values()
+        if jobs and jobs[0].state == "Suspended":  # by its queue: no pods yet
+            pods, waiting = [], jobs[0].reason
+        else:
+            pods = pods_of_job(name, context, namespace)
+            waiting = next(filter(None, map(waiting_reason, pods)), "")
+        if waiting != reason:
+            reason = waiting
+            progress.info(f"{name} waits: {waiting}" if waiting else f"{name} runs")
+        uids = {pod["metadata"]["uid"] for pod in pods}
+        if not waiting and not uids <= ended:
+            arguments = ["logs", "--follow", "--prefix", "--selector", f"{NAME_LABEL}={name}"]
+            arguments += ["--tail=-1", f"--max-log-requests={len(pods)}"]
+            stream_kubectl(arguments, show, context, namespace)
+            ended |= uids
+        elif not jobs or has_ended:
+            return jobs[0].state if jobs else "deleted"
+        time.sleep(FOLLOW_S)
 
 
 def pods_of_job(name: str, context: str = "", namespace: str | None = None) -> list[dict[str, Any]]:

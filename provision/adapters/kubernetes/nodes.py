@@ -35,6 +35,9 @@ _FAULT_TAINTS = re.compile(
     r"|nvidia\.com/.*(error|fault|unhealthy).*|(gpu|nvlink|nvswitch)\.health/.*"
 )
 DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.rev")
+ZONE = "topology.kubernetes.io/zone"
+# Kubernetes has no label for racks: topology.kubernetes.io/rack, cloud.provider.com/topology-rack.
+_RACK = re.compile(r"(^|[/-])rack$")
 HOST_NAME = "kubernetes.io/hostname"
 # Go's names of architectures as the kernel has them.
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -57,6 +60,8 @@ class KubernetesNode:
     gpu_type: str
     gpu_shares: tuple[str, ...]  # what jobs ask for where it is not whole GPUs: 2 x mig-1g.12gb
     driver: str | None
+    rack: str
+    zone: str
     faults: tuple[str, ...]  # conditions, taints and GPUs that the device plugin has taken away
 
 
@@ -121,6 +126,8 @@ def _node(item: Mapping[str, Any]) -> KubernetesNode:
             for name, count in sorted(resources.items())
             if count and is_shared
         ),
+        rack=next((value for key, value in labels.items() if _RACK.search(key)), ""),
+        zone=labels.get(ZONE, ""),
         driver=next(filter(_VERSION.fullmatch, versions), None),
         faults=tuple(faults),
     )

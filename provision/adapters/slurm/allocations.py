@@ -17,7 +17,11 @@ from provision.core import process
 from provision.core.errors import InvalidSpec, TimedOut, Unreachable
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
-ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "TIMEOUT")
+# squeue(1), JOB STATE CODES.
+ENDED = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,22 +17,9 @@ _COLUMNS = 8
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_-]*)=")
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.I)
 # Words of Slurm for why a job waits or stopped, and what to do about it. squeue(1), JOB REASON
-# CODES; the last is what a failing prolog leaves.
-REASONS: Mapping[str, str] = {
-    "JobHeldUser": "held by you: `scontrol release ID`",
-    "JobHeldAdmin": "held by an administrator, who must release it",
-    "BeginTime": "requeued or delayed: Slurm waits a little before it starts the job",
-    "Resources": "waits for free nodes",
-    "Priority": "waits behind jobs with a higher priority",
-    "QOSMaxJobsPerUserLimit": "you run as many jobs as your QOS allows",
-    "AssocGrpGRES": "your group uses as many GPUs as it may",
-    "PartitionTimeLimit": "--time is longer than the partition allows",
-    "PartitionNodeLimit": "--nodes is more than the partition allows",
-    "PartitionDown": "the partition is down",
-    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
-    "launch failed requeued held": "its prolog or its start failed on a node, and Slurm holds it: "
-    "see the node's log, then `scontrol release ID`",
-}
+# CODES; the one of four words is what a failing prolog leaves.
+_FILE = Path(__file__).with_name("reasons.json")
+REASONS: Mapping[str, str] = json.loads(_FILE.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +80,15 @@ def parse_jobs(text: str) -> list[SlurmJob]:
 
 
 def show_job(identity: str) -> dict[str, str]:
-    """The fields of `scontrol show job`. Raises InvalidSpec for a job that Slurm does not know."""
-    return parse_job(_ask(["scontrol", "--oneliner", "show", "job", identity], "scontrol failed"))
+    """The fields of `scontrol show job`; of an array, those of its last task. Raises InvalidSpec for a
+    job that Slurm does not know."""
+    return show_tasks(identity)[0]
+
+
+def show_tasks(identity: str) -> list[dict[str, str]]:
+    """As `show_job`, of every task of an array that is listed by itself."""
+    text = _ask(["scontrol", "--oneliner", "show", "job", identity], "scontrol failed")
+    return [parse_job(line) for line in text.splitlines() if line.strip()] or [{}]
 
 
 def parse_job(text: str) -> dict[str, str]:
@@ -110,13 +105,14 @@ def log_path(fields: Mapping[str, str]) -> Path:
     """The log of a job. Since 24.05 Slurm shows the pattern of the name instead of the name."""
     values = {
         "j": fields.get("JobId", ""),
-        "A": fields.get("JobId", ""),
+        "A": fields.get("ArrayJobId", fields.get("JobId", "")),
+        "a": fields.get("ArrayTaskId", ""),
         "x": fields.get("JobName", ""),
         "u": fields.get("UserId", "").partition("(")[0],
         "N": fields.get("BatchHost", ""),
         "%": "%",
     }
-    path = re.sub(r"%([jAxuN%])", lambda match: values[match[1]], fields.get("StdOut", ""))
+    path = re.sub(r"%([jAaxuN%])", lambda match: values[match[1]], fields.get("StdOut", ""))
     return Path(fields.get("WorkDir", "/")) / path
 
 

@@ -23,6 +23,8 @@ _STATE = re.compile(r"([a-z_]+)([^a-z_]*)", re.IGNORECASE)
 # Not responding, powered off, powering up, powering down.
 _SILENT_FLAGS = frozenset("*~#%")
 _SILENT_STATES = ("down", "unk", "power", "future")
+# Until an administrator resumes it.
+_CLOSED_STATES = ("down", "drain", "fail", "inval", "unk", "error", "future")
 _SBCAST_FANOUT = 8  # the most that sbcast takes
 
 
@@ -37,7 +39,9 @@ class SlurmNode:
     features: tuple[str, ...]
     gpus: int
     gpu_type: str
+    gpus_by_type: Mapping[str, int]
     cpus: int
+    memory_mib: int
     partitions: tuple[str, ...]
     reason: str
 
@@ -46,6 +50,22 @@ class SlurmNode:
         """Whether slurmctld hears from the node, as of its last ping."""
         is_silent = bool(_SILENT_FLAGS & set(self.flags))
         return not is_silent and not self.state.startswith(_SILENT_STATES)
+
+    @property
+    def starts_jobs(self) -> bool:
+        """Whether jobs start there now or later by themselves: not if somebody must first repair or
+        resume it. Nodes that are reserved, or powered off to save energy, do."""
+        return "*" not in self.flags and not self.state.startswith(_CLOSED_STATES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """What sinfo says of a partition. state: `up`, `down`, `drain` or `inact`. max_time, max_nodes:
+    of a job, as sinfo writes them, `infinite` too."""
+
+    state: str
+    max_time: str
+    max_nodes: str
 
 
 def list_nodes(partition: str | None = None) -> list[SlurmNode]:
@@ -70,11 +90,12 @@ def partitions() -> list[str]:
     return list(dict.fromkeys(_sinfo("-o", "%R").split()))
 
 
-def partition_state(partition: str) -> str:
-    """Whether a partition takes and starts jobs: `up`, `down`, `drain` or `inact` (sinfo(1),
-    %a)."""
-    states = _sinfo("-p", partition, "-o", "%a").split()
-    return states[0] if states else ""
+def read_partition(partition: str) -> Partition:
+    """Whether a partition takes and starts jobs, and how large they may be."""
+    state, max_time, sizes = (_sinfo("-p", partition, "-o", "%a|%l|%s").split() or ["||"])[0].split(
+        "|"
+    )
+    return Partition(state=state, max_time=max_time, max_nodes=sizes.rpartition("-")[2])
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
@@ -126,40 +147,47 @@ def broadcast(source: Path, destination: str, timeout_s: float) -> None:
 
 
 def _node(cells: list[str]) -> SlurmNode:
-    name, host, _, state, features, gres, cpus, _, partition, reason = cells
+    name, host, _, state, features, gres, cpus, memory, partition, reason = cells
     match = _STATE.match(state)
     base, flags = (match[1].lower(), match[2]) if match else (state.lower(), "")
-    gpus, gpu_type = _gpus(gres)
-    count = re.match("[0-9]{1,15}", cpus)  # `128+` for nodes that differ
+    gpus = _gpus(gres)
     return SlurmNode(
         name=name,
         host=host or name,
         state=base,
         flags=flags,
         features=() if features in ("", _NULL) else tuple(features.split(",")),
-        gpus=gpus,
-        gpu_type=gpu_type,
-        cpus=int(count[0]) if count else 0,
+        gpus=sum(gpus.values()),
+        gpu_type="+".join(filter(None, gpus)),
+        gpus_by_type=gpus,
+        cpus=_count(cpus),
+        memory_mib=_count(memory),
         partitions=(partition,),
         reason="" if reason in ("none", _NULL) else reason,
     )
 
 
-def _gpus(gres: str) -> tuple[int, str]:
-    """The number of GPUs in a GRES text and their type: `gpu:a100:4(S:0-1),gpu:v100:2` has 6.
+def _count(text: str) -> int:
+    number = re.match("[0-9]{1,15}", text)  # `128+` for nodes that differ
+    return int(number[0]) if number else 0
+
+
+def _gpus(gres: str) -> dict[str, int]:
+    """The number of GPUs of each type in a GRES text, such as `gpu:a100:4(S:0-1),gpu:v100:2`.
 
     A type may begin with a digit or be a number (`2080ti`, `3090`, `1g.10gb` of MIG).
     """
-    total, types = 0, []
+    counts: dict[str, int] = {}
     for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
         kind, *parts = entry.strip().split(":")
         if kind != "gpu":
             continue
         parts = [part for part in parts if part != "no_consume"]
         has_count = bool(parts) and re.fullmatch("[0-9]{1,9}", parts[-1]) is not None
-        total += int(parts.pop()) if has_count else 1
-        types += parts
-    return total, "+".join(dict.fromkeys(types))
+        count = int(parts.pop()) if has_count else 1
+        gpu_type = ":".join(parts)
+        counts[gpu_type] = counts.get(gpu_type, 0) + count
+    return counts
 
 
 def _sinfo(*options: str) -> str:

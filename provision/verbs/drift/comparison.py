@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -31,6 +32,8 @@ CLOCK_TOLERANCE_S = 1.0
 # Two nodes of one model differ by some megabytes that firmware and kernel reserve.
 MEMORY_TOLERANCE = 0.01
 DIGEST_DIGITS = 12
+# Clocks that are off by as much, in seconds and in one direction, are one deviation.
+CLOCK_BUCKETS = (10.0, 60.0, 3600.0, 86400.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +230,10 @@ def _definitions(names: Mapping[str, None]) -> list[FactDefinition]:
             if name.startswith(prefix) and name not in defined:
                 definitions.append(
                     FactDefinition(
-                        name=name, title=name.removeprefix(prefix), group=group, absent=absent
+                        name=name,
+                        title=name.removeprefix(prefix).strip("()"),  # of `(other files)`
+                        group=group,
+                        absent=absent,
                     )
                 )
     return definitions
@@ -258,6 +264,7 @@ def _compare_fact(
         basis, reference = "expectation", expected[name]
     agreeing: list[str] = []
     deviating: dict[tuple[str, bool], list[str]] = {}
+    texts = _texts(definition, values, reference)
     for node, value in values.items():
         agrees = basis != "none" and _agrees(definition, value, reference)
         release = _release(value) if isinstance(value, str) else ()
@@ -265,8 +272,7 @@ def _compare_fact(
         if agrees and not is_below:
             agreeing.append(node)
         else:
-            text = format_value(definition, value)
-            deviating.setdefault((text, is_below), []).append(node)
+            deviating.setdefault((texts[node], is_below), []).append(node)
     deviations = [
         Deviation(value=text, nodes=tuple(names), is_below=is_below)
         for (text, is_below), names in _largest_first(deviating)
@@ -311,6 +317,30 @@ def _agrees(definition: FactDefinition, value: Value, reference: Value) -> bool:
         return value == reference
     tolerance = definition.tolerance * (abs(reference) if definition.relative else 1.0)
     return abs(value - reference) <= tolerance
+
+
+def _texts(
+    definition: FactDefinition, values: Mapping[str, Value], reference: Value
+) -> dict[str, str]:
+    """The values as people read them. Of clocks that are off by nearly as much, the farthest stands
+    for all: else each node's would be a line of its own."""
+    texts = {node: format_value(definition, value) for node, value in values.items()}
+    if definition.unit != "seconds":
+        return texts
+    buckets: dict[tuple[bool, int], list[tuple[float, str]]] = {}
+    for node, value in values.items():
+        if isinstance(value, float | int) and isinstance(reference, float | int):
+            offset = value - reference
+            if abs(offset) <= definition.tolerance:
+                continue
+            bucket = (offset > 0, bisect(CLOCK_BUCKETS, abs(offset)))
+            buckets.setdefault(bucket, []).append((value, node))
+    for (is_ahead, _), clocks in buckets.items():
+        farthest, _ = max(clocks) if is_ahead else min(clocks)
+        text = format_value(definition, farthest)
+        for _, node in clocks:
+            texts[node] = text if len(clocks) == 1 else f"up to {text}"
+    return texts
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from provision.cli.console import table, wrap_line
+from provision.cli.ship_output import NodeSets
 from provision.core.documents import DriftDeviation, DriftFact, DriftRecord
 from provision.verbs.drift.comparison import DISTRIBUTIONS, NOT_INSTALLED
 from provision_runtime.report.text import format_count
@@ -36,19 +37,24 @@ def drift_lines(record: DriftRecord, *, verbose: bool, width: int | None = None)
 
 def _lines(record: DriftRecord) -> list[str]:
     lines = [f"{record['name']} on {record['on']}: {_summary(record['counts'])}"]
-    deviations = [*_deviation_lines(record)]
+    sets = NodeSets()
+    deviations = [*_deviation_lines(record, sets)]
     for fact in record["facts"]:
         for row in fact["unread"]:
-            deviations.append(f"{row['nodes']}: {fact['title']} is unknown: {row['reason']}")
+            deviations.append(
+                f"{sets.short(row['nodes'])}: {fact['title']} is unknown: {row['reason']}"
+            )
     if deviations:
         lines += ["", *deviations]
     for failure in record["failures"]:
         lines += [
             "",
-            f"{failure['nodes']}: no answer, {failure['reason']}: {failure['meaning']}",
+            f"{sets.short(failure['nodes'])}: no answer, {failure['reason']}: {failure['meaning']}",
             f"  {failure['message']}",
             f"  {failure['advice']}",
         ]
+    if sets.lines():
+        lines += ["", *sets.lines()]
     return lines
 
 
@@ -67,26 +73,26 @@ def _summary(counts: Mapping[str, int]) -> str:
     return ", ".join(parts) + f", {counts['same']} the same"
 
 
-def _deviation_lines(record: DriftRecord) -> Iterator[str]:
+def _deviation_lines(record: DriftRecord, sets: NodeSets) -> Iterator[str]:
     distributions: dict[str, list[tuple[DriftFact, DriftDeviation]]] = {}
     for fact in record["facts"]:
         for deviation in fact["deviations"]:
             if fact["group"] == DISTRIBUTIONS:
                 distributions.setdefault(deviation["nodes"], []).append((fact, deviation))
             else:
-                yield from _deviation(fact, deviation)
+                yield from _deviation(fact, deviation, sets)
     for nodes, rows in distributions.items():
         if len(rows) > LISTED_DISTRIBUTIONS:
             names = ", ".join(fact["title"] for fact, _ in rows[:LISTED_DISTRIBUTIONS])
-            yield f"{nodes}: {len(rows)} distributions differ: {names}, ... (--json lists all)"
+            yield f"{sets.short(nodes)}: {len(rows)} distributions differ: {names}, ... (--json lists all)"
             continue
         for fact, deviation in rows:
-            yield from _deviation(fact, deviation)
+            yield from _deviation(fact, deviation, sets)
 
 
-def _deviation(fact: DriftFact, deviation: DriftDeviation) -> list[str]:
+def _deviation(fact: DriftFact, deviation: DriftDeviation, sets: NodeSets) -> list[str]:
     """What some nodes have, and what they should have: one line, or two if they are long."""
-    value = f"{deviation['nodes']}: {fact['title']} {deviation['value']}"
+    value = f"{sets.short(deviation['nodes'])}: {fact['title']} {deviation['value']}"
     if deviation["is_below"]:
         expected = f"at least {fact['minimum']} is needed"
     elif fact["basis"] == "expectation":

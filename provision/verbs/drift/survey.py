@@ -217,7 +217,8 @@ def _second_round(
 
 def describe_distribution(version: str, digest: str) -> str:
     """Equal for two nodes exactly if they have the same files of a distribution."""
-    return f"{version} (files {digest[:DIGEST_DIGITS]})".lstrip()
+    files = digest[:DIGEST_DIGITS]
+    return f"{version} (files {files})" if version else f"digest {files}"
 
 
 def _add_distributions(

@@ -346,7 +346,7 @@ def _test_on(
     # Which partition takes no jobs; empty if all do.
     closed = ""
     for partition in sorted({node.partition for node in selection.nodes if node.partition}):
-        state = slurm_nodes.partition_state(partition)
+        state = slurm_nodes.read_partition(partition).state
         if state and state != "up":
             closed = f"the partition {partition} is {state}"
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,11 +32,18 @@ job_options = option_group(
     ),
     click.option(
         "--gpus",
-        type=click.IntRange(0),
-        metavar="N",
-        help="GPUs of each node.  [default: 1; all on plain hosts]",
+        metavar="[TYPE:]N",
+        help="GPUs of each node, like 4 or a100:4.  [default: 1; all on plain hosts]",
     ),
+    click.option("--mem", metavar="SIZE", help="Memory of each node, like 64G."),
     time_option,
+    click.option(
+        "--env",
+        "variables",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A variable for the command. It is readable in the job: no secrets. Repeatable.",
+    ),
     click.option(
         "--requeue",
         type=click.IntRange(0),
@@ -71,6 +78,35 @@ job_options = option_group(
         help="Also keep the script or manifest in this file.",
     ),
 )
+slurm_options = option_group(
+    click.option("--account", metavar="NAME", help="Account that pays."),
+    click.option("--qos", metavar="NAME", help="Quality of service."),
+    click.option(
+        "--constraint", metavar="FEATURES", help="Features of the nodes, like 'nvlink&ib'."
+    ),
+    click.option(
+        "--array",
+        metavar="TASKS",
+        help="A job for each number, like 0-9%2 (two at once). The command reads "
+        "SLURM_ARRAY_TASK_ID.",
+    ),
+    click.option(
+        "--after",
+        multiple=True,
+        metavar="JOB",
+        help="Start when this job has succeeded; never, if it fails. Repeatable.",
+    ),
+    click.option(
+        "--log-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Folder of the log, which the nodes share.  [default: this folder]",
+    ),
+    click.option(
+        "--force", is_flag=True, help="Submit a job that no node can run as the cluster is now."
+    ),
+    section="Slurm",
+)
 
 
 @click.command()
@@ -78,6 +114,7 @@ job_options = option_group(
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @cluster_options
 @job_options
+@slurm_options
 @dry_run_option
 @verb
 def launch(
@@ -130,25 +167,53 @@ def launch(
 
 def _request(name: str, envs: Path | None, options: dict[str, Any], dry_run: bool) -> LaunchRequest:
     from provision import launch as stage
+    from provision.core.errors import InvalidSpec
     from provision.verbs.launch.launch import LaunchRequest
 
-    time = options["time"]
+    time, memory, settings = options["time"], options["mem"], options["settings"]
+    gpu_type, gpus = stage.parse_gpus(options["gpus"]) if options["gpus"] else ("", None)
+    for earlier in options["after"]:
+        if not stage.is_job(earlier):
+            raise InvalidSpec(
+                f"--after {earlier}: not a job of Slurm.", advice="Write 123 or 123_4."
+            )
     hang_after_s, on_hang = parse_hang_options(options["hang_after"], options["on_hang"])
+    job = stage.JobSpec(
+        name="",
+        command=options["command"],
+        environment=stage.PrefixEnvironment(path=PurePosixPath()),
+        gpus=gpus,
+        gpu_type=gpu_type,
+        ranks=settings.ranks,
+        cpus=settings.cpus,
+        memory_mib=stage.parse_memory(memory) if memory else None,
+        variables=stage.parse_variables(options["variables"]),
+        time_s=stage.parse_duration(time) if time else None,
+        requeue=options["requeue"],
+        signal_s=settings.signal,
+        hang_after_s=hang_after_s,
+        on_hang=on_hang,
+        slurm=stage.SlurmOptions(
+            account=options["account"],
+            qos=options["qos"],
+            constraint=options["constraint"],
+            array=stage.check_array(options["array"]) if options["array"] else None,
+            after=options["after"],
+            more=settings.sbatch,
+        ),
+    )
     return LaunchRequest(
         name=name,
         inventory=options["inventory"],
         selection=selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0),
-        command=options["command"],
         nodes=options["nodes"],
-        gpus=options["gpus"],
-        time_s=stage.parse_duration(time) if time else None,
-        requeue=options["requeue"],
-        hang_after_s=hang_after_s,
-        on_hang=on_hang,
+        job=job,
+        log_folder=options["log_dir"],
+        is_forced=options["force"],
         prefix=options["prefix"],
         image=options["image"],
         namespace=options["namespace"],
-        settings=options["settings"],
+        settings=settings,
         options=stage.RunOptions(mounts=tuple(map(stage.parse_mount, options["mounts"]))),
     )
 
@@ -204,19 +269,43 @@ def list_(console: Console, envs: Path | None, namespace: str | None, **options:
 
 @jobs.command("log")
 @click.argument("job")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Go on with what the job prints, until it ends. The exit code is 1 if it did not succeed.",
+)
 @jobs_options
 @verb
 def log(
-    console: Console, job: str, envs: Path | None, namespace: str | None, **options: Any
+    console: Console,
+    job: str,
+    follow: bool,
+    envs: Path | None,
+    namespace: str | None,
+    **options: Any,
 ) -> int:
     """Print a job's log.
 
-    JOB is what `launch` printed: a number of Slurm, or k8s:NAME. For jobs on plain hosts, name the
-    hosts with --on.
+    JOB is what `launch` printed: a number of Slurm, or k8s:NAME. 12_3 is task 3 of an array. For jobs
+    on plain hosts, name the hosts with --on.
     """
+    import sys
+
+    from provision.cli.console import for_stream
     from provision.verbs.launch import jobs as command
+    from provision.verbs.launch.follow import follow_log
 
     kind, selection = _jobs_engine(envs, options, job)
+    if follow:
+        if console.as_json:
+            raise click.UsageError("--follow prints the log itself, which --json cannot hold.")
+
+        def show(text: str) -> None:
+            sys.stdout.write(for_stream(text, sys.stdout, shows_token=True))
+            sys.stdout.flush()
+
+        return 0 if follow_log(kind, job, selection, namespace, show, console) else 1
     text, problems = command.read_log(kind, job, selection, namespace)
     for problem in problems:
         console.warn(problem)
@@ -251,6 +340,7 @@ def cancel(
 
 def _jobs_engine(envs: Path | None, options: dict[str, Any], job: str | None = None) -> Any:
     """The engine that knows the job, and the nodes of --on; without both, every engine here."""
+    from provision import launch as stage
     from provision.core.errors import InvalidSpec
     from provision.verbs.launch import jobs as command
 
@@ -260,7 +350,7 @@ def _jobs_engine(envs: Path | None, options: dict[str, Any], job: str | None = N
     if job is None:
         command.require_engine()
         return None, None
-    if job.isdigit():
+    if stage.is_job(job):
         return "slurm", None
     if job.startswith("k8s:"):
         return "kubernetes", None

@@ -5,6 +5,7 @@ provision keeps no list of its own.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from provision.cluster.actions import Action, ResultT
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import run_action
 from provision.core.errors import InvalidSpec, ToolMissing
+from provision_runtime.node.results import HostLog
 
 Engine = Literal["slurm", "kubernetes", "hosts"]
 # Of a job's id, which so names its engine.
@@ -60,15 +62,21 @@ def list_on_hosts(selection: NodeSelection) -> tuple[list[HostJob], list[str]]:
 
 def log_on_hosts(identity: str, selection: NodeSelection) -> tuple[str, list[str]]:
     """The logs of a job's parts, and for each host that did not answer, why."""
-    results, problems = _ask_hosts(actions.JOB_LOG, {"id": identity}, selection)
-    texts = {}
-    for host, result in results:
-        for row in result["logs"]:
-            texts[row["node"], host] = row["text"]
-    if not texts:
+    logs, problems = read_host_logs(identity, selection)
+    return "\n".join(f"==> {host}\n{log['text']}" for host, log in logs), problems
+
+
+def read_host_logs(
+    identity: str, selection: NodeSelection, starts: Mapping[str, int] | None = None
+) -> tuple[list[tuple[str, HostLog]], list[str]]:
+    """The hosts of a job's parts with their logs, node 0 first, and for each host that did not
+    answer, why. starts: where to begin to read the log of each node. Raises InvalidSpec without any."""
+    arguments = {"id": identity, "starts": starts or {}}
+    results, problems = _ask_hosts(actions.JOB_LOG, arguments, selection)
+    logs = [(host, log) for host, result in results for log in result["logs"]]
+    if not logs and not (starts and problems):
         raise _no_job(f"has a job {identity}", selection, problems)
-    text = "\n".join(f"==> {host}\n{texts[node, host]}" for node, host in sorted(texts))
-    return text, problems
+    return sorted(logs, key=lambda pair: pair[1]["node"]), problems
 
 
 def cancel_on_hosts(
@@ -120,17 +128,23 @@ def list_slurm() -> list[slurm_jobs.SlurmJob]:
 
 
 def slurm_log(identity: str) -> str:
-    """The log of a job. Raises InvalidSpec if it has none yet, or no shared file system shows it."""
-    fields = slurm_jobs.show_job(identity)
-    path = slurm_jobs.log_path(fields)
-    try:
-        return path.read_text(errors="replace")
-    except FileNotFoundError as error:
-        state = fields.get("JobState", "in an unknown state")
+    """The log of a job, or those of the tasks of an array. Raises InvalidSpec if there is none yet, or
+    no shared file system shows it."""
+    tasks = slurm_jobs.show_tasks(identity)
+    texts = {}
+    for fields in tasks:
+        path = slurm_jobs.log_path(fields)
+        with contextlib.suppress(FileNotFoundError):
+            texts[path] = path.read_text(errors="replace")
+    if not texts:
+        state = tasks[0].get("JobState", "in an unknown state")
         raise InvalidSpec(
-            f"Job {identity} is {state}, and there is no {path}.",
+            f"Job {identity} is {state}, and there is no {slurm_jobs.log_path(tasks[0])}.",
             advice="It begins with the job; it is on the file system of the nodes.",
-        ) from error
+        )
+    if len(tasks) == 1:
+        return "".join(texts.values())
+    return "\n".join(f"==> {path.name}\n{texts[path]}" for path in sorted(texts))
 
 
 def list_kubernetes(

@@ -7,12 +7,14 @@ import dataclasses
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision import image as images
 from provision import launch
+from provision.adapters.clustershell import expand, fold
 from provision.adapters.http import sha256_of
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
@@ -28,6 +30,7 @@ from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError, Tool
 from provision.core.prefix_registry import prefix_path
 from provision.core.tempdirs import temporary_directory
 from provision.launch.jobs import SIGNAL_S
+from provision.verbs.launch.feasible import check_feasible
 from provision.verbs.launch.jobs import (
     ASK_TIMEOUT_S,
     KUBERNETES_PREFIX,
@@ -44,6 +47,10 @@ from provision.workflow.plan import BuildRequest, Plan, make_plan
 from provision.workflow.trust import require_trusted_path, require_trusted_prefix
 
 START_TIMEOUT_S = 60.0
+KUBERNETES_SETTINGS = (
+    "jobset", "queue", "topology", "priority", "scheduler", "keep", "disk", "network", "annotation",
+    "rdma", "pull_secret",
+)  # fmt: skip
 SQUASHFS_SUFFIXES = (".sqsh", ".squashfs")
 
 
@@ -52,19 +59,17 @@ class LaunchRequest:
     """What `provision launch` is asked for. nodes: None: one of a pool, all of a list of hosts.
 
     prefix, image: where the environment is on the nodes; at most one of them. inventory: another
-    nodes.yml than the one next to the envs folder.
+    nodes.yml than the one next to the envs folder. job: without its environment and what --on
+    says. is_forced: submit what can never run as the cluster is now.
     """
 
     name: str
     selection: NodeSelection
     inventory: Path | None = None
-    command: tuple[str, ...]
+    job: launch.JobSpec
     nodes: int | None = None
-    gpus: int | None = None
-    time_s: int | None = None
-    requeue: int = 0
-    hang_after_s: int
-    on_hang: launch.OnHang
+    log_folder: Path | None = None
+    is_forced: bool = False
     prefix: Path | None = None
     image: str | None = None
     namespace: str | None = None
@@ -102,29 +107,23 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
     format = _format(engine, environment, request)
     nodes = _node_count(engine, request)
     settings = request.settings
-    signal_s = settings.signal
-    if signal_s is None and request.requeue:
+    signal_s = request.job.signal_s
+    if signal_s is None and request.job.requeue:
         signal_s = SIGNAL_S
-    job = launch.JobSpec(
-        name=settings.job_name or _job_name(request.command, engine),
-        command=request.command,
+    job = dataclasses.replace(
+        request.job,
+        name=settings.job_name or _job_name(request.job.command, engine),
         environment=environment,
         nodes=nodes,
-        gpus=request.gpus,
-        ranks=settings.ranks,
-        cpus=settings.cpus,
-        time_s=request.time_s,
-        requeue=request.requeue,
-        hang_after_s=request.hang_after_s,
-        on_hang=request.on_hang,
         signal_s=signal_s,
         lock=plan.lock.sha256 if plan.lock else None,
     )
     options = request.options
     if engine != "kubernetes":
         folder = str(Path.cwd())
-        job = dataclasses.replace(job, folder=folder)
-        _check_script(request.command)
+        log_folder = str(request.log_folder.absolute()) if request.log_folder else None
+        job = dataclasses.replace(job, folder=folder, log_folder=log_folder)
+        _check_script(request.job.command)
         if isinstance(environment, launch.ImageEnvironment):
             working_folder = launch.parse_mount(f"{folder}:{folder}")
             options = dataclasses.replace(options, mounts=(working_folder, *options.mounts))
@@ -136,6 +135,7 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
     elif engine == "kubernetes":
         job = dataclasses.replace(job, kubernetes=_kubernetes_options(request))
     else:
+        _refuse_nodes_of_slurm(context, request.selection)
         job = dataclasses.replace(job, ssh=_ssh_options(request.selection, chosen))
     text = render_job(plan, format, job, options, remake)
     return PlannedJob(
@@ -152,9 +152,12 @@ def submit(planned: PlannedJob) -> SubmittedJob:
     """Hand the job to its engine."""
     job = planned.job
     if planned.engine == "slurm":
+        if job.log_folder:  # Slurm makes none, and a job without its log ends at once
+            Path(job.log_folder).mkdir(parents=True, exist_ok=True)
         with _file(planned.text, "job.sbatch") as path:
             identity = slurm_jobs.submit(path)
-        log = str(Path(job.folder or "/") / f"{job.name}-{identity}.log")
+        pattern = re.sub("%[jA]", identity, launch.log_pattern(job))
+        log = str(Path(job.folder or "/") / pattern.replace("%a", "*").replace("%%", "%"))
         return SubmittedJob(engine="slurm", id=identity, log=log)
     if planned.engine == "kubernetes":
         with _file(planned.text, "job.yaml") as path:
@@ -170,25 +173,43 @@ def submit(planned: PlannedJob) -> SubmittedJob:
 
 
 def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
-    settings = request.settings
-    only_kubernetes = {
-        "--namespace": request.namespace,
-        "--set jobset": settings.jobset,
-        "--set queue": settings.queue,
-        "--set rdma": settings.rdma,
-        "--set pull_secret": settings.pull_secret,
+    settings, slurm = request.settings, request.job.slurm
+    options: dict[str, dict[str, object]] = {
+        "kubernetes": {
+            "--namespace": request.namespace,
+            **{f"--set {name}": getattr(settings, name) for name in KUBERNETES_SETTINGS},
+        },
+        "slurm": {
+            **{f"--{name}": value for name, value in vars(slurm).items() if name != "more"},
+            "--log-dir": request.log_folder,
+            "--on-hang requeue": request.job.on_hang == "requeue",
+            "--set sbatch": slurm.more,
+        },
     }
-    misplaced = [option for option, value in only_kubernetes.items() if value]
-    if misplaced and engine != "kubernetes":
+    names = {"kubernetes": "Kubernetes", "slurm": "Slurm"}
+    for owner, values in options.items():
+        misplaced = [option for option, value in values.items() if value]
+        if misplaced and engine != owner:
+            raise InvalidSpec(
+                f"{', '.join(misplaced)}: only {names[owner]} has this.", advice="Leave it out."
+            )
+    if settings.jobset and settings.scheduler:
         raise InvalidSpec(
-            f"{', '.join(misplaced)}: only Kubernetes has this.", advice="Leave it out."
+            "--set jobset and --set scheduler: Volcano and others group the pods of a Job.",
+            advice="Leave jobset out.",
         )
-    if request.on_hang == "requeue" and engine != "slurm":
+    strength, colon, label = (settings.topology or "").rpartition(":")
+    if settings.topology and (not settings.queue or settings.scheduler or not label):
+        raise InvalidSpec("--set topology is for Kueue: give its queue with --set queue.")
+    if colon and strength not in ("required", "preferred"):
+        raise InvalidSpec(f"--set topology={settings.topology}: write LABEL or preferred:LABEL.")
+    if engine == "kubernetes" and request.job.memory_mib == 0:
+        raise InvalidSpec("--mem 0: only Slurm gives all memory.", advice="Write 64G.")
+    if engine == "hosts" and (request.job.memory_mib is not None or request.job.gpu_type):
         raise InvalidSpec(
-            "--on-hang requeue: only Slurm requeues a job.", advice="Use --on-hang end."
+            "--mem and types of --gpus: nothing assigns or limits them on plain hosts.",
+            advice="Leave them out.",
         )
-    if settings.sbatch and engine != "slurm":
-        raise InvalidSpec("--set sbatch: only Slurm has this.", advice="Leave it out.")
     if request.prefix is not None and request.image is not None:
         raise InvalidSpec("--prefix and --image contradict each other.", advice="Choose one.")
     if engine == "kubernetes" and request.image is None:
@@ -219,8 +240,7 @@ def _environment(
         return launch.SquashfsEnvironment(file=PurePosixPath(path), sha256=sha256_of(path))
     if request.image is not None:
         if engine == "kubernetes":
-            reference = images.parse_engine_reference(request.image)
-            return launch.ImageEnvironment(reference=reference)
+            return launch.ImageEnvironment(reference=_by_digest(context, request))
         path = _existing_file(context, request, Path(request.image))
         return launch.ImageEnvironment(reference=str(path), sha256=sha256_of(path))
     if request.prefix is not None:
@@ -247,6 +267,24 @@ def _shipped_path(context: Context, plan: Plan, selection: NodeSelection) -> Pur
         )
         return None
     return install_path(selection.defaults.path, pack.key)
+
+
+def _by_digest(context: Context, request: LaunchRequest) -> str:
+    """An image's name with the digest that its registry now has for the tag, so that all pods and
+    those of a restart get the same bytes."""
+    name = request.image or ""
+    reference = images.parse_engine_reference(name)
+    architectures = {node.kubernetes.arch for node in request.selection.nodes if node.kubernetes}
+    if "@" in reference or architectures - {"x86_64", ""}:  # the digest would be that of x86-64
+        return reference
+    try:
+        registry_reference = images.base_registry_reference(reference)
+        return registry_reference.with_digest(images.find_remote(registry_reference).digest)
+    except ProvisionError as error:
+        context.progress.warn(
+            f"{name} stays a tag, which may name another image when a pod starts: {error.message}"
+        )
+        return reference
 
 
 def _existing_file(context: Context, request: LaunchRequest, path: Path) -> Path:
@@ -308,8 +346,8 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
             advice="Choose one partition.",
         )
     [partition] = partitions
+    slurm = dataclasses.replace(request.job.slurm, partition=partition)
     if request.selection.is_assumed:
-        slurm = launch.SlurmOptions(partition=partition, exclude="", more=request.settings.sbatch)
         return dataclasses.replace(job, slurm=slurm)
     rows = slurm_nodes.list_nodes(partition)
     names = {node.name for node in request.selection.nodes}
@@ -318,23 +356,16 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
     gpus = job.gpus
     if gpus is None and plan.resolution.cuda is not None:
         gpus = 1
-    most = max(row.gpus for row in members)
-    if gpus and gpus > most:
-        raise InvalidSpec(
-            f"--gpus {gpus}, but the nodes of `{request.selection.text}` have {most}.",
-            advice=f"`provision nodes list --on '{request.selection.text}'` shows them.",
-        )
-    cpus = job.cpus
-    if cpus is None and gpus:
-        cpus = min(max(1, row.cpus * gpus // row.gpus) for row in members if row.gpus >= gpus)
-    elif cpus is None:
-        cpus = job.ranks
-    slurm = launch.SlurmOptions(
-        partition=partition,
-        exclude=slurm_host_list(unselected) if unselected else "",
-        more=request.settings.sbatch,
-    )
-    return dataclasses.replace(job, cpus=cpus, slurm=slurm)
+    cpus = job.cpus or job.ranks
+    if job.cpus is None and gpus:
+        able = [row for row in members if row.gpus >= gpus]
+        cpus = min((max(1, row.cpus * gpus // row.gpus) for row in able), default=None)
+    exclude = slurm_host_list(unselected) if unselected else ""
+    slurm = dataclasses.replace(slurm, exclude=exclude)
+    job = dataclasses.replace(job, gpus=gpus, cpus=cpus, slurm=slurm)
+    if not request.is_forced:
+        check_feasible(job, slurm_nodes.read_partition(partition), members)
+    return job
 
 
 def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
@@ -346,17 +377,69 @@ def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
         names = tuple(node.host or node.name for node in request.selection.nodes)
         term = launch.NodeRequirement(key="kubernetes.io/hostname", operator="In", values=names)
         nodes = (term,)
+    if request.job.gpu_type and not request.job.gpu_type.startswith(launch.MIG):
+        nodes = (*nodes, _product_requirement(request))
     settings = request.settings
     return launch.KubernetesOptions(
         namespace=request.namespace,
         queue=settings.queue,
+        topology=settings.topology,
+        priority=settings.priority,
+        scheduler=settings.scheduler,
+        ttl_s=launch.parse_duration(settings.keep) if settings.keep else None,
+        disk_mib=launch.parse_memory(settings.disk) if settings.disk else None,
+        networks=settings.network,
+        annotations=tuple(map(launch.parse_annotation, settings.annotation)),
         rdma=launch.parse_resource(settings.rdma) if settings.rdma else None,
         secret=settings.pull_secret,
         nodes=nodes,
     )
 
 
+def _product_requirement(request: LaunchRequest) -> launch.NodeRequirement:
+    """The nodes with GPUs of a type: those whose product's name has it as one of its parts."""
+    products = sorted({node.gpu_type for node in request.selection.nodes if node.gpu_type})
+    gpu_type = request.job.gpu_type.lower()
+    fitting = [name for name in products if gpu_type in (name.lower(), *name.lower().split("-"))]
+    if request.selection.is_assumed:
+        fitting = [request.job.gpu_type]
+    if not fitting:
+        raise InvalidSpec(
+            f"--gpus {request.job.gpu_type}: no node of `{request.selection.text}` has such GPUs.",
+            advice=f"They have {', '.join(products) or 'no label ' + launch.GPU_PRODUCT}.",
+        )
+    return launch.NodeRequirement(key=launch.GPU_PRODUCT, operator="In", values=tuple(fitting))
+
+
 # Plain hosts
+
+
+def _refuse_nodes_of_slurm(context: Context, selection: NodeSelection) -> None:
+    """InvalidSpec for nodes of Slurm that a node set or group reaches by ssh: the job would run
+    there without Slurm's knowledge. `ssh:` insists, and in the nodes' own job nobody else is there."""
+    hosts = [node for node in selection.nodes if node.engine == "ssh"]
+    if selection.text.strip().startswith("ssh:") or not hosts or shutil.which("sinfo") is None:
+        return
+    try:
+        rows = slurm_nodes.list_nodes()
+    except ProvisionError as error:
+        context.progress.warn(
+            f"not known whether {selection.text} are nodes of Slurm: {error.message}"
+        )
+        return
+    names = {name for row in rows for name in (row.name, row.host)}
+    allocated = set(expand(slurm_nodes.allocation() or ""))
+    addresses = [node.address.rpartition("@")[2] for node in hosts]
+    taken = [
+        address
+        for address in addresses
+        if {address, address.partition(".")[0]} & names and address not in allocated
+    ]
+    if taken:
+        raise InvalidSpec(
+            f"{fold(taken)}: nodes of Slurm, and by ssh a job would run there without its knowledge.",
+            advice=f"Use --on slurm:PARTITION. --on ssh:{fold(addresses)} insists.",
+        )
 
 
 def _ssh_options(selection: NodeSelection, nodes: Sequence[Node]) -> launch.SshOptions:

@@ -9,7 +9,7 @@ from provision.cli.set_option import AT_LEAST_ONE, setting
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSettings:
-    """None: as the help says. jobset to pull_secret: Kubernetes has these, and sbatch is Slurm's."""
+    """None: as the help says. jobset and what follows: Kubernetes has these; sbatch is Slurm's."""
 
     job_name: str | None = setting(str, "Name of the job.  [default: the command's]")
     ranks: int | None = setting(
@@ -24,10 +24,29 @@ class LaunchSettings:
         "--requeue, else never]",
     )
     sbatch: tuple[str, ...] = setting(
-        str, "Slurm: another option of sbatch, like sbatch=--account=lab. Repeatable.", default=()
+        str, "Slurm: another option of sbatch, like sbatch=--exclusive. Repeatable.", default=()
     )
     jobset: bool = setting(bool, "Kubernetes: true makes a JobSet.", default=False)
-    queue: str | None = setting(str, "Kubernetes: queue of Kueue, for gang scheduling.")
+    queue: str | None = setting(
+        str, "Kubernetes: queue of Kueue (of Volcano, with scheduler=volcano), for gang scheduling."
+    )
+    topology: str | None = setting(
+        str,
+        "Kubernetes: label of nodes, like cloud.provider.com/topology-rack. Kueue places all pods "
+        "where it has one value, or with preferred:LABEL tries to.",
+    )
+    priority: str | None = setting(str, "Kubernetes: priority class.")
+    scheduler: str | None = setting(str, "Kubernetes: name of the scheduler, like volcano.")
+    keep: str | None = setting(
+        str, "Kubernetes: delete the job this long after its end, like 2d.  [default: never]"
+    )
+    disk: str | None = setting(str, "Kubernetes: ephemeral storage of each node, like 50G.")
+    network: tuple[str, ...] = setting(
+        str, "Kubernetes: network attachment (Multus), like roce-net. Repeatable.", default=()
+    )
+    annotation: tuple[str, ...] = setting(
+        str, "Kubernetes: annotation of the pods, as KEY=VALUE. Repeatable.", default=()
+    )
     rdma: str | None = setting(
         str, "Kubernetes: resource of the RDMA device plugin, as RESOURCE or RESOURCE=N."
     )

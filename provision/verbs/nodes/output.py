@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.console import table, wrap_line
-from provision.cli.ship_output import folded_lines
+from provision.cli.ship_output import NodeSets, folded_lines
 from provision_runtime.report.text import format_count
 
 if TYPE_CHECKING:
@@ -27,9 +27,10 @@ def selection_lines(selection: NodeSelection, width: int | None = None) -> str:
     for folded, kind in fold_equal(kinds):
         members = [node for node in selection.nodes if kinds[node.name] == kind]
         aliases = {name for node in members for name in node.names if name != node.name}
-        row = (folded, str(len(members)), *kind, fold(sorted(aliases)))
+        racks = {node.rack for node in members if node.rack}
+        row = (folded, str(len(members)), *kind, fold(sorted(racks)), fold(sorted(aliases)))
         rows.append([cell or "-" for cell in row])
-    head = ("nodes", "count", "engine", "reached by", "state", "gpus", "other names")
+    head = ("nodes", "count", "engine", "reached by", "state", "gpus", "racks", "other names")
     return table(rows, head, width=width)
 
 
@@ -59,14 +60,17 @@ def check_lines(report: NodesReport, width: int | None = None) -> list[str]:
         for warning in node.warnings:
             warnings.setdefault(warning.reason, {})[name] = warning.message
         reasons.update((problem.reason, None) for problem in node.problems)
-    lines = folded_lines(texts, width)
+    racks: dict[str, list[str]] = {}
+    for row in report.nodes:
+        racks.setdefault(row.node.rack, []).append(row.node.name)
+    sets = NodeSets({rack: names for rack, names in racks.items() if rack})
+    lines = folded_lines(texts, width, sets)
     for reason, by_node in warnings.items():
-        lines += folded_lines(by_node, width, "warning: ")
+        lines += folded_lines(by_node, width, sets, "warning: ")
         lines += wrap_line(f"  {REASONS[reason].advice}", width, 0)
     for reason in reasons:
         lines += wrap_line(f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}", width)
-    lines.append(_count_line(report))
-    return lines
+    return [*lines, *sets.lines(), _count_line(report)]
 
 
 def check_json(report: NodesReport) -> dict[str, object]:
@@ -116,4 +120,6 @@ def _node_json(node: Node) -> dict[str, object]:
         "gpus": node.gpus,
         "partition": node.partition,
         "context": node.context,
+        "rack": node.rack,
+        "zone": node.zone,
     }

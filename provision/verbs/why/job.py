@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Sequence
 
+from provision import launch
 from provision.adapters import clustershell
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
@@ -30,7 +31,7 @@ def is_job(subject: str, selection: NodeSelection | None) -> bool:
     selection: of --on."""
     if selection is not None or subject.startswith(KUBERNETES_PREFIX):
         return True
-    if not subject.isdigit() or shutil.which("scontrol") is None:
+    if not launch.is_job(subject) or shutil.which("scontrol") is None:
         return False
     try:
         fields = slurm_jobs.show_job(subject)
@@ -78,7 +79,7 @@ def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | Non
         names = [pod["metadata"]["name"] for pod in pods]
         defaults = dataclasses.replace(defaults, python=command)
         return _selection(job, "exec", names, defaults)
-    if job.isdigit() and (selection is None or selection.nodes[0].engine == "slurm"):
+    if launch.is_job(job) and (selection is None or selection.nodes[0].engine == "slurm"):
         fields = slurm_jobs.show_job(job)
         if fields.get("JobState") != "RUNNING":
             raise InvalidSpec(

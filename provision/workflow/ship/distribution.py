@@ -62,19 +62,29 @@ class Service:
 
 
 def plan_wave(
-    servers: Sequence[str], waiting: Sequence[str], *, clients_per_server: int, most_clients: int
+    servers: Sequence[Node], waiting: Sequence[Node], *, clients_per_server: int, most_clients: int
 ) -> list[Service]:
-    """The next round: as many of the waiting nodes as can be served, spread over all servers.
+    """The next round: as many of the waiting nodes as can be served, spread over all servers, each by
+    one of its own rack or zone if there is one.
 
     In each round every node that has the image serves a few that do not, so their number grows by a
     factor. most_clients: in a round, of all servers together.
     """
     count = min(len(waiting), clients_per_server * len(servers), most_clients)
     used = servers[:count]
-    return [
-        Service(server=server, clients=tuple(waiting[number : count : len(used)]))
-        for number, server in enumerate(used)
-    ]
+    clients: dict[str, list[str]] = {server.name: [] for server in used}
+    for client in waiting[:count]:
+        free = [server for server in used if len(clients[server.name]) * len(used) < count]
+        nearest = min(
+            free,
+            key=lambda server: (
+                server.rack != client.rack,
+                server.zone != client.zone,
+                len(clients[server.name]),
+            ),
+        )
+        clients[nearest.name].append(client.name)
+    return [Service(server=name, clients=tuple(names)) for name, names in clients.items()]
 
 
 class PackDistribution:
@@ -251,8 +261,8 @@ class PackDistribution:
         that succeeded. Returns the new queue."""
         nodes = {node.name: node for node in (*queue, *pool)}
         services = plan_wave(
-            [node.name for node in pool],
-            [node.name for node in queue],
+            pool,
+            queue,
             clients_per_server=self._options.tree,
             most_clients=self._defaults.fanout,
         )

@@ -45,6 +45,8 @@ def test_nodes_of_24_11() -> None:
     assert (nodes["gpu-03"].gpus, nodes["gpu-03"].gpu_type) == (8, "h100")
     assert nodes["cpu-01"].cpus == 128
     assert nodes["cpu-03"].gpus == 0
+    starting = [name for name, node in nodes.items() if node.starts_jobs]
+    assert starting == ["gpu-01", "gpu-03", "gpu-04", "cpu-01", "cpu-02"]
     silent = [name for name, node in nodes.items() if not node.responds]
     assert silent == ["gpu-02", "gpu-03", "gpu-04", "cpu-03"]
 
@@ -52,19 +54,21 @@ def test_nodes_of_24_11() -> None:
 @pytest.mark.parametrize(
     ("gres", "gpus", "gpu_type"),
     [
-        ("gpu:2080ti:8", 8, "2080ti"),
-        ("gpu:3090:2(S:0-1)", 2, "3090"),
-        ("gpu:1g.10gb:7,gpu:a100:1", 8, "1g.10gb+a100"),
-        ("gpu:a100:no_consume:4", 4, "a100"),
-        ("gpu:4", 4, ""),
-        ("gpu", 1, ""),
-        ("gpumem:80G,shard:8", 0, ""),
+        ("gpu:2080ti:8", {"2080ti": 8}, "2080ti"),
+        ("gpu:3090:2(S:0-1)", {"3090": 2}, "3090"),
+        ("gpu:1g.10gb:7,gpu:a100:1", {"1g.10gb": 7, "a100": 1}, "1g.10gb+a100"),
+        ("gpu:h100:4(S:0),gpu:h100:4(S:1)", {"h100": 8}, "h100"),
+        ("gpu:a100:no_consume:4", {"a100": 4}, "a100"),
+        ("gpu:4", {"": 4}, ""),
+        ("gpu", {"": 1}, ""),
+        ("gpumem:80G,shard:8", {}, ""),
     ],
 )
-def test_types_of_gpus(gres: str, gpus: int, gpu_type: str) -> None:
-    line = f"n1|n1|n1|idle|(null)|{gres}|8|1000|gpu|none"
+def test_types_of_gpus(gres: str, gpus: dict[str, int], gpu_type: str) -> None:
+    line = f"n1|n1|n1|idle|(null)|{gres}|8|1000+|gpu|none"
     [node] = slurm_nodes.parse_nodes(line)
-    assert (node.gpus, node.gpu_type) == (gpus, gpu_type)
+    assert (node.gpus_by_type, node.gpu_type) == (gpus, gpu_type)
+    assert (node.gpus, node.memory_mib) == (sum(gpus.values()), 1000)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "n1|n1\n", "sinfo: error: slurm_load_node\n"])

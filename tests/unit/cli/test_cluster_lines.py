@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from provision.adapters import clustershell
 from provision.cli.console import wrap_line
-from provision.cli.ship_output import ship_json, ship_lines
+from provision.cli.ship_output import LONGEST_NODE_SET, NodeSets, ship_json, ship_lines
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.verbs.drift.output import drift_lines
 from provision.workflow.ship.ship import ShipReport
@@ -50,6 +51,19 @@ def test_in_a_pipe_a_node_set_is_one_line() -> None:
         f"unreachable: {REASONS['unreachable'].meaning}. {REASONS['unreachable'].advice}" in lines
     )
     assert lines[-1].startswith(f"{KEY}: active on 1 of 3 nodes; --min demands 3; sent ")
+
+
+def test_a_long_node_set_is_printed_once() -> None:
+    names = [f"gpu-{number:03}-ib" for number in range(0, 400, 7)]
+    assert len(clustershell.fold(names)) > LONGEST_NODE_SET
+    lines = ship_lines(shipped({name: failed(name) for name in names}, note="x"), TERMINAL)
+    text = "\n".join(lines)
+    assert text.count("gpu-[000,") == 1 and text.count("58 nodes [1]") == 2, text
+
+
+def test_a_rack_is_named() -> None:
+    sets = NodeSets({"r1": ["n1", "n2"], "r2": ["n3"]})
+    assert (sets.short("n[1-2]"), sets.short("n1")) == ("rack r1 (2 nodes)", "n1")
 
 
 def test_what_only_its_owner_can_start_is_said_with_the_next_step() -> None:

@@ -77,7 +77,7 @@ def test_the_options_of_large_verbs_are_in_groups() -> None:
     assert headings("smoke") == ["Options", "Smoke", "Nodes"]
     assert headings("env", "list") == ["Options"]
     # Of a job, not of a test; of a container, not of a build.
-    assert headings("launch") == ["Options", "Nodes", "Settings of --set", "Output"]
+    assert headings("launch") == ["Options", "Slurm", "Nodes", "Settings of --set", "Output"]
     assert headings("image", "contract") == ["Options"]
     # A group with options of its own.
     assert headings("lock") == ["Options", "Request", "Source", "Smoke", "Output", "Commands"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path, PurePosixPath
 
@@ -216,7 +217,7 @@ def test_empty_group_lists_the_others(inventory: Path) -> None:
         ),
         (
             "schema: 1\ngroups:\n  a: {from: pbs}\n",
-            ':3: groups.a.from: "pbs" is not one of "slurm", "ssh" or 2 other candidates.',
+            ':3: groups.a.from: "pbs" is not one of "slurm", "ssh" or 3 other candidates.',
         ),
         (
             "schema: 1\ngroups:\n  a: {from: slurm}\n",
@@ -298,3 +299,60 @@ def test_named_inventory_must_exist(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec) as caught:
         select_nodes("n1", tmp_path / "other.yml")
     assert "other.yml" in str(caught.value)
+
+
+ANSIBLE = {
+    "_meta": {
+        "hostvars": {
+            "g1": {"ansible_host": "10.0.0.1", "ansible_user": "ops", "rack": "r1", "zone": "b"},
+            "g2": {"rack": 2},
+            "p1": {"ansible_port": 2222},
+        }
+    },
+    "all": {"children": ["ungrouped", "gpu", "odd"]},
+    "gpu": {"children": ["new", "gpu"], "hosts": ["g1"]},
+    "new": {"hosts": ["g2", "g1"]},
+    "odd": {"hosts": ["p1"]},
+}
+
+
+def test_an_inventory_of_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a group of nodes.yml, as the file itself, and as what ansible-inventory makes of another."""
+    source = tmp_path / "inventory.json"
+    source.write_text(json.dumps(ANSIBLE))
+    program = f'#!/bin/sh\n[ "$2" = {tmp_path}/hosts.ini ] && cat {source}\n'
+    write_program(tmp_path / "ansible-inventory", program)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    lab = tmp_path / "nodes.yml"
+    for file in ("inventory.json", "hosts.ini"):
+        lab.write_text(
+            f"schema: 1\ngroups:\n  x: {{from: ansible, inventory: {file}, group: gpu, zone: a}}\n"
+        )
+        nodes = select_nodes("x", lab).nodes
+        assert [(node.name, node.address, node.rack, node.zone) for node in nodes] == [
+            ("g1", "ops@10.0.0.1", "r1", "a"),
+            ("g2", "g2", "2", "a"),
+        ]
+    assert names("gpu", source) == ["g1", "g2"]
+    with pytest.raises(InvalidSpec, match=r"inventory\.json: p1 has ansible_port"):
+        names("all", source)
+    odd = '{"_meta": {"hostvars": {"g": {"ansible_host": "-oProxyCommand=x"}}}, "gpu": {"hosts": ["g"]}}'
+    for text in (
+        "[]",
+        "{",
+        '{"_meta": []}',
+        '{"_meta": {}, "gpu": {"hosts": ["-x"]}}',
+        odd,
+        "\xff",
+    ):
+        source.write_text(text, encoding="latin-1")
+        with pytest.raises(InvalidSpec, match=r"inventory\.json"):
+            names("gpu", source)
+
+
+def test_where_nodes_stand_by_their_engines(inventory: Path) -> None:
+    sinfo = inventory.parent / "bin" / "sinfo"
+    row = "a1|a1|a1|idle|ib,rack:7,zone-b|(null)|8|1000|gpu|none"
+    write_program(sinfo, f"#!/bin/sh\ncase \"$*\" in *%N*) echo '{row}';; *) echo gpu;; esac\n")
+    [node] = select_nodes("slurm:gpu").nodes
+    assert (node.rack, node.zone) == ("7", "b")

@@ -20,6 +20,7 @@ from tests.programs import write_program
 
 IDENTITY = ["n1", "boot"]
 HISTORY = {"active": "a-1", "previous": None, "installed": ["a-1"]}
+LOG = {"node": 0, "end": 9, "state": "running"}
 RANKS = {"statuses": {"0": 0}, "ended_because": "", "report": None, "states": {}, "logs": {}}
 
 
@@ -44,7 +45,7 @@ def test_every_action_is_described() -> None:
         ("doctor", {"prefix": None, "only": ["shm-small"], "is_deep": False, "rules": {}}),
         ("store-history", {"path": "/tmp/none", "name": "lab"}),
         ("job-list", {}),
-        ("job-log", {"id": "none"}),
+        ("job-log", {"id": "none", "starts": {}}),
         ("job-cancel", {"id": "none"}),
         ("job-ranks", {"id": "none"}),
         ("drift-facts", {"path": "/tmp/none", "name": "lab"}),
@@ -161,7 +162,7 @@ def test_texts_are_lines_without_controls() -> None:
 
 def test_logs_keep_their_lines() -> None:
     text = "step 1\n\x1b[31mstep 2\n" + "z" * 1000
-    [row] = decoded({"logs": [{"node": 0, "text": text}]}, "job-log")["logs"]
+    [row] = decoded({"logs": [{**LOG, "text": text}]}, "job-log")["logs"]
     assert row["text"] == text.replace("\x1b", "\\x1b")
 
 
@@ -175,7 +176,7 @@ def test_a_message_is_one_line() -> None:
 def test_the_mark_in_a_log_begins_no_reply() -> None:
     [node] = select_nodes("local").nodes
     log = f"{MARK}{{}}\n"
-    document = {"identity": IDENTITY, "result": {"logs": [{"node": 0, "text": f"x {log}"}]}}
+    document = {"identity": IDENTITY, "result": {"logs": [{**LOG, "text": f"x {log}"}]}}
     stdout = f"Welcome\n{log}\n{MARK}{json.dumps(document)}\nBye\n"
     assert printed(node, stdout.encode(), "job-log").result == document["result"]
 

@@ -291,9 +291,15 @@ def test_a_job_that_restarts_has_its_limit_for_each_run() -> None:
     assert (pod["activeDeadlineSeconds"], pod["terminationGracePeriodSeconds"]) == (3600, 90)
     assert "--saves" in pod["containers"][0]["command"]
     jobset = yaml.safe_load(text("jobset", command=TRAIN, nodes=4, **fields))
-    assert jobset["spec"]["failurePolicy"] == {"maxRestarts": 2}
+    policy = jobset["spec"]["failurePolicy"]
+    assert policy["maxRestarts"] == 2
+    # A disruption fails the Job for this reason, and the JobSet starts all pods again.
+    [rule] = policy["rules"]
+    assert rule["onJobFailureReasons"] == ["PodFailurePolicy"]
     [replicated] = jobset["spec"]["replicatedJobs"]
     assert replicated["template"]["spec"]["backoffLimit"] == 0
+    [rule] = replicated["template"]["spec"]["podFailurePolicy"]["rules"]
+    assert rule["action"] == "FailJob"
 
 
 # Every case of every format
@@ -306,6 +312,18 @@ SIZES: list[dict[str, Any]] = [
     {"command": ("sh", "-c", "echo 'a b' $HOME"), "nodes": 2},
     {"command": TRAIN, "nodes": 2, "time_s": 3600, "signal_s": 120},
     {"command": TRAIN, "nodes": 2, "time_s": 3600, "signal_s": 120, "requeue": 3},
+    {
+        "command": TRAIN,
+        "nodes": 2,
+        "gpus": 4,
+        "gpu_type": "mig-1g.12gb",
+        "memory_mib": 65536,
+        "variables": (("A", "b 'c' $(D)\n"),),
+        "slurm": launch.SlurmOptions(array="0-9%2", after=("12",)),
+        "kubernetes": launch.KubernetesOptions(
+            queue="q", scheduler="volcano", priority="p", ttl_s=60, disk_mib=5, networks=("n",)
+        ),
+    },
 ]
 SCRIPTS = ("sbatch", "slurm-pyxis", "apptainer", "docker")
 
@@ -366,11 +384,24 @@ def test_manifests_fit_the_schemas_of_every_version(size: dict[str, Any]) -> Non
     documents = list(yaml.safe_load_all(text("kubernetes", ASKED, **size)))
     jobset = yaml.safe_load(text("jobset", ASKED, **size))
     [replicated] = jobset["spec"]["replicatedJobs"]
-    # The schemas have no JobSet; what it makes is a Job.
+    # What a JobSet makes is a Job.
     documents.append({"apiVersion": "batch/v1", "kind": "Job", **replicated["template"]})
     for version in KUBERNETES_VERSIONS:
         for document in documents:
             kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_jobsets_fit_the_published_types(size: dict[str, Any]) -> None:
+    """Fields that JobSet does not have are dropped from what is read, so that it differs."""
+    from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
+
+    jobset = yaml.safe_load(text("jobset", ASKED, **size))
+    [replicated] = jobset["spec"]["replicatedJobs"]
+    known = JobsetV1alpha2JobSet.from_dict(jobset).to_dict()
+    # The test above reads the Job, by the schemas of Kubernetes.
+    known["spec"]["replicatedJobs"][0]["template"] = replicated["template"]
+    assert known == jobset
 
 
 @pytest.mark.parametrize("size", ["one-node", "four-nodes"])

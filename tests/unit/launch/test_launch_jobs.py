@@ -14,6 +14,7 @@ from provision import launch
 from provision.core.errors import InvalidSpec
 from provision.launch.durations import slurm_time
 from provision.launch.jobs import JobSpec
+from provision.launch.kubernetes import pod_annotations
 from provision.launch.slurm import directives
 from tests.unit.image.test_image_config import resolution
 from tests.unit.launch.test_launch_contract import job_of, rendered
@@ -119,7 +120,7 @@ def options_of(**fields: Any) -> dict[str, str]:
 
 def test_where_the_job_runs() -> None:
     slurm = launch.SlurmOptions(
-        partition="gpu", exclude="n[3,7]", more=("--account=lab", "--exclusive")
+        partition="gpu", exclude="n[3,7]", account="lab", more=("--exclusive",)
     )
     options = options_of(slurm=slurm, folder='/home/u/a "b" c')
     assert options["chdir"] == '"/home/u/a \\"b\\" c"'
@@ -135,7 +136,7 @@ def test_where_the_job_runs() -> None:
         ("-A lab", "is not an option of sbatch"),
         ("--nodes=3", "is set by provision: --nodes"),
         ("--gpus-per-task=1", "hide from each rank"),
-        ("--array=1-3", "the same job"),
+        ("--array=1-3", "is set by provision: --array"),
         ("--account=a\nrm", "is not an option of sbatch"),
     ],
 )
@@ -144,7 +145,86 @@ def test_options_of_sbatch_that_a_user_may_not_give(written: str, reason: str) -
         launch.parse_option(written)
 
 
+def test_what_people_ask_slurm_for() -> None:
+    slurm = launch.SlurmOptions(
+        qos="high", constraint="a&b", array="0-9%2", after=("12", "13_4"), more=("--mem-bind=no",)
+    )
+    options = options_of(
+        slurm=slurm, gpus=4, gpu_type="a100", memory_mib=2048, folder="/w", log_folder="/l 50%"
+    )
+    assert options["gpus-per-node"] == "a100:4"
+    assert options["mem"] == "2048M"
+    assert options["output"] == '"/l 50%%/toy-%A_%a.log"'
+    assert (options["dependency"], options["kill-on-invalid-dep"]) == ("afterok:12:13_4", "yes")
+    assert (options["qos"], options["constraint"]) == ("high", '"a&b"')
+
+
+def test_an_option_of_sbatch_that_launch_writes_too() -> None:
+    """sbatch would take the last one without a word."""
+    with pytest.raises(InvalidSpec, match="--mem of sbatch is in this job already"):
+        options_of(memory_mib=1, slurm=launch.SlurmOptions(more=("--mem=2G",)))
+
+
+@pytest.mark.parametrize("text", ["0-9", "1,5,7", "0-99:10", "3", "0-9,20-29:3%2"])
+def test_arrays(text: str) -> None:
+    assert launch.check_array(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "1-3%", "1-3%0", "1 2", "0-9:0", "-1"])
+def test_what_is_no_array(text: str) -> None:
+    with pytest.raises(InvalidSpec):
+        launch.check_array(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [("4", ("", 4)), ("0", ("", 0)), ("a100:4", ("a100", 4)), ("2080ti:1", ("2080ti", 1)),
+     ("1g.10gb:7", ("1g.10gb", 7)), ("a100:0", None), ("a100", None), ("", None), ("-1", None)],
+)  # fmt: skip
+def test_gpus_with_their_type(text: str, gpus: tuple[str, int] | None) -> None:
+    if gpus is not None:
+        assert launch.parse_gpus(text) == gpus
+        return
+    with pytest.raises(InvalidSpec):
+        launch.parse_gpus(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("64G", 65536), ("64GiB", 65536), ("1t", 1 << 20), ("900", 900), ("1K", 1), ("0", 0),
+     ("", None), ("64X", None), ("1.5G", None)],
+)  # fmt: skip
+def test_memory(text: str, mib: int | None) -> None:
+    if mib is not None:
+        assert launch.parse_memory(text) == mib
+        return
+    with pytest.raises(InvalidSpec):
+        launch.parse_memory(text)
+
+
+def test_variables_of_the_command() -> None:
+    assert launch.parse_variables(["A=b=c d", "A=b=c d", "_x="]) == (("A", "b=c d"), ("_x", ""))
+    for texts in (["A"], ["1A=b"], ["A=b", "A=c"], ["RANK=0"], ["SLURM_X=1"], ["MASTER_PORT=1"]):
+        with pytest.raises(InvalidSpec):
+            launch.parse_variables(texts)
+
+
 # Kubernetes
+
+
+def test_annotations_of_pods() -> None:
+    options = launch.KubernetesOptions(
+        topology="preferred:rack",
+        networks=("a", "b"),
+        annotations=(launch.parse_annotation("x.y/z=1=2"),),
+    )
+    assert pod_annotations(options) == {
+        "kueue.x-k8s.io/podset-preferred-topology": "rack",
+        "k8s.v1.cni.cncf.io/networks": "a,b",
+        "x.y/z": "1=2",
+    }
+    with pytest.raises(InvalidSpec):
+        launch.parse_annotation("x y=1")
 
 
 @pytest.mark.parametrize(

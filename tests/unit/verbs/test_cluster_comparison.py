@@ -97,6 +97,16 @@ def test_clock_differs_from_the_median_of_the_nodes() -> None:
     assert deviating(fact("clock", values)) == {"-1.0 s": ("n3",)}
 
 
+def test_clocks_that_are_off_by_nearly_as_much_are_one_deviation() -> None:
+    values: dict[str, Value] = {f"n{number}": 0.1 for number in range(9)}
+    values |= {"a": 1.3, "b": 4.1, "c": -5.0, "d": 100.0}
+    assert deviating(fact("clock", values)) == {
+        "up to +4.1 s": ("a", "b"),
+        "+100.0 s": ("d",),
+        "-5.0 s": ("c",),
+    }
+
+
 def test_offset_of_a_clock_is_within_its_interval() -> None:
     """An interval lasts from the node's start to its answer, so both ends may be seconds off."""
     intervals = {

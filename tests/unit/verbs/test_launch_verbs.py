@@ -36,6 +36,8 @@ JOBS = {
         }
     ]
 }
+# By its digest, so that no registry is asked.
+IMAGE = f"host/toy@sha256:{'ab' * 32}"
 # Refuses what it does not know: the test then fails instead of passing by accident.
 KUBECTL = """\
 #!/bin/sh
@@ -58,6 +60,7 @@ case "$*" in
   *"auth can-i"*jobsets.jobset.x-k8s.io*) cat {folder}/can-i; grep -q yes {folder}/can-i ;;
   *"get pods"*) cat {folder}/pods.json ;;
   *"logs train-1a2b3c-0"*) echo step 100 ;;
+  *"logs --follow"*) echo "[pod/train-1a2b3c-0-abc] step 100" ;;
   *"delete jobs,services"*) echo 'job.batch "train-1a2b3c" deleted' ;;
   *) echo "unexpected: $*" >&2; exit 1 ;;
 esac
@@ -101,7 +104,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(cli, list(words))
 
 
-LAUNCH = ("launch", "toy", "--on", "k8s:pool=h100", "--image", "host/toy:1", "--nodes", "2")
+LAUNCH = ("launch", "toy", "--on", "k8s:pool=h100", "--image", IMAGE, "--nodes", "2")
 
 
 def test_a_job_is_checked_by_the_server_and_created(kubectl: Path) -> None:
@@ -162,9 +165,7 @@ def test_dry_run_prints_and_creates_nothing(kubectl: Path, tmp_path: Path) -> No
     assert (tmp_path / "kept.yaml").read_text().rstrip("\n") == result.stdout.rstrip("\n")
 
 
-@pytest.mark.parametrize(
-    "on", [("--on", "k8s:pool=h100", "--image", "h/t:1"), ("--on", "slurm:gpu")]
-)
+@pytest.mark.parametrize("on", [("--on", "k8s:pool=h100", "--image", IMAGE), ("--on", "slurm:gpu")])
 def test_a_jobs_text_holds_no_credential(kubectl: Path, on: tuple[str, ...]) -> None:
     """Whoever may read the queue could read it."""
     words = ("launch", "toy", *on, "--gpus", "2", "--dry-run", "--", "echo")
@@ -209,6 +210,46 @@ def test_mistyped_environment(kubectl: Path, words: tuple[str, ...]) -> None:
     result = run(*words)
     assert result.exit_code == 3, result.output
     assert "Did you mean `toy`?" in result.stderr
+
+
+def test_what_real_clusters_ask_for(kubectl: Path) -> None:
+    nodes = json.loads(json.dumps(NODES))
+    for item, product in zip(nodes["items"], ("NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3")):
+        item["metadata"]["labels"]["nvidia.com/gpu.product"] = product
+    (kubectl / "nodes.json").write_text(json.dumps(nodes))
+    words = ["--gpus", "a100:8", "--mem", "64G", "--env", "A=$(B) $C", "--requeue", "1"]
+    for setting in ("queue=q", "topology=rack", "priority=high", "keep=1d", "disk=20G", "cpus=8"):
+        words += ["--set", setting]
+    result = run(*LAUNCH, *words, "--", "-m", "lab.train")
+    assert result.exit_code == 0, result.output
+    *_, job = yaml.safe_load_all((kubectl / "created.yaml").read_text())
+    spec, template = job["spec"], job["spec"]["template"]
+    assert spec["ttlSecondsAfterFinished"] == 86400
+    [rule] = spec["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
+    annotations = template["metadata"]["annotations"]
+    assert annotations == {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    pod = template["spec"]
+    assert pod["priorityClassName"] == "high"
+    [container] = pod["containers"]
+    assert container["image"] == IMAGE
+    assert container["env"][0] == {"name": "A", "value": "$$(B) $$C"}
+    assert container["resources"] == {
+        "limits": {"nvidia.com/gpu": 8, "memory": "65536Mi", "ephemeral-storage": "20480Mi"},
+        "requests": {"cpu": 8, "memory": "65536Mi", "ephemeral-storage": "20480Mi"},
+    }
+    affinity = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = affinity["nodeSelectorTerms"]
+    assert term["matchExpressions"][-1]["values"] == ["NVIDIA-A100-SXM4-80GB"]
+
+
+def test_an_image_without_its_registry_stays_a_tag(kubectl: Path) -> None:
+    words = ["launch", "toy", "--on", "k8s:pool=h100", "--image", "127.0.0.1:9/toy:1"]
+    result = run(*words, "--dry-run", "--", "hostname")
+    assert result.exit_code == 0, result.output
+    assert "127.0.0.1:9/toy:1 stays a tag" in result.stderr
+    *_, job = yaml.safe_load_all(result.stdout)
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "127.0.0.1:9/toy:1"
 
 
 def test_what_the_server_refuses_is_said(kubectl: Path) -> None:
@@ -277,25 +318,44 @@ def test_log_of_a_job_of_which_a_pod_waits(kubectl: Path) -> None:
     assert lines[-2:] == ["==> train-1a2b3c-1-xyz", f"no log yet: {message}"]
 
 
+def test_a_log_is_followed_until_the_job_ends(kubectl: Path) -> None:
+    pod = {"metadata": {"name": "train-1a2b3c-0-abc", "uid": "u"}, "status": {"phase": "Running"}}
+    (kubectl / "pods.json").write_text(json.dumps({"items": [pod]}))
+    jobs = json.loads(json.dumps(JOBS))
+    jobs["items"][0]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    (kubectl / "jobs.json").write_text(json.dumps(jobs))
+    log = run("jobs", "log", "-f", "k8s:train-1a2b3c")
+    assert (log.exit_code, log.stdout) == (1, "[pod/train-1a2b3c-0-abc] step 100\n"), log.output
+    assert "job k8s:train-1a2b3c: Failed" in log.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--on", "k8s:pool=h100"), "Kubernetes runs images only"),
-        (("--on", "k8s:pool=h100", "--image", "h/t:1", "--nodes", "3"), "--nodes 3, but --on"),
+        (("--on", "k8s:pool=h100", "--image", IMAGE, "--nodes", "3"), "--nodes 3, but --on"),
         (
-            ("--on", "k8s:pool=h100", "--image", "h/t:1", "--set", "rdma=hca"),
+            ("--on", "k8s:pool=h100", "--image", IMAGE, "--set", "rdma=hca"),
             "'hca' is not a resource",
         ),
         (
-            ("--on", "k8s:pool=h100", "--image", "h/t:1", "--set", "job_name=A"),
+            ("--on", "k8s:pool=h100", "--image", IMAGE, "--set", "job_name=A"),
             "cannot be named 'A'",
         ),
         (("--on", "k8s:pool=h100", "--image", " "), "' ' is not an image reference"),
         (
-            ("--on", "k8s:pool=h100", "--image", "h/t:1", "--set", "sbatch=--x"),
+            ("--on", "k8s:pool=h100", "--image", IMAGE, "--set", "sbatch=--x"),
             "only Slurm has this",
         ),
-        (("--on", "ssh:h1", "--image", "h/t:1"), "On plain hosts launch runs prefixes only"),
+        (
+            ("--on", "k8s:pool=h100", "--image", IMAGE, "--set", "topology=rack"),
+            "give its queue with --set queue",
+        ),
+        (("--on", "k8s:pool=h100", "--image", IMAGE, "--mem", "4G"), "shared memory counts"),
+        (("--on", "k8s:pool=h100", "--image", IMAGE, "--gpus", "a100:1"), "has such GPUs"),
+        (("--on", "k8s:pool=h100", "--image", IMAGE, "--qos", "x"), "--qos: only Slurm"),
+        (("--on", "ssh:h1", "--mem", "4G"), "nothing assigns or limits them"),
+        (("--on", "ssh:h1", "--image", IMAGE), "On plain hosts launch runs prefixes only"),
         pytest.param(
             ("--on", "ssh:h1", "--time", "4h"),
             "ssh cannot express a time limit",

@@ -106,14 +106,27 @@ def test_host_and_node_agree_on_packs(tmp_path: Path) -> None:
 
 
 def test_a_wave_uses_all_servers_and_no_more_clients_than_allowed() -> None:
-    waiting = [f"w{number}" for number in range(10)]
-    services = plan_wave(["a", "b"], waiting, clients_per_server=2, most_clients=64)
+    waiting = [node_of(f"w{number}") for number in range(10)]
+    servers = [*map(node_of, "abc")]
+    services = plan_wave(servers[:2], waiting, clients_per_server=2, most_clients=64)
     assert [(service.server, service.clients) for service in services] == [
         ("a", ("w0", "w2")),
         ("b", ("w1", "w3")),
     ]
-    services = plan_wave(["a", "b", "c"], waiting, clients_per_server=2, most_clients=2)
+    services = plan_wave(servers, waiting, clients_per_server=2, most_clients=2)
     assert [service.clients for service in services] == [("w0",), ("w1",)]
+
+
+def test_a_node_is_served_within_its_rack_or_zone() -> None:
+    servers = [node_of("a", "r1", "z1"), node_of("b", "r2", "z2")]
+    waiting = [node_of("c", "r2", "z2"), node_of("d", "r3", "z2"), node_of("e", "r1", "z1")]
+    waiting.append(node_of("f"))
+    services = plan_wave(servers, waiting, clients_per_server=2, most_clients=64)
+    assert [service.clients for service in services] == [("e", "f"), ("c", "d")]
+
+
+def node_of(name: str, rack: str = "", zone: str = "") -> Node:
+    return Node(name=name, engine="exec", address=name, rack=rack, zone=zone)
 
 
 @given(some.integers(1, 200), some.integers(1, 8), some.integers(1, 64))
@@ -124,7 +137,10 @@ def test_waves_reach_every_node_once(
     pool, queue, rounds = ["source"], [f"n{number}" for number in range(total)], 0
     while queue:
         services = plan_wave(
-            pool, queue, clients_per_server=clients_per_server, most_clients=most_clients
+            [*map(node_of, pool)],
+            [*map(node_of, queue)],
+            clients_per_server=clients_per_server,
+            most_clients=most_clients,
         )
         clients = [client for service in services for client in service.clients]
         assert 0 < len(clients) <= most_clients

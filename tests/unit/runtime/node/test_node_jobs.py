@@ -38,4 +38,6 @@ def test_a_damaged_record_costs_only_itself(
         (folder / jobs.LOG).write_text("step 1\n")
     running = {"id": "train", "node": 0, "state": "running", "status": None}
     assert jobs.list_jobs() == {"jobs": [running]}
-    assert jobs.read_logs("train") == {"logs": [{"node": 0, "text": "step 1\n"}]}
+    for start, text in ((0, "step 1\n"), (5, "1\n"), (7, "")):
+        log = {"node": 0, "text": text, "end": 7, "state": "running"}
+        assert jobs.read_logs("train", {"0": start}) == {"logs": [log]}

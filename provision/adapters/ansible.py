@@ -1,0 +1,93 @@
+"""Ansible's inventory: the JSON of `ansible-inventory --list`, read from a file or from the command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provision.core import process
+from provision.core.errors import InvalidSpec, ToolFailed, ToolMissing
+from provision.core.schema import InvalidDocument, parse_document
+
+COMMAND_TIMEOUT_S = 60.0
+META = "_meta"
+# What ssh would have to know too, and reads only from its own configuration; with harmless values.
+_FOR_SSH = {
+    "ansible_port": (22, "22"),
+    "ansible_connection": ("ssh", "smart", "paramiko"),
+    "ansible_ssh_private_key_file": ("",),
+    "ansible_ssh_common_args": ("",),
+    "ansible_ssh_extra_args": ("",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsibleHost:
+    """address: what ssh connects to, with the user. rack, zone: variables of these names."""
+
+    name: str
+    address: str
+    rack: str
+    zone: str
+
+
+def read_inventory(path: Path) -> dict[str, Any]:
+    """The groups of an inventory, and `_meta` with the variables of its hosts. Files other than .json
+    are read by ansible-inventory. Raises InvalidSpec, with the file's name, and ToolMissing."""
+    command = ["ansible-inventory", "-i", str(path), "--list"]
+    try:
+        if path.suffix == ".json":
+            text = path.read_bytes()
+        else:
+            text = process.run(command, timeout_s=COMMAND_TIMEOUT_S).stdout.encode()
+        document: dict[str, Any] = parse_document(text, "ansible-inventory")
+    except ToolMissing as error:
+        raise ToolMissing(
+            f"There is no `ansible-inventory` here, which reads {path}.",
+            advice=f"Where it is: {' '.join(command)} > inventory.json; then name that file.",
+        ) from error
+    except (ToolFailed, OSError, InvalidDocument) as error:
+        why = error.tail.strip() if isinstance(error, ToolFailed) else error
+        raise InvalidSpec(
+            f"{path} is not what `ansible-inventory --list` prints: {why}."
+        ) from error
+    return document
+
+
+def hosts_of_group(document: Mapping[str, Any], group: str, source: Path) -> list[AnsibleHost]:
+    """The hosts of a group and of its children. source: for messages. Raises InvalidSpec for an unknown
+    group, and for a variable that ssh would need and cannot get from here."""
+    if group not in document:
+        names = ", ".join(name for name in document if name != META)
+        raise InvalidSpec(f"{source} has no group `{group}`.", advice=f"Its groups: {names}.")
+    variables = document[META].get("hostvars", {})
+    hosts = dict.fromkeys(_names(document, group, set()))
+    return [_host(name, variables.get(name, {}), source) for name in hosts]
+
+
+def _names(document: Mapping[str, Any], group: str, seen: set[str]) -> Iterator[str]:
+    if group not in seen:
+        seen.add(group)
+        members = document.get(group, {})
+        yield from members.get("hosts", ())
+        for child in members.get("children", ()):
+            yield from _names(document, child, seen)
+
+
+def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
+    unusable = [key for key, usual in _FOR_SSH.items() if variables.get(key, usual[0]) not in usual]
+    if unusable:
+        raise InvalidSpec(
+            f"{source}: {name} has {', '.join(unusable)}, which provision does not pass on to ssh.",
+            advice=f"Write it for `Host {name}` into ~/.ssh/config, and take it out of the inventory.",
+        )
+    address = variables.get("ansible_host", name)
+    user = variables.get("ansible_user")
+    return AnsibleHost(
+        name=name,
+        address=f"{user}@{address}" if user else address,
+        rack=str(variables.get("rack", "")),
+        zone=str(variables.get("zone", "")),
+    )
