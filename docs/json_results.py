@@ -107,6 +107,7 @@ SHIPPED_NODE = {
     "reason?": str,
     "message?": str,
     "note": str,
+    "ends_at_boot": bool,
     "removed": list[str],
     "in_use": list[str],
 }

@@ -24,10 +24,18 @@ INSTALLED_AS = {"kernel": "mounted", "fuse": "mounted by squashfuse", "tree": "u
 def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     """States folded to node sets, the advice for each reason once, and what it all means. width: of
     the terminal."""
+    from provision.adapters.clustershell import fold
+
     texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
     sentences = _advice_lines(report.states.values())
     details = report.details
     sentences += _note_lines({name: node.note for name, node in details.items() if node.note})
+    unmounted = [name for name, node in details.items() if node.ends_at_boot]
+    if unmounted:
+        sentences.append(
+            f"{fold(unmounted)}: a restart ends these mounts, and jobs fail there until the next ship: "
+            "--boot-unit has the nodes mount again by themselves"
+        )
     sentences += _key_lines("removed", {name: node.removed for name, node in details.items()})
     in_use = {name: node.in_use for name, node in details.items()}
     sentences += _key_lines("still used by a job, and retained:", in_use)

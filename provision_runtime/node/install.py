@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from . import store as stores
 from . import store_files as files
 from . import trust, zstd
+from .boot import is_mounted_at_boot
 from .commands import last_line, run_command, which
 from .errors import NodeError
 from .install_methods import FUSE, KERNEL, TREE, fuse_command, install_methods
@@ -107,7 +108,11 @@ def _check(store: Store, key: str, method: str, is_new: bool) -> Installation:
         raise NodeError("unsafe-store", f"{directory} is not mounted with ro,nosuid,nodev")
     # A mount's image was verified, and so was every file of a new tree.
     require_safe_environment(store, key, is_deep=method == TREE and not is_new)
-    installation: Installation = {"method": method, "is_new": is_new}
+    installation: Installation = {
+        "method": method,
+        "is_new": is_new,
+        "ends_at_boot": method == KERNEL and not is_mounted_at_boot(store.path),
+    }
     note = reader_note(store, store.python(key))
     if note:
         installation["note"] = note
@@ -264,9 +269,12 @@ def start_python(directory: str, as_reader: str | None = None) -> None:
     """Start the Python of an environment and import our runtime package.
 
     as_reader: `all` or empty, or `group:NAME`: where root may, as another user. Raises NodeError
-    (does-not-start): another architecture, an older glibc, a mount that does not allow programs.
+    (not-installed; does-not-start): another architecture, an older glibc, a mount that does not allow
+    programs.
     """
     python = os.path.join(directory, "bin", "python")
+    if not os.path.lexists(python):
+        raise NodeError("not-installed", f"there is no {python}")
     become = None
     if as_reader is not None and os.geteuid() == 0:
         become = partial(_become, trust.readers_gid(as_reader))

@@ -36,6 +36,7 @@ ACTIONS = {
     "store-install": "install:install",
     "store-attach": "install:attach",
     "store-activate": "activation:activate",
+    "store-boot": "boot:install_unit",
     "store-release": "store_lock:release",
     "store-distrust": "store_lock:distrust",
     "drift-facts": "drift_facts:node_facts",

@@ -74,6 +74,13 @@ class Limits(TypedDict):
     infiniband: InfiniBand
 
 
+class EnvironmentFacts(TypedDict):
+    """key: of the active environment. problem: why this user cannot start it."""
+
+    key: str | None
+    problem: Failure | None
+
+
 class FitnessFacts(TypedDict, total=False):
     """What decides whether a node can store and run environments. unread: the reason for each fact
     that could not be read. methods: those that can install a squashfs image."""
@@ -84,6 +91,7 @@ class FitnessFacts(TypedDict, total=False):
     gpus: Gpus
     methods: list[str]
     limits: Limits
+    environment: EnvironmentFacts
     unread: dict[str, str]
     time: float
 
@@ -110,11 +118,13 @@ class History(TypedDict):
 
 
 class Installation(TypedDict, total=False):
-    """note: why other users cannot start the environment, where that is no failure."""
+    """note: why other users cannot start the environment, where that is no failure. ends_at_boot:
+    nothing mounts it again after a restart."""
 
     method: str
     is_new: bool
     note: str
+    ends_at_boot: bool
 
 
 class Activation(TypedDict):

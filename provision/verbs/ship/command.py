@@ -102,6 +102,12 @@ key_option = click.option(
 @click.option(
     "--resume", is_flag=True, help="Go on with the last ship: finished nodes are not asked again."
 )
+@click.option(
+    "--boot-unit",
+    is_flag=True,
+    help="Also have systemd on the nodes mount all environments of the store again after a restart. "
+    "Needs root there.",
+)
 @dry_run_option
 @no_wait_option
 @verb
@@ -224,6 +230,7 @@ def _request(
         shared=(options["target"] or selection.defaults.store) == "shared",
         tree=getattr(options["settings"], "tree", 0),
         stage_only=options.get("stage_only", False),
+        boot_unit=options.get("boot_unit", False),
     )
     return ShipRequest(
         name=name,

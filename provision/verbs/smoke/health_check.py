@@ -36,4 +36,4 @@ def health_check_script(
         "deadline_s": DEADLINE_S,
         "drain_max": 1 if drain_max is None else drain_max,
     }
-    return render.render_health_check(values, remake=remake)
+    return render.render_node_script(render.HEALTH_CHECK, values, remake=remake)

@@ -67,9 +67,25 @@ class Shipment(StageRun):
                 stragglers = self.in_state("unknown", among=passed)
                 self.check(stragglers, second_check_s)
                 self.activate(self.in_state("passed", among=stragglers), self._key)
+            if self._options.boot_unit:
+                self._install_boot_unit()
         finally:
             self.sync()
         self.release()
+
+    def _install_boot_unit(self) -> None:
+        from provision import render  # few ships need it
+
+        remake = ("provision", "ship", "NAME", "--boot-unit")
+        arguments = {
+            "path": self._path,
+            "run": self._run,
+            "script": render.render_node_script(render.MOUNT_SCRIPT, {}, remake=remake),
+            "unit": render.render_node_script(render.MOUNT_UNIT, {}, remake=remake),
+        }
+        ready = self.in_state("passed", "active")
+        for name in self.ask(ready, actions.STORE_BOOT, arguments, stage="boot"):
+            self.details[name].ends_at_boot = False
 
     def _prepare(self, nodes: Sequence[Node], check_s: float) -> None:
         """Bring nodes up to `passed`; those that are active already stay so."""

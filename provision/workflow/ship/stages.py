@@ -40,7 +40,8 @@ class ShipOptions:
     """minimum: how many nodes must be ready before any is activated (`required_nodes`). retries: of
     a stage on a node, after a failure that may pass. deadline_s: of a stage, without the time for
     copying. shared: all nodes see one store. tree: how many nodes fetch from one at the same time;
-    0: every node gets its copy from here."""
+    0: every node gets its copy from here. boot_unit: nodes mount the environments again after a
+    restart."""
 
     minimum: str = "all"
     retries: int = 2
@@ -48,6 +49,7 @@ class ShipOptions:
     shared: bool = False
     tree: int = 2
     stage_only: bool = False
+    boot_unit: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,7 @@ class StageRun:
         for name, installation in results.items():
             self.details[name].method = installation["method"]
             self.details[name].note = installation.get("note", "")
+            self.details[name].ends_at_boot = installation.get("ends_at_boot", False)
             self.record(name, NodeState(state="passed"))
 
     def may_activate(self) -> bool:

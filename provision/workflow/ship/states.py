@@ -57,10 +57,11 @@ class NodeState:
 class NodeDetails:
     """What else a run learned of a node. method: by which the environment was installed. note: why
     only the account that ships can start it. removed: older environments; in_use: those that would
-    be removed, and stay because jobs use them."""
+    be removed, and stay because jobs use them. ends_at_boot: a restart ends the mount for good."""
 
     method: str | None = None
     note: str = ""
+    ends_at_boot: bool = False
     removed: Sequence[str] = ()
     in_use: Sequence[str] = ()
 
