@@ -12,6 +12,8 @@ from provision.core.errors import IntegrityError, ProvisionError
 KEY = "id_ed25519"
 HOST_KEYS = Path("/etc/ssh")
 COMMAND_TIMEOUT_S = 10.0
+# Somebody types a passphrase, or touches a token.
+SIGN_TIMEOUT_S = 120.0
 AgentState = Literal["keys", "empty", "none"]
 
 
@@ -71,6 +73,16 @@ def verify_signature(content: bytes, signature: bytes, signers: Path, namespace:
             if _keygen(["-Y", "verify", "-n", namespace, "-I", principal, *files], content):
                 return principal
     raise IntegrityError(f"The signature is by nobody whom {signers} allows, or of other bytes.")
+
+
+def sign(content: str, key: Path, namespace: str) -> str:
+    """The signature of a text by a key, which may ask for its passphrase. Raises ToolFailed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "content"
+        path.write_text(content, encoding="utf-8")
+        command = ["ssh-keygen", "-Y", "sign", "-q", "-n", namespace, "-f", str(key), str(path)]
+        process.run(command, timeout_s=SIGN_TIMEOUT_S)
+        return path.with_name("content.sig").read_text(encoding="utf-8")
 
 
 def _keygen(arguments: list[str], content: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from provision.cli.console import wrap_line
 from provision_runtime.report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
+    from provision.cluster.inventory import Node
     from provision.workflow.ship.ship import ShipReport
     from provision.workflow.ship.states import NodeState
 
@@ -25,6 +27,7 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     """States folded to node sets, the advice for each reason once, and what it all means. width: of
     the terminal."""
     from provision.adapters.clustershell import fold
+    from provision.cluster.folding import fold_equal
 
     texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
     sentences = _advice_lines(report.states.values())
@@ -45,11 +48,31 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
             f"stopped: {len(report.stopped.nodes)} of {report.stopped.total} nodes failed for one "
             f"reason ({failure.stage}: {failure.reason}); more nodes would fail too"
         )
+    if report.left_out:
+        kinds = {node.name: _state_of_node(node) for node in report.left_out}
+        parts = [f"{nodes} ({kind})" for nodes, kind in fold_equal(kinds)]
+        sentences.append(f"left out: {'; '.join(parts)}; --include-down ships there too")
+    if report.halted:
+        active = [name for name, state in report.states.items() if state.state == "active"]
+        nodes = shlex.quote(fold(active))
+        sentences.append(
+            f"stopped after {fold(active)}: {report.halted}. The others stay as they were. "
+            f"Go back: provision rollback {report.name} --on {nodes}"
+        )
+    elif report.possible < report.required and report.goal == "active" and report.verb == "ship":
+        sentences.append(
+            f"only {format_count(report.possible, 'node')} can be ready, and --min demands "
+            f"{report.required}: mend the others, or demand fewer; --stage-only brings it to those that can"
+        )
     sentences.append(_result_line(report))
     lines = folded_lines(texts, width)
     for sentence in sentences:
         lines += wrap_line(sentence, width)
     return lines
+
+
+def _state_of_node(node: Node) -> str:
+    return f"{node.state}: {node.reason}" if node.reason else node.state
 
 
 def _state_text(report: ShipReport, name: str, state: NodeState) -> str:
@@ -101,6 +124,8 @@ def _result_line(report: ShipReport) -> str:
         if not waiting:
             return f"{report.key}: would send nothing to {total}"
         size = format_bytes(report.size)
+        if not report.succeeded:
+            return f"{report.key}: would send nothing: --min demands {report.required} nodes"
         return f"{report.key}: would bring {size} to {waiting} of {total}"
     if not report.key:
         return f"{report.name}: nothing to go back to on {total}, so nothing was changed"
@@ -146,6 +171,8 @@ def ship_json(report: ShipReport) -> dict[str, object]:
         "size": report.size,
         "sent_bytes": report.sent_bytes,
         "copies_between_nodes": report.copies_between_nodes,
+        "halted": report.halted,
+        "left_out": [node.name for node in report.left_out],
         "stopped": report.stopped.failure.reason if report.stopped else None,
         "journal": report.journal,
         "nodes": nodes,

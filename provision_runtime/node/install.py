@@ -23,6 +23,7 @@ from .boot import is_mounted_at_boot
 from .commands import last_line, run_command, which
 from .errors import NodeError
 from .install_methods import FUSE, KERNEL, TREE, fuse_command, install_methods
+from .signatures import record_signature, recorded_signature, require_signed
 from .store import Store, StoredPack
 from .store_access import reader_note, require_safe, require_safe_environment
 from .store_journal import append_journal
@@ -44,13 +45,18 @@ NOBODY = 65534
 
 
 def install(
-    path: str, name: str, key: str, run: Mapping[str, str], allowed: Sequence[str] = ()
+    path: str,
+    name: str,
+    key: str,
+    run: Mapping[str, str],
+    allowed: Sequence[str] = (),
+    signed: Mapping[str, str] | None = None,
 ) -> Installation:
     """Put a verified image to `envs/KEY`, by the first method that works, and start its Python once.
 
-    allowed: only these methods, if any are named. Nothing remains of a method that does not work.
+    allowed: only these methods, if any are named. signed: the signature that came with it. Nothing remains of a method that does not work.
     Raises NodeError (not-here, not-verified, in-use, no-method, wrong-bytes, does-not-start,
-    not-readable, unsafe-store).
+    not-readable, unsafe-store, not-signed, older-pack).
     """
     store = Store(path, run)
     with locked(store, name, run):
@@ -58,6 +64,9 @@ def install(
         directory = store.environment(key)
         if not stores.is_verified(store, pack):
             raise NodeError("not-verified", f"{store.image(pack)} was not verified")
+        require_signed(store, pack, signed or recorded_signature(store, key), run)
+        if signed:
+            record_signature(store, key, signed)
         method = stores.installed_method(store, pack)
         if method is not None:
             if method == TREE and os.stat(directory).st_uid == os.geteuid():
@@ -94,6 +103,8 @@ def attach(
     store = Store(path, run)
     pack, method = _wait_for_record(store, name, key, active, wait_s)
     require_safe(store)
+    if not active:  # it was compared with the one before
+        require_signed(store, pack, recorded_signature(store, key), run)
     if method != TREE and stores.installed_method(store, pack) is None:
         _end_dead_mount(store.environment(key))
         _put(store, pack, [mount for mount in install_methods(pack.format) if mount != TREE])
@@ -294,8 +305,7 @@ def remove_environment(store: Store, key: str) -> None:
     """Remove an environment and its image. Raises NodeError (in-use) if a process uses it, and then
     changes nothing."""
     _remove(store, key)
-    files.remove_file(store.verified(key))
-    for suffix in (*stores.SUFFIXES.values(), ".json"):
+    for suffix in (*stores.SUFFIXES.values(), ".json", ".signature", ".verified"):
         files.remove_file(store.join("images", key + suffix))
 
 

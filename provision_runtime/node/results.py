@@ -109,6 +109,43 @@ class StoreStatus(FitnessFacts):
     addresses: list[str]
 
 
+class StoredEnvironment(TypedDict):
+    """state: active; installed; unmounted: it was installed, and is not there; staged: its image only.
+    last_read: Unix time, of the image or of the tree's Python; file systems may note it late.
+    processes: those in it that this user may see."""
+
+    name: str
+    key: str
+    state: str
+    method: str | None
+    image_bytes: int
+    tree_bytes: int
+    last_read: float
+    processes: int
+
+
+class StoreContents(TypedDict):
+    """unfinished_bytes: of images on their way."""
+
+    environments: list[StoredEnvironment]
+    unfinished_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+class StoreLog(TypedDict):
+    """events: with at, event, run, by, client, name, key and others."""
+
+    events: list[dict[str, Any]]
+
+
+class RemovedEnvironments(TypedDict):
+    """Keys. retained: why each of them stays."""
+
+    removed: list[str]
+    retained: dict[str, str]
+
+
 class History(TypedDict):
     """Keys of environments."""
 

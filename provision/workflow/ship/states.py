@@ -93,14 +93,30 @@ def required_nodes(minimum: str, total: int) -> int:
         return math.ceil(total * float(percent[1]) / 100)
     if not minimum.isdecimal() or int(minimum) == 0:
         raise InvalidSpec(
-            f"--min `{minimum}` is not a number of nodes.", advice="Write `all`, `95%` or `12`."
+            f"`{minimum}` is not a number of nodes.", advice="Write `all`, `95%` or `12`."
         )
     if int(minimum) > total:
         raise InvalidSpec(
-            f"--min {minimum} demands more nodes than the {total} of --on.",
+            f"{minimum} nodes are demanded, and --on has {total}.",
             advice="Write `all`, `95%` or a smaller number.",
         )
     return int(minimum)
+
+
+def plan_waves(texts: Sequence[str], total: int) -> list[int]:
+    """How many of the nodes each wave of `--canary` reaches, with the waves before it.
+
+    Raises InvalidSpec for a text that is no number of nodes, and for a wave that reaches fewer than the
+    one before.
+    """
+    waves = [required_nodes(text.strip(), total) for text in texts]
+    if waves != sorted(waves):
+        raise InvalidSpec(
+            f"--canary {','.join(texts)}: of {total} nodes these are {', '.join(map(str, waves))}, and "
+            "each wave must reach more.",
+            advice="Write the small ones first, such as `1,5%,all`.",
+        )
+    return waves
 
 
 def common_failure(states: Mapping[str, NodeState], required: int) -> CommonFailure | None:

@@ -1,0 +1,121 @@
+"""`provision store`: what the stores of nodes hold, who changed them, and cleaning them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Generic
+
+from provision.cluster import actions
+from provision.cluster.actions import Action, ResultT
+from provision.cluster.failures import NodeFailure
+from provision.cluster.inventory import NodeSelection
+from provision.cluster.remote import Arguments, merge_same_nodes, run_action
+from provision.core.errors import InvalidSpec
+from provision.resolver import spec as specs
+from provision.workflow.context import Context
+from provision.workflow.ship import journal as ship_journal
+from provision.workflow.ship.ship import run_identity
+from provision_runtime.node.results import RemovedEnvironments, StoreContents
+from provision_runtime.node.store_contents import IS_ACTIVE
+
+# A tree of 36,000 files is read wholly for its size.
+TIMEOUT_S = 120.0
+KEY = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreReport(Generic[ResultT]):
+    """What each node replied, or why it did not."""
+
+    nodes: Mapping[str, ResultT]
+    failures: Mapping[str, NodeFailure]
+
+
+def ask(
+    selection: NodeSelection, action: Action[ResultT], arguments: Mapping[str, Any]
+) -> StoreReport[ResultT]:
+    """The replies of nodes to a question about their stores."""
+    request: Arguments = {"path": str(selection.defaults.path), **arguments}
+    replies = run_action(
+        selection.nodes,
+        action,
+        request,
+        stage="store",
+        timeout_s=TIMEOUT_S,
+        defaults=selection.defaults,
+    )
+    nodes, failures = {}, {}
+    for reply in merge_same_nodes(replies):
+        if reply.failure is not None:
+            failures[reply.node.name] = reply.failure
+        elif reply.result is not None:
+            nodes[reply.node.name] = reply.result
+    return StoreReport(nodes=nodes, failures=failures)
+
+
+def contents(selection: NodeSelection) -> StoreReport[StoreContents]:
+    return ask(selection, actions.STORE_CONTENTS, {})
+
+
+def remove(
+    context: Context, selection: NodeSelection, name_or_key: str, *, active_too: bool, dry_run: bool
+) -> StoreReport[RemovedEnvironments]:
+    """Remove an environment from nodes: one key, or all that have a name."""
+    match = KEY.fullmatch(name_or_key)
+    name, keys = (match["name"], [name_or_key]) if match else (name_or_key, [])
+    specs.check_name(name)
+    if not dry_run:
+        identity = run_identity(context, ship_journal.new_run_id())
+        arguments = {
+            "name": name,
+            "keys": keys,
+            "active_too": active_too,
+            "run": {**asdict(identity), **selection.defaults.rules},
+        }
+        report = ask(selection, actions.STORE_REMOVE, arguments)
+    else:
+        stored = contents(selection)
+        report = StoreReport(
+            nodes={
+                node: _preview(result, name, keys, active_too)
+                for node, result in stored.nodes.items()
+            },
+            failures=stored.failures,
+        )
+    if not report.failures and not any(map(_names_any, report.nodes.values())):
+        raise InvalidSpec(
+            f"No node of `{selection.text}` has {name_or_key}.",
+            advice=f"`provision store list --on '{selection.text}'` shows what they have.",
+        )
+    return report
+
+
+def is_done(report: StoreReport[RemovedEnvironments]) -> bool:
+    """Whether all went that should: an active one stays among several."""
+    results = report.nodes.values()
+    is_hindered = any(set(result["retained"].values()) - {IS_ACTIVE} for result in results)
+    removes_any = any(result["removed"] for result in results)
+    return removes_any and not is_hindered and not report.failures
+
+
+def _preview(
+    stored: StoreContents, name: str, keys: list[str], active_too: bool
+) -> RemovedEnvironments:
+    preview: RemovedEnvironments = {"removed": [], "retained": {}}
+    for row in stored["environments"]:
+        key = row["key"]
+        if row["name"] != name or (keys and key not in keys):
+            continue
+        if row["state"] == "active" and not active_too:
+            preview["retained"][key] = IS_ACTIVE
+        elif row["processes"]:
+            preview["retained"][key] = f"{row['processes']} processes use it"
+        else:
+            preview["removed"].append(key)
+    return preview
+
+
+def _names_any(result: RemovedEnvironments) -> bool:
+    return bool(result["removed"] or result["retained"])
