@@ -8,6 +8,8 @@ from typing import Literal
 
 from provision.core import process
 from provision.core.errors import IntegrityError, ProvisionError
+from provision_runtime.node import signatures
+from provision_runtime.node.errors import NodeError
 
 KEY = "id_ed25519"
 HOST_KEYS = Path("/etc/ssh")
@@ -65,14 +67,10 @@ def verify_signature(content: bytes, signature: bytes, signers: Path, namespace:
     """
     if not signers.is_file():
         raise IntegrityError(f"There is no {signers}, which says who may sign.")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "signature"
-        path.write_bytes(signature)
-        files = ["-s", str(path), "-f", str(signers)]
-        for principal in _keygen(["-Y", "find-principals", *files], b"").splitlines():
-            if _keygen(["-Y", "verify", "-n", namespace, "-I", principal, *files], content):
-                return principal
-    raise IntegrityError(f"The signature is by nobody whom {signers} allows, or of other bytes.")
+    try:
+        return signatures.verify_signature(content, signature, str(signers), namespace)
+    except NodeError as error:
+        raise IntegrityError(f"The signature is {error.message}.") from error
 
 
 def sign(content: str, key: Path, namespace: str) -> str:
@@ -83,14 +81,3 @@ def sign(content: str, key: Path, namespace: str) -> str:
         command = ["ssh-keygen", "-Y", "sign", "-q", "-n", namespace, "-f", str(key), str(path)]
         process.run(command, timeout_s=SIGN_TIMEOUT_S)
         return path.with_name("content.sig").read_text(encoding="utf-8")
-
-
-def _keygen(arguments: list[str], content: bytes) -> str:
-    """What ssh-keygen prints; empty if it refuses."""
-    result = process.run(
-        ["ssh-keygen", *arguments],
-        timeout_s=COMMAND_TIMEOUT_S,
-        check=False,
-        feed=lambda stdin: process.write_all(stdin, content),
-    )
-    return result.stdout if result.returncode == 0 else ""

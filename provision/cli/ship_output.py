@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.cli.console import wrap_line
 from provision_runtime.report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
+    from provision.cluster.failures import NodeFailure
     from provision.cluster.inventory import Node
     from provision.workflow.ship.ship import ShipReport
     from provision.workflow.ship.states import NodeState
@@ -30,7 +31,7 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     from provision.cluster.folding import fold_equal
 
     texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
-    sentences = _advice_lines(report.states.values())
+    sentences = advice_lines(state.failure for state in report.states.values())
     details = report.details
     sentences += _note_lines({name: node.note for name, node in details.items() if node.note})
     unmounted = [name for name, node in details.items() if node.ends_at_boot]
@@ -87,10 +88,11 @@ def _state_text(report: ShipReport, name: str, state: NodeState) -> str:
     return f"{state.state} ({INSTALLED_AS.get(method, method)})" if method else state.state
 
 
-def _advice_lines(states: Any) -> list[str]:
+def advice_lines(failures: Iterable[NodeFailure | None]) -> list[str]:
+    """What to do, once for each reason."""
     from provision.cluster.failures import REASONS
 
-    reasons = dict.fromkeys(state.failure.reason for state in states if state.failure)
+    reasons = dict.fromkeys(failure.reason for failure in failures if failure)
     return [f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}" for reason in reasons]
 
 

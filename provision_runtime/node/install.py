@@ -325,13 +325,19 @@ def _remove(store: Store, key: str) -> None:
         files.remove_file(store.installed(key))
         os.rmdir(directory)
         return
-    users = processes_in(directory) if os.path.isdir(directory) else []
-    if users:
-        raise NodeError("in-use", f"{directory} is in use by process {users[0]}")
+    require_unused(store, key)
     files.remove_file(store.installed(key))
     if os.path.isdir(directory):
         os.rename(directory, removing)
         files.remove_tree(removing)
+
+
+def require_unused(store: Store, key: str) -> None:
+    """Raise NodeError (in-use) if a process that this user can see uses an environment."""
+    directory = store.environment(key)
+    users = processes_in(directory) if os.path.isdir(directory) else []
+    if users:
+        raise NodeError("in-use", f"{directory} is in use by process {users[0]}")
 
 
 def _unmount(directory: str) -> None:

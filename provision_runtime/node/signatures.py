@@ -10,10 +10,10 @@ import json
 import os
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import store as stores
-from .commands import last_line, which
+from .commands import NOT_STARTED, last_line, which
 from .errors import NodeError
 from .store_files import read_json, write_json
 
@@ -39,7 +39,9 @@ def require_signed(
         return
     if not signed:
         raise NodeError("not-signed", f"{pack.key} has no signature, and {signers} demands one")
-    statement = _verified(signed, signers)
+    content, signature = signed["statement"].encode(), signed["signature"].encode()
+    verify_signature(content, signature, signers, NAMESPACE)
+    statement = json.loads(content)
     if statement.get("key") != pack.key or statement.get("sha256") != pack.sha256:
         raise NodeError("not-signed", f"the signature of {pack.key} is for another pack")
     active = stores.active_key(store, pack.name)
@@ -64,32 +66,33 @@ def _record(store: Store, key: str) -> str:
     return store.join("images", f"{key}.signature")
 
 
-def _verified(signed: Mapping[str, str], signers: str) -> dict[str, Any]:
-    """The statement, if one of the signers signed it."""
-    keygen = which("ssh-keygen")
-    if keygen is None:
-        raise NodeError("not-signed", "there is no ssh-keygen, which reads signatures")
-    with tempfile.NamedTemporaryFile("w", suffix=".sig") as file:
-        file.write(signed["signature"])
+def verify_signature(content: bytes, signature: bytes, signers: str, namespace: str) -> str:
+    """Who of the allowed signers signed the content: the principal that the file names.
+
+    Raises NodeError (not-signed) if none did.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".sig") as file:
+        file.write(signature)
         file.flush()
         options = ["-s", file.name, "-f", signers]
-        status, names = _keygen([keygen, "-Y", "find-principals", *options], "")
-        for name in names.splitlines() if status == 0 else ():
-            command = [keygen, "-Y", "verify", "-n", NAMESPACE, "-I", name, *options]
-            status, names = _keygen(command, signed["statement"])
+        status, output = _keygen(["find-principals", *options], b"")
+        for name in output.splitlines() if status == 0 else ():
+            status, output = _keygen(["verify", "-n", namespace, "-I", name, *options], content)
             if status == 0:
-                statement: dict[str, Any] = json.loads(signed["statement"])
-                return statement
-    raise NodeError("not-signed", f"by nobody whom {signers} allows ({names})")
+                return name
+    raise NodeError("not-signed", f"by nobody whom {signers} allows, or of other bytes ({output})")
 
 
-def _keygen(command: list[str], text: str) -> tuple[int, str]:
-    result = subprocess.run(
-        command,
-        input=text.encode(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=KEYGEN_S,
-    )
+def _keygen(arguments: list[str], content: bytes) -> tuple[int, str]:
+    try:
+        result = subprocess.run(
+            [which("ssh-keygen") or "ssh-keygen", "-Y", *arguments],
+            input=content,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=KEYGEN_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return NOT_STARTED, str(error)
     output = result.stdout
     return result.returncode, output.decode() if result.returncode == 0 else last_line(output)

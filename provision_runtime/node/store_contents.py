@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
 from . import store as stores
 from .activation import prune_parts
 from .errors import NodeError
-from .install import processes_in, remove_environment
+from .install import processes_in, remove_environment, require_unused
 from .metrics import remove_metrics
 from .modulefile import remove_module
 from .store import Store
@@ -89,38 +90,49 @@ def log(path: str, name: str) -> StoreLog:
 
 
 def remove(
-    path: str, name: str, keys: list[str], active_too: bool, run: Mapping[str, str]
+    path: str,
+    name: str,
+    keys: list[str],
+    active_too: bool,
+    dry_run: bool,
+    run: Mapping[str, str],
 ) -> RemovedEnvironments:
     """Remove environments of a name, and what was left of transfers: these keys, or all if none are
-    named. Those that processes use stay.
+    named. Those that processes use stay, and the active one, without active_too.
 
-    active_too: also the active one. Raises NodeError (in-use, unsafe-store).
+    dry_run: change nothing. Raises NodeError (in-use, unsafe-store).
     """
     store = Store(path, run)
-    removed, retained = [], {}
+    result: RemovedEnvironments = {"removed": [], "retained": {}}
     if not os.path.isdir(path):
-        return {"removed": [], "retained": {}}
-    with locked(store, name, run):
+        return result
+    with contextlib.nullcontext() if dry_run else locked(store, name, run):
         active = stores.active_key(store, name)
         for key in _keys(store):
             if stores.name_of(key) != name or (keys and key not in keys):
                 continue
             if key == active and not active_too:
-                retained[key] = IS_ACTIVE
+                result["retained"][key] = IS_ACTIVE
                 continue
             try:
-                remove_environment(store, key)
+                if dry_run:
+                    require_unused(store, key)
+                else:
+                    remove_environment(store, key)
             except NodeError as error:
                 if error.reason != "in-use":
                     raise
-                retained[key] = error.message
+                result["retained"][key] = error.message
+                continue
+            result["removed"].append(key)
+            if dry_run:
                 continue
             if key == active:
                 remove_file(store.link(name))
                 remove_metrics(store, name)
             remove_module(store, key)
             append_journal(store, "removed", run, name=name, key=key)
-            removed.append(key)
-        prune_parts(store, name, older_than_s=0.0)
-    release(path, name, run)
-    return {"removed": removed, "retained": retained}
+        if not dry_run:
+            prune_parts(store, name, older_than_s=0.0)
+            release(path, name, run)
+    return result

@@ -130,6 +130,12 @@ key_option = click.option(
     help="Also have systemd on the nodes mount all environments of the store again after a restart. "
     "Needs root there.",
 )
+@click.option(
+    "--module",
+    metavar="DIR",
+    help="Also write modulefiles below this folder of the nodes, now and at each activation: `module "
+    "load NAME` (Lmod, Environment Modules) then loads the active environment.",
+)
 @older_option
 @dry_run_option
 @no_wait_option
@@ -265,6 +271,11 @@ def _request(
     if options.get("smoke") and not options["canary"]:
         raise InvalidSpec("--smoke tests the waves of --canary.", advice="Add --canary 1,all.")
     waves = (options.get("canary") or "all").split(",")
+    if options.get("module") and not options["module"].startswith("/"):
+        raise InvalidSpec(
+            f"--module {options['module']} is no folder of the nodes.",
+            advice="Write an absolute path, which is in their MODULEPATH.",
+        )
     ship_options = ShipOptions(
         minimum=options["minimum"],
         retries=options["settings"].retries,
@@ -273,6 +284,7 @@ def _request(
         tree=getattr(options["settings"], "tree", 0),
         stage_only=options.get("stage_only", False),
         waves=tuple(waves),
+        module_folder=options.get("module") or "",
         boot_unit=options.get("boot_unit", False),
         allow_older=options.get("allow_older", True),
     )

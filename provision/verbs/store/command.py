@@ -49,10 +49,11 @@ def disk(console: Console, envs: Path | None, **options: Any) -> int:
 
 def _print_contents(console: Console, envs: Path | None, options: Any, lines: str) -> int:
     from provision.cli.console import output_width
+    from provision.cluster import actions
     from provision.verbs.store import output
     from provision.verbs.store import store as command
 
-    report = command.contents(selection_of(envs, options))
+    report = command.ask(selection_of(envs, options), actions.STORE_CONTENTS, {})
     text = getattr(output, lines)(report, output_width())
     console.result("store", output.report_json(report), text)
     return 1 if report.failures else 0

@@ -6,8 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from provision.cli.console import table, wrap_line
-from provision.cli.ship_output import folded_lines
-from provision.cluster.failures import REASONS
+from provision.cli.ship_output import advice_lines, folded_lines
 from provision_runtime.report.text import format_bytes
 
 if TYPE_CHECKING:
@@ -106,8 +105,8 @@ def report_json(report: StoreReport[Any]) -> dict[str, object]:
 def _failure_lines(failures: Mapping[str, Any], width: int | None) -> list[str]:
     texts = {name: f"{failure.reason}: {failure.message}" for name, failure in failures.items()}
     lines = folded_lines(texts, width)
-    for reason in dict.fromkeys(failure.reason for failure in failures.values()):
-        lines += wrap_line(f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}", width)
+    for line in advice_lines(failures.values()):
+        lines += wrap_line(line, width)
     return lines
 
 

@@ -17,7 +17,7 @@ from provision.resolver import spec as specs
 from provision.workflow.context import Context
 from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship.ship import run_identity
-from provision_runtime.node.results import RemovedEnvironments, StoreContents
+from provision_runtime.node.results import RemovedEnvironments
 from provision_runtime.node.store_contents import IS_ACTIVE
 
 # A tree of 36,000 files is read wholly for its size.
@@ -55,10 +55,6 @@ def ask(
     return StoreReport(nodes=nodes, failures=failures)
 
 
-def contents(selection: NodeSelection) -> StoreReport[StoreContents]:
-    return ask(selection, actions.STORE_CONTENTS, {})
-
-
 def remove(
     context: Context, selection: NodeSelection, name_or_key: str, *, active_too: bool, dry_run: bool
 ) -> StoreReport[RemovedEnvironments]:
@@ -66,25 +62,18 @@ def remove(
     match = KEY.fullmatch(name_or_key)
     name, keys = (match["name"], [name_or_key]) if match else (name_or_key, [])
     specs.check_name(name)
-    if not dry_run:
-        identity = run_identity(context, ship_journal.new_run_id())
-        arguments = {
-            "name": name,
-            "keys": keys,
-            "active_too": active_too,
-            "run": {**asdict(identity), **selection.defaults.rules},
-        }
-        report = ask(selection, actions.STORE_REMOVE, arguments)
-    else:
-        stored = contents(selection)
-        report = StoreReport(
-            nodes={
-                node: _preview(result, name, keys, active_too)
-                for node, result in stored.nodes.items()
-            },
-            failures=stored.failures,
-        )
-    if not report.failures and not any(map(_names_any, report.nodes.values())):
+    identity = run_identity(context, ship_journal.new_run_id())
+    arguments = {
+        "name": name,
+        "keys": keys,
+        "active_too": active_too,
+        "dry_run": dry_run,
+        "run": {**asdict(identity), **selection.defaults.rules},
+    }
+    report = ask(selection, actions.STORE_REMOVE, arguments)
+    if not report.failures and not any(
+        result["removed"] or result["retained"] for result in report.nodes.values()
+    ):
         raise InvalidSpec(
             f"No node of `{selection.text}` has {name_or_key}.",
             advice=f"`provision store list --on '{selection.text}'` shows what they have.",
@@ -98,24 +87,3 @@ def is_done(report: StoreReport[RemovedEnvironments]) -> bool:
     is_hindered = any(set(result["retained"].values()) - {IS_ACTIVE} for result in results)
     removes_any = any(result["removed"] for result in results)
     return removes_any and not is_hindered and not report.failures
-
-
-def _preview(
-    stored: StoreContents, name: str, keys: list[str], active_too: bool
-) -> RemovedEnvironments:
-    preview: RemovedEnvironments = {"removed": [], "retained": {}}
-    for row in stored["environments"]:
-        key = row["key"]
-        if row["name"] != name or (keys and key not in keys):
-            continue
-        if row["state"] == "active" and not active_too:
-            preview["retained"][key] = IS_ACTIVE
-        elif row["processes"]:
-            preview["retained"][key] = f"{row['processes']} processes use it"
-        else:
-            preview["removed"].append(key)
-    return preview
-
-
-def _names_any(result: RemovedEnvironments) -> bool:
-    return bool(result["removed"] or result["retained"])
