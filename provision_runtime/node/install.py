@@ -119,11 +119,9 @@ def _check(store: Store, key: str, method: str, is_new: bool) -> Installation:
         raise NodeError("unsafe-store", f"{directory} is not mounted with ro,nosuid,nodev")
     # A mount's image was verified, and so was every file of a new tree.
     require_safe_environment(store, key, is_deep=method == TREE and not is_new)
-    installation: Installation = {
-        "method": method,
-        "is_new": is_new,
-        "ends_at_boot": method == KERNEL and not is_mounted_at_boot(store.path),
-    }
+    installation: Installation = {"method": method, "is_new": is_new}
+    if method == KERNEL and not is_mounted_at_boot(store.path):
+        installation["ends_at_boot"] = True
     note = reader_note(store, store.python(key))
     if note:
         installation["note"] = note

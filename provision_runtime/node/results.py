@@ -6,6 +6,11 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
+# Why `store-remove` leaves an environment.
+IS_ACTIVE = "it is active"
+# The store's folder for metrics, where the health check writes NAME-health.prom.
+METRICS = "metrics"
+
 
 class Failure(TypedDict):
     """reason: a key of provision/cluster/failures.py."""

@@ -12,6 +12,7 @@ from .errors import NodeError
 from .install import processes_in, remove_environment, require_unused
 from .metrics import remove_metrics
 from .modulefile import remove_module
+from .results import IS_ACTIVE
 from .store import Store
 from .store_files import remove_file
 from .store_journal import append_journal, journal_events
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 # The last events of a store that its log returns.
 LOG_EVENTS = 1000
-# Why an environment stays.
-IS_ACTIVE = "it is active"
 
 
 def contents(path: str) -> StoreContents:

@@ -17,8 +17,7 @@ from provision.resolver import spec as specs
 from provision.workflow.context import Context
 from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship.ship import run_identity
-from provision_runtime.node.results import RemovedEnvironments
-from provision_runtime.node.store_contents import IS_ACTIVE
+from provision_runtime.node.results import IS_ACTIVE, RemovedEnvironments
 
 # A tree of 36,000 files is read wholly for its size.
 TIMEOUT_S = 120.0

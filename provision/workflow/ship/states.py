@@ -81,8 +81,8 @@ def state_of_failure(failure: NodeFailure) -> NodeState:
     return NodeState(state="failed", failure=failure)
 
 
-def required_nodes(minimum: str, total: int) -> int:
-    """How many of the nodes `--min` demands: `all`, a share like `95%`, or a number.
+def required_nodes(minimum: str, total: int, option: str = "--min") -> int:
+    """How many of the nodes an option demands: `all`, a share like `95%`, or a number.
 
     Raises InvalidSpec for another text, and for more nodes than there are.
     """
@@ -93,11 +93,11 @@ def required_nodes(minimum: str, total: int) -> int:
         return math.ceil(total * float(percent[1]) / 100)
     if not minimum.isdecimal() or int(minimum) == 0:
         raise InvalidSpec(
-            f"`{minimum}` is not a number of nodes.", advice="Write `all`, `95%` or `12`."
+            f"{option} `{minimum}` is not a number of nodes.", advice="Write `all`, `95%` or `12`."
         )
     if int(minimum) > total:
         raise InvalidSpec(
-            f"{minimum} nodes are demanded, and --on has {total}.",
+            f"{option} {minimum} demands more nodes than the {total} of --on.",
             advice="Write `all`, `95%` or a smaller number.",
         )
     return int(minimum)
@@ -109,7 +109,7 @@ def plan_waves(texts: Sequence[str], total: int) -> list[int]:
     Raises InvalidSpec for a text that is no number of nodes, and for a wave that reaches fewer than the
     one before.
     """
-    waves = [required_nodes(text.strip(), total) for text in texts]
+    waves = [required_nodes(text.strip(), total, "--canary") for text in texts]
     if waves != sorted(waves):
         raise InvalidSpec(
             f"--canary {','.join(texts)}: of {total} nodes these are {', '.join(map(str, waves))}, and "

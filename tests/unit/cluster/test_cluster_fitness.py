@@ -317,7 +317,8 @@ def test_machine_under_two_names_is_judged_once() -> None:
 def test_who_may_not_ship_may_use(
     environment: dict[str, Any], store_reason: str, verdict: str, named: list[str]
 ) -> None:
-    document = facts(environment=environment)
+    document = facts()
+    document["environment"] = environment
     if store_reason:
         document["store"]["problem"] = {"reason": store_reason, "message": "refused"}
     report = judge(reply(document))

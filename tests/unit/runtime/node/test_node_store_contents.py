@@ -12,6 +12,7 @@ import pytest
 
 from provision.adapters import openssh
 from provision_runtime.node import activation, install, modulefile, store_contents, store_status
+from provision_runtime.node.results import IS_ACTIVE
 from provision_runtime.node.signatures import NAMESPACE
 from provision_runtime.node.store import Store
 from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, refused, ship
@@ -34,7 +35,7 @@ def test_contents_and_what_may_go(store: Store, toy: PackedToy, other: PackedToy
     ship(store, toy)
     ship(store, other)
     assert states(store) == {toy.key: "installed", other.key: "active"}
-    kept = {other.key: store_contents.IS_ACTIVE}
+    kept = {other.key: IS_ACTIVE}
     for dry_run in (True, False):
         assert remove(store, dry_run=dry_run) == {"removed": [toy.key], "retained": kept}
     assert remove(store, active_too=True)["removed"] == [other.key]
