@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 # Why `store-remove` leaves an environment.
-IS_ACTIVE = "it is active"
+IS_ACTIVE = "it is active (--active removes it too)"
 # The store's folder for metrics, where the health check writes NAME-health.prom.
 METRICS = "metrics"
 

@@ -33,10 +33,14 @@ def contents(path: str) -> StoreContents:
     if not os.path.isdir(path):
         raise NodeError("no-such-path", f"there is no {path}")
     status = os.statvfs(path)
-    staging = [entry.stat().st_size for entry in os.scandir(store.join("staging"))]
+    parts = [
+        entry.stat().st_size
+        for entry in os.scandir(store.join("staging"))
+        if entry.name.endswith(".part")
+    ]
     return {
         "environments": [_environment(store, key) for key in _keys(store)],
-        "unfinished_bytes": sum(staging),
+        "unfinished_bytes": sum(parts),
         "free_bytes": status.f_bavail * status.f_frsize,
         "total_bytes": status.f_blocks * status.f_frsize,
     }
