@@ -78,10 +78,10 @@ def log_lines(report: StoreReport[StoreLog], width: int | None) -> list[str]:
             nodes_of.setdefault(kind, []).append(node)
             times.setdefault(kind, event["at"])
     lines = []
-    for kind in sorted(nodes_of, key=lambda kind: times[kind]):
-        _, event_name, subject, who = kind
-        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(times[kind]))
-        nodes = fold(sorted(set(nodes_of[kind])))
+    for event_kind, at in sorted(times.items(), key=lambda item: item[1]):
+        _, event_name, subject, who = event_kind
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+        nodes = fold(sorted(set(nodes_of[event_kind])))
         lines += wrap_line(f"{clock}  {event_name} {subject} on {nodes}, by {who}", width, 21)
     return [*(lines or ["no events"]), *_failure_lines(report.failures, width)]
 

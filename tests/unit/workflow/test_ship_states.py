@@ -17,14 +17,14 @@ from provision import lockfile
 from provision.cli.main import cli
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
-from provision.cluster.pack import Pack
+from provision.cluster.pack import Pack, node_pack
 from provision.cluster.remote import NodeReply
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import Folders
 from provision.workflow.context import Context
 from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship import ship
-from provision.workflow.ship.distribution import node_pack, part_path, plan_wave
+from provision.workflow.ship.distribution import part_path, plan_wave
 from provision.workflow.ship.stages import ShipOptions
 from provision.workflow.ship.states import (
     TRANSIENT_REASONS,
