@@ -39,9 +39,8 @@ def install_unit(path: str, run: Mapping[str, str], script: str, unit: str) -> d
     for folder in {os.path.dirname(file) for file in (SCRIPT, ENABLED)}:
         os.makedirs(folder, exist_ok=True)
         require_safe_path(store, folder)
-    stores = [entry for entry in _stores() if os.path.isdir(entry)]
     for file, text in (
-        (STORES, "".join(f"{entry}\n" for entry in sorted({*stores, path}))),
+        (STORES, "".join(f"{entry}\n" for entry in sorted({*_stores(), path}))),
         (SCRIPT, script),
         (UNIT, unit),
     ):

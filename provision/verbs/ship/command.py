@@ -165,6 +165,11 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
             advice="Targets: local, shared, registry:HOST/NAME[:TAG].",
         )
     context = context_of(console, envs, options)
+    for option in ("canary", "boot_unit", "module"):
+        if options[option] and target.startswith(REGISTRY):
+            raise InvalidSpec(f"--{option.replace('_', '-')} is for packs, not for --to {target}.")
+    if options["canary"] and options["stage_only"]:
+        raise InvalidSpec("--stage-only activates nothing, so --canary has no waves.")
     inventory = find_inventory(context.folders.envs, options["inventory"])
     if options["on"] is None:
         if not options["resume"]:
