@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from provision.adapters import openssh
-from provision_runtime.node import activation, install, modulefile, store_contents, store_status
+from provision_runtime.node import (
+    activation,
+    install,
+    modulefile,
+    store_contents,
+    store_files,
+    store_status,
+)
 from provision_runtime.node.results import IS_ACTIVE
 from provision_runtime.node.signatures import NAMESPACE
 from provision_runtime.node.store import Store
@@ -59,7 +66,7 @@ def test_what_a_process_uses_stays(store: Store, toy: PackedToy, other: PackedTo
 
 def test_an_environment_that_lost_its_mount_is_named(store: Store, toy: PackedToy) -> None:
     ship(store, toy)
-    install.files.remove_tree(store.environment(toy.key))
+    store_files.remove_tree(store.environment(toy.key))
     assert states(store) == {toy.key: "unmounted"}
 
 
