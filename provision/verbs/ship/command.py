@@ -276,6 +276,12 @@ def _request(
     if options.get("smoke") and not options["canary"]:
         raise InvalidSpec("--smoke tests the waves of --canary.", advice="Add --canary 1,all.")
     waves = (options.get("canary") or "all").split(",")
+    is_shared = (options["target"] or selection.defaults.store) == "shared"
+    if options.get("canary") and is_shared:
+        raise InvalidSpec(
+            "--canary: nodes that share a store are activated together.",
+            advice="Leave it out, or ship with --to local.",
+        )
     if options.get("module") and not options["module"].startswith("/"):
         raise InvalidSpec(
             f"--module {options['module']} is no folder of the nodes.",
@@ -285,7 +291,7 @@ def _request(
         minimum=options["minimum"],
         retries=options["settings"].retries,
         deadline_s=options["settings"].deadline,
-        shared=(options["target"] or selection.defaults.store) == "shared",
+        shared=is_shared,
         tree=getattr(options["settings"], "tree", 0),
         stage_only=options.get("stage_only", False),
         waves=tuple(waves),

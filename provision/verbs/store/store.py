@@ -61,6 +61,12 @@ def remove(
     match = KEY.fullmatch(name_or_key)
     name, keys = (match["name"], [name_or_key]) if match else (name_or_key, [])
     specs.check_name(name)
+    if selection.defaults.store == "shared" and not dry_run:
+        raise InvalidSpec(
+            "Nothing is removed from a store that nodes share: no node sees the jobs and mounts of "
+            "the others.",
+            advice=f"When no job uses it: unmount it on every node, then remove {name_or_key} by hand.",
+        )
     identity = run_identity(context, ship_journal.new_run_id())
     arguments = {
         "name": name,
