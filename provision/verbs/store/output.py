@@ -82,7 +82,8 @@ def log_lines(report: StoreReport[StoreLog], width: int | None) -> list[str]:
         _, event_name, subject, who = event_kind
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
         nodes = fold(sorted(set(nodes_of[event_kind])))
-        lines += wrap_line(f"{clock}  {event_name} {subject} on {nodes}, by {who}", width, 21)
+        what = f"{event_name} {subject}".strip()
+        lines += wrap_line(f"{clock}  {what} on {nodes}, by {who}", width, 21)
     return [*(lines or ["no events"]), *_failure_lines(report.failures, width)]
 
 
