@@ -53,6 +53,7 @@ from provision_runtime.checkpoint.inspection.audit import Audit
 from provision_runtime.checkpoint.inspection.contents import Contents
 from provision_runtime.checkpoint.inspection.inventory import CheckpointInventory, Cleanup
 from provision_runtime.checkpoint.inspection.transfer import Transfer
+from provision_runtime.node.results import RemovedEnvironments, StoreContents, StoreLog
 from provision_runtime.report.diagnosis import Diagnosis
 from provision_runtime.report.findings import Rule
 
@@ -109,6 +110,7 @@ SHIPPED_NODE = {
     "reason?": str,
     "message?": str,
     "note": str,
+    "ends_at_boot": bool,
     "removed": list[str],
     "in_use": list[str],
 }
@@ -319,10 +321,30 @@ RESULTS = (
             "size": int,
             "sent_bytes": int,
             "copies_between_nodes": int,
+            "halted": str,
+            "left_out": list[str],
             "stopped": str | None,
             "journal": Path | None,
             "nodes": {"*": SHIPPED_NODE},
         },
+    ),
+    _result(
+        "store",
+        "store list, store disk",
+        "what the store of each node holds",
+        {"nodes": {"*": StoreContents}, "failures": {"*": NodeFailure}},
+    ),
+    _result(
+        "store-log",
+        "store log",
+        "what happened in the store of each node",
+        {"nodes": {"*": StoreLog}, "failures": {"*": NodeFailure}},
+    ),
+    _result(
+        "store-remove",
+        "store remove",
+        "what was removed from the store of each node, and what stays",
+        {"nodes": {"*": RemovedEnvironments}, "failures": {"*": NodeFailure}},
     ),
     _result("drift", "drift", "facts that differ, and each node's verdict", FileFields("drift")),
     _result("launch", "launch", "the submitted job", SubmittedJob),

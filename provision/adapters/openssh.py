@@ -9,10 +9,14 @@ from typing import Literal
 
 from provision.core import process
 from provision.core.errors import IntegrityError, ProvisionError
+from provision_runtime.node import signatures
+from provision_runtime.node.errors import NodeError
 
 KEY = "id_ed25519"
 HOST_KEYS = Path("/etc/ssh")
 COMMAND_TIMEOUT_S = 10.0
+# Somebody types a passphrase, or touches a token.
+SIGN_TIMEOUT_S = 120.0
 AgentState = Literal["keys", "empty", "none"]
 
 
@@ -48,8 +52,10 @@ def locked_keys(folder: Path) -> tuple[Path, ...]:
         words = public.read_text(encoding="utf-8").split() if public.is_file() else []
         is_held = len(words) > 1 and words[1] in held
         is_private = not key.stat().st_mode & 0o077  # else ssh-keygen does not read it
-        if is_private and not is_held and not _keygen(["-y", "-P", "", "-f", str(key)], b""):
-            keys.append(key)
+        if is_private and not is_held:
+            command = ["ssh-keygen", "-y", "-P", "", "-f", str(key)]
+            if process.run(command, timeout_s=COMMAND_TIMEOUT_S, check=False).returncode != 0:
+                keys.append(key)
     return tuple(keys)
 
 
@@ -80,22 +86,17 @@ def verify_signature(content: bytes, signature: bytes, signers: Path, namespace:
     """
     if not signers.is_file():
         raise IntegrityError(f"There is no {signers}, which says who may sign.")
+    try:
+        return signatures.verify_signature(content, signature, str(signers), namespace)
+    except NodeError as error:
+        raise IntegrityError(f"The signature is {error.message}.") from error
+
+
+def sign(content: str, key: Path, namespace: str) -> str:
+    """The signature of a text by a key, which may ask for its passphrase. Raises ToolFailed."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "signature"
-        path.write_bytes(signature)
-        files = ["-s", str(path), "-f", str(signers)]
-        for principal in _keygen(["-Y", "find-principals", *files], b"").splitlines():
-            if _keygen(["-Y", "verify", "-n", namespace, "-I", principal, *files], content):
-                return principal
-    raise IntegrityError(f"The signature is by nobody whom {signers} allows, or of other bytes.")
-
-
-def _keygen(arguments: list[str], content: bytes) -> str:
-    """What ssh-keygen prints; empty if it refuses."""
-    result = process.run(
-        ["ssh-keygen", *arguments],
-        timeout_s=COMMAND_TIMEOUT_S,
-        check=False,
-        feed=lambda stdin: process.write_all(stdin, content),
-    )
-    return result.stdout if result.returncode == 0 else ""
+        path = Path(folder) / "content"
+        path.write_text(content, encoding="utf-8")
+        command = ["ssh-keygen", "-Y", "sign", "-q", "-n", namespace, "-f", str(key), str(path)]
+        process.run(command, timeout_s=SIGN_TIMEOUT_S)
+        return path.with_name("content.sig").read_text(encoding="utf-8")

@@ -75,6 +75,7 @@ VERBS = {
     "ship": ("ship", "Clusters", "Send a packed environment to nodes, verify it, and activate it."),
     "activate": ("ship", "Clusters", "Activate an environment that nodes already have."),
     "rollback": ("ship", "Clusters", "Go back to the environment that was active on nodes before."),
+    "store": ("store", "Clusters", "List and remove environments on nodes; say who changed what."),
     "drift": ("drift", "Clusters", "Compare nodes and name those that deviate."),
     "launch": ("launch", "Clusters", "Write a job for the nodes' own engine, and submit it."),
     "jobs": ("launch", "Clusters", "List, read and cancel launched jobs."),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.cli.console import wrap_line
 from provision_runtime.report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
+    from provision.cluster.failures import NodeFailure
+    from provision.cluster.inventory import Node
     from provision.workflow.ship.ship import ShipReport
     from provision.workflow.ship.states import NodeState
 
@@ -26,12 +29,21 @@ INSTALLED_AS = {"kernel": "mounted", "fuse": "mounted by squashfuse", "tree": "u
 def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     """States folded to node sets, the advice for each reason once, and what it all means. width: of
     the terminal."""
+    from provision.adapters.clustershell import fold
+    from provision.cluster.folding import fold_equal
+
     texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
     sets = NodeSets()
     lines = folded_lines(texts, width, sets)
-    sentences = _advice_lines(report.states.values())
+    sentences = advice_lines(state.failure for state in report.states.values())
     details = report.details
     sentences += _note_lines({name: node.note for name, node in details.items() if node.note}, sets)
+    unmounted = [name for name, node in details.items() if node.ends_at_boot]
+    if unmounted:
+        sentences.append(
+            f"{sets.short(fold(unmounted))}: a restart ends these mounts, and jobs fail there until "
+            "the next ship: --boot-unit has the nodes mount again by themselves"
+        )
     removed = {name: node.removed for name, node in details.items()}
     sentences += _key_lines("removed", removed, sets)
     in_use = {name: node.in_use for name, node in details.items()}
@@ -42,10 +54,30 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
             f"stopped: {len(report.stopped.nodes)} of {report.stopped.total} nodes failed for one "
             f"reason ({failure.stage}: {failure.reason}); more nodes would fail too"
         )
+    if report.left_out:
+        kinds = {node.name: _state_of_node(node) for node in report.left_out}
+        parts = [f"{nodes} ({kind})" for nodes, kind in fold_equal(kinds)]
+        sentences.append(f"left out: {'; '.join(parts)}; --include-down ships there too")
+    if report.halted:
+        active = [name for name, state in report.states.items() if state.state == "active"]
+        nodes = shlex.quote(fold(active))
+        sentences.append(
+            f"stopped after {fold(active)}: {report.halted}. The others stay as they were. "
+            f"Go back: provision rollback {report.name} --on {nodes}"
+        )
+    elif report.possible < report.required and report.goal == "active" and report.verb == "ship":
+        sentences.append(
+            f"only {format_count(report.possible, 'node')} can be ready, and --min demands "
+            f"{report.required}: mend the others, or demand fewer; --stage-only brings it to those that can"
+        )
     sentences += [*sets.lines(), _result_line(report)]
     for sentence in sentences:
         lines += wrap_line(sentence, width)
     return lines
+
+
+def _state_of_node(node: Node) -> str:
+    return f"{node.state}: {node.reason}" if node.reason else node.state
 
 
 def _state_text(report: ShipReport, name: str, state: NodeState) -> str:
@@ -60,10 +92,11 @@ def _state_text(report: ShipReport, name: str, state: NodeState) -> str:
     return f"{state.state} ({INSTALLED_AS.get(method, method)})" if method else state.state
 
 
-def _advice_lines(states: Any) -> list[str]:
+def advice_lines(failures: Iterable[NodeFailure | None]) -> list[str]:
+    """What to do, once for each reason."""
     from provision.cluster.failures import REASONS
 
-    reasons = dict.fromkeys(state.failure.reason for state in states if state.failure)
+    reasons = dict.fromkeys(failure.reason for failure in failures if failure)
     return [f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}" for reason in reasons]
 
 
@@ -98,6 +131,8 @@ def _result_line(report: ShipReport) -> str:
         if not waiting:
             return f"{report.key}: would send nothing to {total}"
         size = format_bytes(report.size)
+        if not report.succeeded:
+            return f"{report.key}: would send nothing: --min demands {report.required} nodes"
         return f"{report.key}: would bring {size} to {waiting} of {total}"
     if not report.key:
         return f"{report.name}: nothing to go back to on {total}, so nothing was changed"
@@ -143,6 +178,8 @@ def ship_json(report: ShipReport) -> dict[str, object]:
         "size": report.size,
         "sent_bytes": report.sent_bytes,
         "copies_between_nodes": report.copies_between_nodes,
+        "halted": report.halted,
+        "left_out": [node.name for node in report.left_out],
         "stopped": report.stopped.failure.reason if report.stopped else None,
         "journal": report.journal,
         "nodes": nodes,

@@ -85,9 +85,17 @@ def judge(
     facts: FitnessFacts = reply.result or {"unread": {}}
     problems = [
         *_system_problems(facts.get("system"), needs),
-        *_store_problems(facts.get("store"), needs),
         *_gpu_problems(facts.get("gpus"), needs),
     ]
+    warnings = list(_warnings(reply.node, facts, needs))
+    environment = facts.get("environment")
+    if environment is not None and environment["problem"] is not None:
+        problems.append(_problem(**environment["problem"]))
+    is_usable = environment is not None and environment["key"] and not environment["problem"]
+    for problem in _store_problems(facts.get("store"), needs):
+        # Who may not ship there can use what others shipped.
+        is_shippers = is_usable and problem.reason == "permission-denied"
+        (warnings if is_shippers else problems).append(problem)
     host, skew = facts.get("host"), clock_skew_s(reply)
     if host is not None and not host["addresses"]:
         problems.append(
@@ -113,7 +121,7 @@ def judge(
         node=reply.node,
         verdict=verdict,
         problems=(*problems, *unread),
-        warnings=tuple(_warnings(reply.node, facts, needs)),
+        warnings=tuple(warnings),
         summary=summary(facts),
         facts=facts,
     )
@@ -133,6 +141,9 @@ def summary(facts: FitnessFacts) -> str:
         counts = Counter(device["name"] for device in gpus["devices"])
         names = [f"{count} x {name}" for name, count in counts.items()]
         parts.append(" + ".join(names) or "no GPU")
+    if "environment" in facts and not facts["environment"]["problem"]:
+        key = facts["environment"]["key"]
+        parts.append(f"{key} is active" if key else "the environment was not shipped yet")
     return ", ".join(parts)
 
 

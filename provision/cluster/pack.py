@@ -16,18 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypedDict, cast
 
-from provision.adapters import squashfs, zstd
+from provision.adapters import openssh, squashfs, zstd
 from provision.adapters.http import sha256_of
 from provision.catalog import required_glibc
 from provision.core import tar
 from provision.core.atomic import atomic_stream, atomic_write, remove_tree
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
+from provision.core.json_text import parse_json
 from provision.core.paths import Folders
 from provision.core.platforms import Platform
 from provision.core.schema import InvalidDocument, parse_document
 from provision.core.similar_names import did_you_mean
 from provision.core.system_errors import disk_full_raises
 from provision.core.types import Lock, Resolution
+from provision_runtime.node.signatures import NAMESPACE
 
 PackFormat = Literal["squashfs", "tar"]
 PackCompression = Literal["zstd", "lz4"]
@@ -40,7 +42,9 @@ KEY_DIGITS = 12
 SUFFIXES: Mapping[PackFormat, str] = {"squashfs": ".sqsh", "tar": ".tar.zst"}
 # The store's own names on nodes (provision_runtime/node/store.py): NAME of an environment would lie
 # in their place.
-STORE_NAMES = ("envs", "images", "journal.jsonl", "lock", "staging")
+STORE_NAMES = ("allowed_signers", "envs", "images", "journal.jsonl", "lock", "metrics", "staging")
+# The fields of StoredPack in provision_runtime/node/store.py.
+PACK_KEYS = ("name", "key", "format", "size", "sha256", "root")
 # The latest and the one before: a ship of the latter may still be running.
 RETAINED = 2
 
@@ -102,6 +106,10 @@ class Pack:
     @property
     def sidecar_path(self) -> Path:
         return self.image.with_name(f"{self.key}.json")
+
+    @property
+    def signature_path(self) -> Path:
+        return self.image.with_name(f"{self.key}.signature")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +211,31 @@ def find_pack(folders: Folders, name: str, key: str) -> Pack | None:
         return read_pack(pack_path(folders, name) / f"{key}.json")
     except (ToolMissing, IntegrityError):
         return None
+
+
+def sign(pack: Pack, key: Path, signed_at: str) -> None:
+    """Sign what nodes compare of a pack, with an ssh key. signed_at: UTC, as text that sorts."""
+    statement = {**node_pack(pack), "signed_at": signed_at}
+    text = json.dumps(statement, sort_keys=True)
+    signature = openssh.sign(text, key, NAMESPACE)
+    document = {"statement": text, "signature": signature}
+    atomic_write(pack.signature_path, json.dumps(document, sort_keys=True) + "\n")
+
+
+def signature(pack: Pack) -> dict[str, str] | None:
+    """The statement and its signature; None if nobody signed the pack."""
+    try:
+        document: dict[str, str] = parse_json(pack.signature_path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise _damaged(pack.signature_path, str(error)) from error
+    return document
+
+
+def node_pack(pack: Pack) -> dict[str, object]:
+    """A pack as nodes record it."""
+    return {key: value for key, value in pack.sidecar.items() if key in PACK_KEYS}
 
 
 def ensure_latest(pack: Pack) -> None:
@@ -364,6 +397,7 @@ def publish(image: Path, sidecar: Sidecar, folder: Path) -> Pack:
     with image.open("rb") as file:  # all its bytes are on the disk before its name is
         os.fsync(file.fileno())
     pack.sidecar_path.unlink(missing_ok=True)
+    pack.signature_path.unlink(missing_ok=True)
     for suffix in SUFFIXES.values():  # the same environment in another format
         final.with_name(pack.key + suffix).unlink(missing_ok=True)
     image.rename(final)
@@ -392,7 +426,7 @@ def remove_older(folder: Path) -> None:
     by_age = sorted(folder.glob("*.json"), key=_modified)
     for sidecar in by_age[:-RETAINED]:
         sidecar.unlink()
-        for suffix in SUFFIXES.values():
+        for suffix in (*SUFFIXES.values(), ".signature"):
             sidecar.with_name(sidecar.stem + suffix).unlink(missing_ok=True)
 
 
@@ -416,4 +450,6 @@ def export(pack: Pack, directory: Path) -> Pack:
                     file.flush()
                     os.fsync(file.fileno())
         _write_sidecar(target)
+        if signed := signature(pack):
+            atomic_write(target.signature_path, json.dumps(signed, sort_keys=True) + "\n")
     return target

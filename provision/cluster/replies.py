@@ -56,7 +56,9 @@ def decode(text: str, action: str) -> dict[str, Any]:
     errors = [reply.get("error")]
     if "result" in reply:
         reply["result"] = reply["result"][action]
-        errors.append(reply["result"].get("store", {}).get("problem"))
+        for fact in ("store", "environment"):
+            value = reply["result"].get(fact)
+            errors.append(value.get("problem") if isinstance(value, dict) else None)
     for error in errors:
         if error is not None and error["reason"] not in REASONS:
             raise ValueError(f"{error['reason']!r} is no reason that this provision has")

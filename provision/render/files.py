@@ -32,6 +32,7 @@ NODES_REPORT = "nodes.html"
 LAB = "lab.yml"
 INVENTORY = "nodes.yml"
 HEALTH_CHECK = "slurm-health-check.sh"
+MOUNT_SCRIPT, MOUNT_UNIT = "mount-stores.sh", "provision-stores.service"
 CONTRACTS = {
     "docker": "contract-docker.sh",
     "compose": "contract-compose.yaml",
@@ -155,10 +156,10 @@ def render_contract(
     return templates.render(file, {**values, "made_by": made_by})
 
 
-def render_health_check(values: Values, *, remake: Sequence[str]) -> str:
-    """A script with which Slurm tests a node."""
+def render_node_script(file: str, values: Values, *, remake: Sequence[str]) -> str:
+    """A file for a node: HEALTH_CHECK, MOUNT_SCRIPT or MOUNT_UNIT."""
     made_by = f"Made by provision; remake with: {as_command(remake)}"
-    return OUR_TEMPLATES.render(HEALTH_CHECK, {**values, "made_by": made_by})
+    return OUR_TEMPLATES.render(file, {**values, "made_by": made_by})
 
 
 def with_header(name: str, body: str, origin: str = "") -> str:

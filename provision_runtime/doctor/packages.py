@@ -228,7 +228,11 @@ def contamination(machine: Machine) -> Iterator[Observation]:
         loadable = libraries.foreign(loadable, prefix, site_packages, bundled)
     if loadable and (torch is None or torch.cuda is not None):
         finding = surroundings.library_path_finding(loadable)
-        yield from judged(finding, "variable LD_LIBRARY_PATH", value, "unset LD_LIBRARY_PATH")
+        source, command = "variable LD_LIBRARY_PATH", "unset LD_LIBRARY_PATH"
+        if modules_loaded := machine.environment.get("LOADEDMODULES"):
+            source += f" with the modules {modules_loaded.replace(':', ', ')}"
+            command = "module purge"
+        yield from judged(finding, source, value, command)
 
 
 def _user_site(machine: Machine, torch: Torch | None, modules: set[str]) -> Iterator[Observation]:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from . import store as stores
 from .errors import NodeError
 from .install import remove_environment
+from .metrics import write_metrics
+from .modulefile import refresh_module, remove_module
+from .signatures import recorded_signature, require_signed
 from .store import Store
 from .store_access import require_safe_environment
 from .store_files import remove_file, sync_directory
@@ -33,7 +36,7 @@ def activate(
     is_shared: other nodes use this store too, and jobs there cannot be seen: nothing is removed.
 
     Running jobs stay in the environment that they started in, because they start in `envs/KEY`.
-    Raises NodeError (not-installed, unsafe-store).
+    Raises NodeError (not-installed, unsafe-store, not-signed, older-pack).
     """
     store = Store(path, run)
     with locked(store, name, run):
@@ -43,6 +46,7 @@ def activate(
         if not (os.path.exists(store.installed(key)) and os.path.isdir(f"{directory}/bin")):
             raise NodeError("not-installed", f"{directory} is not there")
         require_safe_environment(store, key)
+        require_signed(store, stores.pack_of(store, key), recorded_signature(store, key), run)
         if previous != key:
             staged = store.join("staging", f"{name}.link")
             remove_file(staged)
@@ -50,6 +54,8 @@ def activate(
             os.replace(staged, store.link(name))
             sync_directory(store.path)
             append_journal(store, "activated", run, name=name, key=key, previous=previous)
+            refresh_module(store, name)
+        write_metrics(store, name, key)
         removed, in_use = ([], []) if is_shared else prune(store, name, run)
         release(path, name, run)
     return {"active": key, "previous": previous, "removed": removed, "in_use": in_use}
@@ -97,11 +103,17 @@ def prune(store: Store, name: str, run: Mapping[str, str]) -> tuple[list[str], l
                 raise
             in_use.append(key)
             continue
+        remove_module(store, key)
         append_journal(store, "removed", run, name=name, key=key)
         removed.append(key)
+    prune_parts(store, name, PARTS_RETAINED_S)
+    return removed, in_use
+
+
+def prune_parts(store: Store, name: str, older_than_s: float) -> None:
+    """Remove images of this name that nobody went on receiving."""
     for file in os.listdir(store.join("staging")):
         part = store.join("staging", file)
         is_of_name = file.endswith(".part") and stores.name_of(file.rsplit(".", 2)[0]) == name
-        if is_of_name and time.time() - os.stat(part).st_mtime > PARTS_RETAINED_S:
+        if is_of_name and time.time() - os.stat(part).st_mtime > older_than_s:
             remove_file(part)
-    return removed, in_use

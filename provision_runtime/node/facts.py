@@ -23,13 +23,22 @@ from ..fs import mounts
 from .commands import read_text, which
 from .errors import NodeError, of_system_error
 from .install_methods import ROOT, install_methods
-from .store import Store
+from .store import Store, active_key
 from .store_access import reader_note, require_safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .results import Device, Failure, FitnessFacts, Gpus, Host, StoreFacts, System
+    from .results import (
+        Device,
+        EnvironmentFacts,
+        Failure,
+        FitnessFacts,
+        Gpus,
+        Host,
+        StoreFacts,
+        System,
+    )
 
 DEADLINE_S = 20.0
 # A driver without persistence mode needs seconds to wake the GPUs.
@@ -38,8 +47,11 @@ GPU_FIELDS = "name,uuid,memory.total,driver_version"
 PROBE_BYTES = 4096
 
 
-def collect(path: str, rules: Mapping[str, str], deadline_s: float = DEADLINE_S) -> FitnessFacts:
-    """path: of the store on this node; it need not exist yet. rules: as nodes.yml has them."""
+def collect(
+    path: str, rules: Mapping[str, str], name: str = "", deadline_s: float = DEADLINE_S
+) -> FitnessFacts:
+    """path: of the store on this node; it need not exist yet. rules: as nodes.yml has them. name: of
+    an environment."""
     readers: dict[str, Callable[[], object]] = {
         "host": host,
         "system": system,
@@ -48,6 +60,8 @@ def collect(path: str, rules: Mapping[str, str], deadline_s: float = DEADLINE_S)
         "methods": install_methods,
         "limits": limits.collect,
     }
+    if name:
+        readers["environment"] = partial(environment, path, name)
     return fitness_facts(readers, deadline_s)
 
 
@@ -134,6 +148,22 @@ def store(path: str, rules: Mapping[str, str]) -> StoreFacts:
         "is_network": mount is not None and mount.is_network,
         "problem": _store_problem(existing, Store(path, rules)),
     }
+
+
+def environment(path: str, name: str) -> EnvironmentFacts:
+    """The active environment of a name, started as the user who asks."""
+    from .install import start_python  # few ask for it
+
+    store = Store(path)
+    key = active_key(store, name)
+    problem: Failure | None = None
+    if key is not None:
+        try:
+            start_python(store.environment(key))
+        except (NodeError, OSError) as error:
+            failure = error if isinstance(error, NodeError) else of_system_error(error)
+            problem = {"reason": failure.reason, "message": failure.message}
+    return {"key": key, "problem": problem}
 
 
 def _store_problem(existing: str, store: Store) -> Failure | None:

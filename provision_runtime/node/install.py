@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING
 from . import store as stores
 from . import store_files as files
 from . import trust, zstd
+from .boot import is_mounted_at_boot
 from .commands import last_line, run_command, which
 from .errors import NodeError
 from .install_methods import FUSE, KERNEL, TREE, fuse_command, install_methods
+from .signatures import record_signature, recorded_signature, require_signed
 from .store import Store, StoredPack
 from .store_access import reader_note, require_safe, require_safe_environment
 from .store_journal import append_journal
@@ -43,13 +45,18 @@ NOBODY = 65534
 
 
 def install(
-    path: str, name: str, key: str, run: Mapping[str, str], allowed: Sequence[str] = ()
+    path: str,
+    name: str,
+    key: str,
+    run: Mapping[str, str],
+    allowed: Sequence[str] = (),
+    signed: Mapping[str, str] | None = None,
 ) -> Installation:
     """Put a verified image to `envs/KEY`, by the first method that works, and start its Python once.
 
-    allowed: only these methods, if any are named. Nothing remains of a method that does not work.
+    allowed: only these methods, if any are named. signed: the signature that came with it. Nothing remains of a method that does not work.
     Raises NodeError (not-here, not-verified, in-use, no-method, wrong-bytes, does-not-start,
-    not-readable, unsafe-store).
+    not-readable, unsafe-store, not-signed, older-pack).
     """
     store = Store(path, run)
     with locked(store, name, run):
@@ -57,6 +64,9 @@ def install(
         directory = store.environment(key)
         if not stores.is_verified(store, pack):
             raise NodeError("not-verified", f"{store.image(pack)} was not verified")
+        require_signed(store, pack, signed or recorded_signature(store, key), run)
+        if signed:
+            record_signature(store, key, signed)
         method = stores.installed_method(store, pack)
         if method is not None:
             if method == TREE and os.stat(directory).st_uid == os.geteuid():
@@ -93,6 +103,8 @@ def attach(
     store = Store(path, run)
     pack, method = _wait_for_record(store, name, key, active, wait_s)
     require_safe(store)
+    if not active:  # it was compared with the one before
+        require_signed(store, pack, recorded_signature(store, key), run)
     if method != TREE and stores.installed_method(store, pack) is None:
         _end_dead_mount(store.environment(key))
         _put(store, pack, [mount for mount in install_methods(pack.format) if mount != TREE])
@@ -108,6 +120,8 @@ def _check(store: Store, key: str, method: str, is_new: bool) -> Installation:
     # A mount's image was verified, and so was every file of a new tree.
     require_safe_environment(store, key, is_deep=method == TREE and not is_new)
     installation: Installation = {"method": method, "is_new": is_new}
+    if method == KERNEL and not is_mounted_at_boot(store.path):
+        installation["ends_at_boot"] = True
     note = reader_note(store, store.python(key))
     if note:
         installation["note"] = note
@@ -263,9 +277,12 @@ def start_python(directory: str, as_reader: str | None = None) -> None:
     """Start the Python of an environment and import our runtime package.
 
     as_reader: `all` or empty, or `group:NAME`: where root may, as another user. Raises NodeError
-    (does-not-start): another architecture, an older glibc, a mount that does not allow programs.
+    (not-installed; does-not-start): another architecture, an older glibc, a mount that does not allow
+    programs.
     """
     python = os.path.join(directory, "bin", "python")
+    if not os.path.lexists(python):
+        raise NodeError("not-installed", f"there is no {python}")
     become = None
     if as_reader is not None and os.geteuid() == 0:
         become = partial(_become, trust.readers_gid(as_reader))
@@ -284,8 +301,7 @@ def remove_environment(store: Store, key: str) -> None:
     """Remove an environment and its image. Raises NodeError (in-use) if a process uses it, and then
     changes nothing."""
     _remove(store, key)
-    files.remove_file(store.verified(key))
-    for suffix in (*stores.SUFFIXES.values(), ".json"):
+    for suffix in (*stores.SUFFIXES.values(), ".json", ".signature", ".verified"):
         files.remove_file(store.join("images", key + suffix))
 
 
@@ -305,13 +321,19 @@ def _remove(store: Store, key: str) -> None:
         files.remove_file(store.installed(key))
         os.rmdir(directory)
         return
-    users = processes_in(directory) if os.path.isdir(directory) else []
-    if users:
-        raise NodeError("in-use", f"{directory} is in use by process {users[0]}")
+    require_unused(store, key)
     files.remove_file(store.installed(key))
     if os.path.isdir(directory):
         os.rename(directory, removing)
         files.remove_tree(removing)
+
+
+def require_unused(store: Store, key: str) -> None:
+    """Raise NodeError (in-use) if a process that this user can see uses an environment."""
+    directory = store.environment(key)
+    users = processes_in(directory) if os.path.isdir(directory) else []
+    if users:
+        raise NodeError("in-use", f"{directory} is in use by process {users[0]}")
 
 
 def _unmount(directory: str) -> None:

@@ -6,6 +6,11 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
+# Why `store-remove` leaves an environment.
+IS_ACTIVE = "it is active (--active removes it too)"
+# The store's folder for metrics, where the health check writes NAME-health.prom.
+METRICS = "metrics"
+
 
 class Failure(TypedDict):
     """reason: a key of provision/cluster/failures.py."""
@@ -74,6 +79,13 @@ class Limits(TypedDict):
     infiniband: InfiniBand
 
 
+class EnvironmentFacts(TypedDict):
+    """key: of the active environment. problem: why this user cannot start it."""
+
+    key: str | None
+    problem: Failure | None
+
+
 class FitnessFacts(TypedDict, total=False):
     """What decides whether a node can store and run environments. unread: the reason for each fact
     that could not be read. methods: those that can install a squashfs image."""
@@ -84,6 +96,7 @@ class FitnessFacts(TypedDict, total=False):
     gpus: Gpus
     methods: list[str]
     limits: Limits
+    environment: EnvironmentFacts
     unread: dict[str, str]
     time: float
 
@@ -101,6 +114,43 @@ class StoreStatus(FitnessFacts):
     addresses: list[str]
 
 
+class StoredEnvironment(TypedDict):
+    """state: active; installed; unmounted: it was installed, and is not there; staged: its image only.
+    last_read: Unix time, of the image or of the tree's Python; file systems may note it late.
+    processes: those in it that this user may see."""
+
+    name: str
+    key: str
+    state: str
+    method: str | None
+    image_bytes: int
+    tree_bytes: int
+    last_read: float
+    processes: int
+
+
+class StoreContents(TypedDict):
+    """unfinished_bytes: of images on their way."""
+
+    environments: list[StoredEnvironment]
+    unfinished_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+class StoreLog(TypedDict):
+    """events: with at, event, run, by, client, name, key and others."""
+
+    events: list[dict[str, Any]]
+
+
+class RemovedEnvironments(TypedDict):
+    """Keys. retained: why each of them stays."""
+
+    removed: list[str]
+    retained: dict[str, str]
+
+
 class History(TypedDict):
     """Keys of environments."""
 
@@ -110,11 +160,13 @@ class History(TypedDict):
 
 
 class Installation(TypedDict, total=False):
-    """note: why other users cannot start the environment, where that is no failure."""
+    """note: why other users cannot start the environment, where that is no failure. ends_at_boot:
+    nothing mounts it again after a restart."""
 
     method: str
     is_new: bool
     note: str
+    ends_at_boot: bool
 
 
 class Activation(TypedDict):

@@ -53,13 +53,16 @@ def find_python(environments: list[str], rules: Mapping[str, str]) -> dict[str, 
     """The Python of an environment on this node.
 
     environments: folders that may hold it; the first that has a Python is taken. rules: of nodes.yml.
-    Raises NodeError (no-environment, unsafe-store).
+    Raises NodeError (no-environment, not-installed, unsafe-store).
     """
     for folder in environments:
         python = os.path.join(os.path.realpath(folder), "bin", "python")
         if os.access(python, os.X_OK):
             break
     else:
+        for folder in environments:
+            if os.path.exists(os.path.realpath(folder) + ".installed"):
+                raise NodeError("not-installed", f"there is no {folder}/bin/python any more")
         raise NodeError("no-environment", f"there is no {' and no '.join(environments)}")
     require_safe_path(Store(folder, rules), f"{folder}/bin/python")
     return {"python": python}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .store_access import open_file
 
@@ -16,18 +17,21 @@ if TYPE_CHECKING:
 
 
 def append_journal(store: Store, event: str, run: Mapping[str, str], **fields: str | None) -> None:
-    line = json.dumps({"at": time.time(), "event": event, "run": run["id"], **fields}) + "\n"
+    """Who asked is as that machine has it; `client`: the address from which ssh let it in."""
+    document = {"at": time.time(), "event": event, "run": run["id"], "by": run["by"], **fields}
+    client = os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
+    if client:
+        document["client"] = client
     descriptor = open_file(store, store.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
-        os.write(descriptor, line.encode("utf-8"))
+        os.write(descriptor, (json.dumps(document) + "\n").encode("utf-8"))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def read_journal(store: Store, name: str) -> list[tuple[str, str]]:
-    """The events of an environment, oldest first, each with its key. A line that was cut off by a
-    power failure is skipped."""
+def journal_events(store: Store) -> list[dict[str, Any]]:
+    """The events of a store, oldest first. A line that was cut off by a power failure is skipped."""
     try:
         with open(store.journal, encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
@@ -35,10 +39,17 @@ def read_journal(store: Store, name: str) -> list[tuple[str, str]]:
         return []
     events = []
     for line in lines:
-        try:
+        with contextlib.suppress(ValueError):
             document = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(document, dict) and document.get("name") == name and "key" in document:
-            events.append((str(document["event"]), str(document["key"])))
+            if isinstance(document, dict) and "event" in document:
+                events.append(document)
     return events
+
+
+def read_journal(store: Store, name: str) -> list[tuple[str, str]]:
+    """The events of an environment, oldest first, each with its key."""
+    return [
+        (str(event["event"]), str(event["key"]))
+        for event in journal_events(store)
+        if event.get("name") == name and "key" in event
+    ]

@@ -15,6 +15,7 @@ from . import store as stores
 from .errors import NodeError
 from .install_methods import install_methods
 from .program import SIMULATED_NAME
+from .signatures import recorded_signature, require_signed
 from .store import Store
 from .store_access import reader_note, require_safe
 
@@ -24,12 +25,18 @@ if TYPE_CHECKING:
     from .results import StoreStatus
 
 
-def status(path: str, pack: Mapping[str, object], run: Mapping[str, str]) -> StoreStatus:
+def status(
+    path: str,
+    pack: Mapping[str, object],
+    run: Mapping[str, str],
+    signed: Mapping[str, str] | None = None,
+) -> StoreStatus:
     """The state of the store for this image, and the facts that decide whether it fits here: those
     of `nodes check` as far as they matter, and the methods that can install it. Raises NodeError
-    (unsafe-store)."""
+    (unsafe-store, not-signed, older-pack)."""
     store, packed = Store(path, run), stores.parse_pack(pack)
     require_safe(store)
+    require_signed(store, packed, signed or recorded_signature(store, packed.key), run)
     method, note = stores.installed_method(store, packed), ""
     try:
         if method is not None:

@@ -55,7 +55,7 @@ def test_each_way_installs_and_is_taken_away_again(
     toy = squashfs(tmp_path, "1")
     receive(store, toy)
     result = install.install(store.path, NAME, toy.key, RUN, allowed=[method])
-    assert result == {"method": method, "is_new": True}
+    assert (result["method"], result["is_new"]) == (method, True)
     directory = Path(store.environment(toy.key))
     assert (directory / "version").read_text() == "1" * 1000
     if method != "tree":
@@ -101,7 +101,7 @@ def test_a_mount_that_a_restart_ended_is_made_again(store: Store, tmp_path: Path
     with refused("not-installed"):
         activation.activate(store.path, NAME, toy.key, RUN)
     result = install.install(store.path, NAME, toy.key, RUN, allowed=["kernel"])
-    assert result == {"method": "kernel", "is_new": True}
+    assert result == {"method": "kernel", "is_new": True, "ends_at_boot": True}
 
 
 @pytest.mark.loop
@@ -123,7 +123,7 @@ def test_mounts_of_other_nodes_stay_when_one_mounts_again(store: Store, tmp_path
         assert other.stdout.readline() == "ready\n"
         subprocess.run(["umount", store.environment(toy.key)], check=True)
         result = install.install(store.path, NAME, toy.key, RUN, allowed=["kernel"])
-        assert result == {"method": "kernel", "is_new": True}
+        assert result == {"method": "kernel", "is_new": True, "ends_at_boot": True}
         assert other.communicate("\n")[0] == "1" * 1000
 
 

@@ -203,3 +203,43 @@ def test_a_killed_ship_leaves_each_host_old_or_new_and_the_next_finishes(lab: La
 @pytest.mark.exhaustive
 def test_fifty_killed_ships(lab: Lab) -> None:
     killed_ships(lab, HOSTS, kills=50, seed=2)
+
+
+def test_a_node_mounts_again_what_a_restart_unmounted(lab: Lab) -> None:
+    first = write_pack(lab.data, NAME, "1", STORE)
+    report = lab.report("ship", NAME, "--on", TWO)
+    assert [row["ends_at_boot"] for row in report["nodes"].values()] == [True, True]
+    report = lab.report("ship", NAME, "--on", TWO, "--boot-unit")
+    assert set(states(report).values()) == {"active"}
+    host = lab.hosts["h1"]
+    image = f"{STORE}/images/{first['key']}.sqsh"
+    host.run("umount", f"{STORE}/envs/{first['key']}")
+    host.run("/etc/provision/mount-stores")
+    assert lab.active(TWO_HOSTS) == dict.fromkeys(TWO_HOSTS, f"envs/{first['key']}")
+    # Another file in the image's place is not mounted.
+    host.run(
+        "sh",
+        "-ec",
+        f"umount {STORE}/envs/{first['key']}; cp {image} {image}.2; mv {image}.2 {image}",
+    )
+    host.run("sh", "-ec", "! /etc/provision/mount-stores 2>/dev/null")
+    assert lab.active(TWO_HOSTS)["h1"] == ""
+
+
+def test_waves_stop_where_a_node_fails(lab: Lab) -> None:
+    write_pack(lab.data, NAME, "1", STORE)
+    report = lab.report("ship", NAME, "--on", TWO, "--canary", "1,all", "--min", "all")
+    assert set(states(report).values()) == {"active"}
+    write_pack(lab.data, NAME, "2", STORE)
+    report = lab.report("ship", NAME, "--on", TWO, "--canary", "1")
+    assert sorted(states(report).values()) == ["active", "passed"]
+    assert report["succeeded"]
+
+
+def test_nothing_is_sent_if_too_few_nodes_can_be_ready(lab: Lab) -> None:
+    write_pack(lab.data, NAME, "1", STORE)
+    report = lab.report("ship", NAME, "--on", "h1,nowhere")
+    assert (report["sent_bytes"], report["succeeded"]) == (0, False)
+    assert states(report)["h1"] == "fit"
+    report = lab.report("ship", NAME, "--on", "h1,nowhere", "--stage-only", "--min", "1")
+    assert states(report)["h1"] == "passed"

@@ -52,8 +52,10 @@ RUNTIME_FOR_HOST = (
     "provision_runtime.report",
     "provision_runtime.facts.freshness",
     "provision_runtime.hang",
+    "provision_runtime.node.errors",
     "provision_runtime.node.program",
     "provision_runtime.node.results",
+    "provision_runtime.node.signatures",
     "provision_runtime.node.trust",
     "provision_runtime.smoke.options",
 )

@@ -128,7 +128,7 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
             working_folder = launch.parse_mount(f"{folder}:{folder}")
             options = dataclasses.replace(options, mounts=(working_folder, *options.mounts))
     else:
-        require_script(context, plan, request.command, options.mounts)
+        require_script(context, plan, request.job.command, options.mounts)
     chosen = request.selection.nodes[:nodes]
     if engine == "slurm":
         job = _for_slurm(job, request, plan)

@@ -48,7 +48,8 @@ def check(console: Console, name: str | None, envs: Path | None, **options: Any)
     Asks each node for its facts: processor, glibc, driver, GPUs, disk, its own name, clock, ways to
     mount an image. Installs nothing there. The exit code is 1 if one node is not fit.
 
-    With NAME, also checks what this environment needs.
+    With NAME, also checks what this environment needs; and where it was shipped, whether you can start
+    it there.
 
     \b
     provision nodes check --on slurm:gpu

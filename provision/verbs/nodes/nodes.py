@@ -34,7 +34,11 @@ def check(
         replies = run_action(
             selection.nodes,
             actions.FACTS,
-            {"path": str(selection.defaults.path), "rules": selection.defaults.rules},
+            {
+                "path": str(selection.defaults.path),
+                "rules": selection.defaults.rules,
+                "name": needs.name if needs else "",
+            },
             stage="check",
             timeout_s=CHECK_TIMEOUT_S,
             defaults=selection.defaults,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from provision.cli.console import table, wrap_line
-from provision.cli.ship_output import NodeSets, folded_lines
+from provision.cli.ship_output import NodeSets, advice_lines, folded_lines
 from provision_runtime.report.text import format_count
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ def check_lines(report: NodesReport, width: int | None = None) -> list[str]:
 
     texts: dict[str, str] = {}
     warnings: dict[str, dict[str, str]] = {}
-    reasons: dict[str, None] = {}
     for node in report.nodes:
         name = node.node.name
         messages = "; ".join(f"{problem.reason}: {problem.message}" for problem in node.problems)
@@ -59,7 +58,6 @@ def check_lines(report: NodesReport, width: int | None = None) -> list[str]:
             texts[name] = node.problems[0].message
         for warning in node.warnings:
             warnings.setdefault(warning.reason, {})[name] = warning.message
-        reasons.update((problem.reason, None) for problem in node.problems)
     racks: dict[str, list[str]] = {}
     for row in report.nodes:
         racks.setdefault(row.node.rack, []).append(row.node.name)
@@ -68,8 +66,9 @@ def check_lines(report: NodesReport, width: int | None = None) -> list[str]:
     for reason, by_node in warnings.items():
         lines += folded_lines(by_node, width, sets, "warning: ")
         lines += wrap_line(f"  {REASONS[reason].advice}", width, 0)
-    for reason in reasons:
-        lines += wrap_line(f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}", width)
+    problems = [problem for node in report.nodes for problem in node.problems]
+    for line in advice_lines(problems):
+        lines += wrap_line(line, width)
     return [*lines, *sets.lines(), _count_line(report)]
 
 

@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Also put the pack into this folder.",
 )
+@click.option(
+    "--sign",
+    type=click.Path(path_type=Path),
+    metavar="KEY",
+    help="Sign the pack with this ssh key, for nodes whose store has allowed_signers.",
+)
 @inventory_option
 @mirror_option
 @dry_run_option
@@ -69,5 +75,7 @@ def pack(
         document = {"steps": [{"stage": stage, "would": would} for stage, would in steps]}
         console.result("plan", document, [f"{stage}: {would}" for stage, would in steps])
         return
-    image, is_new = command.pack(context, name, pack_options, output, options["inventory"])
+    image, is_new = command.pack(
+        context, name, pack_options, output, options["inventory"], options["sign"]
+    )
     console.result("pack", pack_json(image, is_new), pack_lines(image, is_new))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,14 +64,18 @@ def pack(
     options: PackOptions,
     output: Path | None = None,
     inventory: Path | None = None,
+    key: Path | None = None,
 ) -> tuple[Pack, bool]:
     """`provision pack`: the pack of an environment's lock, and whether it was made now.
 
     Reads an existing image, and makes it again if it is damaged. output: another folder to put it
-    into, which nobody may write to but those whom the lab's nodes.yml trusts.
+    into, which nobody may write to but those whom the lab's nodes.yml trusts. key: of ssh, to sign
+    the pack with.
     """
     with locked_plan(context, BuildRequest(name=name)) as plan:
         packed, is_new = ensure_pack(context, plan, options, read_image=True)
+        if key is not None:
+            packs.sign(packed, key, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         if output is not None:
             require_trusted_path(context.folders, output.absolute(), inventory)
             packed = packs.export(packed, output.absolute())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,16 @@ class ShipSettings(SwitchSettings):
     )
 
 
+down_option = click.option(
+    "--include-down",
+    is_flag=True,
+    help="Also nodes that their engine has down, drained or reserved, which are left out otherwise.",
+)
+older_option = click.option(
+    "--allow-older",
+    is_flag=True,
+    help="Where nodes demand signed packs: also one that was signed before the active one.",
+)
 key_option = click.option(
     "--key", metavar="KEY", help="The environment to activate, as `envs/KEY` on the nodes."
 )
@@ -95,6 +105,7 @@ key_option = click.option(
 @ship_cluster_options
 @to_option
 @minimum_option
+@down_option
 @set_option(ShipSettings)
 @click.option(
     "--stage-only", is_flag=True, help="Send, verify and install the pack, but do not activate it."
@@ -102,6 +113,30 @@ key_option = click.option(
 @click.option(
     "--resume", is_flag=True, help="Go on with the last ship: finished nodes are not asked again."
 )
+@click.option(
+    "--canary",
+    metavar="WAVES",
+    help="Activate in waves, and stop at the first that fails: `1,5%,all` is one node, then 5 % of all, "
+    "then all. Without `all`, the others stay ready for `activate`.",
+)
+@click.option(
+    "--smoke",
+    type=click.Choice(["quick", "default", "full"]),
+    help="With --canary: run the smoke test on each wave before the next.",
+)
+@click.option(
+    "--boot-unit",
+    is_flag=True,
+    help="Also have systemd on the nodes mount all environments of the store again after a restart. "
+    "Needs root there.",
+)
+@click.option(
+    "--module",
+    metavar="DIR",
+    help="Also write modulefiles below this folder of the nodes, now and at each activation: `module "
+    "load NAME` (Lmod, Environment Modules) then loads the active environment.",
+)
+@older_option
 @dry_run_option
 @no_wait_option
 @verb
@@ -130,6 +165,11 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
             advice="Targets: local, shared, registry:HOST/NAME[:TAG].",
         )
     context = context_of(console, envs, options)
+    for option in ("canary", "boot_unit", "module"):
+        if options[option] and target.startswith(REGISTRY):
+            raise InvalidSpec(f"--{option.replace('_', '-')} is for packs, not for --to {target}.")
+    if options["canary"] and options["stage_only"]:
+        raise InvalidSpec("--stage-only activates nothing, so --canary has no waves.")
     inventory = find_inventory(context.folders.envs, options["inventory"])
     if options["on"] is None:
         if not options["resume"]:
@@ -161,8 +201,10 @@ class OnNodes(click.Command):
 @cluster_options
 @store_option
 @minimum_option
+@down_option
 @set_option(SwitchSettings)
 @key_option
+@older_option
 @dry_run_option
 @no_wait_option
 @verb
@@ -181,6 +223,7 @@ def activate(console: Console, name: str, envs: Path | None, **options: Any) -> 
 @cluster_options
 @store_option
 @minimum_option
+@down_option
 @set_option(SwitchSettings)
 @key_option
 @dry_run_option
@@ -213,17 +256,48 @@ def _request(
     inventory: Path | None = None,
     resume: bool = False,
 ) -> ShipRequest:
+    from provision.cluster.service import is_out_of_service
+    from provision.core.errors import CheckFailed, InvalidSpec
     from provision.workflow.ship.ship import ShipRequest
     from provision.workflow.ship.stages import ShipOptions
 
     selection = selection_of(envs, options)
+    left_out = []
+    if not options["include_down"]:
+        left_out = [node for node in selection.nodes if is_out_of_service(node)]
+    usable = tuple(node for node in selection.nodes if node not in left_out)
+    if not usable:
+        states = ", ".join(sorted({node.state for node in left_out}))
+        raise CheckFailed(
+            f"All nodes of `{selection.text}` are out of service: {states}.",
+            advice="--include-down uses them all the same; `sinfo -R` has the reasons.",
+        )
+    selection = replace(selection, nodes=usable)
+    if options.get("smoke") and not options["canary"]:
+        raise InvalidSpec("--smoke tests the waves of --canary.", advice="Add --canary 1,all.")
+    waves = (options.get("canary") or "all").split(",")
+    is_shared = (options["target"] or selection.defaults.store) == "shared"
+    if options.get("canary") and is_shared:
+        raise InvalidSpec(
+            "--canary: nodes that share a store are activated together.",
+            advice="Leave it out, or ship with --to local.",
+        )
+    if options.get("module") and not options["module"].startswith("/"):
+        raise InvalidSpec(
+            f"--module {options['module']} is no folder of the nodes.",
+            advice="Write an absolute path, which is in their MODULEPATH.",
+        )
     ship_options = ShipOptions(
         minimum=options["minimum"],
         retries=options["settings"].retries,
         deadline_s=options["settings"].deadline,
-        shared=(options["target"] or selection.defaults.store) == "shared",
+        shared=is_shared,
         tree=getattr(options["settings"], "tree", 0),
         stage_only=options.get("stage_only", False),
+        waves=tuple(waves),
+        module_folder=options.get("module") or "",
+        boot_unit=options.get("boot_unit", False),
+        allow_older=options.get("allow_older", True),
     )
     return ShipRequest(
         name=name,
@@ -232,6 +306,8 @@ def _request(
         inventory=inventory,
         resume=resume,
         dry_run=options["dry_run"],
+        smoke=options.get("smoke"),
+        left_out=tuple(left_out),
     )
 
 

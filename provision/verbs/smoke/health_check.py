@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from provision import render
 from provision.cluster.inventory import DEFAULT_PATH, read_inventory
 from provision.resolver import spec as specs
+from provision_runtime.node.results import METRICS
 
 # slurmd ends a HealthCheckProgram after 60 s, and the script tests a node that fails twice.
 DEADLINE_S = 25
@@ -31,9 +32,10 @@ def health_check_script(
         remake += ["--drain-max", str(drain_max)]
     values = {
         "name": name,
+        "metrics": str(path / METRICS),
         "python": str(folder / "bin" / "python"),
         "slurm": str(SLURM_FOLDER),
         "deadline_s": DEADLINE_S,
         "drain_max": 1 if drain_max is None else drain_max,
     }
-    return render.render_health_check(values, remake=remake)
+    return render.render_node_script(render.HEALTH_CHECK, values, remake=remake)

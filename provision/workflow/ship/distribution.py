@@ -22,7 +22,7 @@ from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
 from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import Node, NodeDefaults
-from provision.cluster.pack import Pack, check_image
+from provision.cluster.pack import Pack, check_image, node_pack
 from provision.cluster.remote import Arguments, NodeReply, run_action, run_with_data, transport
 from provision.core.errors import TimedOut, ToolFailed, ToolMissing
 from provision.core.process import run_in_threads
@@ -44,13 +44,6 @@ SERVE_IDLE_S = 60.0
 # Above the ports that systems hand out to outgoing connections (32768 to 60999 on Linux).
 PORTS = range(61000, 65536)
 SEND_BYTES = 1 << 20
-# The fields of StoredPack in provision_runtime/node/store.py.
-PACK_KEYS = ("name", "key", "format", "size", "sha256", "root")
-
-
-def node_pack(pack: Pack) -> dict[str, object]:
-    """A pack as nodes record it."""
-    return {key: value for key, value in pack.sidecar.items() if key in PACK_KEYS}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,17 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from provision.cluster import pack as packs
-from provision.cluster.inventory import NodeSelection
+from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import Pack
-from provision.core.errors import InvalidSpec
+from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
@@ -30,11 +32,13 @@ from provision.workflow.ship.states import (
     NodeDetails,
     NodeState,
     State,
+    plan_waves,
     required_nodes,
 )
 
 # provision.lockfile.FILE; importing that package would take as long as asking 20 nodes.
 LOCK_FILE = "conda-lock.yml"
+Profile = Literal["quick", "default", "full"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +47,7 @@ class ShipReport:
 
     goal: the state that nodes should reach; required: how many of them. stopped: the reason for
     which too many nodes failed, if that ended the run. sent_bytes: by this machine. journal: None for
-    a dry run.
+    a dry run. halted: why a wave was the last. left_out: nodes out of service.
     """
 
     verb: Verb
@@ -60,6 +64,8 @@ class ShipReport:
     dry_run: bool = False
     from_registry: bool = False
     journal: Path | None = None
+    halted: str = ""
+    left_out: tuple[Node, ...] = ()
 
     @property
     def ready(self) -> int:
@@ -71,16 +77,20 @@ class ShipReport:
     def succeeded(self) -> bool:
         """Whether enough nodes are; for a dry run, whether enough could be."""
         if not self.dry_run:
-            return self.ready >= self.required
-        hopeless = ("failed", "unknown")
-        possible = [state for state in self.states.values() if state.state not in hopeless]
-        return len(possible) >= self.required
+            return self.ready >= self.required and not self.halted
+        return self.possible >= self.required
+
+    @property
+    def possible(self) -> int:
+        """How many nodes could be where they should be."""
+        return sum(state.state not in ("failed", "unknown") for state in self.states.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShipRequest:
     """inventory: the nodes.yml that the selection was made with, if any. resume: go on with the
-    latest ship of this environment from here."""
+    latest ship of this environment from here. smoke: the profile with which each wave is tested.
+    left_out: nodes out of service."""
 
     name: str
     selection: NodeSelection
@@ -88,6 +98,8 @@ class ShipRequest:
     inventory: Path | None = None
     resume: bool = False
     dry_run: bool = False
+    smoke: Profile | None = None
+    left_out: tuple[Node, ...] = ()
 
 
 def ship(context: Context, request: ShipRequest) -> ShipReport:
@@ -106,19 +118,54 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
             )
     _check_path(pack, selection)
     required = required_nodes(options.minimum, len(selection.nodes))
+    waves = plan_waves(options.waves, len(selection.nodes))
+    test_wave = None
+    if request.smoke:
+        from provision.workflow.plan import BuildRequest, make_plan
+
+        make_plan(context, BuildRequest(name=request.name))  # raises before anything is activated
+        test_wave = partial(_test_wave, context, request, request.smoke)
     with _recorded_run(context, "ship", request, pack.key) as run:
-        shipment = Shipment(run, pack)
+        shipment = Shipment(run, pack, test_wave)
         if request.dry_run:
             shipment.check(shipment.in_state("pending"), options.deadline_s)
         else:
             shipment.ship()
     return replace(
         _report("ship", pack.key, request, shipment, run.journal),
-        required=min(required, len(shipment.states)),
+        required=min(required, waves[-1], len(shipment.states)),
+        halted=shipment.halted,
         size=pack.size,
         sent_bytes=shipment.distribution.sent_bytes,
         copies_between_nodes=shipment.distribution.copies_between_nodes,
     )
+
+
+def _test_wave(
+    context: Context, request: ShipRequest, profile: Profile, nodes: Sequence[Node]
+) -> str:
+    """Why the smoke test does not pass on nodes; empty if it does."""
+    from provision.workflow.plan import BuildRequest  # the smoke test is not for every ship
+    from provision.workflow.smoke.nodes import NodesRequest, smoke_nodes
+    from provision.workflow.smoke.runner import SmokeRequest
+    from provision_runtime.report.model import succeeded
+
+    selection = replace(request.selection, nodes=tuple(nodes))
+    build_request = BuildRequest(name=request.name, smoke_request=SmokeRequest(profile=profile))
+    try:
+        result = smoke_nodes(context, build_request, NodesRequest(selection=selection))
+    except ProvisionError as error:
+        return f"smoke test: {error.message}"
+    if succeeded(result.verdict):
+        return ""
+    findings = result.whole.findings if result.whole else ()
+    ids = dict.fromkeys(
+        [
+            *(finding.id for finding in findings),
+            *(failure.reason for failure in result.failures.values()),
+        ]
+    )
+    return f"smoke test: {result.verdict} ({', '.join(ids) or 'no result'}); evidence: {result.evidence}"
 
 
 def ship_from_registry(context: Context, request: ShipRequest, image: str) -> ShipReport:
@@ -180,6 +227,7 @@ def _report(
         stopped=run.stopped,
         dry_run=request.dry_run,
         journal=journal.path if journal else None,
+        left_out=request.left_out,
     )
 
 
@@ -218,7 +266,7 @@ def _recorded_run(
             yield RunSetup(
                 name=request.name,
                 selection=request.selection,
-                identity=_identity(context, journal),
+                identity=run_identity(context, journal.run_id if journal else ""),
                 options=request.options,
                 progress=context.progress,
                 journal=journal,
@@ -270,14 +318,17 @@ def _check_path(pack: Pack, selection: NodeSelection) -> None:
         )
 
 
-def _identity(context: Context, journal: ShipJournal | None) -> RunIdentity:
+def run_identity(context: Context, run_id: str) -> RunIdentity:
+    """Of a run that changes stores from here."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # no such number in the user database
         user = str(os.getuid())
+    if "SUDO_USER" in os.environ:
+        user = f"{os.environ['SUDO_USER']} as {user}"
     host = socket.gethostname()
     return RunIdentity(
-        id=journal.run_id if journal else "",
+        id=run_id,
         source=f"{host}:{os.getuid()}:{context.folders.data}",
         by=f"{user}@{host} (process {os.getpid()})",
     )

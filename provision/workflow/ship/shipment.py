@@ -7,22 +7,22 @@ simply run again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from provision.cluster import actions, fitness
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node
-from provision.cluster.pack import Pack
+from provision.cluster.pack import Pack, node_pack, signature
 from provision.cluster.remote import NodeReply
 from provision.core.errors import InvalidSpec
-from provision.workflow.ship.distribution import SLOWEST_BYTES_PER_S, PackDistribution, node_pack
+from provision.workflow.ship.distribution import SLOWEST_BYTES_PER_S, PackDistribution
 from provision.workflow.ship.probe import probe_script
 from provision.workflow.ship.stages import RunSetup, StageRun
-from provision.workflow.ship.states import NodeState, state_of_failure
+from provision.workflow.ship.states import NodeState, plan_waves, state_of_failure
 from provision_runtime.node.results import StoreStatus
-from provision_runtime.report.text import format_bytes
+from provision_runtime.report.text import format_bytes, format_count
 
 # As many of the nodes that have the image already are asked to serve it.
 ASKED_SERVERS = 8
@@ -31,13 +31,22 @@ ASKED_SERVERS = 8
 FIRST_CHECK_SHARE = 0.25
 
 
+# Tests an environment on nodes where it was activated; why it is not good, or nothing.
+WaveTest = Callable[[Sequence[Node]], str]
+
+
 class Shipment(StageRun):
     """One run over nodes whose stores are their own."""
 
-    def __init__(self, setup: RunSetup, pack: Pack) -> None:
+    def __init__(self, setup: RunSetup, pack: Pack, test_wave: WaveTest | None = None) -> None:
         super().__init__(setup)
+        self._test_wave = test_wave
+        # Why no further wave was activated.
+        self.halted = ""
         self._pack, self._key = pack, pack.key
         self._pack_arguments = {"path": self._path, "pack": node_pack(pack), "run": self._run}
+        self._signed = signature(pack)
+        self._status_arguments = {**self._pack_arguments, "signed": self._signed}
         self._reading_s = pack.size / SLOWEST_BYTES_PER_S
         self._statuses: dict[str, StoreStatus] = {}
         self.distribution = PackDistribution(
@@ -56,31 +65,85 @@ class Shipment(StageRun):
         first_check_s = FIRST_CHECK_SHARE * self._options.deadline_s
         second_check_s = self._options.deadline_s - first_check_s
         try:
-            self._prepare(self.in_state("pending"), first_check_s)
-            stragglers = self.in_state("unknown")
-            if stragglers and not self.is_stopped():
-                self._had_second_chance.update(node.name for node in stragglers)
-                self._prepare(stragglers, second_check_s)
+            self.check(self.in_state("pending"), first_check_s)
+            if not self._is_worth_sending():
+                # Before gigabytes go out that nobody could activate.
+                self._check_again(second_check_s)
+            if self._is_worth_sending():
+                self._prepare(self.in_state("fit", "verified", "passed"))
+                if stragglers := self._check_again(second_check_s):
+                    self._prepare(stragglers)
             if not self._options.stage_only and self.may_activate():
-                passed = self.in_state("passed")
-                self.activate(passed, self._key)
-                stragglers = self.in_state("unknown", among=passed)
-                self.check(stragglers, second_check_s)
-                self.activate(self.in_state("passed", among=stragglers), self._key)
+                self._activate_waves(second_check_s)
+            if self._options.boot_unit:
+                self._install_boot_unit()
+            if self._options.module_folder:
+                arguments = {**self._common, "folder": self._options.module_folder}
+                self.ask(self.in_state("active"), actions.STORE_MODULE, arguments, stage="module")
         finally:
             self.sync()
         self.release()
 
-    def _prepare(self, nodes: Sequence[Node], check_s: float) -> None:
+    def _install_boot_unit(self) -> None:
+        from provision import render  # few ships need it
+
+        remake = ("provision", "ship", "NAME", "--boot-unit")
+        arguments = {
+            "path": self._path,
+            "run": self._run,
+            "script": render.render_node_script(render.MOUNT_SCRIPT, {}, remake=remake),
+            "unit": render.render_node_script(render.MOUNT_UNIT, {}, remake=remake),
+        }
+        ready = self.in_state("passed", "active")
+        for name in self.ask(ready, actions.STORE_BOOT, arguments, stage="boot"):
+            self.details[name].ends_at_boot = False
+
+    def _is_worth_sending(self) -> bool:
+        return self._options.stage_only or self.can_be_ready()
+
+    def _check_again(self, check_s: float) -> list[Node]:
+        """The second chance of nodes that did not respond in time."""
+        stragglers = [
+            node for node in self.in_state("unknown") if node.name not in self._had_second_chance
+        ]
+        if not stragglers or self.is_stopped():
+            return []
+        self._had_second_chance.update(node.name for node in stragglers)
+        self.check(stragglers, check_s)
+        return stragglers
+
+    def _activate_waves(self, check_s: float) -> None:
+        """Activate one wave after the other, until one is not good."""
+        ready = self.in_state("passed", "active")
+        done = 0
+        for count in plan_waves(self._options.waves, len(self._nodes)):
+            wave, done = ready[done:count], max(done, count)
+            passed = self.in_state("passed", among=wave)
+            self.activate(passed, self._key)
+            stragglers = self.in_state("unknown", among=passed)
+            self.check(stragglers, check_s)
+            self.activate(self.in_state("passed", among=stragglers), self._key)
+            inactive = [node for node in passed if node not in self.in_state("active")]
+            if inactive and len(self._options.waves) > 1:
+                self.halted = (
+                    f"{format_count(len(inactive), 'node')} of a wave could not be activated"
+                )
+            elif wave and self._test_wave is not None:
+                self.halted = self._test_wave(wave)
+            if self.halted:
+                break
+
+    def _prepare(self, nodes: Sequence[Node]) -> None:
         """Bring nodes up to `passed`; those that are active already stay so."""
-        self.check(nodes, check_s)
         self._bring_image(nodes)
         allowed: tuple[str, ...] = ()
         if self._options.shared and not all(map(_can_mount, self._statuses.values())):
             # A shared store is unpacked unless all nodes can mount its image.
             allowed = ("tree",)
         candidates = self.in_state("verified", among=nodes)
-        self.install(candidates, self._key, extra_s=self._reading_s, allowed=allowed)
+        self.install(
+            candidates, self._key, extra_s=self._reading_s, allowed=allowed, signed=self._signed
+        )
 
     def check(self, nodes: Sequence[Node], check_s: float) -> None:
         """Ask which nodes have nothing to do, and the others what they have and can take.
@@ -101,7 +164,7 @@ class Shipment(StageRun):
 
     def _check_stores(self, nodes: Sequence[Node], check_s: float) -> None:
         for reply in self.replies(
-            nodes, actions.STORE_STATUS, self._pack_arguments, stage="check", limit_s=check_s
+            nodes, actions.STORE_STATUS, self._status_arguments, stage="check", limit_s=check_s
         ):
             status, name = reply.result, reply.node.name
             if status is None:
@@ -195,7 +258,7 @@ class Shipment(StageRun):
         for reply in self.replies(
             unasked[:ASKED_SERVERS],
             actions.STORE_STATUS,
-            self._pack_arguments,
+            self._status_arguments,
             stage="check",
             limit_s=self._options.deadline_s,
         ):

@@ -4,7 +4,7 @@ decision whether to activate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from provision.cluster import actions
@@ -40,7 +40,9 @@ class ShipOptions:
     """minimum: how many nodes must be ready before any is activated (`required_nodes`). retries: of
     a stage on a node, after a failure that may pass. deadline_s: of a stage, without the time for
     copying. shared: all nodes see one store. tree: how many nodes fetch from one at the same time;
-    0: every node gets its copy from here."""
+    0: every node gets its copy from here. boot_unit: nodes mount the environments again after a
+    restart. allow_older: than the active one, where packs are signed. waves: which
+    nodes are activated before others (`plan_waves`). module_folder: where nodes get modulefiles."""
 
     minimum: str = "all"
     retries: int = 2
@@ -48,6 +50,10 @@ class ShipOptions:
     shared: bool = False
     tree: int = 2
     stage_only: bool = False
+    boot_unit: bool = False
+    allow_older: bool = False
+    waves: tuple[str, ...] = ("all",)
+    module_folder: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +88,8 @@ class StageRun:
         self._selection, self.name, self._options = selection, name, setup.options
         self._journal, self._progress = setup.journal, setup.progress
         self._run = {**asdict(setup.identity), **selection.defaults.rules}
+        if setup.options.allow_older:
+            self._run["allow_older"] = "yes"
         self._nodes = {node.name: node for node in selection.nodes}
         self._path = str(selection.defaults.path)
         # What every action on the store of an environment needs.
@@ -100,10 +108,11 @@ class StageRun:
         *,
         extra_s: float = 0.0,
         allowed: Sequence[str] = (),
+        signed: Mapping[str, str] | None = None,
     ) -> None:
         """Put a verified image to its path on nodes, if it is not there. In a shared store one node
         does it, and the others use what it did. allowed: only these methods, if any are named."""
-        arguments = {**self._common, "key": key, "allowed": list(allowed)}
+        arguments = {**self._common, "key": key, "allowed": list(allowed), "signed": signed}
 
         def install_on(nodes: Sequence[Node]) -> None:
             self._leased.update(node.name for node in nodes)
@@ -144,12 +153,18 @@ class StageRun:
         for name, installation in results.items():
             self.details[name].method = installation["method"]
             self.details[name].note = installation.get("note", "")
+            self.details[name].ends_at_boot = installation.get("ends_at_boot", False)
             self.record(name, NodeState(state="passed"))
 
     def may_activate(self) -> bool:
         """Whether enough nodes are ready, and the run was not stopped."""
         ready = len(self.in_state("passed", "active"))
         return not self.is_stopped() and ready >= self.required()
+
+    def can_be_ready(self) -> bool:
+        """Whether enough nodes can still be ready."""
+        hopeless = len(self.in_state("failed", "unknown"))
+        return len(self._nodes) - hopeless >= self.required()
 
     def required(self) -> int:
         return required_nodes(self._options.minimum, len(self._nodes))

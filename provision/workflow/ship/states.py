@@ -57,10 +57,11 @@ class NodeState:
 class NodeDetails:
     """What else a run learned of a node. method: by which the environment was installed. note: why
     only the account that ships can start it. removed: older environments; in_use: those that would
-    be removed, and stay because jobs use them."""
+    be removed, and stay because jobs use them. ends_at_boot: a restart ends the mount for good."""
 
     method: str | None = None
     note: str = ""
+    ends_at_boot: bool = False
     removed: Sequence[str] = ()
     in_use: Sequence[str] = ()
 
@@ -80,8 +81,8 @@ def state_of_failure(failure: NodeFailure) -> NodeState:
     return NodeState(state="failed", failure=failure)
 
 
-def required_nodes(minimum: str, total: int) -> int:
-    """How many of the nodes `--min` demands: `all`, a share like `95%`, or a number.
+def required_nodes(minimum: str, total: int, option: str = "--min") -> int:
+    """How many of the nodes an option demands: `all`, a share like `95%`, or a number.
 
     Raises InvalidSpec for another text, and for more nodes than there are.
     """
@@ -92,14 +93,30 @@ def required_nodes(minimum: str, total: int) -> int:
         return math.ceil(total * float(percent[1]) / 100)
     if not minimum.isdecimal() or int(minimum) == 0:
         raise InvalidSpec(
-            f"--min `{minimum}` is not a number of nodes.", advice="Write `all`, `95%` or `12`."
+            f"{option} `{minimum}` is not a number of nodes.", advice="Write `all`, `95%` or `12`."
         )
     if int(minimum) > total:
         raise InvalidSpec(
-            f"--min {minimum} demands more nodes than the {total} of --on.",
+            f"{option} {minimum} demands more nodes than the {total} of --on.",
             advice="Write `all`, `95%` or a smaller number.",
         )
     return int(minimum)
+
+
+def plan_waves(texts: Sequence[str], total: int) -> list[int]:
+    """How many of the nodes each wave of `--canary` reaches, with the waves before it.
+
+    Raises InvalidSpec for a text that is no number of nodes, and for a wave that reaches fewer than the
+    one before.
+    """
+    waves = [required_nodes(text.strip(), total, "--canary") for text in texts]
+    if waves != sorted(waves):
+        raise InvalidSpec(
+            f"--canary {','.join(texts)}: of {total} nodes these are {', '.join(map(str, waves))}, and "
+            "each wave must reach more.",
+            advice="Write the small ones first, such as `1,5%,all`.",
+        )
+    return waves
 
 
 def common_failure(states: Mapping[str, NodeState], required: int) -> CommonFailure | None:

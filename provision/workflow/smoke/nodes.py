@@ -5,7 +5,6 @@ draining it where that is asked for.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from provision.adapters.slurm import allocations
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster import actions
 from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
+from provision.cluster.service import is_out_of_service
 from provision.core.atomic import atomic_write
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import Verdict
@@ -39,8 +39,6 @@ from provision_runtime.report.text import format_count
 
 FOLDER = "nodes"
 REPORT = "nodes.json"
-# How states of Slurm begin in which no job starts on a node (sinfo(1), NODE STATE CODES).
-OUT_OF_SERVICE = ("drain", "maint", "fail", "inval")
 # The allocation must last for the rounds of a search. Most need four; it is given back at its end.
 ROUNDS = 6
 # For a search's later tests. The deadline of a first test allows for a cold file system.
@@ -173,7 +171,7 @@ def _check(request: SmokeRequest, nodes: NodesRequest) -> None:
 def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:
     """The nodes to test, and those that their engine has out of service. Of more nodes than
     requested, those that wait for work come first."""
-    left_out = [node for node in request.selection.nodes if _is_out_of_service(node)]
+    left_out = [node for node in request.selection.nodes if is_out_of_service(node)]
     usable = [node for node in request.selection.nodes if node not in left_out]
     if not usable:
         states = sorted({node.state for node in left_out})
@@ -191,13 +189,6 @@ def _usable_nodes(request: NodesRequest) -> tuple[list[Node], list[Node]]:
         )
     usable.sort(key=lambda node: not node.state.startswith("idle"))
     return usable[: request.count], left_out
-
-
-def _is_out_of_service(node: Node) -> bool:
-    if node.state == "reserved":
-        # For others, unless the user's own jobs go into a reservation.
-        return "SBATCH_RESERVATION" not in os.environ
-    return not node.responds or node.state.startswith(OUT_OF_SERVICE)
 
 
 @contextmanager

@@ -301,3 +301,28 @@ def test_machine_under_two_names_is_judged_once() -> None:
     failure = merged[1].failure
     assert failure is not None
     assert failure.message == "alias and n1 are the same machine"
+
+
+@pytest.mark.parametrize(
+    ("environment", "store_reason", "verdict", "named"),
+    [
+        ({"key": "lab-1", "problem": None}, "permission-denied", "fit", []),
+        ({"key": "lab-1", "problem": None}, "disk-full", "unfit", ["disk-full"]),
+        ({"key": None, "problem": None}, "permission-denied", "unfit", ["permission-denied"]),
+        (
+            {"key": "lab-1", "problem": {"reason": "not-installed", "message": "no file"}},
+            "",
+            "unfit",
+            ["not-installed"],
+        ),
+    ],
+)
+def test_who_may_not_ship_may_use(
+    environment: dict[str, Any], store_reason: str, verdict: str, named: list[str]
+) -> None:
+    document = facts()
+    document["environment"] = environment
+    if store_reason:
+        document["store"]["problem"] = {"reason": store_reason, "message": "refused"}
+    report = judge(reply(document))
+    assert (report.verdict, reasons(report)) == (verdict, named)

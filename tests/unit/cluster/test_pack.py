@@ -19,6 +19,8 @@ from provision.cluster.pack import Pack, PackedDistribution, PackPlan, Sidecar
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.verbs.pack.pack import PackOptions
 from provision_runtime.node import store as stores
+from provision_runtime.node.results import METRICS
+from provision_runtime.node.signatures import SIGNERS
 from provision_runtime.node.store import Store
 from tests.programs import write_program
 
@@ -222,7 +224,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 
 def test_names_of_the_store_are_no_names_of_packs() -> None:
     store = Store("/store")
-    own = {*stores.FOLDERS, Path(store.lock).name, Path(store.journal).name}
+    own = {*stores.FOLDERS, Path(store.lock).name, Path(store.journal).name, METRICS, SIGNERS}
     assert set(packs.STORE_NAMES) == own
     for name in own:
         with pytest.raises(InvalidSpec, match=f"called `{name}` cannot be shipped"):

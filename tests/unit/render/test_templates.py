@@ -267,7 +267,8 @@ def test_docs_list_the_variables_of_each_template() -> None:
     (entry,) = values_by_file["gitlab-jobs.yml"]["jobs"]
     assert set(entry) == set(re.findall(r"`(\w+)`", DOCS.read_text().rpartition("Each has ")[2]))
     pages = {"report.html", "nodes.html", "page-style.css", "page-print.css"}
-    fixed = {"spec.yml", "lab.yml", "nodes.yml", "slurm-health-check.sh", *pages}
+    scripts = {render.HEALTH_CHECK, render.MOUNT_SCRIPT, render.MOUNT_UNIT}
+    fixed = {"spec.yml", "lab.yml", "nodes.yml", *scripts, *pages}
     parts = set(re.findall(r"part-[a-z-]+", DOCS.read_text()))
     assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("*.j2")} == set(
         values_by_file

@@ -15,6 +15,7 @@ from provision.verbs.smoke.health_check import health_check_script
 from provision_runtime.report import model
 from provision_runtime.smoke import health
 from tests.paths import DATA
+from tests.programs import write_program
 
 REPORT = json.loads((DATA / "smoke-report.json").read_text())
 
@@ -59,3 +60,36 @@ def test_script_is_sound() -> None:
     subprocess.run(["sh", "-n"], input=script, text=True, check=True)
     if shutil.which("shellcheck"):
         subprocess.run(["shellcheck", "--exclude=SC2016", "-"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "drained"), [("missing", True), ("silent", False), ("mounted again", False)]
+)
+def test_only_a_certainly_missing_environment_drains(
+    tmp_path: Path, state: str, drained: bool
+) -> None:
+    """The script itself, with programs in the place of Slurm's."""
+    calls = tmp_path / "calls"
+    mounts = "exit 1"
+    if state == "mounted again":
+        mounts = f"mkdir -p {tmp_path}/prefix/bin; ln -sf /bin/true {tmp_path}/prefix/bin/python"
+    programs = {
+        "sinfo": "",
+        "scontrol": f'echo "$*" >>{calls}',
+        "mount-stores": mounts,
+        "stat": "exec sleep 60",
+    }
+    for name, text in programs.items():
+        write_program(tmp_path / name, f"#!/bin/sh\n{text}\n")
+    script = health_check_script("lab", tmp_path / "prefix", None, None)
+    script = script.replace("SLURM=/usr/bin", f"SLURM={tmp_path}").replace(
+        "/etc/provision/mount-stores", str(tmp_path / "mount-stores")
+    )
+    if state == "silent":
+        script = script.replace("timeout -k 1 5 stat", f"timeout -k 1 1 {tmp_path}/stat")
+    result = subprocess.run(["sh", "-c", script], env={"SLURMD_NODENAME": "n1"}, check=True)
+    assert result.returncode == 0
+    assert calls.exists() == drained
+    if drained:
+        assert "NodeName=n1 State=DRAIN" in calls.read_text()
+        assert "environment-missing" in calls.read_text()

@@ -17,20 +17,21 @@ from provision import lockfile
 from provision.cli.main import cli
 from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
-from provision.cluster.pack import Pack
+from provision.cluster.pack import Pack, node_pack
 from provision.cluster.remote import NodeReply
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import Folders
 from provision.workflow.context import Context
 from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship import ship
-from provision.workflow.ship.distribution import node_pack, part_path, plan_wave
+from provision.workflow.ship.distribution import part_path, plan_wave
 from provision.workflow.ship.stages import ShipOptions
 from provision.workflow.ship.states import (
     TRANSIENT_REASONS,
     UNKNOWN_REASONS,
     NodeState,
     common_failure,
+    plan_waves,
     required_nodes,
     state_of_failure,
 )
@@ -314,3 +315,22 @@ def test_one_network_store_is_not_taken_for_a_store_of_each_node(
         InvalidSpec, match=r"n1 and n2: they share one store\. Ship with --to shared"
     ):
         check()
+
+
+@pytest.mark.parametrize(
+    ("texts", "total", "waves"),
+    [
+        (["all"], 8, [8]),
+        (["1", "5%", "all"], 100, [1, 5, 100]),
+        (["1", "5%", "all"], 8, [1, 1, 8]),
+        (["1", "50%"], 8, [1, 4]),
+    ],
+)
+def test_waves(texts: list[str], total: int, waves: list[int]) -> None:
+    assert plan_waves(texts, total) == waves
+
+
+@pytest.mark.parametrize("texts", [["3", "1"], ["1", "some"], ["9"], [""]])
+def test_waves_that_cannot_be(texts: list[str]) -> None:
+    with pytest.raises(InvalidSpec):
+        plan_waves(texts, 8)

@@ -102,7 +102,7 @@ def test_the_pcie_link_of_an_adapter_carries_its_port(
     for name, text in more.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
-    found = list(fabric.ports(host))
+    found = [result for result in fabric.ports(host) if isinstance(result, Observation)]
     assert {observation.finding.id for observation in found} <= {"nic-pcie-reduced"}
     assert [observation.finding.message.split()[4] for observation in found] == names
 

@@ -1,0 +1,141 @@
+"""What the store of this node holds, what happened to it, and what may go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from . import store as stores
+from .activation import prune_parts
+from .errors import NodeError
+from .install import processes_in, remove_environment, require_unused
+from .metrics import remove_metrics
+from .modulefile import remove_module
+from .results import IS_ACTIVE
+from .store import Store
+from .store_files import remove_file
+from .store_journal import append_journal, journal_events
+from .store_lock import locked, release
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .results import RemovedEnvironments, StoreContents, StoredEnvironment, StoreLog
+
+# The last events of a store that its log returns.
+LOG_EVENTS = 1000
+
+
+def contents(path: str) -> StoreContents:
+    """All environments of a store, and its disk. Changes nothing."""
+    store = Store(path)
+    if not os.path.isdir(path):
+        raise NodeError("no-such-path", f"there is no {path}")
+    status = os.statvfs(path)
+    parts = [
+        entry.stat().st_size
+        for entry in os.scandir(store.join("staging"))
+        if entry.name.endswith(".part")
+    ]
+    return {
+        "environments": [_environment(store, key) for key in _keys(store)],
+        "unfinished_bytes": sum(parts),
+        "free_bytes": status.f_bavail * status.f_frsize,
+        "total_bytes": status.f_blocks * status.f_frsize,
+    }
+
+
+def _keys(store: Store) -> list[str]:
+    keys = set()
+    for folder, suffix in (("images", ".json"), ("envs", ".installed")):
+        for file in os.listdir(store.join(folder)):
+            if file.endswith(suffix):
+                keys.add(file[: -len(suffix)])
+    return sorted(keys)
+
+
+def _environment(store: Store, key: str) -> StoredEnvironment:
+    pack, directory = stores.find_pack(store, key), store.environment(key)
+    method = stores.installed_method(store, pack) if pack else None
+    name = stores.name_of(key)
+    state = "unmounted" if os.path.exists(store.installed(key)) else "staged"
+    if method is not None:
+        state = "active" if stores.active_key(store, name) == key else "installed"
+    image_bytes, last_read = 0, 0.0
+    if pack is not None and os.path.exists(store.image(pack)):
+        status = os.stat(store.image(pack))
+        image_bytes, last_read = status.st_blocks * 512, status.st_atime
+    tree_bytes = 0
+    if method == "tree":
+        last_read = os.stat(store.python(key)).st_atime
+        for folder, _, files in os.walk(directory):
+            tree_bytes += (
+                sum(os.lstat(os.path.join(folder, file)).st_blocks for file in files) * 512
+            )
+    return {
+        "name": name,
+        "key": key,
+        "state": state,
+        "method": method,
+        "image_bytes": image_bytes,
+        "tree_bytes": tree_bytes,
+        "last_read": last_read,
+        "processes": len(processes_in(directory)) if method else 0,
+    }
+
+
+def log(path: str, name: str) -> StoreLog:
+    """The last events of a store, oldest first; name: of one environment, or empty."""
+    events = journal_events(Store(path))
+    chosen = [event for event in events if name in ("", event.get("name"))]
+    return {"events": chosen[-LOG_EVENTS:]}
+
+
+def remove(
+    path: str,
+    name: str,
+    keys: list[str],
+    active_too: bool,
+    dry_run: bool,
+    run: Mapping[str, str],
+) -> RemovedEnvironments:
+    """Remove environments of a name, and what was left of transfers: these keys, or all if none are
+    named. Those that processes use stay, and the active one, without active_too.
+
+    dry_run: change nothing. Raises NodeError (in-use, unsafe-store).
+    """
+    store = Store(path, run)
+    result: RemovedEnvironments = {"removed": [], "retained": {}}
+    if not os.path.isdir(path):
+        return result
+    with contextlib.nullcontext() if dry_run else locked(store, name, run):
+        active = stores.active_key(store, name)
+        for key in _keys(store):
+            if stores.name_of(key) != name or (keys and key not in keys):
+                continue
+            if key == active and not active_too:
+                result["retained"][key] = IS_ACTIVE
+                continue
+            try:
+                if dry_run:
+                    require_unused(store, key)
+                else:
+                    remove_environment(store, key)
+            except NodeError as error:
+                if error.reason != "in-use":
+                    raise
+                result["retained"][key] = error.message
+                continue
+            result["removed"].append(key)
+            if dry_run:
+                continue
+            if key == active:
+                remove_file(store.link(name))
+                remove_metrics(store, name)
+            remove_module(store, key)
+            append_journal(store, "removed", run, name=name, key=key)
+        if not dry_run:
+            prune_parts(store, name, older_than_s=0.0)
+            release(path, name, run)
+    return result

@@ -1,0 +1,177 @@
+"""What a store says of itself, what may go from it, whose packs it takes, and its modulefiles."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.adapters import openssh
+from provision_runtime.node import (
+    activation,
+    install,
+    modulefile,
+    store_contents,
+    store_files,
+    store_status,
+)
+from provision_runtime.node.results import IS_ACTIVE
+from provision_runtime.node.signatures import NAMESPACE
+from provision_runtime.node.store import Store
+from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, refused, ship
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> PackedToy:
+    return pack_toy(tmp_path, "2")
+
+
+def remove(store: Store, *keys: str, active_too: bool = False, dry_run: bool = False) -> Any:
+    return store_contents.remove(store.path, NAME, list(keys), active_too, dry_run, RUN)
+
+
+def states(store: Store) -> dict[str, str]:
+    return {row["key"]: row["state"] for row in store_contents.contents(store.path)["environments"]}
+
+
+def test_contents_and_what_may_go(store: Store, toy: PackedToy, other: PackedToy) -> None:
+    ship(store, toy)
+    ship(store, other)
+    assert states(store) == {toy.key: "installed", other.key: "active"}
+    kept = {other.key: IS_ACTIVE}
+    for dry_run in (True, False):
+        assert remove(store, dry_run=dry_run) == {"removed": [toy.key], "retained": kept}
+    assert remove(store, active_too=True)["removed"] == [other.key]
+    assert states(store) == {}
+    assert not Path(store.link(NAME)).is_symlink()
+    assert list(Path(store.path, "metrics").iterdir()) == []
+
+
+def test_what_a_process_uses_stays(store: Store, toy: PackedToy, other: PackedToy) -> None:
+    ship(store, toy)
+    ship(store, other)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE,
+                             cwd=store.environment(toy.key))  # fmt: skip
+    try:
+        for dry_run in (True, False):
+            assert toy.key in remove(store, toy.key, dry_run=dry_run)["retained"]
+    finally:
+        child.communicate(b"\n")
+    assert toy.key in states(store)
+
+
+def test_an_environment_that_lost_its_mount_is_named(store: Store, toy: PackedToy) -> None:
+    ship(store, toy)
+    store_files.remove_tree(store.environment(toy.key))
+    assert states(store) == {toy.key: "unmounted"}
+
+
+def test_log_says_who_and_from_where(
+    store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 5000 192.0.2.1 22")
+    ship(store, toy)
+    [*_, last] = store_contents.log(store.path, NAME)["events"]
+    assert (last["event"], last["by"], last["client"]) == ("activated", RUN["by"], "192.0.2.7")
+    assert store_contents.log(store.path, "another")["events"] == []
+
+
+# Signatures
+
+
+@pytest.fixture
+def key(store: Store, tmp_path: Path) -> Path:
+    """A key whose owner may sign, for a store that demands it."""
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    Path(store.path).mkdir()
+    signers = Path(store.path, "allowed_signers")
+    signers.write_text(f'ann@lab namespaces="{NAMESPACE}" {path.with_suffix(".pub").read_text()}')
+    return path
+
+
+def signed(toy: PackedToy, key: Path, at: str, **changes: str) -> dict[str, str]:
+    statement = json.dumps({**toy.pack, "signed_at": at, **changes})
+    return {"statement": statement, "signature": openssh.sign(statement, key, NAMESPACE)}
+
+
+def bring(store: Store, toy: PackedToy, signature: dict[str, str] | None, **run: str) -> None:
+    """A whole ship."""
+    run = {**RUN, **run}
+    store_status.status(store.path, toy.pack, run, signature)
+    receive(store, toy)
+    install.install(store.path, NAME, toy.key, run, signed=signature)
+    activation.activate(store.path, NAME, toy.key, run)
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_only_packs_of_allowed_signers(store: Store, toy: PackedToy, key: Path) -> None:
+    stranger = key.with_name("stranger")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger], check=True)
+    good = signed(toy, key, "2026-01-01")
+    for bad in (
+        None,
+        signed(toy, stranger, "2026-01-01"),
+        signed(toy, key, "2026-01-01", sha256="0" * 64),
+        {**good, "statement": good["statement"].replace("2026", "2027")},
+        {**good, "signature": "none"},
+    ):
+        with refused("not-signed"):
+            bring(store, toy, bad)
+    # What was copied there by other means is not installed either.
+    receive(store, toy)
+    with refused("not-signed"):
+        install.install(store.path, NAME, toy.key, RUN)
+    bring(store, toy, good)
+    assert states(store) == {toy.key: "active"}
+    # The record counts from then on.
+    activation.activate(store.path, NAME, toy.key, RUN)
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_pack_that_was_signed_earlier_is_refused(
+    store: Store, toy: PackedToy, other: PackedToy, key: Path
+) -> None:
+    bring(store, toy, signed(toy, key, "2026-02-02"))
+    older = signed(other, key, "2026-01-01")
+    with refused("older-pack"):
+        bring(store, other, older)
+    bring(store, other, older, allow_older="yes")
+    assert states(store)[other.key] == "active"
+
+
+# Modulefiles
+
+
+def version(store: Store, folder: Path) -> str:
+    return (folder / NAME / ".version").read_text().rpartition("ModulesVersion")[2].strip(' "\n')
+
+
+def test_the_modulefile_is_switched_with_the_environment(
+    store: Store, toy: PackedToy, other: PackedToy, tmp_path: Path
+) -> None:
+    folder = tmp_path / "modules"
+    ship(store, toy)
+    modulefile.enable(store.path, NAME, str(folder), RUN)
+    assert version(store, folder) == toy.key[-12:]
+    ship(store, other)
+    assert version(store, folder) == other.key[-12:]
+    assert store.environment(other.key) in (folder / NAME / other.key[-12:]).read_text()
+    activation.activate(store.path, NAME, toy.key, RUN)
+    assert version(store, folder) == toy.key[-12:]
+    remove(store, active_too=True)
+    assert not (folder / NAME).exists()
+
+
+def test_a_modulefile_of_somebody_else_stays(store: Store, toy: PackedToy, tmp_path: Path) -> None:
+    ship(store, toy)
+    foreign = tmp_path / "modules" / NAME / ".version"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("#%Module1.0\n")
+    with refused("not-ours"):
+        modulefile.enable(store.path, NAME, str(tmp_path / "modules"), RUN)
+    assert foreign.read_text() == "#%Module1.0\n"
