@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +21,7 @@ from provision import __version__
 from provision.catalog import Edition, edition
 from provision.core import host
 from provision.core.credentials import public_document
+from provision.core.dataclass import dataclass
 from provision.core.documents import (
     NodeResult,
     NodesSummary,

@@ -10,7 +10,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -25,6 +25,7 @@ from provision.adapters.installed_files import (
 )
 from provision.adapters.uv.installer import fingerprint
 from provision.core.container import PREFIX, PYTHON
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError
 from provision.core.types import LockedPackage, Prefix
 from provision.image.layers import LayerEntry, file_entry, verify

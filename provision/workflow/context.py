@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
 from provision.core.paths import Folders

@@ -99,14 +99,14 @@ def make_lock(
 
     Writes conda-lock.yml, and the files that it is made from.
     """
+    from provision.cli import unchanged
     from provision.core.paths import default_folders
-    from provision.verbs.lock import unchanged
 
     is_plain = not (dry_run or console.verbose or any(options.values()))
     folders = default_folders(envs)
     before = unchanged.state(folders, name) if is_plain else None
-    if name and before and (record := unchanged.read(folders, name, before)):
-        unchanged.repeat(console, record)
+    if name and before and (record := unchanged.read(folders, name, "lock", before)):
+        unchanged.repeat(console, "lock", record)
         return None
 
     from provision.verbs.lock.output import preview_lines
@@ -142,7 +142,7 @@ def make_lock(
     portability = "" if lock.portable else " (not portable)"
     text = f"{line} in {lock.path}{portability}"
     if name and before and not is_new and unchanged.state(folders, name) == before:
-        unchanged.write(folders, name, before, console, document, text)
+        unchanged.write(folders, name, "lock", before, console, document, text)
     console.result("lock", document, text)
     return None
 

@@ -86,4 +86,6 @@ def _dependencies(folders: Folders, prefix: Prefix) -> Iterator[tuple[Path, bool
         yield site_packages, True
         yield from ((path, False) for path in site_packages.glob("provision_runtime-*/RECORD"))
     for parent, _, names in os.walk(RUNTIME[0]):
-        yield from ((Path(parent, name), True) for name in (".", *names) if "__pycache__" not in parent)
+        yield from (
+            (Path(parent, name), True) for name in (".", *names) if "__pycache__" not in parent
+        )

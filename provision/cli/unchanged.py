@@ -1,5 +1,5 @@
-"""Whether an environment is as `provision lock NAME` last left it: then there is nothing to do, which
-takes 0.1 s to know instead of 0.6 s.
+"""Whether an environment is as `provision lock NAME`, or `build NAME --no-image --no-smoke`, last left
+it: then there is nothing to do, which takes 0.1 s to know instead of 0.6 s.
 
 What decides is hashed before and after a run. Only a run that found and left the same is recorded, with
 what it printed, in the user's cache. Any other state, and whatever depends on more than files, takes the
@@ -14,50 +14,53 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from provision.cli.console import Console
 from provision.core import prefix_registry
 from provision.core.atomic import atomic_write
-from provision.core.paths import LAB_FACTS, LOCK, SPEC, Folders, make_private_directory
+from provision.core.paths import LAB_FACTS, SPEC, Folders, make_private_directory
 from provision.core.settings import settings_files
+from provision.environment.kernel import kernels_folder
+from provision.environment.marker import MARKER
 
-PACKAGE = Path(__file__).parents[2]
+PACKAGE = Path(__file__).parents[1]
 LIBRARIES = Path(sysconfig.get_path("purelib"))  # changes with each that is installed or removed
 NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 # Depend on this machine, on folders and repositories that are not hashed,
 # or on the day.
 ELSEWHERE = re.compile(rb"auto|host|as_of|file:|git\+|\./|\.\./|@")
-ON_THIS_MACHINE = b"provision_portable: 'false'"
-VARIABLES = ("PROVISION_", "SOURCE_DATE_EPOCH", "UV_", "PIP_", "RATTLER_")
+VARIABLES = ("PROVISION_", "SOURCE_DATE_EPOCH", "UV_", "PIP_", "RATTLER_", "JUPYTER_", "XDG_")
 
 
-def state(folders: Folders, name: str | None) -> str | None:
-    """A hash of everything that decides what locking does; None if more than files decides."""
+def state(folders: Folders, name: str | None, *texts: str, installed: bool = False) -> str | None:
+    """A hash of everything that decides what locking does; None if more than files decides.
+
+    texts: what else decides. installed: the prefix and the kernels decide too.
+    """
     if name is None or not NAME.fullmatch(name) or folders.change(name).exists():
         return None
-    folder = folders.envs / name
     try:
-        spec, lock = (folder / SPEC).read_bytes(), (folder / LOCK).read_bytes()
-        if ELSEWHERE.search(spec) or ON_THIS_MACHINE in lock:
+        if ELSEWHERE.search((folders.envs / name / SPEC).read_bytes()):
             return None
-        return _hash(folders, name)
+        return _hash(folders, name, *texts, installed=installed)
     except OSError:
         return None
 
 
-def _hash(folders: Folders, name: str) -> str:
+def _hash(folders: Folders, name: str, *texts: str, installed: bool) -> str:
     digest = hashlib.sha256()
-    versions = [sys.version, *os.uname(), str(os.getuid()), str(folders)]
+    versions = [sys.version, *os.uname(), str(os.getuid()), str(folders), *texts]
     variables = [f"{key}={os.environ[key]}" for key in sorted(os.environ)]
     for text in (*versions, *(text for text in variables if text.startswith(VARIABLES))):
         digest.update(text.encode(errors="surrogateescape") + b"\0")
     prefix = prefix_registry.prefix_path(folders, name)
     # What was printed about the environment before, and is not printed again.
     reported = (prefix / "conda-meta", folders.passport(name) / "passport.json")
-    for path in (*_code(), LIBRARIES, *reported):
+    products = _products(prefix) if installed else ()
+    for path in (*_code(), LIBRARIES, *reported, *products):
         digest.update(f"{path} {_stat(path)}\0".encode(errors="surrogateescape"))
     for path in _contents(folders, name):
         digest.update(f"{path} {_stat(path)}\0".encode(errors="surrogateescape"))
@@ -66,12 +69,31 @@ def _hash(folders: Folders, name: str) -> str:
     return digest.hexdigest()
 
 
-def _code() -> Iterator[Path]:
+def _code() -> Iterator[str]:
     """Every file of provision itself: its code, facts and templates."""
     for root in (PACKAGE, PACKAGE.parent / "templates", PACKAGE.parent / "provision_runtime"):
-        for folder, folders, files in os.walk(root):
-            folders[:] = sorted(set(folders) - {"__pycache__"})
-            yield from (Path(folder, file) for file in sorted(files))
+        yield from _files(root)
+
+
+def _files(root: Path) -> Iterator[str]:
+    """Names as text: there are hundreds, and a Path costs more than its status."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(set(folders) - {"__pycache__"})
+        yield from (f"{folder}/{file}" for file in sorted(files))
+
+
+def _products(prefix: Path) -> Iterator[str]:
+    """What says which packages a prefix holds, our own in it, and the kernels of all prefixes. A file
+    that was changed by hand is for `env diff --files` to find, as after a build that takes the usual
+    way."""
+    yield from (f"{prefix}/{MARKER}", f"{prefix}/bin/python")
+    yield from sorted(map(str, prefix.glob("conda-meta/*.json")))
+    for site_packages in sorted(prefix.glob("lib/python3*/site-packages")):
+        yield str(site_packages)
+        yield from sorted(map(str, site_packages.glob("*.dist-info/RECORD")))
+        yield from _files(site_packages / "provision_runtime")
+    yield from _files(kernels_folder())
+    yield from sorted(map(str, Path("/dev").glob("nvidia*")))
 
 
 def _contents(folders: Folders, name: str) -> Iterator[Path]:
@@ -85,22 +107,22 @@ def _contents(folders: Folders, name: str) -> Iterator[Path]:
     yield from sorted((folders.envs / name).iterdir())
 
 
-def _stat(path: Path) -> str:
+def _stat(path: Path | str) -> str:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116
     except OSError:
         return "absent"
     return f"{status.st_mode} {status.st_uid} {status.st_gid} {status.st_mtime_ns} {status.st_size}"
 
 
-def _record(folders: Folders, name: str) -> Path:
-    environment = hashlib.sha256(os.fsencode((folders.envs / name).absolute())).hexdigest()
-    return folders.unchanged / f"{environment[:32]}.json"
+def _record(folders: Folders, name: str, verb: str) -> Path:
+    key = hashlib.sha256(os.fsencode(f"{verb} {(folders.envs / name).absolute()}")).hexdigest()
+    return folders.unchanged / f"{key[:32]}.json"
 
 
-def read(folders: Folders, name: str, state: str) -> Mapping[str, Any] | None:
+def read(folders: Folders, name: str, verb: str, state: str) -> Mapping[str, Any] | None:
     """What the run printed that left this state; None if none did."""
-    path = _record(folders, name)
+    path = _record(folders, name, verb)
     try:
         if path.stat().st_uid != os.getuid():
             return None
@@ -112,19 +134,25 @@ def read(folders: Folders, name: str, state: str) -> Mapping[str, Any] | None:
 
 
 def write(
-    folders: Folders, name: str, state: str, console: Console, result: Mapping[str, Any], line: str
+    folders: Folders,
+    name: str,
+    verb: str,
+    state: str,
+    console: Console,
+    result: Mapping[str, Any],
+    lines: str | Sequence[str],
 ) -> None:
     """Record a run that changed nothing."""
-    record = {"state": state, "narrative": console.narrative, "result": result, "line": line}
+    record = {"state": state, "narrative": console.narrative, "result": result, "lines": lines}
     make_private_directory(folders.unchanged)
-    atomic_write(_record(folders, name), json.dumps(record, default=str))
+    atomic_write(_record(folders, name, verb), json.dumps(record, default=str))
 
 
-def repeat(console: Console, record: Mapping[str, Any]) -> None:
+def repeat(console: Console, verb: str, record: Mapping[str, Any]) -> None:
     """Print what the recorded run printed."""
     for kind, text in record["narrative"]:
         if kind == "warn":
             console.warn(text)
         else:
             console.info(text)
-    console.result("lock", record["result"], record["line"])
+    console.result(verb, record["result"], record["lines"])
