@@ -13,12 +13,20 @@ import stat
 import sys
 from binascii import crc32
 
+RUNS = "runs"  # in the cache
 START = dict(os.environ)  # as it was before anything changed it
 # Of these, and of all whose name begins so, depends where an environment is.
 VARIABLES = ("PROVISION_", "XDG_", "HOME", "USER", "LOGNAME", "LNAME", "TMPDIR", "UV_CACHE_DIR")
-RANK_LAUNCHERS = ("torchrun", "accelerate", "fabric", "lightning")
+RANK_LAUNCHERS = ("torchrun", "accelerate", "fabric", "lightning", "torch.distributed")
+
+# `typing` itself would take half of the time that Python takes to start.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 Identity = tuple[int, ...]
+Result = tuple[list[str], str, dict[str, str], list[str]]
 
 
 def main() -> None:
@@ -62,34 +70,32 @@ def command_of_run(arguments: list[str]) -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
-def starts_ranks(command: list[str]) -> bool:
+def starts_ranks(command: Sequence[str]) -> bool:
     """Whether a command may start ranks; verbs/run/run.py says of which it is certain."""
-    program, *arguments = command
-    return os.path.basename(program) in RANK_LAUNCHERS or (
-        arguments[:1] == ["-m"] and "".join(arguments[1:2]).startswith("torch.distributed")
-    )
+    return any(launcher in " ".join(command[:3]) for launcher in RANK_LAUNCHERS)
 
 
-def key_of(name: str) -> tuple[object, ...]:
+def key_of(name: str) -> tuple[Any, ...]:
     """What a record is of, besides files."""
     variables = sorted(pair for pair in START.items() if pair[0].startswith(VARIABLES))
-    return (sys.version, os.getuid(), os.getcwd(), name, *variables)
+    return (sys.version, os.getuid(), os.getcwd(), name, *variables)  # noqa: PTH109
 
 
-def record_file(key: tuple[object, ...]) -> str:
-    """The file of a record. Keys may share one: it holds its key."""
+def record_file(key: tuple[Any, ...]) -> str:
+    """The file of a record, wherever settings put the cache: it is read before they are. Keys may
+    share one: it holds its key."""
     cache = START.get("PROVISION_CACHE")
     if not cache:
         cache = START.get("XDG_CACHE_HOME") or f"{START.get('HOME', '')}/.cache"
         cache += "/provision"
-    return f"{cache}/runs/{crc32(marshal.dumps(key, 2)):08x}"
+    return f"{cache}/{RUNS}/{crc32(marshal.dumps(key, 2)):08x}"
 
 
 def identity(path: str, is_listed: bool) -> Identity | None:
     """What changes if a file does, or, of a folder, if another takes its place; is_listed: or if
     entries come and go. None if there is nothing."""
     try:
-        status = os.stat(path)
+        status = os.stat(path)  # noqa: PTH116
     except OSError:
         return None
     values = (status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_gid)
@@ -98,21 +104,20 @@ def identity(path: str, is_listed: bool) -> Identity | None:
     return (*values, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _read(name: str) -> tuple[list[str], str, dict[str, str], list[str]] | None:
+def _read(name: str) -> Result | None:
     """argv, PATH, variables and dropped variables of a record; None if there is none that is true,
     and this user's own."""
     try:
         key = key_of(name)
-        with open(record_file(key), "rb") as file:
+        with open(record_file(key), "rb") as file:  # noqa: PTH123
             status = os.fstat(file.fileno())
             if status.st_uid != os.getuid() or status.st_mode & 0o022:
                 return None
-            recorded_key, dependencies, result = marshal.loads(file.read())
+            record: tuple[Any, Any, Result] = marshal.loads(file.read())
+        recorded_key, dependencies, result = record
     except (OSError, ValueError, EOFError, TypeError):
         return None
-    if recorded_key != key:
-        return None
-    for path, is_listed, recorded in dependencies:
-        if identity(path, is_listed) != recorded:
-            return None
-    return result
+    is_true = recorded_key == key and all(
+        identity(path, is_listed) == recorded for path, is_listed, recorded in dependencies
+    )
+    return result if is_true else None

@@ -15,6 +15,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,44 +116,48 @@ def _stat(path: Path | str) -> str:
     return f"{status.st_mode} {status.st_uid} {status.st_gid} {status.st_mtime_ns} {status.st_size}"
 
 
-def _record(folders: Folders, name: str, verb: str) -> Path:
-    key = hashlib.sha256(os.fsencode(f"{verb} {(folders.envs / name).absolute()}")).hexdigest()
-    return folders.unchanged / f"{key[:32]}.json"
+class RepeatableRun:
+    """A run of a verb that may have nothing to do. name: None if more than files decides."""
 
+    def __init__(
+        self,
+        console: Console,
+        verb: str,
+        folders: Folders,
+        name: str | None,
+        *texts: str,
+        installed: bool = False,
+    ) -> None:
+        """texts, installed: as for `state`."""
+        self._console, self._verb = console, verb
+        self._state = partial(state, folders, name, *texts, installed=installed)
+        self._before = self._state()
+        key = hashlib.sha256(os.fsencode(f"{verb} {folders.envs.absolute()} {name}")).hexdigest()
+        self._record = folders.unchanged / f"{key[:32]}.json"
 
-def read(folders: Folders, name: str, verb: str, state: str) -> Mapping[str, Any] | None:
-    """What the run printed that left this state; None if none did."""
-    path = _record(folders, name, verb)
-    try:
-        if path.stat().st_uid != os.getuid():
-            return None
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    is_ours = isinstance(record, dict) and record.get("state") == state
-    return record if is_ours else None
+    def repeat(self) -> bool:
+        """Print what the run printed that left this state; whether there was one."""
+        try:
+            if self._before is None or self._record.stat().st_uid != os.getuid():
+                return False
+            record = json.loads(self._record.read_bytes())
+        except (OSError, ValueError):
+            return False
+        if not isinstance(record, dict) or record.get("state") != self._before:
+            return False
+        for kind, text in record["narrative"]:
+            if kind == "warn":
+                self._console.warn(text)
+            else:
+                self._console.info(text)
+        self._console.result(self._verb, record["result"], record["lines"])
+        return True
 
-
-def write(
-    folders: Folders,
-    name: str,
-    verb: str,
-    state: str,
-    console: Console,
-    result: Mapping[str, Any],
-    lines: str | Sequence[str],
-) -> None:
-    """Record a run that changed nothing."""
-    record = {"state": state, "narrative": console.narrative, "result": result, "lines": lines}
-    make_private_directory(folders.unchanged)
-    atomic_write(_record(folders, name, verb), json.dumps(record, default=str))
-
-
-def repeat(console: Console, verb: str, record: Mapping[str, Any]) -> None:
-    """Print what the recorded run printed."""
-    for kind, text in record["narrative"]:
-        if kind == "warn":
-            console.warn(text)
-        else:
-            console.info(text)
-    console.result(verb, record["result"], record["lines"])
+    def record(self, result: Mapping[str, Any], lines: str | Sequence[str]) -> None:
+        """Record a run that changed nothing, if it did not."""
+        if self._before is None or self._state() != self._before:
+            return
+        record = {"state": self._before, "narrative": self._console.narrative}
+        make_private_directory(self._record.parent)
+        text = json.dumps({**record, "result": result, "lines": lines}, default=str)
+        atomic_write(self._record, text)

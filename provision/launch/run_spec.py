@@ -7,12 +7,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from packaging.utils import canonicalize_name
 
 from provision.core.container import PYTHON, STACK, WORKSPACE
-from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.types import Lock, Resolution
 

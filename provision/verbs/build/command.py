@@ -64,14 +64,10 @@ def build(
     with_kernel = options["kernel"]
     is_plain = not (dry_run or prefix or console.verbose or options["image"] is None)
     is_plain = is_plain and not any(options[key] for key in options if key != "kernel")
-    folders, width = default_folders(envs), output_width()
-
-    def state() -> str | None:
-        return unchanged.state(folders, name, f"{with_kernel} {width}", installed=True)
-
-    before = state() if is_plain else None
-    if name and before and (record := unchanged.read(folders, name, "build", before)):
-        unchanged.repeat(console, "build", record)
+    folders, repeatable, width = default_folders(envs), name if is_plain else None, output_width()
+    decisive = f"{with_kernel} {width}"
+    run = unchanged.RepeatableRun(console, "build", folders, repeatable, decisive, installed=True)
+    if run.repeat():
         return 0
 
     from provision.core.errors import CheckFailed
@@ -97,8 +93,8 @@ def build(
     result = command.build(context, request)
     brief = console.shows_all_on_terminal
     lines = build_lines(result, this_machine(), width=width, brief=brief)
-    if name and before and result.changed_nothing and state() == before:
-        unchanged.write(folders, name, "build", before, console, json_object("build", result), lines)
+    if result.changed_nothing:
+        run.record(json_object("build", result), lines)
     console.result("build", result, lines)
     if not result.failed:
         return 0

@@ -32,60 +32,49 @@ def record_run(
 ) -> None:
     """Record a run. variables: the whole environment of its command. What cannot be written is not
     needed."""
-    argv = activation.run_argv(prefix, command)
     bin_folder, _, path = variables["PATH"].partition(":")
     if path != start.START.get("PATH") or not prefix.path.is_relative_to(folders.project_data):
         return
-    changed = {
-        name: value
-        for name, value in variables.items()
-        if name != "PATH" and start.START.get(name) != value
-    }
-    result = (argv[: -len(command)], bin_folder, changed, list(activation.DROPPED_VARIABLES))
+    argv = activation.run_argv(prefix, command)[: -len(command)]
+    changed = dict(variables.items() - start.START.items() - {("PATH", variables["PATH"])})
+    result = (argv, bin_folder, changed, list(activation.DROPPED_VARIABLES))
     with suppress(OSError):
         dependencies = []
-        for dependency, is_listed in _dependencies(folders, prefix):
-            identity = start.identity(str(dependency), is_listed)
-            dependencies.append((str(dependency), is_listed, identity))
-            if identity is not None and max(identity[5:], default=0) > time.time_ns() - SETTLED_NS:
-                return
+        for kind, paths in enumerate((_deciding_files(folders, prefix), _listed(folders, prefix))):
+            for path in map(str, paths):
+                identity = start.identity(path, bool(kind))
+                dependencies.append((path, bool(kind), identity))
+                if identity and max(identity[5:], default=0) > time.time_ns() - SETTLED_NS:
+                    return
         key = start.key_of(prefix.name)
         file = Path(start.record_file(key))
         make_private_directory(file.parent)
         atomic_write(file, marshal.dumps((key, dependencies, result)))
 
 
-def _dependencies(folders: Folders, prefix: Prefix) -> Iterator[tuple[Path, bool]]:
-    """Each with whether its entries count too. Raises OSError where it depends on more."""
-    yield Path(start.__file__), False
-    for file in settings.possible_files(os.environ):
-        yield file, False
-    yield settings.folder_settings(os.environ).get("tmp", folders.data), False
+def _deciding_files(folders: Folders, prefix: Prefix) -> list[Path]:
+    """Files, and folders of which only the existence counts. Raises OSError where it depends on more."""
+    paths = [Path(start.__file__), *settings.possible_files(os.environ)]
+    paths.append(settings.folder_settings(os.environ).get("tmp", folders.data))
     # How the project is found (core/project.py).
     for folder in (Path.cwd(), *Path.cwd().parents):
-        for name in (FILE, PYPROJECT, ENVS, ".git"):
-            yield folder / name, False
+        paths += [folder / name for name in (FILE, PYPROJECT, ENVS, ".git")]
         if folders.envs.is_relative_to(folder):
             break
         if (folder / FILE).exists() or (folder / ENVS).exists():
             raise FileExistsError(folder)
-    # What belongs to it (workflow/project.py).
-    yield folders.data, True
-    yield folders.data / "prefixes", True
-    yield folders.data / PROJECTS, True
-    for name in (RECORD, LOCATIONS):
-        yield folders.project_data / name, False
-    # Whether the environment is as its lock and spec.yml say (environment/state.py).
-    for name in (LOCK, SPEC):
-        yield folders.envs / prefix.name / name, False
-    yield prefix.path / marker.MARKER, False
-    yield prefix.python, False
-    yield prefix.path / "conda-meta", True
-    yield prefix.path / "etc" / "conda" / "activate.d", True
-    for site_packages in prefix.path.glob("lib/python3*/site-packages"):
-        yield site_packages, True
-        yield from ((path, False) for path in site_packages.glob("provision_runtime-*/RECORD"))
+    # What belongs to it (workflow/project.py), and what its environment is to be.
+    paths += [folders.project_data / RECORD, folders.project_data / LOCATIONS]
+    described = folders.envs / prefix.name
+    return [*paths, described / LOCK, described / SPEC, prefix.path / marker.MARKER, prefix.python]
+
+
+def _listed(folders: Folders, prefix: Prefix) -> Iterator[Path]:
+    """Folders whose entries count, and the runtime package here and in the prefix."""
+    yield from (folders.data, folders.data / "prefixes", folders.data / PROJECTS)
+    yield from (prefix.path / "conda-meta", prefix.path / "etc" / "conda" / "activate.d")
+    yield from prefix.path.glob("lib/python3*/site-packages")
+    yield from prefix.path.glob("lib/python3*/site-packages/provision_runtime-*/RECORD")
     for parent, _, names in os.walk(RUNTIME[0]):
-        yield from (
-            (Path(parent, name), True) for name in (".", *names) if "__pycache__" not in parent
-        )
+        if not parent.endswith("__pycache__"):
+            yield from (Path(parent, name) for name in (".", *names))
