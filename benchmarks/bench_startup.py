@@ -1,6 +1,5 @@
-"""Seconds of the commands that should answer at once, and of a build with nothing to do, which writes nothing.
-
-CPU seconds count children too; on a busy machine they say more than the wall clock.
+"""CPU of the commands that should answer at once, over that of `python -c pass` in the same round: the median of
+these ratios, with the medians in seconds. Children count too. A build with nothing to do changes no product.
 Usage: python benchmarks/bench_startup.py   (makes or reuses the environment torch2.3-cuda12.1-py311 in ./.bench)
 """
 
@@ -19,6 +18,7 @@ from measure import PROVISION, box, environment
 
 RUNS = 9
 ENVIRONMENTS = 20
+BARE = "bare interpreter"
 NAME = f"torch2.3-cuda12.1-py3{sys.version_info[1]}"
 
 
@@ -64,7 +64,8 @@ def modified() -> dict[Path, int]:
 
 def main() -> None:
     request = ["--torch", "2.3", "--cuda", "12.1"]
-    build = [PROVISION, "build", *request, "--no-image", "--no-smoke"]
+    products = ["--no-image", "--no-smoke"]
+    build = [PROVISION, "build", *request, *products]
     subprocess.run(build, check=True, env=environment(), cwd=box())
     make_environments()
     before = modified()
@@ -74,26 +75,32 @@ def main() -> None:
         "COMP_CWORD": "2",
     }
     commands: dict[str, tuple[list[str], float | None, dict[str, str]]] = {
-        "bare interpreter": ([sys.executable, "-c", "pass"], None, {}),
-        "provision --help": ([PROVISION, "--help"], 0.25, {}),
-        "provision run NAME -- true": ([PROVISION, "run", NAME, "--", "true"], 0.3, {}),
-        f"env list of {ENVIRONMENTS}": ([PROVISION, "env", "list"], 0.5, {}),
-        "completion of a name": ([PROVISION], 0.2, completion),
-        "provision matrix": ([PROVISION, "matrix"], 0.4, {}),
-        "provision matrix explain": ([PROVISION, "matrix", "explain", *request], 0.4, {}),
-        "provision render": ([PROVISION, "render", NAME], 0.4, {}),
-        "build, nothing to do": (build, 2.0, {}),
+        BARE: ([sys.executable, "-c", "pass"], None, {}),
+        "provision --help": ([PROVISION, "--help"], None, {}),
+        "provision run NAME -- true": ([PROVISION, "run", NAME, "--", "true"], 3, {}),
+        "completion of a name": ([PROVISION], 3, completion),
+        f"env list of {ENVIRONMENTS}": ([PROVISION, "env", "list"], 8, {}),
+        "provision status": ([PROVISION, "status"], 8, {}),
+        "provision matrix": ([PROVISION, "matrix"], 8, {}),
+        "provision matrix explain": ([PROVISION, "matrix", "explain", *request], None, {}),
+        "provision render": ([PROVISION, "render", NAME], None, {}),
+        "lock, nothing to do": ([PROVISION, "lock", NAME], 12, {}),
+        "build, nothing to do": ([PROVISION, "build", NAME, *products], 12, {}),
     }
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    time.sleep(3)  # a run is recorded when its files are two seconds old
     for _ in range(RUNS):  # interleaved: whatever else the machine does falls on all
         for name, (command, _, variables) in commands.items():
             taken[name].append(seconds(command, variables))
     print(f"median of {RUNS}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for name, (_, target, _) in commands.items():
         wall, cpu = (statistics.median(column) for column in zip(*taken[name]))
+        ratio = statistics.median(
+            seconds[1] / bare[1] for seconds, bare in zip(taken[name], taken[BARE])
+        )
         print(
-            f"{name:26} {wall:.3f} s wall, {cpu:.3f} s CPU"
-            + (f"  (target {target} s)" if target else "")
+            f"{name:26} {ratio:5.1f}  {cpu:.3f} s CPU, {wall:.3f} s wall"
+            + (f"  (target {target})" if target else "")
         )
     print(f"  writes                   {'nothing' if modified() == before else 'SOMETHING'}")
 

@@ -13,12 +13,12 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
 from provision.catalog.data_files import DATA, check_sources, load
 from provision.core import notices
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.paths import FACTS, LAB_FACTS, default_folders

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from provision.catalog.facts import cached, facts_table
 from provision.catalog.releases import Build, version_key
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.types import Lock, LockedPackage, Resolution

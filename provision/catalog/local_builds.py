@@ -7,11 +7,11 @@ Their projects agree on no form: `2.1.2+pt23cu121`, `2.6.3+cu123torch2.3cxx11abi
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from packaging.version import Version
 
 from provision.catalog.releases import minor
+from provision.core.dataclass import dataclass
 
 # pt23 and pt210 hold no patch; torch230 and torch2100 do.
 _TORCH = re.compile(r"(?:pt|torch)(\d)\.(\d+)|pt(\d)(\d{1,2})(?!\d)|torch(\d)(\d{1,2}?)\d?(?!\d)")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from provision.catalog.facts import cached, facts_table
 from provision.catalog.releases import version_key
+from provision.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

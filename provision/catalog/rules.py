@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Literal
 
 from provision.catalog.facts import cached, facts_table
 from provision.catalog.releases import Build, Release
+from provision.core.dataclass import dataclass
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.types import BuildSource
 

@@ -16,7 +16,6 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.adapters import conda, uv
@@ -24,6 +23,7 @@ from provision.adapters.http import sha256_of
 from provision.catalog import version_key
 from provision.channel.conda_package import write_conda_package
 from provision.core.atomic import remove_leftovers, replace_directory, staging_path
+from provision.core.dataclass import dataclass
 from provision.core.errors import ToolMissing
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM

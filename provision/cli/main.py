@@ -11,11 +11,13 @@ import gc
 import getpass
 import importlib
 import io
+import json
 import keyword
 import os
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 import click
@@ -25,64 +27,9 @@ from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.shared_options import SHARED_OPTIONS
 
 # Every verb, in the order of `provision --help`: its folder in provision.verbs, its section, its summary.
-VERBS = {
-    "build": ("build", "Start", "Build an environment: lock, prefix, image, smoke test, kernel."),
-    "init": ("init", "Start", "Propose a spec.yml for this repository."),
-    "import": ("init", "Start", "Make a spec.yml from another tool's file."),
-    "run": ("run", "Use", "Run a command in an environment."),
-    "shell": ("run", "Use", "Start a shell in an environment."),
-    "notebook": ("notebook", "Use", "Start JupyterLab for an environment, and print its address."),
-    "kernel": ("kernel", "Use", "Add, list and remove the Jupyter kernels of environments."),
-    "add": ("change", "Change", "Add packages to an environment."),
-    "remove": ("change", "Change", "Remove packages from an environment."),
-    "update": (
-        "change",
-        "Change",
-        "Update packages of an environment, all of them if none is named.",
-    ),
-    "lock": ("lock", "Change", "Lock every conda and pip package by URL and hash."),
-    "render": ("render", "Change", "Write the generated files of an environment."),
-    "status": (
-        "status",
-        "Inspect",
-        "Show this machine at a glance: GPUs, Docker, disk, environments.",
-    ),
-    "env": ("env", "Inspect", "Create, list, remove and compare environments on this machine."),
-    "matrix": ("matrix", "Inspect", "Show which PyTorch builds exist, and what each needs."),
-    "facts": (
-        "facts",
-        "Inspect",
-        "Show, update and check the facts about releases and hardware.",
-    ),
-    "passport": ("report", "Inspect", "Show the record of what was built and measured."),
-    "report": ("report", "Inspect", "Make an HTML report of environments and smoke tests."),
-    "smoke": ("smoke", "Test", "Run the DDP smoke test."),
-    "doctor": ("doctor", "Test", "Look for known faults of a machine, nodes, or a script."),
-    "why": ("why", "Test", "Say why the ranks of a training job hang, or why they ended."),
-    "checkpoint": (
-        "checkpoint",
-        "Test",
-        "Inspect, prune and convert the checkpoints of training jobs.",
-    ),
-    "image": (
-        "image",
-        "Images and channels",
-        "Build, push, pull, inspect and run images of environments.",
-    ),
-    "channel": ("channel", "Images and channels", "Make local conda channels and mirrors."),
-    "nodes": ("nodes", "Clusters", "List and check the nodes of a cluster."),
-    "pack": ("pack", "Clusters", "Pack a locked environment into one file for nodes."),
-    "ship": ("ship", "Clusters", "Send a packed environment to nodes, verify it, and activate it."),
-    "activate": ("ship", "Clusters", "Activate an environment that nodes already have."),
-    "rollback": ("ship", "Clusters", "Go back to the environment that was active on nodes before."),
-    "store": ("store", "Clusters", "List and remove environments on nodes; say who changed what."),
-    "drift": ("drift", "Clusters", "Compare nodes and name those that deviate."),
-    "launch": ("launch", "Clusters", "Write a job for the nodes' own engine, and submit it."),
-    "jobs": ("launch", "Clusters", "List, read and cancel launched jobs."),
-    "join": ("join", "Labs", "Join a lab: its environments, kernels, folders, and a first job."),
-    "lab": ("lab", "Labs", "Write and check lab.yml, from which members join a lab."),
-    "clean": ("clean", "Other", "Remove caches, and what no environment needs any more."),
-}
+VERBS: dict[str, tuple[str, str, str]] = json.loads(
+    Path(__file__).with_name("verbs.json").read_bytes()
+)
 
 
 def main() -> None:

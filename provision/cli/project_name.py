@@ -12,7 +12,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +20,7 @@ import click
 from provision.cli.completion import locked_packages
 from provision.cli.options import WordsBeforeOptions, environment_parameter
 from provision.cli.shared_options import shared_value
+from provision.core.dataclass import dataclass
 from provision.core.errors import ProvisionError
 from provision.core.paths import Folders, default_folders
 from provision.core.prefix_registry import list_prefixes, prefix_path

@@ -133,10 +133,9 @@ def context_of(
 
     Mirrors are looked up only for a command that has the options for them.
     """
-    from provision.adapters import conda
     from provision.core import settings
     from provision.core.paths import default_folders
-    from provision.workflow.context import Context, mirrors_of
+    from provision.workflow.context import Context, solver_of
 
     options = options or {}
     if options.get("build_env"):
@@ -152,7 +151,7 @@ def context_of(
     return Context(
         folders=default_folders(envs),
         progress=console,
-        solver=conda.Solver(mirrors_of(mirrors)),
+        get_solver=solver_of(mirrors),
         wait=not options.get("no_wait"),
         on_smoke_line=partial(_show_smoke_line, console) if console.has_watcher else None,
     )

@@ -6,7 +6,6 @@ A file is replaced by `atomic_write`, a large one by `atomic_stream`. A director
 
 from __future__ import annotations
 
-import ctypes
 import glob
 import os
 import re
@@ -129,6 +128,8 @@ def replace_directory(path: Path, staging: Path | None = None) -> None:
     if not path.exists():
         staging.rename(path)
         return
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     status = libc.renameat2(
         _AT_FDCWD, os.fsencode(staging), _AT_FDCWD, os.fsencode(path), _RENAME_EXCHANGE

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
+
+from provision.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

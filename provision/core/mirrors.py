@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from provision.core.credentials import without_login
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
 from provision.core.schema import InvalidDocument, parse_document
 

@@ -7,10 +7,10 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.core import project, settings
+from provision.core.dataclass import dataclass
 
 # In an environment's folder: what its user writes, and what we make of it for the solvers.
 SPEC = "spec.yml"

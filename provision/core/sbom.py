@@ -12,12 +12,12 @@ import datetime
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from packaging.utils import canonicalize_name
 
+from provision.core.dataclass import dataclass
 from provision.core.json_text import parse_json
 from provision.core.types import Manager
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from provision.core.dataclass import dataclass
 from provision.core.json_text import parse_json
 
 SCHEMAS = Path(__file__).parent.parent / "schemas"

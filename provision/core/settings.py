@@ -80,19 +80,23 @@ def mirror_settings(
 def settings_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """The existing settings files: the user's, the joined lab's, the site's; PROVISION_CONFIG names
     the one to use instead."""
+    paths = possible_files(environ)
+    if environ.get(CONFIG) and not paths[0].is_file():
+        raise InvalidSpec(f"{paths[0]}, which {CONFIG} names, does not exist.")
+    return tuple(path for path in paths if path.is_file())
+
+
+def possible_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """The same, whether they exist or not."""
     import platformdirs
 
     if environ.get(CONFIG):
-        path = Path(environ[CONFIG]).absolute()
-        if not path.is_file():
-            raise InvalidSpec(f"{path}, which {CONFIG} names, does not exist.")
-        return (path,)
-    default_paths = (
+        return (Path(environ[CONFIG]).absolute(),)
+    return (
         platformdirs.user_config_path("provision") / FILE,
         joined_file(),
         platformdirs.site_config_path("provision") / FILE,
     )
-    return tuple(path for path in default_paths if path.is_file())
 
 
 def joined_file() -> Path:

@@ -8,9 +8,10 @@ the documentation are made from `SPEC_KEYS`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Literal, TypedDict
 
+from provision.core.dataclass import dataclass
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 
 # What spec.yml holds: by each key a value of the type that the field of `Spec` has.

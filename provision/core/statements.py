@@ -4,11 +4,12 @@ somebody requests. `requirement_lines` and the readers in `project_files` make i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from packaging.markers import Marker
 
+from provision.core.dataclass import dataclass
 from provision.core.platforms import PLATFORM, Platform
 
 Kind = Literal[

@@ -6,10 +6,11 @@ This module owns shapes only: no file is read, nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from provision.core.dataclass import dataclass
 from provision.core.package_names import url_filename
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.requirement_urls import EDITABLE, is_source

@@ -3,7 +3,8 @@
 Compiling is the longest step of a small environment and takes 30 s of processor time for a large
 one; environments of one lab share most packages. An entry is what one batch of sources became
 (bytecode.py): an index of sizes and all files, compressed. Its name is the hash of all that decides
-about the bytes: the Python package, the compiler, the mode, and every source with its path.
+about the bytes: the Python package, the compiler, and every source with its path. Whether Python is
+to check the source is one bit of the header, which is set as the tree needs it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_stream
 from provision.core.paths import make_private_directory
 
-FORMAT = b"2"  # of an entry
+FORMAT = b"3"  # of an entry
+HASHED, CHECKED = 0b01, 0b10  # of the flags in the header (PEP 552)
+FLAGS = slice(4, 8)
 SEPARATOR = b"\n"  # after the index, which is one line
 
 
@@ -42,12 +45,12 @@ class ByteCodeCache:
         path that its entry will have."""
         missing = {}
         for batch in batches:
-            digest = hashlib.sha256(self._base + mode.encode())
+            digest = hashlib.sha256(self._base)
             for source in batch:
                 digest.update(f"\0{source}\0{sha256_of(tree / source)}".encode())
             key = digest.hexdigest()
             path = self._folder / key[:2] / key
-            if not self._restore(path, tree, batch):
+            if not self._restore(path, tree, batch, mode):
                 missing[path] = batch
         return missing
 
@@ -70,12 +73,12 @@ class ByteCodeCache:
         for source in batch:
             file = self._byte_code(source)
             with suppress(FileNotFoundError):
-                contents[file] = (tree / file).read_bytes()
+                contents[file] = _with_mode((tree / file).read_bytes(), "checked-hash")
         sizes = {file: len(content) for file, content in contents.items()}
         index = json.dumps(sizes).encode()
         return zstd.compress(b"".join((index, SEPARATOR, *contents.values())))
 
-    def _restore(self, path: Path, tree: Path, batch: Sequence[str]) -> bool:
+    def _restore(self, path: Path, tree: Path, batch: Sequence[str], mode: str) -> bool:
         """Whether there was an intact entry."""
         try:
             files = _unpack(path.read_bytes())
@@ -84,7 +87,8 @@ class ByteCodeCache:
         for source in batch:
             content = files.get(self._byte_code(source))
             if content is not None:
-                _write(tree / self._byte_code(source), content, tree / source)
+                byte_code = _with_mode(content, mode)
+                _write(tree / self._byte_code(source), byte_code, tree / source)
         return True
 
 
@@ -96,6 +100,14 @@ def _unpack(packed: bytes) -> dict[str, bytes]:
         files[file] = content[start : start + size]
         start += size
     return files
+
+
+def _with_mode(byte_code: bytes, mode: str) -> bytes:
+    """The same byte code with the flags of `checked-hash` or `unchecked-hash`."""
+    content = bytearray(byte_code)
+    flags = HASHED | CHECKED if mode == "checked-hash" else HASHED
+    content[FLAGS] = flags.to_bytes(4, "little")
+    return bytes(content)
 
 
 def _write(path: Path, content: bytes, source: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +21,7 @@ from provision.adapters.installed_files import (
     path_rows,
     wheel_records,
 )
+from provision.core.dataclass import dataclass
 from provision.core.types import Lock, Prefix
 from provision.environment import install_record, runtime_package
 from provision.environment.install_record import InstallRecord

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from provision.adapters.installed_files import INSTALL_RECORD
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import dataclass
 from provision.core.process import run
 from provision.core.records import parse_record
 from provision.environment import bytecode, runtime_package

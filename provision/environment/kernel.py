@@ -9,10 +9,11 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import dataclass
 from provision.core.errors import InUse
 from provision.core.records import parse_record
 from provision.core.similar_names import did_you_mean

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import dataclass
 from provision.core.records import parse_record
 from provision.core.types import Prefix
 from provision_runtime.facts import freshness

@@ -11,17 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, cast
-
-from packaging.utils import canonicalize_name
+from typing import TYPE_CHECKING, Any, cast
 
 from provision import __version__
-from provision.catalog import Edition, edition
 from provision.core import host
 from provision.core.credentials import public_document
+from provision.core.dataclass import dataclass
 from provision.core.documents import (
     NodeResult,
     NodesSummary,
@@ -37,8 +34,11 @@ from provision.core.paths import Folders
 from provision.core.schema import InvalidDocument, parse_document
 from provision.core.spec_fields import SpecContent
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
-from provision.environment import runtime_package
-from provision.environment.runtime_package import InstalledRuntime
+
+# What only writing a passport needs is imported there: `env list` reads many.
+if TYPE_CHECKING:
+    from provision.catalog import Edition
+    from provision.environment.runtime_package import InstalledRuntime
 
 FILE = "passport.json"
 SCHEMA = 1
@@ -55,6 +55,9 @@ def compose(result: BuildResult, request: SpecContent, previous: Passport | None
     Includes the products and verdicts of an earlier build of the same lock that this one skipped,
     except a verdict on another image.
     """
+    from provision.catalog import edition
+    from provision.environment import runtime_package
+
     resolution, lock = result.resolution, result.lock
     earlier: Passport = {}
     if previous is not None and previous["lock"]["sha256"] == lock.sha256:
@@ -123,7 +126,7 @@ def locked_version(pin: Pin, lock: Lock) -> str | None:
     """The version of a pin's package in the lock. A pin like `numpy` does not say it."""
     name = package_name(pin.requirement)
     for package in lock.packages:
-        if canonicalize_name(package.name) == name:
+        if package_name(package.name) == name:
             return package.version
     return None
 
@@ -153,7 +156,7 @@ def _describe_image(image: Image | None) -> RecordedImage | None:
 def _describe_runtime(runtime: InstalledRuntime | None) -> RuntimeSummary | None:
     if runtime is None:
         return None
-    return {"name": runtime_package.NAME, "version": runtime.version, "sha256": runtime.sha256}
+    return {"name": "provision_runtime", "version": runtime.version, "sha256": runtime.sha256}
 
 
 def _verdict(result: SmokeResult, image: RecordedImage | None, lock_sha256: str) -> Verdict:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import shutil
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from provision.adapters.installed_files import record_hash, record_text
 from provision.core.atomic import atomic_write, replace_directory, staging_path
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.system_errors import from_system
 from provision_runtime import __version__

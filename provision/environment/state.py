@@ -6,11 +6,11 @@ request every file, and takes longer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
 import provision_runtime
+from provision.core.dataclass import dataclass
 from provision.core.paths import LOCK
 from provision.core.types import Prefix
 from provision_runtime.facts import freshness

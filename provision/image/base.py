@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from provision.catalog import version_key
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.image.contents import read_files
 from provision.image.oci_layout import DIGEST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 
 from provision.adapters.installed_files import without_folder
@@ -12,6 +12,7 @@ from provision.catalog import required_glibc
 from provision.core import tar
 from provision.core.container import PREFIX
 from provision.core.credentials import without_credentials
+from provision.core.dataclass import dataclass
 from provision.core.types import Lock, LockedPackage, Resolution
 from provision.image import conda_files, config, layers, oci_layout
 from provision.image.base import BaseImage

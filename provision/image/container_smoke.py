@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +21,7 @@ from provision.adapters.docker import (
 from provision.core import tar
 from provision.core.atomic import atomic_write
 from provision.core.container import STACK
+from provision.core.dataclass import dataclass
 from provision.core.errors import TimedOut
 from provision.core.host import has_ended, process_identity
 from provision.core.types import Image

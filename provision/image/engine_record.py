@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError
 from provision.core.paths import make_private_directory
 from provision.core.schema import InvalidDocument, parse_document

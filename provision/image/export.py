@@ -7,12 +7,12 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
 from provision.core import tar
 from provision.core.atomic import atomic_stream
+from provision.core.dataclass import dataclass
 from provision.core.errors import InUse, InvalidSpec
 from provision.core.schema import InvalidDocument
 from provision.core.system_errors import disk_full_raises

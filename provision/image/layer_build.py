@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
 from provision.adapters.installed_files import byte_code_source, recorded_byte_code
 from provision.core.container import PREFIX
+from provision.core.dataclass import dataclass
 from provision.core.errors import NoSpace
 from provision.core.host import usable_cpus
 from provision.core.types import Layer, LockedPackage, Prefix, Progress

@@ -14,11 +14,11 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_stream, atomic_write
+from provision.core.dataclass import dataclass
 from provision.core.schema import InvalidDocument, parse_document
 from provision.core.tar import CHUNK
 from provision.image import oci_layout

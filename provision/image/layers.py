@@ -15,7 +15,6 @@ import posixpath
 import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import IO, cast
@@ -23,6 +22,7 @@ from typing import IO, cast
 from packaging.utils import canonicalize_name
 
 from provision.core import tar
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError
 from provision.core.tar import CHUNK, Kind
 from provision.core.types import Layer, LockedPackage

@@ -4,9 +4,9 @@ before we rely on their digests, sizes, media types and platform."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.schema import InvalidDocument, parse_document, schema_error

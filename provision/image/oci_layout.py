@@ -15,11 +15,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 from provision.core.atomic import backup_path, remove_tree, replace_directory
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError
 from provision.core.file_locks import open_lock_file, try_lock
 from provision.core.paths import make_private_directory

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from provision.core.container import PREFIX
+from provision.core.dataclass import dataclass
 from provision.core.sbom import Sbom, SbomPackage
 from provision.core.types import Image
 from provision.image import config, oci_layout

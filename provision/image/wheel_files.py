@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -27,6 +27,7 @@ from provision.adapters.installed_files import (
 )
 from provision.adapters.uv.installer import fingerprint
 from provision.core.container import PREFIX, PYTHON, WORKSPACE
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.types import LockedPackage, Prefix
 from provision.image.layers import LayerEntry, file_entry, verify

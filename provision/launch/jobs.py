@@ -7,10 +7,11 @@ engine, and the templates contract-*.j2 write it down. Pure.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Literal
 
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.types import Resolution
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.launch.durations import slurm_time
 from provision.launch.jobs import JobSpec

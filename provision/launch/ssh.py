@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 
+from provision.core.dataclass import dataclass
 from provision.launch.jobs import JobSpec, PrefixEnvironment
 
 # Variables of the login shell that lead Python or the loader out of the environment.

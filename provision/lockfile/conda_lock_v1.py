@@ -14,11 +14,11 @@ import fnmatch
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 from provision.core.credentials import public_document, without_credentials
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.package_names import (
     archive_stem,

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from provision.adapters import conda
+from provision.core.dataclass import dataclass
 from provision.core.requirement_urls import is_source
 from provision.core.types import Manager
 from provision.lockfile.conda_lock_v1 import AS_OF, SOURCES, LockEntry, LockFile

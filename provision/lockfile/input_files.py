@@ -9,11 +9,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from provision.adapters import conda
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.platforms import PLATFORMS, Platform

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from provision import sources
 from provision.catalog import version_key
+from provision.core.dataclass import dataclass
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, HostGpus, Pin

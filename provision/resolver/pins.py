@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from provision.catalog import CompatibilityRule
 from provision.core.package_names import package_name
-from provision.core.requirement_lines import parse_lines
 from provision.core.spec_fields import Spec
 from provision.core.types import Pin
 from provision.resolver import python_versions
@@ -86,6 +85,8 @@ def applicable(spec: Spec) -> Iterator[str]:
         if ";" not in text and "#" not in text:
             yield text
             continue
+        from provision.core.requirement_lines import parse_lines  # half of what `matrix` would load
+
         for entry in parse_lines(text):
             requirement = entry.requirement
             assert requirement is not None and spec.python is not None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from provision import catalog
 from provision.catalog import CompatibilityRule
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, HostGpus, Pin, Resolution

@@ -17,7 +17,6 @@ from provision.core.credentials import credential_problems
 from provision.core.errors import InvalidSpec
 from provision.core.package_names import package_name
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
-from provision.core.requirement_lines import parse_lines
 from provision.core.requirement_urls import source_address, source_packages
 from provision.core.schema import schema_error
 from provision.core.spec_fields import SPEC_KEYS, BuildSettings, Kind, Spec, SpecContent, SpecKey
@@ -370,6 +369,8 @@ def _list_problem(key: SpecKey, value: Any) -> str | None:
 
 
 def _pip_problem(key: SpecKey, requirements: Sequence[str]) -> str | None:
+    from provision.core.requirement_lines import parse_lines
+
     keys = {"find-links": "find_links", "extra-index": "indexes"}
     for text in requirements:
         for entry in parse_lines(text):

@@ -11,11 +11,12 @@ import bisect
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from provision import catalog, sources
 from provision.catalog import Library, minor, version_key
+from provision.core.dataclass import dataclass
 from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.resolver import constraints, python_versions

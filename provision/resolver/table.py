@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from provision import catalog, sources
 from provision.catalog import Edition, Gpu, Release, version_key
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import Platform
 from provision.core.spec_fields import QUERY_KEYS, Spec

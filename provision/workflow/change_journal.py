@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from provision.core.atomic import atomic_write, remove_leftovers, remove_unfinished
+from provision.core.dataclass import dataclass
 from provision.core.paths import Folders
 from provision.core.records import parse_record
 from provision.core.types import Prefix, Progress

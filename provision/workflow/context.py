@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
 from provision.core.paths import Folders
@@ -25,25 +26,35 @@ if TYPE_CHECKING:
     from provision.render import Templates
 
 
-def _new_solver() -> conda.Solver:
-    from provision.adapters import conda
+def solver_of(configured: Sequence[MirrorSetting] = ()) -> Callable[[], conda.Solver]:
+    """Gives one solver, made at its first use: few verbs need any."""
 
-    return conda.Solver()
+    @cache
+    def solver() -> conda.Solver:
+        from provision.adapters import conda
+
+        return conda.Solver(mirrors_of(configured))
+
+    return solver
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """Where a command works and how it reports.
 
-    solver: keeps what it reads of channels, for all that is solved.
+    get_solver: gives the one that keeps what it reads of channels, for all that is solved.
     """
 
     folders: Folders
     progress: Progress
-    solver: conda.Solver = field(default_factory=_new_solver)
+    get_solver: Callable[[], conda.Solver] = field(default_factory=solver_of)
     wait: bool = True  # for another process that works on the same environment
     # Called with each line of a smoke test while it runs; None where nobody watches.
     on_smoke_line: Callable[[str], None] | None = None
+
+    @property
+    def solver(self) -> conda.Solver:
+        return self.get_solver()
 
     @property
     def mirrors(self) -> Mirrors:

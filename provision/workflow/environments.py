@@ -6,11 +6,12 @@ compared with the lock, and no tree is walked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from provision.core import disk_usage, host, prefix_registry
+from provision.core.dataclass import dataclass
 from provision.core.documents import Passport
 from provision.core.errors import IntegrityError
 from provision.core.project import described_names, project_root

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from provision.adapters import uv
 from provision.adapters.uv.linux_wheels import LinuxWheel, WheelIndex
 from provision.catalog.facts import blank
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import dataclass
 from provision.core.errors import NoSuchBuild, Unreachable
 from provision.core.mirrors import Mirrors
 from provision.core.paths import Folders, make_private_directory

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from provision import lockfile as locks
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import Lock, LockedPackage

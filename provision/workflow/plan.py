@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from provision import lockfile as locks
 from provision import render
 from provision.core import prefix_registry, settings
 from provision.core.container import brief_reference
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, StaleLock
 from provision.core.package_names import package_name
 from provision.core.project import project_title

@@ -10,12 +10,13 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from provision.adapters import uv
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_files import is_installable, read_lines
 from provision.core.requirement_lines import parse_lines

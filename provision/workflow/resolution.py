@@ -9,13 +9,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from provision import catalog, resolver, sources
 from provision.adapters import uv
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import ENVIRONMENT

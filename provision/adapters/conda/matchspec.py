@@ -4,10 +4,10 @@ rattler's own rules and without a solver."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import ALL_CHANNELS
 from provision.core.package_names import requirement_name

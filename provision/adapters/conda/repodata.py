@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from provision.adapters.conda.logins import public_url
 from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.conda.solver import Solver, SolveRequest, end_of_day
 from provision.adapters.http import retry
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import Platform

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from provision.adapters.conda.calls import (
@@ -20,6 +19,7 @@ from provision.adapters.conda.logins import login_count, public_url
 from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.http import read_timeout_s, retry
 from provision.core.credentials import without_credentials, without_login
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM, Platform

@@ -11,12 +11,12 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry_request
 from provision.adapters.http.session import CONNECTIONS, open_session
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, ProvisionError, Unreachable
 from provision.core.mirrors import path_from_url
 from provision.core.system_errors import from_system

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypedDict
@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from provision.adapters.uv.build_environment import is_for_builds
 from provision.core.credentials import without_credentials
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.toml_text import parse_toml
 

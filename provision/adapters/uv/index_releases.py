@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from provision.adapters.uv.configuration import with_login
 from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
 from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.core.credentials import without_credentials
+from provision.core.dataclass import dataclass
 from provision.core.errors import Unreachable
 from provision.core.mirrors import Mirrors, path_from_url
 from provision.core.types import LockedPackage

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -18,6 +17,7 @@ from provision.adapters.http import HttpClient
 from provision.adapters.uv.index_releases import index_urls, project_files
 from provision.adapters.uv.indexes import pip_settings
 from provision.adapters.uv.wheel_metadata import fetch_members, fetch_metadata
+from provision.core.dataclass import dataclass
 from provision.core.errors import Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.package_names import parse_distribution

@@ -8,7 +8,7 @@ so those for others are excluded here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from urllib.parse import unquote
 
@@ -23,6 +23,7 @@ from provision.adapters.uv.index_releases import oldest_glibc, page_files, reque
 from provision.adapters.uv.indexes import pip_settings
 from provision.adapters.uv.resolve_request import ResolveRequest
 from provision.core.credentials import without_credentials
+from provision.core.dataclass import dataclass
 from provision.core.errors import Unsolvable
 from provision.core.package_names import DistributionFile, parse_distribution, url_filename
 from provision.core.requirement_urls import source_address, source_packages

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from provision.catalog.local_builds import TorchBuild
+from provision.core.dataclass import dataclass
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM, Platform
 

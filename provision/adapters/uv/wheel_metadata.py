@@ -8,11 +8,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from provision.adapters.http import TEXT_LIMIT, HttpClient
+from provision.core.dataclass import dataclass
 from provision.core.errors import Unreachable
 from provision.core.mirrors import path_from_url
 

@@ -11,13 +11,13 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from provision.adapters.docker import Login, stored_login
 from provision.adapters.http import Backoff
 from provision.adapters.http.session import certificate_files, open_registry_session
+from provision.core.dataclass import dataclass
 from provision.core.errors import (
     IntegrityError,
     ProvisionError,

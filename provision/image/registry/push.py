@@ -4,10 +4,10 @@ which makes the image visible."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import IO
 from urllib.parse import urljoin
 
+from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, ToolFailed, Unreachable
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout

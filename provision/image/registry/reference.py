@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from provision.adapters.http.session import is_loopback, speaks_tls
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.types import Image
 from provision.image.oci_layout import DIGEST

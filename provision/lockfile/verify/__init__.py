@@ -10,10 +10,10 @@ what does each wheel require?) comes in as RemoteFacts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
+from provision.core.dataclass import dataclass
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.lockfile.conda_lock_v1 import LockFile
 from provision.lockfile.verify.entries import (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
@@ -15,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
 from provision.adapters.http import Availability
+from provision.core.dataclass import dataclass
 from provision.core.package_names import url_filename
 from provision.core.requirement_urls import EDITABLE, is_commit
 from provision.core.types import needs_python

@@ -8,13 +8,14 @@ evaluated for the lock's platform and Python.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
 from provision.adapters.uv import WheelMetadata
+from provision.core.dataclass import dataclass
 from provision.core.paths import VIRTUAL_PACKAGES
 from provision.lockfile.conda_lock_v1 import PYTHON_FROM, LockEntry, LockFile
 from provision.lockfile.joint_solve import WHEEL_NAMES

@@ -57,7 +57,19 @@ def build(
     Reuses whatever already matches the request, and writes a passport: the record of what was
     built and measured.
     """
-    from provision.cli.console import output_width
+    from provision.cli import unchanged
+    from provision.cli.console import json_object, output_width
+    from provision.core.paths import default_folders
+
+    with_kernel = options["kernel"]
+    is_plain = not (dry_run or prefix or console.verbose or options["image"] is None)
+    is_plain = is_plain and not any(options[key] for key in options if key != "kernel")
+    folders, repeatable, width = default_folders(envs), name if is_plain else None, output_width()
+    decisive = f"{with_kernel} {width}"
+    run = unchanged.RepeatableRun(console, "build", folders, repeatable, decisive, installed=True)
+    if run.repeat():
+        return 0
+
     from provision.core.errors import CheckFailed
     from provision.core.host import this_machine
     from provision.verbs.build import build as command
@@ -72,7 +84,7 @@ def build(
         prefix=prefix,
         image=image_modes[options["image"]],
         smoke=options["is_tested"],
-        kernel=options["kernel"],
+        kernel=with_kernel,
         relock=options["relock"],
     )
     if dry_run:
@@ -80,7 +92,9 @@ def build(
         return 0
     result = command.build(context, request)
     brief = console.shows_all_on_terminal
-    lines = build_lines(result, this_machine(), width=output_width(), brief=brief)
+    lines = build_lines(result, this_machine(), width=width, brief=brief)
+    if result.changed_nothing:
+        run.record(json_object("build", result), lines)
     console.result("build", result, lines)
     if not result.failed:
         return 0

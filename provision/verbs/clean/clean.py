@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from provision.cli.start import RUNS
 from provision.core import disk_usage, prefix_registry, tempdirs
 from provision.core.atomic import backup_path, remove_tree, staging_path
 from provision.core.disk_usage import DiskUsage
@@ -153,6 +154,7 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
         folders.byte_code,
         folders.pulled,
         folders.unchanged,
+        folders.cache / RUNS,
         folders.index_facts,
     )
     kernels_without_prefix = []

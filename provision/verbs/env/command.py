@@ -19,7 +19,6 @@ from provision.cli.options import (
     yes_option,
 )
 from provision.cli.other_tools import EnvGroup
-from provision.cli.spec_options import build_request
 from provision.cli.verb import confirm, context_of, print_steps, verb
 
 if TYPE_CHECKING:
@@ -57,6 +56,8 @@ def create(
     from provision.workflow.preview import preview
 
     context = context_of(console, envs, options)
+    from provision.cli.spec_options import build_request
+
     request = build_request(name, options, prefix=prefix, relock=options["relock"], image="skip")
     if dry_run:
         steps = preview(context, request)

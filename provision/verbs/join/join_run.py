@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from provision.adapters import conda
 from provision.core import settings
 from provision.core.errors import ProvisionError
 from provision.core.mirrors import merge_settings, parse_mirror
@@ -17,7 +16,7 @@ from provision.core.system_errors import from_system
 from provision.core.types import Progress
 from provision.verbs.join import settings_text
 from provision.verbs.join.steps import Note, unsettled
-from provision.workflow.context import Context, mirrors_of
+from provision.workflow.context import Context, solver_of
 from provision.workflow.examination import examine_account
 from provision.workflow.lab_definition import Lab, LabEnvironment
 from provision.workflow.plan import BuildRequest, Plan, make_plan
@@ -66,7 +65,7 @@ class JoinRun:
                     project=project_folder(data_path, folders.envs),
                 ),
                 progress=self.progress,
-                solver=conda.Solver(mirrors_of(options)),
+                get_solver=solver_of(options),
                 wait=self.wait,
             )
         return self._context

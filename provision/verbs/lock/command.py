@@ -99,14 +99,13 @@ def make_lock(
 
     Writes conda-lock.yml, and the files that it is made from.
     """
+    from provision.cli import unchanged
     from provision.core.paths import default_folders
-    from provision.verbs.lock import unchanged
 
     is_plain = not (dry_run or console.verbose or any(options.values()))
-    folders = default_folders(envs)
-    before = unchanged.state(folders, name) if is_plain else None
-    if name and before and (record := unchanged.read(folders, name, before)):
-        unchanged.repeat(console, record)
+    repeatable = name if is_plain else None
+    run = unchanged.RepeatableRun(console, "lock", default_folders(envs), repeatable)
+    if run.repeat():
         return None
 
     from provision.verbs.lock.output import preview_lines
@@ -141,8 +140,8 @@ def make_lock(
     line = f"{'locked' if is_new else 'already locked'}: {', '.join(packages_per_platform)}"
     portability = "" if lock.portable else " (not portable)"
     text = f"{line} in {lock.path}{portability}"
-    if name and before and not is_new and unchanged.state(folders, name) == before:
-        unchanged.write(folders, name, before, console, document, text)
+    if not is_new:
+        run.record(document, text)
     console.result("lock", document, text)
     return None
 

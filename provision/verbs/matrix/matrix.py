@@ -4,10 +4,10 @@ for all builds that fit."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog import minor, version_key
+from provision.core.dataclass import dataclass
 from provision.core.paths import SPEC
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS

@@ -11,6 +11,7 @@ import click
 from provision.cli.freshness import freshness_options, up_to_date
 from provision.cli.hang_options import hang_options, parse_hang_options
 from provision.cli.options import WordsBeforeOptions, dry_run_option, prefix_option
+from provision.cli.start import starts_ranks
 from provision.cli.verb import run_or_print, verb
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def run(
     from provision.core.errors import InvalidSpec
     from provision.core.paths import default_folders
     from provision.verbs.run import run as command_run
+    from provision.verbs.run.recorded import record_run
     from provision.workflow.project import require_prefix
 
     if on_hang == "requeue":
@@ -121,7 +123,8 @@ def run(
     if image:
         _run_in_image(console, name, command, envs, dry_run)
         return
-    find = partial(require_prefix, default_folders(envs), name, prefix)
+    folders = default_folders(envs)
+    find = partial(require_prefix, folders, name, prefix)
     installed = up_to_date(console, name, find, envs=envs, path=prefix, dry_run=dry_run, **options)
     launch = command_run.run_launch(installed, command, record=record)
     hang_options = parse_hang_options(hang_after, on_hang)
@@ -132,6 +135,10 @@ def run(
             advice="--hang-after and --on-hang are for torchrun, accelerate launch and fabric run.",
         )
     launch = watched or launch
+    if not dry_run:
+        has_options = any((prefix, envs, record, *options.values()))
+        if not (has_options or console.narrative or starts_ranks(command)):
+            record_run(folders, installed, command, launch.variables)
     run_or_print(console, launch.argv, env=launch.variables, dry_run=dry_run)
 
 

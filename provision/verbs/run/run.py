@@ -9,9 +9,9 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 
+from provision.core.dataclass import dataclass
 from provision.core.errors import ToolMissing
 from provision.core.types import Prefix
 from provision.environment import activation

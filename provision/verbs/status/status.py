@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision import __version__, catalog
 from provision.catalog import Edition
 from provision.core import disk_usage, host
+from provision.core.dataclass import dataclass
 from provision.core.paths import nearest_existing
 from provision.core.types import HostGpus
 from provision.workflow.context import Context

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from provision import launch, render
 from provision import lockfile as locks
 from provision.adapters import conda, docker
 from provision.core.container import WORKSPACE
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import PLATFORM

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from provision import image as images
 from provision.adapters.http.session import is_loopback
 from provision.core.atomic import atomic_write
 from provision.core.container import brief_reference
+from provision.core.dataclass import dataclass
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,

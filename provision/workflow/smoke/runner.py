@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal, cast
 
+from provision.core.dataclass import dataclass
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.process import clean_environment, run

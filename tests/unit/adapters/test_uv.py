@@ -145,22 +145,6 @@ def test_local_sources_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_pip_settings_follow_pips_precedence() -> None:
-    """`pip config list` sorts by name: `:env:` comes first, though it wins; sections of other
-    commands do not count."""
-    listing = (
-        ":env:.index-url='https://env.invalid/simple'\n"
-        "download.index-url='https://download.invalid/simple'\n"
-        "global.find-links='/srv/a\\n/srv/b'\n"
-        "global.index-url='https://global.invalid/simple'\n"
-        "install.index-url='https://install.invalid/simple'\n"
-    )
-    assert indexes._parse_pip_settings(listing) == {
-        "index-url": "https://env.invalid/simple",
-        "find-links": "/srv/a /srv/b",
-    }
-
-
 PIP_FILE = """
 [install]
 find-links =
@@ -177,47 +161,55 @@ index-url = https://download.invalid
 
 
 @pytest.mark.parametrize(
-    ("files", "runs_pip"),
+    "files",
     [
-        (["elsewhere/pip.conf"], False),
-        (["home/.config/pip/pip.conf"], False),
-        (["home/.pip/pip.conf"], False),
-        (["home/.pip/pip.conf", "home/.config/pip/pip.conf"], True),
-        (["named.conf"], True),
+        ["elsewhere/pip.conf"],
+        ["home/.config/pip/pip.conf"],
+        ["home/.pip/pip.conf"],
+        ["home/.config/pip/pip.conf", "home/.pip/pip.conf"],
+        ["xdg/pip/pip.conf", "home/.pip/pip.conf"],
+        ["home/.pip/pip.conf", "named.conf"],
     ],
 )
-def test_pip_is_run_only_to_merge_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], runs_pip: bool
+def test_pips_files_are_read_as_pip_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str]
 ) -> None:
-    """The answer is pip's own in any case."""
     for key in [key for key in os.environ if key.startswith(("PIP_", "XDG_"))]:
         monkeypatch.delenv(key)
     monkeypatch.setattr(indexes, "_PIP_SYSTEM_FILE", tmp_path / "none")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "xdg"))
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://two.invalid https://three.invalid")
     monkeypatch.setenv("PIP_NO_INDEX", "")
-    for name in files:
+    for number, name in enumerate(files):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(PIP_FILE)
+        path.write_text(PIP_FILE.replace("one.invalid", f"{number}.invalid"))
         if name == "named.conf":
             monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
-    commands: list[list[str]] = []
-
-    def counted(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        return run(command, **options)
-
-    monkeypatch.setattr(indexes, "run", counted)
     settings = indexes.pip_settings()
-    assert bool(commands) is runs_pip
-    listing = run([sys.executable, "-m", "pip", "config", "list"], env=dict(os.environ))
-    expected = indexes._parse_pip_settings(listing.stdout)
+    listing = run([sys.executable, "-m", "pip", "config", "list"], env=dict(os.environ)).stdout
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    for line in listing.splitlines():
+        key, _, value = line.partition("=")
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, {})[name] = value.strip("'\"").replace("\\n", " ")
+    expected = {**sections["global"], **sections["install"], **sections[":env:"]}
     if Path("/etc/pip.conf").exists():
         expected.pop("cert", None)
         settings.pop("cert", None)
     assert settings == expected
     assert ("index-url" in settings) is (files != ["elsewhere/pip.conf"])
+
+
+def test_a_file_that_pip_cannot_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pip.conf"
+    path.write_text("index-url = https://one.invalid")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
+    with pytest.raises(InvalidSpec, match=r"pip\.conf"):
+        indexes.pip_settings()
 
 
 def test_uv_settings_override_pips(monkeypatch: pytest.MonkeyPatch) -> None:

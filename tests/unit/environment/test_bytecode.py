@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from rattler import PrefixRecord
@@ -247,14 +248,23 @@ def without_python(tree: Path) -> None:
     (tree / "bin" / "python").unlink()
 
 
-def test_compiled_packages_come_from_the_cache(cached_tree: Path, tmp_path: Path) -> None:
-    before = bytecode.compiled_files(cached_tree)
-    without_python(cached_tree)
-    moved = cached_tree.rename(tmp_path / "elsewhere")
-    bytecode.compile_all(moved, "checked-hash", tmp_path / "cache")
-    assert bytecode.compiled_files(moved) == before and len(before) == 6
-    with pytest.raises(ToolMissing):
-        bytecode.compile_all(moved, "unchecked-hash", tmp_path / "cache")
+@pytest.mark.parametrize("first", get_args(bytecode.Mode))
+def test_compiled_packages_come_from_the_cache(
+    first: bytecode.Mode, tree: Path, tmp_path: Path
+) -> None:
+    """One entry serves both modes, whichever compiled it."""
+    add_python(tree, "a" * 64)
+    compiled = {}
+    for mode in get_args(bytecode.Mode):
+        bytecode.compile_all(tree, mode)
+        compiled[mode] = bytecode.compiled_files(tree)
+    assert len(set(map(str, compiled.values()))) == 2 and len(compiled[first]) == 6
+    bytecode.compile_all(tree, first, tmp_path / "cache")
+    without_python(tree)
+    moved = tree.rename(tmp_path / "elsewhere")
+    for mode, before in compiled.items():
+        bytecode.compile_all(moved, mode, tmp_path / "cache")
+        assert bytecode.compiled_files(moved) == before
 
 
 def test_a_bar_moves_while_modules_are_compiled(

@@ -32,7 +32,7 @@ GPU = HostGpus(driver="535.129.03", gpus=("sm_80",))
 
 def context(tmp_path: Path) -> Context:
     folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
-    return Context(folders=folders, progress=Recorder(), solver=conda.Solver())
+    return Context(folders=folders, progress=Recorder(), get_solver=lambda: conda.Solver())
 
 
 def propose(
@@ -135,7 +135,7 @@ def test_typical_repositories(
     reading = init.read_repository(tmp_path, NO_CHOICES)
     init.require_decided(reading)
     silent = dataclasses.replace(
-        context(tmp_path), solver=conda.Solver(alias(tmp_path / "nothing"))
+        context(tmp_path), get_solver=lambda: conda.Solver(alias(tmp_path / "nothing"))
     )
     choice = init.choose_cuda(silent, reading.request, NO_GPU)
     proposal = init.propose(silent, reading, NO_GPU, choice=choice)
@@ -151,11 +151,13 @@ def test_conda_package_that_brings_its_own_torch_becomes_a_wheel(tmp_path: Path)
     make_channel(tmp_path / "channels" / "conda-forge", {"linux-64": records})
     reading = init.read_repository(tmp_path, NO_CHOICES)
     here = context(tmp_path)
-    silent = dataclasses.replace(here, solver=conda.Solver(alias(tmp_path / "nothing")))
+    silent = dataclasses.replace(here, get_solver=lambda: conda.Solver(alias(tmp_path / "nothing")))
     offline = init.propose(silent, reading, NO_GPU)
     assert specs.parse(offline.text.encode(), offline.path)["conda"] == ["timm=0.9", "ffmpeg"]
     assert any("not known" in note for note in offline.notes)
-    online = dataclasses.replace(here, solver=conda.Solver(alias(tmp_path / "channels")))
+    online = dataclasses.replace(
+        here, get_solver=lambda: conda.Solver(alias(tmp_path / "channels"))
+    )
     proposal = init.propose(online, reading, NO_GPU)
     content = specs.parse(proposal.text.encode(), proposal.path)
     assert (content["conda"], content["pip"]) == (["ffmpeg"], ["timm==0.9.*"])

@@ -113,7 +113,7 @@ def test_variables_code_and_other_users_records_take_the_usual_way(
     assert is_short(monkeypatch)
     for root in ("PACKAGE", "LIBRARIES"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"provision.verbs.lock.unchanged.{root}", locked)
+            patch.setattr(f"provision.cli.unchanged.{root}", locked)
             assert not is_short(patch)
     text = record.read_text()
     for broken in ("", "[]", json.dumps({**json.loads(text), "state": "0" * 64})):
@@ -125,10 +125,37 @@ def test_variables_code_and_other_users_records_take_the_usual_way(
     "line", ["pip: [./mypkg]", "pip: ['six @ git+https://x.invalid/six']", "as_of: 2026-01-31"]
 )
 def test_what_is_elsewhere_is_never_recorded(line: str, lab: Path) -> None:
-    from provision.verbs.lock import unchanged
+    from provision.cli import unchanged
 
     folder = lab / "envs" / "rendered"
     write_lock(folder)
     assert unchanged.state(default_folders(), "rendered")
     append(folder / "spec.yml", f"{line}\n")
     assert unchanged.state(default_folders(), "rendered") is None
+
+
+PRODUCTS = {
+    "marker": "prefix/conda-meta/provision.state",
+    "conda package": "prefix/conda-meta/zlib-1-0.json",
+    "wheel": "prefix/lib/python3.11/site-packages/six-1.dist-info/RECORD",
+    "runtime": "prefix/lib/python3.11/site-packages/provision_runtime/fs/durable.py",
+    "python": "prefix/bin/python",
+    "kernel": "jupyter/kernels/rendered/kernel.json",
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_build_is_decided_by_its_products(
+    product: str, lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from provision.cli import unchanged
+    from provision.core import prefix_registry
+
+    write_lock(lab / "envs" / "rendered")
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(lab / "jupyter"))
+    folders = default_folders()
+    prefix_registry.record_prefix(folders, "rendered", lab / "prefix")
+    before = unchanged.state(folders, "rendered", installed=True)
+    assert before == unchanged.state(folders, "rendered", installed=True)
+    make(lab / PRODUCTS[product])
+    assert unchanged.state(folders, "rendered", installed=True) != before
