@@ -53,6 +53,7 @@ _KINDS: dict[str, Kind] = {
 }
 _HASHES = "the lock holds the hash of every file"
 _WHEELS = "a lock takes wheels, and builds only what has none"
+_COMMAND = "an option of the command `pip install`"
 _BUILD = "a setting of this package's own build, which a wheel does not need"
 _IGNORED = {
     "hash": _HASHES,
@@ -64,11 +65,20 @@ _IGNORED = {
     "trusted-host": "`allow-insecure-host` in uv.toml says this",
     "pre": "pre-releases are taken where a requirement names one, like `>=2.0rc1`",
     "use-feature": "a feature of pip's",
+    "no-build-isolation": "a package that needs torch is built with the locked torch",
+    "no-deps": "what a package requires is installed with it",
+    "no-dependencies": "what a package requires is installed with it",
+    "no-cache-dir": _COMMAND,
+    "upgrade": _COMMAND,
+    "user": _COMMAND,
     "config-settings": _BUILD,
     "global-option": _BUILD,
     "install-option": _BUILD,
 }
-_FLAGS = ("require-hashes", "prefer-binary", "no-index", "pre")
+_FLAGS = (
+    *("require-hashes", "prefer-binary", "no-index", "pre", "no-build-isolation"),
+    *("no-deps", "no-dependencies", "no-cache-dir", "upgrade", "user"),
+)
 _LONG = [name if name in _FLAGS else f"{name}=" for name in ("editable", *_KINDS, *_IGNORED)]
 _SHORT = {
     "-r": "requirement",
@@ -77,6 +87,7 @@ _SHORT = {
     "-f": "find-links",
     "-i": "index-url",
     "-C": "config-settings",
+    "-U": "upgrade",
 }
 
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
@@ -192,7 +203,8 @@ def _options(text: str) -> tuple[list[tuple[str, str]], list[str]]:
     lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
     try:
         words = list(lexer)
-        options, surplus = getopt.gnu_getopt(words, "".join(f"{key[1]}:" for key in _SHORT), _LONG)
+        short = "U" + "".join(f"{key[1]}:" for key in _SHORT if key != "-U")
+        options, surplus = getopt.gnu_getopt(words, short, _LONG)
     except (ValueError, getopt.GetoptError) as error:
         raise _NotUnderstood(f"pip's options in it are not understood: {error}") from error
     return [(_SHORT.get(name) or name[2:], value) for name, value in options], surplus

@@ -1,5 +1,5 @@
 """conda's files -> statements: environment.yml, what `conda env export` and `conda list` print, lists
-of addresses (`@EXPLICIT`), and conda-lock.yml."""
+of addresses (`@EXPLICIT`), conda-lock.yml and pixi.lock."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from provision.core.errors import InvalidSpec
 from provision.core.package_names import archive_stem, url_filename
 from provision.core.platforms import PLATFORM
 from provision.core.requirement_lines import parse_lines
+from provision.core.schema import schema_error
 from provision.core.statements import Kind, Statement
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml
+from provision.project_files.toml_file import Selection
 
 # Of a key or a list item.
 Path = Sequence[str | int]
@@ -212,6 +214,47 @@ def lock_statements(file: str, text: str, selection: object = None) -> list[Stat
             statements += _wheel(file, number, requirement)
         else:
             statements.append(_exported(file, number, written, value))
+    return statements
+
+
+def pixi_lock_statements(
+    file: str, text: str, selection: Selection | None = None
+) -> list[Statement]:
+    """A pixi.lock: what its environment `default`, and others that are chosen, have on Linux."""
+    document, lines = read_yaml(file, text)
+    if problem := schema_error(document, "pixi-lock"):
+        raise InvalidSpec(f"{file}: {problem}.", advice="`pixi lock` writes it anew.")
+    selection = selection or Selection()
+    addresses: set[str] = set()
+    statements = []
+    for name, environment in document["environments"].items():
+        line = lines.line(["environments", name])
+        statement = Statement(file=file, line=line, text=name, kind="ignored")
+        listed = environment["packages"].get(PLATFORM) or ()
+        if not (selection.takes("group", name) or name == "default"):
+            offer = selection.offer(statement, "group", name, [f"{len(listed)} packages"])
+            statements.append(offer)
+            continue
+        if not listed:
+            reason = f"it has no packages for {PLATFORM}"
+            statements.append(statement.because(reason, kind="unknown"))
+        addresses.update(str(address) for package in listed for address in package.values())
+    for index, package in enumerate(document["packages"]):
+        line = lines.line(["packages", index])
+        address = package.get("conda") or package.get("pypi") or package.get("url")
+        address = str(address or package.get("path"))
+        name, version = package.get("name", ""), package.get("version", "")
+        if address not in addresses:
+            statement = Statement(file=file, line=line, text=address, kind="ignored")
+            statements.append(statement.because("no environment that is taken has it on Linux"))
+        elif "conda" in package or package.get("kind") == "conda":
+            value = _package_of_archive(address) or str(name)
+            statements.append(_exported(file, line, value or address, value))
+        elif address.startswith(("git+", ".", "/")):
+            editable = "-e " if package.get("editable") else ""
+            statements += parse_lines(editable + address, file, line)
+        else:
+            statements += _wheel(file, line, f"{name}=={version}")
     return statements
 
 

@@ -31,7 +31,7 @@ TOOLKITS = r"cuda|cuda-toolkit|cudatoolkit-dev|cuda-nvcc(?!-tools|-impl)\S*|cuda
 LABEL = r"(?:.*/)?label/cuda-(\d+\.\d+).*"
 # PyTorch's wheel index, or a mirror of it, has a folder for each build.
 TORCH_INDEX = (
-    r"(?:torch-)?(?:index|find-links) .*/whl/(?:(nightly|test)/)?(cu\d{3}|cpu|rocm[\d.]+|xpu)?/?"
+    r"torch-(?:index|find-links) .*/whl/(?:(nightly|test)/)?(cu\d{3}|cpu|rocm[\d.]+|xpu)?/?"
     r"(?:torch_stable\.html)?"
 )
 _BUILDS = "|".join((*TORCH, *COMPANIONS))
@@ -59,10 +59,13 @@ _RULES: tuple[tuple[int, str, str], ...] = (
 def statement_line(statement: Statement) -> str:
     """The line of a statement that the tables match."""
     kind = statement.kind.removeprefix("extra-")
-    is_of_torch = not statement.packages or set(statement.packages) & set(TORCH)
-    if kind in ("index", "find-links") and is_of_torch:
+    if kind in ("index", "find-links") and (not statement.packages or _names_torch(statement)):
         kind = f"torch-{kind}"
     return f"{kind} {statement.value}"
+
+
+def _names_torch(statement: Statement) -> bool:
+    return not {*TORCH, *COMPANIONS}.isdisjoint(statement.packages)
 
 
 def decide_cuda(decision: RequestDecision, torch: Sequence[Package]) -> None:
@@ -112,12 +115,14 @@ def decide_cuda(decision: RequestDecision, torch: Sequence[Package]) -> None:
         became = f'cuda: "{content.get("cuda") or decision.cudas[0]}"'
     requests = {package.statement for package in torch}
     for statement in used:
-        is_part = statement.kind == "pip" and not statement.value.startswith(_RUNTIME)
+        is_part = statement.value.startswith("nvidia-") and not statement.value.startswith(_RUNTIME)
         # A page of wheels for this CUDA is taken as such.
         is_index = re.fullmatch(TORCH_INDEX, statement_line(statement))
         is_page = statement.kind == "find-links" and not is_index
         if not is_part and not is_page and statement not in {*requests, *decision.entries}:
-            decision.end(statement, "translated", became=became)
+            is_nightly = is_index and re.search("/whl/(?:nightly|test)/", statement.value)
+            reason = "provision takes releases of PyTorch, and no nightly builds" if is_nightly else ""
+            decision.end(statement, "translated", became=became, reason=reason)
     end_torch(decision, torch, list(used), became)
 
 
@@ -138,10 +143,14 @@ def _matches(decision: RequestDecision) -> Iterator[tuple[int, Statement, str]]:
     for package in decision.packages:
         lines.append((package.statement, str(package)))
         lines.append((package.statement, f"channel {package.channel}"))
+    # An index for every package does not say where torch comes from if another one is named for it.
+    is_named = any(map(_names_torch, decision.statements))
     for statement, line in lines:
+        is_general = is_named and statement.kind.endswith("index") and not statement.packages
         for weight, pattern, specifier in _RULES:
             match = re.fullmatch(pattern, line)
             if match:
+                weight = WEAK if is_general else weight
                 yield weight, statement, cuda_of_tag(match.expand(specifier))
                 break
 

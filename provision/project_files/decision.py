@@ -19,6 +19,7 @@ from provision.project_files.account import Entry, Outcome, entry_of
 CPU = "cpu"
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
 COMPANIONS = ("torchvision", "torchaudio")
+_OF_CONDA = ("python", "cudatoolkit", "pytorch-cuda", "cpuonly")
 _LOCAL = re.compile(r"\+(?:cu\d{3}|cpu)\b")
 
 
@@ -96,12 +97,18 @@ class RequestDecision:
             reason = f"its marker does not hold for Python {self.python} on {self.platform}"
             self.leave_out(statement, reason)
             return
+        name = canonicalize_name(requirement.name)
+        if name in _OF_CONDA and not requirement.source:
+            # Lines that somebody copied from a list of conda; the package index has other packages,
+            # or none, under these names.
+            yield Package(statement=statement, name=name, specifier=requirement.specifier)
+            return
         version, _ = wheel_facts(requirement)
         specifier = f"=={version}" if version else requirement.specifier
         local = _LOCAL.search(specifier)
         yield Package(
             statement=statement,
-            name=canonicalize_name(requirement.name),
+            name=name,
             specifier=_LOCAL.sub("", specifier),
             local=local[0] if local else "",
             requirement=requirement,

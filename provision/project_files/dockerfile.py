@@ -13,10 +13,17 @@ from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, Statement
 from provision.project_files.toml_file import Selection
 
+_INDEX_VARIABLE = re.compile(r"PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS)")
+_EXEC_FORM = re.compile(r"\[\s*\".*\]", re.DOTALL)
+_HERE_DOCUMENT = re.compile(r"<<-?[\"']?([A-Za-z_]\w*)")
 _VARIABLE = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
 _INSTALL = re.compile(
     r"(?:^|[\s/])(?:(pip)[\d.]*\s+(?:-\S+\s+)?install|(?:conda|(?:micro)?mamba)\s+(?:\S+\s+)?"
-    r"(?:install|create))\s"
+    r"(?:install|create|(?<=env )update))\s"
+)
+_PROJECT = re.compile(
+    r"(?:^|[\s/])(?:(?:poetry|pdm|pipenv|pixi|uv|rye)\s+(?:install|sync)"
+    r"|setup\.py\s+(?:install|develop))\b"
 )
 # Tags of images that name a build: pytorch/pytorch:2.3.1-cuda12.1-cudnn8-devel, and so on.
 _IMAGES: tuple[tuple[str, Kind, str], ...] = (
@@ -70,33 +77,58 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     result: list[Statement] = []
     for line, instruction, rest in _instructions(text):
         rest = _VARIABLE.sub(lambda match: variables.get(match[1], match[2] or match[0]), rest)
-        if instruction == "ARG":
-            name, _, value = rest.partition("=")
-            variables.setdefault(name.strip(), value.strip("\"' "))
+        if instruction in ("ARG", "ENV"):
+            for name, value in _assignments(rest):
+                if instruction == "ENV" or name not in variables:
+                    variables[name] = value
+                if option := _INDEX_VARIABLE.fullmatch(name):
+                    text = f"--{option[1].lower().replace('_', '-')} {value}"
+                    result += parse_lines(text, file, line)
         elif instruction == "FROM":
             words = [word for word in rest.split() if not word.startswith("--")]
             if words and words[0] not in stages:
                 result += _image(file, line, words[0])
             stages.update(words[2:3])
         elif instruction == "RUN":
-            for command in re.split(r"&&|\|\|?|;(?!\s*(?:python|sys|platform|os)_)", rest):
+            if _EXEC_FORM.fullmatch(rest.strip()):
+                rest = shlex.join(re.findall(r"\"([^\"]*)\"", rest))
+            for command in re.split(r"&&|\n|\|\|?|;(?!\s*(?:python|sys|platform|os)_)", rest):
                 result += _command(file, line, command)
     return result
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """Each instruction with the number of its first line, and its arguments in one line."""
-    continued = ""
+    """Each instruction with the number of its first line, and its arguments in one line; those of a
+    here-document in lines."""
+    continued = end = ""
     first = 1
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("#"):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("#") and number < len(lines):
             continue
         first = first if continued else number
         continued += line.strip().removesuffix("\\") + " "
-        if not line.rstrip().endswith("\\"):
+        document = _HERE_DOCUMENT.search(line)
+        if end and line.strip() != end and number < len(lines):
+            continued += "" if line.rstrip().endswith("\\") else "\n"
+        elif document and not end:
+            end = document[1]
+            continued += "\n"
+        elif not line.rstrip().endswith("\\"):
             instruction, _, rest = continued.strip().partition(" ")
             yield first, instruction.upper(), rest
-            continued = ""
+            continued = end = ""
+
+
+def _assignments(rest: str) -> Iterator[tuple[str, str]]:
+    """The variables of an ARG or ENV: `A=1 B=2`, or `A 1` of old."""
+    name, _, value = rest.strip().partition(" ")
+    pairs = [(name, "", value)]
+    if "=" in name:
+        words = re.findall(r"(?:\"[^\"]*\"|'[^']*'|\S)+", rest)
+        pairs = [word.partition("=") for word in words]
+    for name, _, value in pairs:
+        yield name, value.strip("\"' ")
 
 
 def _image(file: str, line: int, image: str) -> list[Statement]:
@@ -118,7 +150,11 @@ def _command(file: str, line: int, command: str) -> Iterator[Statement]:
     except ValueError:
         words = command.split()
     tool = _INSTALL.search(command)
-    install = next((at for at, word in enumerate(words) if word in ("install", "create")), None)
+    verbs = ("install", "create", "update")
+    install = next((at for at, word in enumerate(words) if word in verbs), None)
+    if _PROJECT.search(command):
+        statement = Statement(file=file, line=line, text=command.strip(), kind="unknown")
+        yield statement.because("it installs what the project's own files state", "provision init")
     if tool is None or install is None:
         return
     is_pip = bool(tool[1])

@@ -86,6 +86,7 @@ _RULES: tuple[tuple[str, Outcome, str, str, str], ...] = (
         rf"(?=.*/whl/(?:nightly|test|rocm|xpu)){TORCH_INDEX}",
         *("left out", "", _UNKNOWN_BUILD, "provision matrix"),
     ),
+    (r"(?:torch-)?index \S*//pypi\.(?:python\.)?org/simple/?", "taken", "the default index", "", ""),
     (TORCH_INDEX, "taken", "provision finds PyTorch's wheels itself", "", ""),
     (r"(?:include|constraints) .*", "taken", "read", "", ""),
 )

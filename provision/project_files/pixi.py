@@ -34,6 +34,10 @@ _KEYS: KeyKinds = {
         "ignored",
         "it builds the project itself, apart from the environment",
     ),
+    "activation.env": (
+        "ignored",
+        "spec.yml holds no variables: `provision run NAME -- env NAME=VALUE python train.py` sets one",
+    ),
     "pypi-options.index-url": ("index", ""),
     "pypi-options.extra-index-urls": ("index", ""),
     "pypi-options.find-links": ("find-links", ""),
@@ -65,7 +69,10 @@ def table_statements(toml: TomlFile, root: Keys, selection: Selection) -> Iterat
             yield from _tables(toml, keys)
         else:
             tables = (*_CONDA_TABLES, "pypi-dependencies")
-            members = [package for table in tables for package in feature.get(table) or ()]
+            parts = [feature, *(feature.get("target") or {}).values()]
+            members = [
+                package for part in parts for table in tables for package in part.get(table) or ()
+            ]
             yield selection.offer(toml.state("ignored", keys), "group", name, members)
 
 

@@ -30,7 +30,10 @@ LEADING = (
     "setup.py",
 )
 # Read where only they say what is requested.
-LOCKS = ("pylock.toml", "uv.lock", "conda-lock.yml")
+LOCKS = (
+    *("pylock.toml", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pixi.lock"),
+    "conda-lock.yml",
+)
 PYTHON_VERSIONS = (".python-version", ".tool-versions")
 DOCKERFILE = "Dockerfile"
 # Files that repeat others with every version, or are for a purpose of their own.

@@ -119,7 +119,8 @@ def _listed(value: str, text: str) -> list[_Item]:
     for part in value.removeprefix("file:").split("," if is_file else separator):
         item = re.sub(r"(^|\s)#.*", "", part).strip()
         if item:
-            line = text.count("\n", 0, text.find(item)) + 1
+            match = re.search(rf"(?<![\w-]){re.escape(item)}", text)
+            line = text.count("\n", 0, match.start()) + 1 if match else None
             kind: Literal["file", "text"] = "file" if is_file else "text"
             items.append(_Item(kind=kind, line=line, written=item, text=item))
     return items

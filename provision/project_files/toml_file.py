@@ -176,12 +176,12 @@ class TomlFile:
                 position, rest = header.end(), list(keys[depth:])
                 break
         for key in rest:
-            match = re.compile(rf"(?<![\w-]){_key(key)}\s*[.=]").search(self.text, position)
+            match = re.compile(rf"(?<![\w-]){_key(key)}\s*[.=:]").search(self.text, position)
             if match is None:
                 return None
             position = match.start()
         for written in (f'"{item}"', f"'{item}'", item):
-            if written in self.text[position:]:
+            if item and written in self.text[position:]:
                 position = self.text.index(written, position)
                 break
         return self.text.count("\n", 0, position) + 1
