@@ -228,33 +228,31 @@ def pixi_lock_statements(
     addresses: set[str] = set()
     statements = []
     for name, environment in document["environments"].items():
+        listed = environment["packages"].get(PLATFORM) or ()
         line = lines.line(["environments", name])
         statement = Statement(file=file, line=line, text=name, kind="ignored")
-        listed = environment["packages"].get(PLATFORM) or ()
-        if not (selection.takes("group", name) or name == "default"):
-            offer = selection.offer(statement, "group", name, [f"{len(listed)} packages"])
-            statements.append(offer)
-            continue
-        if not listed:
+        if name != "default" and not selection.takes("group", name):
+            statements.append(
+                selection.offer(statement, "group", name, [f"{len(listed)} packages"])
+            )
+        elif not listed:
             reason = f"it has no packages for {PLATFORM}"
             statements.append(statement.because(reason, kind="unknown"))
-        addresses.update(str(address) for package in listed for address in package.values())
+        else:
+            addresses.update(address for package in listed for address in package.values())
     for index, package in enumerate(document["packages"]):
         line = lines.line(["packages", index])
-        address = package.get("conda") or package.get("pypi") or package.get("url")
-        address = str(address or package.get("path"))
-        name, version = package.get("name", ""), package.get("version", "")
+        address = str(package.get("conda") or package.get("pypi"))
         if address not in addresses:
             statement = Statement(file=file, line=line, text=address, kind="ignored")
             statements.append(statement.because("no environment that is taken has it on Linux"))
-        elif "conda" in package or package.get("kind") == "conda":
-            value = _package_of_archive(address) or str(name)
+        elif "conda" in package:
+            value = _package_of_archive(address)
             statements.append(_exported(file, line, value or address, value))
         elif address.startswith(("git+", ".", "/")):
-            editable = "-e " if package.get("editable") else ""
-            statements += parse_lines(editable + address, file, line)
+            statements += _wheel(file, line, "-e " * bool(package.get("editable")) + address)
         else:
-            statements += _wheel(file, line, f"{name}=={version}")
+            statements += _wheel(file, line, f"{package.get('name')}=={package.get('version')}")
     return statements
 
 

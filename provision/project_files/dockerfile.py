@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from provision.core.credentials import public_request
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, Statement
+from provision.project_files.rules import table
 from provision.project_files.toml_file import Selection
 
 _INDEX_VARIABLE = re.compile(r"PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS)")
@@ -25,49 +26,6 @@ _PROJECT = re.compile(
     r"(?:^|[\s/])(?:(?:poetry|pdm|pipenv|pixi|uv|rye)\s+(?:install|sync)"
     r"|setup\.py\s+(?:install|develop))\b"
 )
-# Tags of images that name a build: pytorch/pytorch:2.3.1-cuda12.1-cudnn8-devel, and so on.
-_IMAGES: tuple[tuple[str, Kind, str], ...] = (
-    (r"(?:.*/)?pytorch/pytorch:(\d+(?:\.\d+)+)", "pip", r"torch==\1"),
-    (r"(?:.*/)?pytorch/pytorch:[\d.]+-cuda(\d+\.\d+)", "cuda", r"\1"),
-    (r"(?:.*/)?nvidia/cuda:(\d+\.\d+)", "cuda", r"\1"),
-    (r"(?:.*/)?python:(\d+\.\d+)", "python", r"==\1.*"),
-)
-# pip's and conda's options that take a value, beyond those that install something.
-_WITH_VALUE = (
-    "-t",
-    "--target",
-    "--timeout",
-    "--progress-bar",
-    "--retries",
-    "--prefix",
-    "--root",
-    "-n",
-    "--name",
-    "-p",
-    "--cache-dir",
-    "--platform",
-    "--python",
-    "--python-version",
-)
-_PIP_OPTIONS = (
-    "-r",
-    "--requirement",
-    "-c",
-    "--constraint",
-    "-e",
-    "--editable",
-    "-f",
-    "--find-links",
-    "-i",
-    "--index-url",
-    "--extra-index-url",
-)
-_CONDA_OPTIONS: dict[str, Kind] = {
-    "-c": "channel",
-    "--channel": "channel",
-    "-f": "include",
-    "--file": "include",
-}
 
 
 def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
@@ -134,8 +92,8 @@ def _assignments(rest: str) -> Iterator[tuple[str, str]]:
 def _image(file: str, line: int, image: str) -> list[Statement]:
     note = Statement(file=file, line=line, text=f"FROM {image}", kind="note")
     stated = []
-    for pattern, kind, value in _IMAGES:
-        match = re.match(pattern, image)
+    for tag, kind, value in table("images"):
+        match = re.match(tag, image)
         if match:
             value = match.expand(value)
             requirement = parse_lines(value)[0].requirement if kind == "pip" else None
@@ -158,19 +116,20 @@ def _command(file: str, line: int, command: str) -> Iterator[Statement]:
     if tool is None or install is None:
         return
     is_pip = bool(tool[1])
+    options = table("install_options")
     pending = iter(words[install + 1 :])
     for word in pending:
         kind: Kind = "conda"
-        if word in _WITH_VALUE:
+        if word in options["with_value"]:
             next(pending, None)
             continue
-        if word in (_PIP_OPTIONS if is_pip else _CONDA_OPTIONS):
+        if word in options["pip" if is_pip else "conda"]:
             option, word = word, next(pending, "")
             # A file that was copied into the image, by its name in the project.
             word = PurePosixPath(word).name if word.startswith("/") else word
-            kind = _CONDA_OPTIONS.get(option, kind)
+            kind = options["conda"].get(option, kind)
             word = f"{option} {word}" if is_pip else word
-        elif word.startswith("-") and word.partition("=")[0] not in _PIP_OPTIONS:
+        elif word.startswith("-") and word.partition("=")[0] not in options["pip"]:
             continue
         if is_pip:
             yield from parse_lines(word, file, line)

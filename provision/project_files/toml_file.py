@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,10 +14,11 @@ from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import parse_lines
 from provision.core.schema import schema_error
 from provision.core.statements import Kind, Statement, marker_holds
+from provision.core.toml_text import parse_toml
 
 Keys = Sequence[str]
-# What dotted keys state, and the reason of their statements.
-KeyKinds = Mapping[str, tuple[Kind, str]]
+# What dotted keys state, and perhaps the reason of their statements.
+KeyKinds = Mapping[str, Sequence[Any]]
 # The Pythons for which a build of PyTorch exists.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 # Variables of markers that Pipenv writes as keys.
@@ -105,7 +105,8 @@ class TomlFile:
 
     def stated(self, kinds: KeyKinds, root: Keys = ()) -> Iterator[Statement]:
         """The statements of some keys: of each text in a list, of each key of a table."""
-        for dotted, (kind, reason) in kinds.items():
+        for dotted, (kind, *reasons) in kinds.items():
+            reason = "".join(reasons)
             keys = (*root, *dotted.split("."))
             value = self.value(*keys)
             if isinstance(value, str):
@@ -228,22 +229,17 @@ class Selection:
                     )
 
 
-def parse_toml(file: str, text: str) -> Mapping[str, Any]:
+def parse_document(file: str, text: str) -> Mapping[str, Any]:
     """The document in a text. Raises InvalidSpec."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        document: Mapping[str, Any] = tomllib.loads(text.removeprefix("\ufeff"))
-        return document
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text.removeprefix("\ufeff"))
+    except ValueError as error:
         raise InvalidSpec(f"{file} is not TOML: {error}.", advice="Correct the file.") from error
 
 
 def read_toml(file: str, text: str, schema: str) -> TomlFile:
     """A file whose tables have the types that their tool documents. Raises InvalidSpec."""
-    document = parse_toml(file, text)
+    document = parse_document(file, text)
     check_shape(file, document, schema)
     return TomlFile(file=file, text=text, document=document)
 

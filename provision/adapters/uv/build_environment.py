@@ -9,38 +9,19 @@ such code can read the user's files, and those of /proc.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 from provision.core.errors import InvalidSpec
 
 # Names of more variables that such code may see.
 BUILD_ENV = "PROVISION_BUILD_ENV"
-# `*` stands for any ending.
-BUILD_VARIABLES = (
-    # Who and where. HOME: uv and compilers have caches and settings there, netrc lies there.
-    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LANGUAGE", "LC_*"),
-    *("TMPDIR", "TMP", "TEMP", "XDG_*", "NO_COLOR", "SOURCE_DATE_EPOCH", "NETRC"),
-    # How the network is reached.
-    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
-    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "SSL_CLIENT_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
-    *("PIP_CERT", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH"),
-    # Compilers and what they are told.
-    *("CC", "CXX", "CPP", "FC", "F77", "F90", "LD", "AR", "AS", "NM", "RANLIB", "STRIP"),
-    *("CFLAGS", "CXXFLAGS", "CPPFLAGS", "FFLAGS", "FCFLAGS", "LDFLAGS", "LDSHARED", "ARCHFLAGS"),
-    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "PKG_CONFIG*"),
-    *("MPICC", "MPICXX", "MPI_HOME", "MKLROOT", "CARGO_HOME", "RUSTUP_HOME", "RUSTFLAGS"),
-    *("MAKEFLAGS", "MAX_JOBS", "NINJAFLAGS", "CMAKE_*", "CCACHE_DIR", "SCCACHE_DIR"),
-    # CUDA and PyTorch's extensions.
-    *("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDACXX", "CUDAHOSTCXX", "CUDAARCHS"),
-    *("CUDA_VISIBLE_DEVICES", "CUDNN_*", "NCCL_HOME", "NCCL_ROOT", "NVCC_*", "FORCE_CUDA"),
-    *("TORCH_CUDA_ARCH_LIST", "TORCH_NVCC_FLAGS", "TORCH_EXTENSIONS_DIR", "SETUPTOOLS_SCM_*"),
-)
 # Programs with which uv fetches and logs in.
 _PROGRAMS = ("git", "keyring")
 # uv clears these, because they point git at another repository.
@@ -67,9 +48,16 @@ os.execv(program, [program, *arguments])
 """
 
 
+@cache
+def build_variables() -> tuple[str, ...]:
+    """The variables that build code always sees; `*` stands for any ending."""
+    text = Path(__file__).with_name("build_variables.txt").read_text(encoding="utf-8")
+    return tuple(re.sub("#.*", "", text).split())
+
+
 def is_for_builds(name: str) -> bool:
     """Whether build code always sees a variable."""
-    return any(fnmatchcase(name, pattern) for pattern in BUILD_VARIABLES)
+    return any(fnmatchcase(name, pattern) for pattern in build_variables())
 
 
 def chosen_variables(environ: Mapping[str, str]) -> dict[str, str]:
