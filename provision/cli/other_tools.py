@@ -5,67 +5,10 @@ They are no aliases: one thing has one name here, and the error says it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from pathlib import Path
-from typing import ClassVar
 
 import click
-
-FOREIGN_VERBS = {
-    "check": "env diff",
-    "compare": "env diff",
-    "config": "status",
-    "conda": "add",
-    "create": "build",
-    "deactivate": "shell",
-    "delete": "env remove",
-    "diff": "env diff",
-    "envs": "env list",
-    "download": "channel mirror",
-    "exec": "run",
-    "export": "lock export",
-    "freeze": "lock export",
-    "inspect": "env show",
-    "info": "status",
-    "install": "add",
-    "list": "env list",
-    "ls": "env list",
-    "new": "build",
-    "pip": "add",
-    "prune": "clean",
-    "python": "run",
-    "reinstall": "env create",
-    "rm": "env remove",
-    "search": "matrix",
-    "show": "env show",
-    "sync": "build",
-    "test": "smoke",
-    "tree": "env tree",
-    "uninstall": "remove",
-    "upgrade": "update",
-    "venv": "build",
-    "version": "--version",
-}
-FOREIGN_ENV_VERBS = {
-    "activate": "shell",
-    "add": "add",
-    "build": "build",
-    "config": "status",
-    "deactivate": "shell",
-    "delete": "env remove",
-    "export": "lock export",
-    "freeze": "lock export",
-    "info": "env show",
-    "install": "env create",
-    "ls": "env list",
-    "new": "env create",
-    "rm": "env remove",
-    "run": "run",
-    "shell": "shell",
-    "sync": "env create",
-    "update": "update",
-}
-
 
 # Verbs that took the options of a request, and take an environment.
 TAKE_AN_ENVIRONMENT = ("env create", "image build", "kernel add", "smoke")
@@ -94,20 +37,28 @@ def moved_option(path: str, option: str) -> str | None:
     return None
 
 
+def foreign_verbs(group: str) -> dict[str, str]:
+    """Other tools' words in the place of a verb of a group, and our verbs for them."""
+    text = Path(__file__).with_name("foreign_verbs.json").read_text(encoding="utf-8")
+    verbs: dict[str, str] = json.loads(text)[group]
+    return verbs
+
+
 class GroupWithForeignVerbs(click.Group):
     """A group whose error for another tool's word names our verb."""
 
-    foreign_verbs: ClassVar[Mapping[str, str]] = FOREIGN_VERBS
+    words = "provision"
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        verb = self.foreign_verbs.get(args[0])
-        if verb is not None and not ctx.resilient_parsing:
-            message = f"No such command '{args[0]}'. Did you mean `provision {verb}`?"
-            raise click.UsageError(message, ctx)
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            verb = foreign_verbs(self.words).get(args[0])
+            if verb is not None:
+                message = f"No such command '{args[0]}'. Did you mean `provision {verb}`?"
+                raise click.UsageError(message, ctx)
         return super().resolve_command(ctx, args)
 
 
 class EnvGroup(GroupWithForeignVerbs):
-    foreign_verbs = FOREIGN_ENV_VERBS
+    words = "env"

@@ -80,12 +80,10 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
 
 def _assignments(rest: str) -> Iterator[tuple[str, str]]:
     """The variables of an ARG or ENV: `A=1 B=2`, or `A 1` of old."""
-    name, _, value = rest.strip().partition(" ")
-    pairs = [(name, "", value)]
-    if "=" in name:
-        words = re.findall(r"(?:\"[^\"]*\"|'[^']*'|\S)+", rest)
-        pairs = [word.partition("=") for word in words]
-    for name, _, value in pairs:
+    first, _, value = rest.strip().partition(" ")
+    words = re.findall(r"(?:\"[^\"]*\"|'[^']*'|\S)+", rest)
+    for word in words if "=" in first else [f"{first}={value}"]:
+        name, _, value = word.partition("=")
         yield name, value.strip("\"' ")
 
 
@@ -103,21 +101,20 @@ def _image(file: str, line: int, image: str) -> list[Statement]:
 
 def _command(file: str, line: int, command: str) -> Iterator[Statement]:
     """What a command of pip or conda installs; nothing for any other command."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        words = command.split()
-    tool = _INSTALL.search(command)
-    verbs = ("install", "create", "update")
-    install = next((at for at, word in enumerate(words) if word in verbs), None)
     if _PROJECT.search(command):
         statement = Statement(file=file, line=line, text=command.strip(), kind="unknown")
         yield statement.because("it installs what the project's own files state", "provision init")
-    if tool is None or install is None:
+    tool = _INSTALL.search(command)
+    if tool is None:
         return
+    arguments = command[tool.end() :]
+    try:
+        words = shlex.split(arguments)
+    except ValueError:
+        words = arguments.split()
     is_pip = bool(tool[1])
     options = table("install_options")
-    pending = iter(words[install + 1 :])
+    pending = iter(words)
     for word in pending:
         kind: Kind = "conda"
         if word in options["with_value"]:

@@ -11,9 +11,10 @@ from packaging.markers import InvalidMarker
 
 from provision.core.credentials import credential_problem, public_request, without_credentials
 from provision.core.errors import InvalidSpec
+from provision.core.platforms import PLATFORM
 from provision.core.requirement_lines import parse_lines
 from provision.core.schema import schema_error
-from provision.core.statements import Kind, Statement, marker_holds
+from provision.core.statements import Kind, Statement, marker_environment, marker_holds
 from provision.core.toml_text import parse_toml
 
 Keys = Sequence[str]
@@ -21,17 +22,6 @@ Keys = Sequence[str]
 KeyKinds = Mapping[str, Sequence[Any]]
 # The Pythons for which a build of PyTorch exists.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-# Variables of markers that Pipenv writes as keys.
-_MARKER_VARIABLES = (
-    "os_name",
-    "sys_platform",
-    "platform_machine",
-    "platform_python_implementation",
-    "platform_system",
-    "python_version",
-    "python_full_version",
-    "implementation_name",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +281,8 @@ def table_marker(options: Mapping[str, Any]) -> str:
     """The marker of a table: as a whole, or a key for each of its variables."""
     keys = ("marker", "markers", "env-markers")
     parts = [f"({options[key]})" for key in keys if options.get(key)]
-    parts += [f"{key} {options[key]}" for key in _MARKER_VARIABLES if options.get(key)]
+    variables = set(marker_environment(PYTHONS[0], PLATFORM)) - {"extra"}  # Pipenv's keys
+    parts += [f"{key} {options[key]}" for key in sorted(variables) if options.get(key)]
     return parts[0][1:-1] if len(parts) == 1 and parts[0][0] == "(" else " and ".join(parts)
 
 

@@ -17,6 +17,8 @@ from provision.project_files.toml_file import Selection, TomlFile, read_toml
 _MAIN = ("main", "default")
 _EXTRA = re.compile(r"extra == ['\"]([^'\"]+)['\"]")
 _KEYS = ("package",)
+# Types of Poetry's sources, and the keys that have their addresses in tables of requirements.
+_SOURCES = {"git": "git", "url": "url", "directory": "path", "file": "path"}
 
 
 def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
@@ -50,18 +52,17 @@ def _statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
             continue
         source = package.get("source") or {}
         kind, address = source.get("type"), source.get("url", "")
-        extras = package.get("extras")
         options = {
-            "git": address if kind == "git" else package.get("git"),
+            **package,
             "rev": source.get("resolved_reference") or package.get("revision"),
             "subdirectory": source.get("subdirectory") or package.get("subdirectory"),
-            "url": address if kind == "url" else package.get("url"),
-            "path": address if kind in ("directory", "file") else package.get("path"),
             "editable": package.get("develop") or package.get("editable"),
-            # In poetry.lock a table of those that the package has.
-            "extras": extras if isinstance(extras, list) else None,
             "marker": marker,
+            "markers": "",
         }
+        options[_SOURCES.get(kind, "")] = address
+        if isinstance(package.get("extras"), Mapping):  # Poetry's: those that the package has
+            options["extras"] = None
         yield from toml.locked(
             _KEYS, index, name, version, options, address if kind == "legacy" else ""
         )

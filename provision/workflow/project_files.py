@@ -43,7 +43,6 @@ _READERS: dict[str, Reader] = {
     "setup.py": setup_files.setup_py_statements,
     "Pipfile.lock": pipfile.lock_statements,
     "pdm.lock": tool_locks.statements,
-    "pixi.lock": conda.pixi_lock_statements,
     "poetry.lock": tool_locks.statements,
     "uv.lock": uv_lock.statements,
     ".python-version": python_version.statements,
@@ -75,7 +74,7 @@ def _reader(path: Path, text: str) -> Reader:
         return _READERS[path.name]
     if path.name == "runtime.txt" and text.startswith("python-"):
         return python_version.statements
-    if path.suffix in (".yml", ".yaml", ".json"):
+    if path.suffix in (".yml", ".yaml", ".json") or path.name == "pixi.lock":
         return _yaml_reader(path, text)
     if path.suffix == ".toml":
         return pylock.statements if path.name.startswith("pylock") else pyproject.statements
@@ -98,7 +97,10 @@ def _yaml_reader(path: Path, text: str) -> Reader:
     if isinstance(document, dict) and isinstance(document.get("package"), list):
         return conda.lock_statements
     if isinstance(document, dict) and "environments" in document and "packages" in document:
-        return conda.pixi_lock_statements
+        raise InvalidSpec(
+            f"{path} is a pixi.lock: its conda packages do not say what was requested.",
+            advice=f"provision import {_shown(path.with_name('pixi.toml'))}",
+        )
     return conda.environment_statements
 
 

@@ -61,9 +61,10 @@ def test_builds_without_cuda_and_unknown_abis() -> None:
         (("2.6.0", "12.6", "wheels", "linux-64"), True),
         (("2.7.0", None, "wheels", "linux-64"), True),
         (("2.3.1", "12.1", "conda-forge", "linux-64"), True),
-        (("2.5.1", None, "wheels", "linux-aarch64"), None),
+        (("2.5.1", None, "wheels", "linux-aarch64"), False),
+        (("2.6.0", None, "wheels", "linux-aarch64"), True),
     ],
 )
-def test_the_abi_of_a_build(build: tuple[str, str | None, str, str], is_new: bool | None) -> None:
+def test_the_abi_of_a_build(build: tuple[str, str | None, str, str], is_new: bool) -> None:
     torch, cuda, source, platform = build
     assert sources.by_name(source).torch_build(torch, cuda, platform).cxx11_abi is is_new

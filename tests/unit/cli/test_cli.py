@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from provision.cli.help import EXIT_CODES
 from provision.cli.main import cli
-from provision.cli.other_tools import FOREIGN_ENV_VERBS, FOREIGN_VERBS
+from provision.cli.other_tools import foreign_verbs
 from provision.cli.shared_options import SHARED_OPTIONS
 from provision.core import errors
 from tests.paths import ROOT
@@ -127,9 +127,10 @@ def test_words_of_conda_name_our_verbs(words: tuple[str, ...], message: str) -> 
 def test_every_word_of_other_tools_names_a_verb() -> None:
     paths = {" ".join(path) for path, _ in VERBS}
     own_words = {*cli.list_commands(click.Context(cli)), *paths, "--version"}
-    assert {*FOREIGN_VERBS.values(), *FOREIGN_ENV_VERBS.values()} <= own_words
-    assert not FOREIGN_VERBS.keys() & own_words
-    assert not {f"env {word}" for word in FOREIGN_ENV_VERBS} & own_words
+    verbs, env_verbs = foreign_verbs("provision"), foreign_verbs("env")
+    assert {*verbs.values(), *env_verbs.values()} <= own_words
+    assert not verbs.keys() & own_words
+    assert not {f"env {word}" for word in env_verbs} & own_words
 
 
 def test_unknown_command_suggests_similar_ones() -> None:
