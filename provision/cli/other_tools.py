@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import click
 
@@ -37,28 +38,29 @@ def moved_option(path: str, option: str) -> str | None:
     return None
 
 
-def foreign_verbs(group: str) -> dict[str, str]:
-    """Other tools' words in the place of a verb of a group, and our verbs for them."""
-    text = Path(__file__).with_name("foreign_verbs.json").read_text(encoding="utf-8")
-    verbs: dict[str, str] = json.loads(text)[group]
-    return verbs
+def foreign_verbs(group: str = "") -> dict[str, str]:
+    """Our verb for each of theirs, at the top or in a group."""
+    text = Path(__file__).with_name("foreign_verbs.json").read_bytes()
+    verbs: dict[str, dict[str, str]] = json.loads(text)
+    return verbs[group]
 
 
 class GroupWithForeignVerbs(click.Group):
     """A group whose error for another tool's word names our verb."""
 
-    words = "provision"
+    foreign_group: ClassVar[str] = ""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
-            verb = foreign_verbs(self.words).get(args[0])
-            if verb is not None:
-                message = f"No such command '{args[0]}'. Did you mean `provision {verb}`?"
-                raise click.UsageError(message, ctx)
+        verb = None
+        if args[0] not in self.list_commands(ctx) and not ctx.resilient_parsing:
+            verb = foreign_verbs(self.foreign_group).get(args[0])
+        if verb is not None:
+            message = f"No such command '{args[0]}'. Did you mean `provision {verb}`?"
+            raise click.UsageError(message, ctx)
         return super().resolve_command(ctx, args)
 
 
 class EnvGroup(GroupWithForeignVerbs):
-    words = "env"
+    foreign_group = "env"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 from urllib.parse import unquote
 
@@ -198,9 +199,10 @@ def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
     wheels = _wheels(lock, entries)
     names = {canonicalize_name(entry.name) for entry in wheels}
     document: dict[str, object] = {"lock-version": "1.0"}
-    values = marker_environment("3", platform)
-    keys = ("sys_platform", "platform_machine")
-    document["environments"] = [" and ".join(f"{key} == '{values[key]}'" for key in keys)]
+    with suppress(KeyError):  # a platform whose markers' values nobody knows
+        values = marker_environment("3", platform)
+        keys = ("sys_platform", "platform_machine")
+        document["environments"] = [" and ".join(f"{key} == '{values[key]}'" for key in keys)]
     for entry in entries:
         if entry.manager == "conda" and entry.name == "python":
             document["requires-python"] = f"=={'.'.join(entry.version.split('.')[:2])}.*"

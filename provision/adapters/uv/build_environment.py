@@ -48,16 +48,15 @@ os.execv(program, [program, *arguments])
 """
 
 
-@cache
-def build_variables() -> tuple[str, ...]:
-    """The variables that build code always sees; `*` stands for any ending."""
-    text = Path(__file__).with_name("build_variables.txt").read_text(encoding="utf-8")
-    return tuple(re.sub("#.*", "", text).split())
-
-
 def is_for_builds(name: str) -> bool:
     """Whether build code always sees a variable."""
-    return any(fnmatchcase(name, pattern) for pattern in build_variables())
+    return any(fnmatchcase(name, pattern) for pattern in _patterns())
+
+
+@cache
+def _patterns() -> list[str]:
+    text = Path(__file__).with_name("build_variables.txt").read_text(encoding="utf-8")
+    return re.sub("#.*", "", text).split()
 
 
 def chosen_variables(environ: Mapping[str, str]) -> dict[str, str]:
