@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.core.statements import Statement
-
 Outcome = Literal["taken", "translated", "left out"]
 
 
@@ -28,31 +26,6 @@ class Entry:
     next_step: str = ""
 
 
-def entry_of(
-    statement: Statement,
-    outcome: Outcome,
-    *,
-    became: str = "",
-    reason: str = "",
-    next_step: str = "",
-) -> Entry:
-    """The entry of a statement; its own reason and next step unless others are given."""
-    return Entry(
-        file=statement.file,
-        line=statement.line,
-        text=statement.text,
-        outcome=outcome,
-        became=became,
-        reason=reason or statement.reason,
-        next_step=next_step or statement.next_step,
-    )
-
-
 def counts(entries: Sequence[Entry]) -> dict[Outcome, int]:
     """How many statements had each outcome."""
-    counter = Counter(entry.outcome for entry in entries)
-    return {
-        "taken": counter["taken"],
-        "translated": counter["translated"],
-        "left out": counter["left out"],
-    }
+    return {"taken": 0, "translated": 0, "left out": 0, **Counter(one.outcome for one in entries)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,7 +14,7 @@ from provision.adapters import conda
 from provision.core.package_names import url_filename
 from provision.core.platforms import Platform
 from provision.core.statements import PipRequirement, Statement
-from provision.project_files.account import Entry, Outcome, entry_of
+from provision.project_files.account import Entry, Outcome
 
 CPU = "cpu"
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
@@ -128,14 +128,29 @@ class RequestDecision:
             channel=parts.channel,
         )
 
-    def end(self, statement: Statement, outcome: Outcome, **facts: str) -> None:
-        """Note what became of a statement; what was taken out of it is said too."""
-        entry = entry_of(statement, outcome, **facts)
-        if statement.credential:
-            reason = ". ".join(filter(None, (entry.reason, statement.credential.rstrip("."))))
-            outcome = "left out" if outcome == "left out" else "translated"
-            entry = replace(entry, outcome=outcome, reason=reason)
-        self.entries[statement] = entry
+    def end(
+        self,
+        statement: Statement,
+        outcome: Outcome,
+        *,
+        became: str = "",
+        reason: str = "",
+        next_step: str = "",
+    ) -> None:
+        """Note what became of a statement, with its own reason and next step unless others are given;
+        what was taken out of it is said too."""
+        reasons = (reason or statement.reason, statement.credential.rstrip("."))
+        if statement.credential and outcome == "taken":
+            outcome = "translated"
+        self.entries[statement] = Entry(
+            file=statement.file,
+            line=statement.line,
+            text=statement.text,
+            outcome=outcome,
+            became=became,
+            reason=". ".join(filter(None, reasons)),
+            next_step=next_step or statement.next_step,
+        )
 
     def leave_out(self, statement: Statement, reason: str = "", next_step: str = "") -> None:
         self.end(statement, "left out", reason=reason, next_step=next_step)

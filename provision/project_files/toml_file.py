@@ -302,7 +302,7 @@ def relative_path(path: str) -> str:
 
 def _text(item: Any) -> str:
     """An item of a list; of a table, the key that says what it is about."""
-    keys = ("url", "path", "channel", "platform")
+    keys = ("url", "path", "channel", "platform", "requires_python")
     table = item if isinstance(item, Mapping) else {"url": item}
     return next((str(table[key]) for key in keys if key in table), "")
 

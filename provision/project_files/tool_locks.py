@@ -32,8 +32,7 @@ def _statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
     if python:
         keys = ("metadata", "python-versions")
         yield toml.state("python", keys, poetry.python_range(python)[0])
-    for target in toml.value("metadata", "targets") or ():
-        yield toml.state("python", ("metadata", "targets"), item=target.get("requires_python", ""))
+    yield from toml.stated({"metadata.targets": ["python"]})
     for index, package in enumerate(toml.value("package")):
         name, version = package["name"], package.get("version", "")
         groups = package.get("groups") or [package.get("category", "main")]

@@ -36,7 +36,7 @@ def named_minor(specifier: str) -> str:
         operator, version = _clause(specifier)
     except ValueError:
         return ""
-    is_exact = operator in ("==", "~=") and len(version) >= (2 if operator == "==" else 3)
+    is_exact = len(version) >= {"==": 2, "~=": 3}.get(operator, len(version) + 1)
     return f"{version[0]}.{version[1]}" if is_exact else ""
 
 
@@ -44,19 +44,18 @@ def _clause(text: str) -> tuple[str, list[str]]:
     match = _CLAUSE.fullmatch(text)
     if match is None:
         raise ValueError(f"`{text.strip()}` is no version")
-    operator = {None: "==", "=": "==", "===": "=="}.get(match[1], match[1])
-    return operator or "==", match[2].split(".")
+    operator = "==" if match[1] in (None, "=", "===") else match[1]
+    return operator, match[2].split(".")
 
 
 def _allows(minor: str, operator: str, version: list[str]) -> bool:
     has_patch = len(version) > 2 and any(map(int, version[2:]))
     if operator == "!=" and len(version) != 2:
         return True
+    specifier = operator + ".".join(version)
     if operator in ("==", "!="):
         specifier = f"{operator}{'.'.join(version[:2])}.*"
-    elif operator == "~=" and len(version) == 1:
-        specifier = f"=={version[0]}.*"
-    else:
-        specifier = operator + ".".join(version)
+    elif len(version) == 1:
+        specifier += ".0"
     patches = _PATCHES if has_patch else _PATCHES[:1]
     return any(f"{minor}.{patch}" in SpecifierSet(specifier) for patch in patches)

@@ -32,7 +32,7 @@ class PypiWheels(Source):
     def builds(self, release: Release) -> tuple[Build, ...]:
         return release.wheels
 
-    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool | None:
+    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool:
         """Of 2.6, those for CUDA 12.6 (release notes of 2.6.0) and for aarch64 have it.
 
         By the symbols of libc10.so in the index's wheels (c10::Error's constructor): 2.0.1 to 2.6.0

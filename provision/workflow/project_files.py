@@ -94,9 +94,10 @@ def _yaml_reader(path: Path, text: str) -> Reader:
         document = parse_yaml(text)
     except YamlError:
         return conda.environment_statements  # it says what is wrong
-    if isinstance(document, dict) and isinstance(document.get("package"), list):
+    keys = document if isinstance(document, dict) else {}
+    if isinstance(keys.get("package"), list):
         return conda.lock_statements
-    if isinstance(document, dict) and "environments" in document and "packages" in document:
+    if {"environments", "packages"} <= keys.keys():
         raise InvalidSpec(
             f"{path} is a pixi.lock: its conda packages do not say what was requested.",
             advice=f"provision import {_shown(path.with_name('pixi.toml'))}",

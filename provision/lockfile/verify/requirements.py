@@ -200,13 +200,10 @@ def _parse_wheel(
 
 def _marker_environment(entries: Sequence[LockEntry]) -> MarkerEnvironment:
     """The values that markers are evaluated for."""
-    python = None
-    for entry in entries:
-        if entry.manager == "conda" and entry.name == "python":
-            python = entry
-            break
-    if python is None:
+    pythons = [entry for entry in entries if (entry.manager, entry.name) == ("conda", "python")]
+    if not pythons:
         raise Unchecked("the lock has no Python")
+    python = pythons[0]
     try:
         environment = marker_environment(python.version, python.platform)
     except KeyError as error:
