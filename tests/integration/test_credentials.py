@@ -194,8 +194,8 @@ def test_an_index_of_pytorchs_form_with_a_login(lab: Home, private: Server, tmp_
     netrc.chmod(0o600)
     added = lab.run("add", NAME, "ext", "six", *index, HOME=str(home))
     assert added.returncode == 0, added.stderr
-    page = ("-f", f"{private.url}/whl/torch_stable.html")
-    added = lab.run("add", NAME, "old", *page, HOME=str(home))
+    links = ("-f", f"{private.url}/whl/torch_stable.html")
+    added = lab.run("add", NAME, "old", *links, HOME=str(home))
     assert added.returncode == 0, added.stderr
     assert imports(lab, "ext, six, old")
     assert f"/whl/cpu/{address}" in (environment(lab) / "conda-lock.yml").read_text()
