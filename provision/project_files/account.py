@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,8 +22,3 @@ class Entry:
     became: str = ""
     reason: str = ""
     next_step: str = ""
-
-
-def counts(entries: Sequence[Entry]) -> dict[Outcome, int]:
-    """How many statements had each outcome."""
-    return {"taken": 0, "translated": 0, "left out": 0, **Counter(one.outcome for one in entries)}

@@ -37,7 +37,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
         rest = _VARIABLE.sub(lambda match: variables.get(match[1], match[2] or match[0]), rest)
         if instruction in ("ARG", "ENV"):
             for name, value in _assignments(rest):
-                if instruction == "ENV" or name not in variables:
+                if value:
                     variables[name] = value
                 if option := _INDEX_VARIABLE.fullmatch(name):
                     text = f"--{option[1].lower().replace('_', '-')} {value}"

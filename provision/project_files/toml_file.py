@@ -281,8 +281,8 @@ def table_marker(options: Mapping[str, Any]) -> str:
     """The marker of a table: as a whole, or a key for each of its variables."""
     keys = ("marker", "markers", "env-markers")
     parts = [f"({options[key]})" for key in keys if options.get(key)]
-    variables = set(marker_environment(PYTHONS[0], PLATFORM)) - {"extra"}  # Pipenv's keys
-    parts += [f"{key} {options[key]}" for key in sorted(variables) if options.get(key)]
+    variables = marker_environment(PYTHONS[0], PLATFORM)  # Pipenv has them as keys
+    parts += [f"{key} {options[key]}" for key in variables if options.get(key)]
     return parts[0][1:-1] if len(parts) == 1 and parts[0][0] == "(" else " and ".join(parts)
 
 

@@ -50,7 +50,7 @@ def _statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
             yield statement.because(reason, step)
             continue
         source = package.get("source") or {}
-        kind, address = source.get("type"), source.get("url", "")
+        kind, address = source.get("type", ""), source.get("url", "")
         options = {
             **package,
             "rev": source.get("resolved_reference") or package.get("revision"),

@@ -102,7 +102,7 @@ def prepare(
 def _is_of_torch(entry: Statement) -> bool:
     """Whether it is PyTorch's index, for torch itself; other packages that are named for it come from
     it."""
-    is_index = entry.kind == "extra-index" and _TORCH_INDEX.search(entry.value) is not None
+    is_index = entry.kind == "extra-index" and bool(_TORCH_INDEX.search(entry.value))
     return is_index and {"torch", "torchvision", "torchaudio"}.issuperset(entry.packages)
 
 
