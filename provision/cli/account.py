@@ -21,9 +21,13 @@ def account_lines(entries: Sequence[Entry]) -> list[str]:
     simply taken. Next steps have lines of their own, unbroken, so that they can be copied."""
     if not entries:
         return []
-    counts = Counter(entry.outcome for entry in entries)
-    outcomes = ("taken", "translated", "left out")
-    lines = ["", ", ".join(f"{outcome} {counts[outcome]}" for outcome in outcomes)]
+    counts = Counter(str(entry.outcome) for entry in entries)
+    lines = [
+        "",
+        ", ".join(
+            f"{outcome} {counts[outcome]}" for outcome in ("taken", "translated", "left out")
+        ),
+    ]
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.outcome == "left out"):
         if entry.outcome != "taken":
