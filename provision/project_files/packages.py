@@ -182,14 +182,14 @@ def _add_channel(decision: RequestDecision, name: str) -> None:
 
 def _take_index(decision: RequestDecision, statement: Statement) -> None:
     address = statement.value
-    if statement.kind != "find-links" and not statement.packages:
-        reason = "an index for every package is a setting of pip's or uv's"
+    names = [name for name in statement.packages if name not in (*TORCH, *COMPANIONS)]
+    if statement.kind != "find-links" and not names:
+        reason = "an index for every package, or for torch, is a setting of pip's or uv's"
         setting = "index-url" if _REPLACES_INDEX.match(statement.text) else "extra-index-url"
         step = f"pip config set global.{setting} {address}"
         decision.leave_out(statement, reason, step)
         return
     key = "find_links" if statement.kind == "find-links" else "indexes"
-    names = [name for name in statement.packages if name not in (*TORCH, *COMPANIONS)]
     text = f"{' '.join(names)} @ {address}" if names else address
     decision.add(key, statement, text)
 
