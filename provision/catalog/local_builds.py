@@ -22,11 +22,11 @@ _ABI = re.compile(r"abi(?P<is_new>true|false|1|0)")
 @dataclass(frozen=True, kw_only=True)
 class TorchBuild:
     """What an extension is compiled against. cuda: None for a build without it. cxx11_abi: whether
-    torch has the C++ ABI of GCC 5; None if no source says."""
+    torch has the C++ ABI of GCC 5."""
 
     torch: str
     cuda: str | None
-    cxx11_abi: bool | None = None
+    cxx11_abi: bool
 
     def mismatch(self, version: Version) -> str:
         """What a local version names that this build is not; empty if it fits, or names nothing."""
@@ -56,10 +56,6 @@ class TorchBuild:
 
     def _abi(self, local: str) -> str:
         match = _ABI.search(local)
-        if match is None:
+        if match is None or (match["is_new"] in ("true", "1")) == self.cxx11_abi:
             return ""
-        if self.cxx11_abi is None:
-            return "is for one C++ ABI, and no source says which one this torch has"
-        is_new = match["is_new"] in ("true", "1")
-        other = "FALSE" if self.cxx11_abi else "TRUE"
-        return f"is for torch with cxx11abi {other}" if is_new != self.cxx11_abi else ""
+        return f"is for torch with cxx11abi {'FALSE' if self.cxx11_abi else 'TRUE'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,15 @@ SHOWN = 3
 def account_lines(entries: Sequence[Entry]) -> list[str]:
     """How many lines were taken, translated and left out, and what became of those that were not
     simply taken. Next steps have lines of their own, unbroken, so that they can be copied."""
-    from provision.project_files.account import counts
-
     if not entries:
         return []
-    lines = ["", ", ".join(f"{outcome} {count}" for outcome, count in counts(entries).items())]
+    counts = Counter(str(entry.outcome) for entry in entries)
+    lines = [
+        "",
+        ", ".join(
+            f"{outcome} {counts[outcome]}" for outcome in ("taken", "translated", "left out")
+        ),
+    ]
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.outcome == "left out"):
         if entry.outcome != "taken":

@@ -11,11 +11,14 @@ says why.
 from __future__ import annotations
 
 import getopt
+import json
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from packaging.markers import InvalidMarker, Marker
@@ -29,7 +32,7 @@ from provision.core.credentials import (
 )
 from provision.core.package_names import parse_distribution, url_filename
 from provision.core.requirement_urls import GIT
-from provision.core.statements import Kind, PipRequirement, Statement
+from provision.core.statements import PipRequirement, Statement
 
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
 
@@ -41,43 +44,6 @@ class _NotUnderstood(ValueError):
         super().__init__(reason)
         self.next_step = next_step
 
-
-# By pip's options: what they state, and why those that have no effect have none.
-_KINDS: dict[str, Kind] = {
-    "requirement": "include",
-    "constraint": "constraints",
-    "find-links": "find-links",
-    "index-url": "index",
-    "pypi-url": "index",
-    "extra-index-url": "extra-index",
-}
-_HASHES = "the lock holds the hash of every file"
-_WHEELS = "a lock takes wheels, and builds only what has none"
-_BUILD = "a setting of this package's own build, which a wheel does not need"
-_IGNORED = {
-    "hash": _HASHES,
-    "require-hashes": _HASHES,
-    "no-binary": _WHEELS,
-    "only-binary": _WHEELS,
-    "prefer-binary": _WHEELS,
-    "no-index": "the indexes that pip and uv are set to stay in use",
-    "trusted-host": "`allow-insecure-host` in uv.toml says this",
-    "pre": "pre-releases are taken where a requirement names one, like `>=2.0rc1`",
-    "use-feature": "a feature of pip's",
-    "config-settings": _BUILD,
-    "global-option": _BUILD,
-    "install-option": _BUILD,
-}
-_FLAGS = ("require-hashes", "prefer-binary", "no-index", "pre")
-_LONG = [name if name in _FLAGS else f"{name}=" for name in ("editable", *_KINDS, *_IGNORED)]
-_SHORT = {
-    "-r": "requirement",
-    "-c": "constraint",
-    "-e": "editable",
-    "-f": "find-links",
-    "-i": "index-url",
-    "-C": "config-settings",
-}
 
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _OPTIONS = re.compile(r"(?:^|\s)-")
@@ -170,14 +136,16 @@ def _line_entries(line: str, entry: Statement) -> list[Statement]:
     entries = [_requirement_entry(text, entry) for text in requirements]
     names = [other.requirement.name for other in entries if other.requirement]
     for name, value in options:
-        if name == "editable":
+        kind, reason = _pip_options()["long"][name]
+        if kind == "pip":
             entries.append(_requirement_entry(value, entry, editable=True))
-        elif name in _IGNORED:
-            entries.append(replace(entry, kind="ignored", value=name, reason=_IGNORED[name]))
+        elif kind == "ignored":
+            name = name.rstrip("=")
+            entries.append(replace(entry, kind="ignored", value=name, reason=reason))
         else:
             stated = replace(
                 entry,
-                kind=_KINDS[name],
+                kind=kind,
                 value=without_credentials(value).replace("\\", "/"),
                 packages=tuple(filter(None, names)),
                 credential=credential_problem(value) or "",
@@ -186,16 +154,26 @@ def _line_entries(line: str, entry: Statement) -> list[Statement]:
     return entries
 
 
+@cache
+def _pip_options() -> Any:
+    """pip's options by their short and long names, in getopt's form: what each of the long ones
+    states, and why it has no effect if it has none."""
+    return json.loads(Path(__file__).with_name("pip_options.json").read_text(encoding="utf-8"))
+
+
 def _options(text: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """Options by their long names, with values, and what is no option. Raises _NotUnderstood."""
+    """Options by their long names in getopt's form, with values, and what is no option. Raises
+    _NotUnderstood."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars="")
     lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    short, long = _pip_options().values()
+    short_form = "".join(key[1] + ":" * name.endswith("=") for key, name in short.items())
     try:
-        words = list(lexer)
-        options, surplus = getopt.gnu_getopt(words, "".join(f"{key[1]}:" for key in _SHORT), _LONG)
+        options, surplus = getopt.gnu_getopt(list(lexer), short_form, long)
     except (ValueError, getopt.GetoptError) as error:
         raise _NotUnderstood(f"pip's options in it are not understood: {error}") from error
-    return [(_SHORT.get(name) or name[2:], value) for name, value in options], surplus
+    names = {**short, **{f"--{name.rstrip('=')}": name for name in long}}
+    return [(names[option], value) for option, value in options], surplus
 
 
 def _requirement_entry(text: str, entry: Statement, *, editable: bool = False) -> Statement:

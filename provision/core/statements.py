@@ -32,6 +32,17 @@ Kind = Literal[
 ]
 
 
+# os_name, sys_platform, platform_system and platform_machine as Python has them (PEP 508).
+_SYSTEMS = {
+    "linux-64": ("posix", "linux", "Linux", "x86_64"),
+    "linux-aarch64": ("posix", "linux", "Linux", "aarch64"),
+    "linux-ppc64le": ("posix", "linux", "Linux", "ppc64le"),
+    "osx-64": ("posix", "darwin", "Darwin", "x86_64"),
+    "osx-arm64": ("posix", "darwin", "Darwin", "arm64"),
+    "win-64": ("nt", "win32", "Windows", "AMD64"),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class PipRequirement:
     """One requirement of pip.
@@ -106,20 +117,24 @@ class Statement:
 
 def marker_holds(marker: str, python: str, platform: Platform = PLATFORM) -> bool:
     """Whether a marker holds for a minor version of Python on a platform of conda."""
-    if not marker:
-        return True
-    environment = {
+    return not marker or Marker(marker).evaluate(marker_environment(f"{python}.0", platform))
+
+
+def marker_environment(python: str, platform: str) -> dict[str, str]:
+    """The values of a marker's variables, for a release of CPython on a platform of conda. Raises
+    KeyError for a platform without Python."""
+    os_name, sys_platform, system, machine = _SYSTEMS[platform]
+    return {
         "implementation_name": "cpython",
-        "implementation_version": f"{python}.0",
-        "os_name": "posix",
-        "platform_machine": "aarch64" if platform == "linux-aarch64" else "x86_64",
+        "implementation_version": python,
+        "os_name": os_name,
+        "platform_machine": machine,
         "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
+        "platform_release": "",  # of the machine that it will run on, which is unknown
+        "platform_system": system,
         "platform_version": "",
-        "python_full_version": f"{python}.0",
-        "python_version": python,
-        "sys_platform": "linux",
+        "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
+        "sys_platform": sys_platform,
         "extra": "",
     }
-    return Marker(marker).evaluate(environment)

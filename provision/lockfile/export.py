@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 from urllib.parse import unquote
 
@@ -18,6 +19,7 @@ from provision.core.credentials import without_credentials
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.platforms import PLATFORM
 from provision.core.sbom import Licenses, Sbom, SbomPackage, sbom_text
+from provision.core.statements import marker_environment
 from provision.core.types import Manager
 from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 
@@ -38,14 +40,6 @@ OMISSION_NOTES: Mapping[Manager, str] = {
 OTHER_FORMAT: Mapping[Manager, str] = {
     "conda": "--format explicit is for conda packages",
     "pip": "--format requirements or pylock is for wheels",
-}
-# Python's platform_machine on each platform.
-PLATFORM_MACHINE = {
-    "linux-64": "x86_64",
-    "linux-aarch64": "aarch64",
-    "linux-ppc64le": "ppc64le",
-    "osx-64": "x86_64",
-    "osx-arm64": "arm64",
 }
 # What chooses a build of PyTorch. A pylock.toml has no conda packages: these are noted in it, so that
 # `provision import` knows the build.
@@ -205,12 +199,10 @@ def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
     wheels = _wheels(lock, entries)
     names = {canonicalize_name(entry.name) for entry in wheels}
     document: dict[str, object] = {"lock-version": "1.0"}
-    if platform in PLATFORM_MACHINE:
-        system = "linux" if platform.startswith("linux") else "darwin"
-        machine = PLATFORM_MACHINE[platform]
-        document["environments"] = [
-            f"sys_platform == '{system}' and platform_machine == '{machine}'"
-        ]
+    with suppress(KeyError):  # a platform whose markers' values nobody knows
+        values = marker_environment("3", platform)
+        keys = ("sys_platform", "platform_machine")
+        document["environments"] = [" and ".join(f"{key} == '{values[key]}'" for key in keys)]
     for entry in entries:
         if entry.manager == "conda" and entry.name == "python":
             document["requires-python"] = f"=={'.'.join(entry.version.split('.')[:2])}.*"

@@ -14,23 +14,10 @@ from provision.core.platforms import PLATFORM
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, Statement
 from provision.core.yaml_text import YamlError, YamlLines, compose_yaml, parse_yaml
+from provision.project_files.rules import table
 
 # Of a key or a list item.
 Path = Sequence[str | int]
-# Packages that nobody requests by name, and every environment of conda has: where one of them is
-# listed, everything is.
-_EVERYWHERE = {
-    "_libgcc_mutex",
-    "_openmp_mutex",
-    "ca-certificates",
-    "libcxx",
-    "libgcc",
-    "libgcc-ng",
-    "ncurses",
-    "openssl",
-    "ucrt",
-    "vc",
-}
 _EXPORTED = re.compile(r"(?:\S+::)?([\w.-]+)=[^=]+(=[^=\s]+)?")
 _SELECTOR = re.compile(r"#\s*\[\s*(win|osx|not linux|unix and not linux)\w*\s*\]")
 # Header of `conda list`, and of `conda list --export`.
@@ -39,12 +26,6 @@ LIST_HEADER = re.compile(
     re.MULTILINE,
 )
 EXPLICIT = re.compile(r"^@EXPLICIT\s*$", re.MULTILINE)
-_NOT_PACKAGES = {
-    "prefix": "it is a folder of the machine that wrote the file",
-    "category": "it is conda-lock's name for this list",
-}
-_LISTS: dict[str, Kind] = {"channels": "channel", "platforms": "platform"}
-_FORMS = {"channels": "a list", "platforms": "a list", "variables": "a mapping"}
 
 
 def environment_statements(file: str, text: str, selection: object = None) -> list[Statement]:
@@ -81,6 +62,7 @@ class _Environment:
         self.mistakes.append(f"{self.file}:{self.lines.line(path)}: {problem}")
 
     def statements(self, document: Mapping[str, Any], source: Sequence[str]) -> Iterator[Statement]:
+        rules = table("environment")
         for key, value in document.items():
             if key == "dependencies":
                 is_export = _is_export(document)
@@ -88,22 +70,22 @@ class _Environment:
                     for statement in self._dependency((key, index), item, source):
                         is_listed = is_export and statement.kind == "conda"
                         yield replace(statement, exported=is_listed)
-            elif key in _LISTS and isinstance(value, list):
+            elif key in rules["lists"] and isinstance(value, list):
                 for index, item in enumerate(value):
-                    yield self.state((key, index), _LISTS[key], str(item))
+                    yield self.state((key, index), rules["lists"][key], str(item))
             elif key == "variables" and isinstance(value, Mapping):
                 for name, content in value.items():
                     yield self.state((key, name), "unknown", f"{name}: {content}").because(
                         "spec.yml holds no variables",
                         f"provision run NAME -- env {name}={content} python train.py",
                     )
-            elif key in _NOT_PACKAGES:
+            elif key in rules["ignored"]:
                 statement = self.state((key,), "ignored", f"{key}: {value}")
-                yield statement.because(_NOT_PACKAGES[key])
+                yield statement.because(rules["ignored"][key])
             elif key == "name" and value is not None:
                 yield replace(self.state((key,), "name", f"name: {value}"), value=str(value))
-            elif key in _FORMS and value is not None:
-                self.mistake((key,), f"`{key}:` is {_FORMS[key]}, not `{value}`.")
+            elif key in rules["forms"] and value is not None:
+                self.mistake((key,), f"`{key}:` is {rules['forms'][key]}, not `{value}`.")
             elif value is not None:
                 self.mistake((key,), f"`{key}` is no key of an environment.yml.")
 
@@ -147,7 +129,7 @@ def _is_export(document: Mapping[str, Any]) -> bool:
     if len(matches) < len(packages):
         return False
     has_builds = len(matches) > 1 and all(match[2] for match in matches)
-    return has_builds or any(match[1] in _EVERYWHERE for match in matches)
+    return has_builds or any(match[1] in table("everywhere") for match in matches)
 
 
 def list_statements(file: str, text: str, selection: object = None) -> list[Statement]:

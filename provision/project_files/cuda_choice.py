@@ -15,54 +15,25 @@ from provision.project_files.decision import (
     Package,
     RequestDecision,
 )
+from provision.project_files.rules import pattern, table
 from provision.project_files.torch_choice import cuda_of_tag, end_torch
 from provision.project_files.versions import allowed_minors, named_minor
 
 # The weight of compilers and of labels of channels, which may be of another CUDA than torch.
 WEAK = 3
-# Packages that belong to a build of torch, by what brings them.
-PARTS_OF_TORCH = (
-    r"cpuonly|pytorch-mutex|torchtriton|triton|pytorch-triton|cuda-(?:runtime|libraries|cudart)|nccl"
-    r"|cudnn|nvidia-(?:cublas|cuda-cupti|cuda-nvrtc|cuda-runtime|cudnn|cufft|cufile|curand|cusolver"
-    r"|cusparse|cusparselt|nccl|nvtx|nvjitlink|nvshmem)(?:-cu\d+)?"
-)
-# Whoever requests these wants to compile; they also say for which CUDA.
-TOOLKITS = r"cuda|cuda-toolkit|cudatoolkit-dev|cuda-nvcc(?!-tools|-impl)\S*|cuda-compiler"
-LABEL = r"(?:.*/)?label/cuda-(\d+\.\d+).*"
-# PyTorch's wheel index, or a mirror of it, has a folder for each build.
-TORCH_INDEX = (
-    r"(?:torch-)?(?:index|find-links) .*/whl/(?:(nightly|test)/)?(cu\d{3}|cpu|rocm[\d.]+|xpu)?/?"
-    r"(?:torch_stable\.html)?"
-)
-_BUILDS = "|".join((*TORCH, *COMPANIONS))
 _RUNTIME = "nvidia-cuda-runtime"
-# What a line states about CUDA: its weight (0 weighs most), the line of a package or of a statement,
-# and a specifier. `cpu` is a build without CUDA; an empty specifier any build with CUDA.
-_RULES: tuple[tuple[int, str, str], ...] = (
-    (0, rf"pip (?:{_BUILDS}) \S*\+(cu\d+|cpu) .*", r"\1"),
-    (0, rf"conda (?:{_BUILDS}) \S* \S*cuda_?(\d\d)\.?(\d).*", r"\1.\2"),
-    (0, rf"conda (?:(?:{_BUILDS}) \S* \S*cpu|pytorch-cpu |cpuonly ).*", CPU),
-    (2, rf"conda (?:(?:{_BUILDS}) \S* \S*(?:cuda|gpu)|pytorch-gpu ).*", ""),
-    (WEAK, r"conda (?:cudatoolkit|cuda-version) (\S*) .* exported", r"\1"),
-    (1, r"conda cudatoolkit ((?:[>!]\S*)?) .*", r"\1,<12"),  # its last version is 11.8
-    (1, r"conda (?:cudatoolkit|pytorch-cuda|cuda-version) (\S*) .*", r"\1"),
-    (1, rf"\w+ {_RUNTIME}(?:-cu\d+)? (\S+) .*", r"\1"),
-    (2, rf"pip (?=(?:{PARTS_OF_TORCH}) )nvidia-\S+-cu(\d+) .*", r"==\1.*"),
-    (WEAK, rf"conda (?:{TOOLKITS}) (\S*) .*", r"\1"),
-    (WEAK, rf"channel {LABEL}", r"\1"),
-    (0, r"cuda (.*)", r"\1"),
-    (1, rf"(?=torch-.*/whl/\S*(?:cu\d|cpu)){TORCH_INDEX}", r"\2"),
-    (2, r"(?:torch-)?(?:index|find-links) .*torch-[\d.]+(?:%2B|\+)(cu\d{3}|cpu).*", r"\1"),
-)
 
 
 def statement_line(statement: Statement) -> str:
     """The line of a statement that the tables match."""
     kind = statement.kind.removeprefix("extra-")
-    is_of_torch = not statement.packages or set(statement.packages) & set(TORCH)
-    if kind in ("index", "find-links") and is_of_torch:
+    if kind in ("index", "find-links") and (not statement.packages or _names_torch(statement)):
         kind = f"torch-{kind}"
     return f"{kind} {statement.value}"
+
+
+def _names_torch(statement: Statement) -> bool:
+    return not {*TORCH, *COMPANIONS}.isdisjoint(statement.packages)
 
 
 def decide_cuda(decision: RequestDecision, torch: Sequence[Package]) -> None:
@@ -112,12 +83,16 @@ def decide_cuda(decision: RequestDecision, torch: Sequence[Package]) -> None:
         became = f'cuda: "{content.get("cuda") or decision.cudas[0]}"'
     requests = {package.statement for package in torch}
     for statement in used:
-        is_part = statement.kind == "pip" and not statement.value.startswith(_RUNTIME)
+        is_part = statement.value.startswith("nvidia-") and not statement.value.startswith(_RUNTIME)
         # A page of wheels for this CUDA is taken as such.
-        is_index = re.fullmatch(TORCH_INDEX, statement_line(statement))
+        is_index = pattern("@torch_index@").fullmatch(statement_line(statement))
         is_page = statement.kind == "find-links" and not is_index
         if not is_part and not is_page and statement not in {*requests, *decision.entries}:
-            decision.end(statement, "translated", became=became)
+            is_nightly = is_index and re.search("/whl/(?:nightly|test)/", statement.value)
+            reason = (
+                "provision takes releases of PyTorch, and no nightly builds" if is_nightly else ""
+            )
+            decision.end(statement, "translated", became=became, reason=reason)
     end_torch(decision, torch, list(used), became)
 
 
@@ -138,11 +113,15 @@ def _matches(decision: RequestDecision) -> Iterator[tuple[int, Statement, str]]:
     for package in decision.packages:
         lines.append((package.statement, str(package)))
         lines.append((package.statement, f"channel {package.channel}"))
+    # An index for every package does not say where torch comes from if another one is named for it.
+    is_named = any(map(_names_torch, decision.statements))
     for statement, line in lines:
-        for weight, pattern, specifier in _RULES:
-            match = re.fullmatch(pattern, line)
+        is_general = is_named and statement.kind.endswith("index") and not statement.packages
+        for rule in table("cuda"):
+            match = pattern(rule["line"]).fullmatch(line)
             if match:
-                yield weight, statement, cuda_of_tag(match.expand(specifier))
+                weight = WEAK if is_general else rule["weight"]
+                yield weight, statement, cuda_of_tag(match.expand(rule["cuda"]))
                 break
 
 

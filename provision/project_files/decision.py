@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,11 +14,12 @@ from provision.adapters import conda
 from provision.core.package_names import url_filename
 from provision.core.platforms import Platform
 from provision.core.statements import PipRequirement, Statement
-from provision.project_files.account import Entry, Outcome, entry_of
+from provision.project_files.account import Entry, Outcome
 
 CPU = "cpu"
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
 COMPANIONS = ("torchvision", "torchaudio")
+_OF_CONDA = ("python", "cudatoolkit", "pytorch-cuda", "cpuonly")
 _LOCAL = re.compile(r"\+(?:cu\d{3}|cpu)\b")
 
 
@@ -96,12 +97,18 @@ class RequestDecision:
             reason = f"its marker does not hold for Python {self.python} on {self.platform}"
             self.leave_out(statement, reason)
             return
+        name = canonicalize_name(requirement.name)
+        if name in _OF_CONDA and not requirement.source:
+            # Lines that somebody copied from a list of conda; the package index has other packages,
+            # or none, under these names.
+            yield Package(statement=statement, name=name, specifier=requirement.specifier)
+            return
         version, _ = wheel_facts(requirement)
         specifier = f"=={version}" if version else requirement.specifier
         local = _LOCAL.search(specifier)
         yield Package(
             statement=statement,
-            name=canonicalize_name(requirement.name),
+            name=name,
             specifier=_LOCAL.sub("", specifier),
             local=local[0] if local else "",
             requirement=requirement,
@@ -121,14 +128,29 @@ class RequestDecision:
             channel=parts.channel,
         )
 
-    def end(self, statement: Statement, outcome: Outcome, **facts: str) -> None:
-        """Note what became of a statement; what was taken out of it is said too."""
-        entry = entry_of(statement, outcome, **facts)
-        if statement.credential:
-            reason = ". ".join(filter(None, (entry.reason, statement.credential.rstrip("."))))
-            outcome = "left out" if outcome == "left out" else "translated"
-            entry = replace(entry, outcome=outcome, reason=reason)
-        self.entries[statement] = entry
+    def end(
+        self,
+        statement: Statement,
+        outcome: Outcome,
+        *,
+        became: str = "",
+        reason: str = "",
+        next_step: str = "",
+    ) -> None:
+        """Note what became of a statement, with its own reason and next step unless others are given;
+        what was taken out of it is said too."""
+        reasons = (reason or statement.reason, statement.credential.rstrip("."))
+        if statement.credential and outcome == "taken":
+            outcome = "translated"
+        self.entries[statement] = Entry(
+            file=statement.file,
+            line=statement.line,
+            text=statement.text,
+            outcome=outcome,
+            became=became,
+            reason=". ".join(filter(None, reasons)),
+            next_step=next_step or statement.next_step,
+        )
 
     def leave_out(self, statement: Statement, reason: str = "", next_step: str = "") -> None:
         self.end(statement, "left out", reason=reason, next_step=next_step)

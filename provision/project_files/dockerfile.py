@@ -11,56 +11,21 @@ from pathlib import PurePosixPath
 from provision.core.credentials import public_request
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, Statement
+from provision.project_files.rules import table
 from provision.project_files.toml_file import Selection
 
+_INDEX_VARIABLE = re.compile(r"PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS)")
+_EXEC_FORM = re.compile(r"\[\s*\".*\]", re.DOTALL)
+_HERE_DOCUMENT = re.compile(r"<<-?[\"']?([A-Za-z_]\w*)")
 _VARIABLE = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
 _INSTALL = re.compile(
     r"(?:^|[\s/])(?:(pip)[\d.]*\s+(?:-\S+\s+)?install|(?:conda|(?:micro)?mamba)\s+(?:\S+\s+)?"
-    r"(?:install|create))\s"
+    r"(?:install|create|(?<=env )update))\s"
 )
-# Tags of images that name a build: pytorch/pytorch:2.3.1-cuda12.1-cudnn8-devel, and so on.
-_IMAGES: tuple[tuple[str, Kind, str], ...] = (
-    (r"(?:.*/)?pytorch/pytorch:(\d+(?:\.\d+)+)", "pip", r"torch==\1"),
-    (r"(?:.*/)?pytorch/pytorch:[\d.]+-cuda(\d+\.\d+)", "cuda", r"\1"),
-    (r"(?:.*/)?nvidia/cuda:(\d+\.\d+)", "cuda", r"\1"),
-    (r"(?:.*/)?python:(\d+\.\d+)", "python", r"==\1.*"),
+_PROJECT = re.compile(
+    r"(?:^|[\s/])(?:(?:poetry|pdm|pipenv|pixi|uv|rye)\s+(?:install|sync)"
+    r"|setup\.py\s+(?:install|develop))\b"
 )
-# pip's and conda's options that take a value, beyond those that install something.
-_WITH_VALUE = (
-    "-t",
-    "--target",
-    "--timeout",
-    "--progress-bar",
-    "--retries",
-    "--prefix",
-    "--root",
-    "-n",
-    "--name",
-    "-p",
-    "--cache-dir",
-    "--platform",
-    "--python",
-    "--python-version",
-)
-_PIP_OPTIONS = (
-    "-r",
-    "--requirement",
-    "-c",
-    "--constraint",
-    "-e",
-    "--editable",
-    "-f",
-    "--find-links",
-    "-i",
-    "--index-url",
-    "--extra-index-url",
-)
-_CONDA_OPTIONS: dict[str, Kind] = {
-    "-c": "channel",
-    "--channel": "channel",
-    "-f": "include",
-    "--file": "include",
-}
 
 
 def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
@@ -70,40 +35,63 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     result: list[Statement] = []
     for line, instruction, rest in _instructions(text):
         rest = _VARIABLE.sub(lambda match: variables.get(match[1], match[2] or match[0]), rest)
-        if instruction == "ARG":
-            name, _, value = rest.partition("=")
-            variables.setdefault(name.strip(), value.strip("\"' "))
+        if instruction in ("ARG", "ENV"):
+            for name, value in _assignments(rest):
+                if value:
+                    variables[name] = value
+                if option := _INDEX_VARIABLE.fullmatch(name):
+                    text = f"--{option[1].lower().replace('_', '-')} {value}"
+                    result += parse_lines(text, file, line)
         elif instruction == "FROM":
             words = [word for word in rest.split() if not word.startswith("--")]
             if words and words[0] not in stages:
                 result += _image(file, line, words[0])
             stages.update(words[2:3])
         elif instruction == "RUN":
-            for command in re.split(r"&&|\|\|?|;(?!\s*(?:python|sys|platform|os)_)", rest):
+            if _EXEC_FORM.fullmatch(rest.strip()):
+                rest = shlex.join(re.findall(r"\"([^\"]*)\"", rest))
+            for command in re.split(r"&&|\n|\|\|?|;(?!\s*(?:python|sys|platform|os)_)", rest):
                 result += _command(file, line, command)
     return result
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """Each instruction with the number of its first line, and its arguments in one line."""
-    continued = ""
+    """Each instruction with the number of its first line, and its arguments in one line; those of a
+    here-document in lines."""
+    continued = end = ""
     first = 1
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("#"):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("#") and number < len(lines):
             continue
         first = first if continued else number
         continued += line.strip().removesuffix("\\") + " "
-        if not line.rstrip().endswith("\\"):
+        document = _HERE_DOCUMENT.search(line)
+        if end and line.strip() != end and number < len(lines):
+            continued += "" if line.rstrip().endswith("\\") else "\n"
+        elif document and not end:
+            end = document[1]
+            continued += "\n"
+        elif not line.rstrip().endswith("\\"):
             instruction, _, rest = continued.strip().partition(" ")
             yield first, instruction.upper(), rest
-            continued = ""
+            continued = end = ""
+
+
+def _assignments(rest: str) -> Iterator[tuple[str, str]]:
+    """The variables of an ARG or ENV: `A=1 B=2`, or `A 1` of old."""
+    first, _, value = rest.strip().partition(" ")
+    words = re.findall(r"(?:\"[^\"]*\"|'[^']*'|\S)+", rest)
+    for word in words if "=" in first else [f"{first}={value}"]:
+        name, _, value = word.partition("=")
+        yield name, value.strip("\"' ")
 
 
 def _image(file: str, line: int, image: str) -> list[Statement]:
     note = Statement(file=file, line=line, text=f"FROM {image}", kind="note")
     stated = []
-    for pattern, kind, value in _IMAGES:
-        match = re.match(pattern, image)
+    for tag, kind, value in table("images"):
+        match = re.match(tag, image)
         if match:
             value = match.expand(value)
             requirement = parse_lines(value)[0].requirement if kind == "pip" else None
@@ -113,28 +101,32 @@ def _image(file: str, line: int, image: str) -> list[Statement]:
 
 def _command(file: str, line: int, command: str) -> Iterator[Statement]:
     """What a command of pip or conda installs; nothing for any other command."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        words = command.split()
+    if _PROJECT.search(command):
+        statement = Statement(file=file, line=line, text=command.strip(), kind="unknown")
+        yield statement.because("it installs what the project's own files state", "provision init")
     tool = _INSTALL.search(command)
-    install = next((at for at, word in enumerate(words) if word in ("install", "create")), None)
-    if tool is None or install is None:
+    if tool is None:
         return
+    arguments = command[tool.end() :]
+    try:
+        words = shlex.split(arguments)
+    except ValueError:
+        words = arguments.split()
     is_pip = bool(tool[1])
-    pending = iter(words[install + 1 :])
+    options = table("install_options")
+    pending = iter(words)
     for word in pending:
         kind: Kind = "conda"
-        if word in _WITH_VALUE:
+        if word in options["with_value"]:
             next(pending, None)
             continue
-        if word in (_PIP_OPTIONS if is_pip else _CONDA_OPTIONS):
+        if word in options["pip" if is_pip else "conda"]:
             option, word = word, next(pending, "")
             # A file that was copied into the image, by its name in the project.
             word = PurePosixPath(word).name if word.startswith("/") else word
-            kind = _CONDA_OPTIONS.get(option, kind)
+            kind = options["conda"].get(option, kind)
             word = f"{option} {word}" if is_pip else word
-        elif word.startswith("-") and word.partition("=")[0] not in _PIP_OPTIONS:
+        elif word.startswith("-") and word.partition("=")[0] not in options["pip"]:
             continue
         if is_pip:
             yield from parse_lines(word, file, line)

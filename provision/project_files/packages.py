@@ -15,87 +15,21 @@ from provision.core.package_names import url_filename
 from provision.core.platforms import PLATFORMS
 from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Outcome
-from provision.project_files.cuda_choice import (
-    LABEL,
-    PARTS_OF_TORCH,
-    TOOLKITS,
-    TORCH_INDEX,
-    statement_line,
-)
+from provision.project_files.cuda_choice import statement_line
 from provision.project_files.decision import COMPANIONS, TORCH, Package, RequestDecision
 from provision.project_files.requirements import shell_words
+from provision.project_files.rules import pattern, table
 from provision.project_files.torch_choice import EXACT
 
-# Channels that provision takes where a build needs them, and conda's words.
-_BUILD_CHANNELS = "pytorch|nvidia|conda-forge"
-_ANACONDA = "defaults|anaconda|main|r|msys2"
-_LIBRARY = r"each build of torch brings its own \1"
 # An index in the place of the usual one, as pip, uv and Pipenv write it.
 _REPLACES_INDEX = re.compile(r"(-i|--index-url|index-url|index_url)\b")
-_UNKNOWN_BUILD = "provision knows PyTorch's releases for NVIDIA GPUs and CPUs"
-# What becomes of the line of a package or of a statement: the outcome, the key of spec.yml, the
-# reason and the next step.
-_RULES: tuple[tuple[str, Outcome, str, str, str], ...] = (
-    (
-        r"conda (?:_\S*|python_abi|conda|mamba|nomkl) .*",
-        *("left out", "", "it belongs to conda itself", ""),
-    ),
-    (
-        r"conda (cudnn|nccl) \D*(\d+(?:\.\d+)*)\S* \S* requested",
-        *("left out", "", _LIBRARY, r"provision build NAME --\1 \2"),
-    ),
-    (r"conda (cudnn|nccl) \S* \S* requested", "left out", "", _LIBRARY, ""),
-    (rf"conda (?:{PARTS_OF_TORCH}) .*", "left out", "", "the build of torch brings it", ""),
-    (rf"pip (?:{PARTS_OF_TORCH}) .*", "taken", "the build of torch brings it", "", ""),
-    # A version of theirs is a request.
-    (
-        r"\w+ (?:(?:pip|wheel) |(?:setuptools|ipykernel|(?:python-)?xxhash)  ).*",
-        *("taken", "every environment has it", "", ""),
-    ),
-    (
-        r"conda (\S+) \D*(\d+(?:\.\d+)?)\S* (?:\S*_)?py[h\d]\S* exported",
-        *("left out", "", "a package of Python in a list that does not say what was requested"),
-        r"provision add NAME --conda \1=\2",
-    ),
-    (
-        r"conda (\S+) \D*(\d+(?:\.\d+)?)\S* \S* exported",
-        *("left out", ""),
-        "the list does not say whether it was requested or came with another package",
-        r"provision add NAME --conda \1=\2",
-    ),
-    (
-        r"conda (\S+) \S*\|.*",
-        *("left out", "", "spec.yml cannot hold alternatives (|)"),
-        r"provision add NAME --conda \1",
-    ),
-    (
-        rf"channel (?:{_ANACONDA})",
-        *("translated", "channels: conda-forge"),
-        *("Anaconda's channels need a license in many organizations", ""),
-    ),
-    (
-        rf"channel (?:nodefaults|{_BUILD_CHANNELS})",
-        *("taken", "used where a build or a package needs it", "", ""),
-    ),
-    (
-        r"channel pytorch-.*",
-        *("left out", "", "provision knows releases of PyTorch, and no nightly builds"),
-        "provision matrix",
-    ),
-    (
-        rf"(?=.*/whl/(?:nightly|test|rocm|xpu)){TORCH_INDEX}",
-        *("left out", "", _UNKNOWN_BUILD, "provision matrix"),
-    ),
-    (TORCH_INDEX, "taken", "provision finds PyTorch's wheels itself", "", ""),
-    (r"(?:include|constraints) .*", "taken", "read", "", ""),
-)
 
 
 def take_others(decision: RequestDecision) -> None:
     """Put everything that has no entry yet into spec.yml, or leave it out."""
     for package in decision.packages:
         statement, requirement = package.statement, package.requirement
-        is_toolkit = requirement is None and re.fullmatch(TOOLKITS, package.name)
+        is_toolkit = requirement is None and pattern("@toolkits@").fullmatch(package.name)
         if is_toolkit and not statement.exported:
             _keep_toolkit(decision, package)
         if statement in decision.entries or statement.kind == "constraint":
@@ -135,11 +69,16 @@ def take_others(decision: RequestDecision) -> None:
 
 def _by_rule(decision: RequestDecision, statement: Statement, line: str) -> bool:
     """Note what a rule says of a line, if there is one."""
-    for pattern, outcome, became, reason, step in _RULES:
-        match = re.fullmatch(pattern, line)
+    for rule in table("lines"):
+        match = pattern(rule["line"]).fullmatch(line)
         if match:
-            reason, step = match.expand(reason), match.expand(step)
-            decision.end(statement, outcome, became=became, reason=reason, next_step=step)
+            decision.end(
+                statement,
+                rule.get("outcome", "left out"),
+                became=rule.get("became", ""),
+                reason=match.expand(rule.get("reason", "")),
+                next_step=match.expand(rule.get("step", "")),
+            )
             return True
     return False
 
@@ -147,7 +86,7 @@ def _by_rule(decision: RequestDecision, statement: Statement, line: str) -> bool
 def _keep_toolkit(decision: RequestDecision, package: Package) -> None:
     """A CUDA compiler stays requested, from its channel, besides the CUDA that it states."""
     stated = [one.value for one in decision.statements if one.kind == "channel"]
-    channels = [name for name in stated if re.fullmatch(LABEL, name)]
+    channels = [name for name in stated if pattern("@label@").fullmatch(name)]
     if package.channel:
         channels = [package.channel]
     elif "nvidia" in stated and not package.name.startswith("cuda-nvcc"):
@@ -164,7 +103,7 @@ def _keep_toolkit(decision: RequestDecision, package: Package) -> None:
 def _take_conda(decision: RequestDecision, package: Package) -> None:
     text = _conda_text(package)
     became = f"conda: {text}"
-    is_extra = not re.fullmatch(f"|{_BUILD_CHANNELS}|{_ANACONDA}", package.channel)
+    is_extra = not pattern("|@build_channels@|@anaconda@").fullmatch(package.channel)
     if is_extra:
         _add_channel(decision, public_request(package.channel))
         became += f", channels: {package.channel}"
@@ -243,14 +182,14 @@ def _add_channel(decision: RequestDecision, name: str) -> None:
 
 def _take_index(decision: RequestDecision, statement: Statement) -> None:
     address = statement.value
-    if statement.kind != "find-links" and not statement.packages:
-        reason = "an index for every package is a setting of pip's or uv's"
+    names = [name for name in statement.packages if name not in (*TORCH, *COMPANIONS)]
+    if statement.kind != "find-links" and not names:
+        reason = "an index for every package, or for torch, is a setting of pip's or uv's"
         setting = "index-url" if _REPLACES_INDEX.match(statement.text) else "extra-index-url"
         step = f"pip config set global.{setting} {address}"
         decision.leave_out(statement, reason, step)
         return
     key = "find_links" if statement.kind == "find-links" else "indexes"
-    names = [name for name in statement.packages if name not in (*TORCH, *COMPANIONS)]
     text = f"{' '.join(names)} @ {address}" if names else address
     decision.add(key, statement, text)
 

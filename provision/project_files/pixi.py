@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provision.core.statements import Statement
+from provision.project_files.rules import table
 from provision.project_files.toml_file import (
-    KeyKinds,
     Keys,
     Selection,
     TomlFile,
@@ -19,29 +19,6 @@ from provision.project_files.toml_file import (
 _CONDA_TABLES = ("dependencies", "host-dependencies", "run-dependencies")
 # The names of targets that a Linux machine with x86 belongs to.
 _LINUX_TARGETS = ("unix", "linux", "linux-64")
-# Keys of the file, and those of it, of its features and of its targets.
-_WORKSPACE: KeyKinds = {
-    "workspace.name": ("name", ""),
-    "workspace.channels": ("channel", ""),
-    "workspace.platforms": ("platform", ""),
-    "project.name": ("name", ""),
-    "project.channels": ("channel", ""),
-    "project.platforms": ("platform", ""),
-}
-_KEYS: KeyKinds = {
-    "channels": ("channel", ""),
-    "build-dependencies": (
-        "ignored",
-        "it builds the project itself, apart from the environment",
-    ),
-    "pypi-options.index-url": ("index", ""),
-    "pypi-options.extra-index-urls": ("index", ""),
-    "pypi-options.find-links": ("find-links", ""),
-    "pypi-options.no-build-isolation": (
-        "ignored",
-        "packages that need torch are built against the locked torch",
-    ),
-}
 
 
 def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
@@ -51,7 +28,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
 
 def table_statements(toml: TomlFile, root: Keys, selection: Selection) -> Iterator[Statement]:
     """The same of the tables below root, such as `tool.pixi`."""
-    yield from toml.stated(_WORKSPACE, root)
+    yield from toml.stated(table("pixi_workspace"), root)
     yield from _tables(toml, root)
     # The features of pixi's environment `default`, and of the environments that were chosen.
     taken: set[str] = set()
@@ -64,21 +41,22 @@ def table_statements(toml: TomlFile, root: Keys, selection: Selection) -> Iterat
         if selection.takes("group", name) or name in taken:
             yield from _tables(toml, keys)
         else:
-            tables = (*_CONDA_TABLES, "pypi-dependencies")
-            members = [package for table in tables for package in feature.get(table) or ()]
+            sections = (*_CONDA_TABLES, "pypi-dependencies")
+            parts = [feature, *(feature.get("target") or {}).values()]
+            members = [name for part in parts for key in sections for name in part.get(key) or ()]
             yield selection.offer(toml.state("ignored", keys), "group", name, members)
 
 
 def _tables(toml: TomlFile, keys: Keys) -> Iterator[Statement]:
     """The tables of the file itself, of a feature or of a target."""
-    for table in _CONDA_TABLES:
-        for name, value in toml.table(*keys, table).items():
-            yield _conda(toml, (*keys, table, name), name, value)
+    for section in _CONDA_TABLES:
+        for name, value in toml.table(*keys, section).items():
+            yield _conda(toml, (*keys, section, name), name, value)
     yield from toml.requirements((*keys, "pypi-dependencies"))
     cuda = toml.value(*keys, "system-requirements", "cuda")
     if cuda is not None:
         yield _system_cuda(toml, (*keys, "system-requirements", "cuda"), cuda)
-    yield from toml.stated(_KEYS, keys)
+    yield from toml.stated(table("pixi"), keys)
     for name in toml.table(*keys, "target"):
         target = (*keys, "target", name)
         if name in _LINUX_TARGETS:

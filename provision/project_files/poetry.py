@@ -5,6 +5,7 @@ poetry-core translates the requirements, so that they mean what they mean in Poe
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from provision.core.statements import Kind, Statement
-from provision.project_files.toml_file import Keys, Selection, TomlFile, table_requirement
+from provision.project_files.toml_file import (
+    Keys,
+    Selection,
+    TomlFile,
+    pythons_of,
+    table_requirement,
+)
 
 if TYPE_CHECKING:
     from poetry.core.constraints.version import VersionConstraint
@@ -66,26 +73,31 @@ def _table(toml: TomlFile, keys: Keys, chosen: set[str]) -> Iterator[Statement]:
         # Several constraints, each for a Python or a platform of its own.
         for item in value if isinstance(value, list) else [value]:
             options = item if isinstance(item, Mapping) else {"version": item}
-            if options.get("source"):
+            written = f"{name} {json.dumps(item)}" if isinstance(value, list) else ""
+            if set(options) == {"source"}:  # [project] has the version
                 yield _source(toml, path, name, options["source"])
-            # What is optional is offered with its extra; without a version, [project] has it.
-            is_optional = options.get("optional") and canonicalize_name(name) not in chosen
-            if is_optional or set(options) == {"source"}:
+                continue
+            # What is optional is offered with its extra.
+            if options.get("optional") and canonicalize_name(name) not in chosen:
                 continue
             version = str(options.get("version", ""))
             try:
                 if name == "python":
                     kind: Kind = "python"
-                    stated, reason = _python(version)
+                    stated, reason = python_range(version)
                 else:
                     kind = "pip"
                     stated, reason = _requirement(name, options)
             except ValueError as error:
-                yield toml.state("unknown", path, reason=str(error))
+                yield toml.state("unknown", path, text=written, reason=str(error))
                 continue
             if re.match(r"\^|~(?!=)", version):
                 reason = reason or f"Poetry's `{version}`"
-            yield toml.state(kind, path, stated, reason=reason)
+            statement = toml.state(kind, path, stated, text=written, reason=reason)
+            requirement = statement.requirement
+            if options.get("source") and (not requirement or pythons_of(requirement.marker)):
+                yield _source(toml, path, name, options["source"])
+            yield statement
 
 
 def _source(toml: TomlFile, keys: Keys, name: str, source: str) -> Statement:
@@ -97,7 +109,9 @@ def _source(toml: TomlFile, keys: Keys, name: str, source: str) -> Statement:
     return toml.state("unknown", keys, reason=f"there is no source `{source}`")
 
 
-def _python(version: str) -> tuple[str, str]:
+def python_range(version: str) -> tuple[str, str]:
+    """Poetry's range of Pythons as PEP 440 writes it, and a reason if that is not quite the same.
+    Raises ValueError."""
     from poetry.core.constraints.version import parse_constraint
 
     constraint, reason = _newest_range(parse_constraint(version))
@@ -115,7 +129,10 @@ def _requirement(name: str, options: Mapping[str, Any]) -> tuple[str, str]:
     conditions = {key: value for key, value in options.items() if key not in located}
     if options.get("markers"):
         Marker(str(options["markers"]))  # poetry-core refuses it with an error of its parser's own
-    conditions["version"] = str(conditions.get("version", "*"))
+    # By PEP 440 a range has no local version; the source of such wheels says which they are.
+    conditions["version"] = re.sub(
+        r"((?:\^|~|>=?|<=?)\s*[\d.]+)\+\w+", r"\1", str(conditions.get("version", "*"))
+    )
     dependency = Factory.create_dependency(name, conditions)
     dependency.constraint, reason = _newest_range(dependency.constraint)
     requirement = Requirement(dependency.to_pep_508())

@@ -14,12 +14,12 @@ from packaging.pylock import Pylock, PylockValidationError
 
 from provision.core.errors import InvalidSpec
 from provision.core.statements import Statement
-from provision.project_files.toml_file import PYTHONS, Selection, TomlFile, parse_toml
+from provision.project_files.toml_file import PYTHONS, Selection, TomlFile, parse_document
 
 
 def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
     """What a pylock.toml states. Raises InvalidSpec if the standard refuses it."""
-    document = parse_toml(file, text)
+    document = parse_document(file, text)
     try:
         lock = Pylock.from_dict(document)
     except (PylockValidationError, ValueError) as error:

@@ -16,66 +16,24 @@ from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, PipRequirement, Statement
 from provision.project_files import pixi, poetry
+from provision.project_files.rules import table
 from provision.project_files.toml_file import (
-    KeyKinds,
     Keys,
     Selection,
     TomlFile,
     check_shape,
-    parse_toml,
+    parse_document,
     pythons_of,
     table_requirement,
 )
 
 # The tables of `tool` that say what is installed; others are settings of linters and the like.
 TOOLS = ("uv", "poetry", "pdm", "hatch", "flit", "setuptools", "pixi", "rye")
-_BUILDS = "packages that need torch are built against the locked torch"
-_NO_SETTING = "spec.yml has no such setting; name the release that you want"
-_PLATFORM = "the platform is chosen in spec.yml"
-_OVERRIDES = "spec.yml has no overrides; it is taken as a constraint"
-_KEYS: KeyKinds = {
-    "project.name": ("name", ""),
-    "project.requires-python": ("python", ""),
-    "project.dependencies": ("pip", ""),
-    "tool.setuptools.dynamic.dependencies.file": ("include", ""),
-    "tool.hatch.metadata.hooks.requirements_txt.files": ("include", ""),
-    "tool.flit.metadata.requires": ("pip", ""),
-    "tool.flit.metadata.requires-python": ("python", ""),
-    "tool.uv.index-url": ("index", ""),
-    "tool.uv.extra-index-url": ("index", ""),
-    "tool.uv.find-links": ("find-links", ""),
-    "tool.uv.pip.index-url": ("index", ""),
-    "tool.uv.pip.extra-index-url": ("index", ""),
-    "tool.uv.pip.find-links": ("find-links", ""),
-    "tool.uv.constraint-dependencies": ("constraint", ""),
-    "tool.uv.override-dependencies": ("constraint", _OVERRIDES),
-    "tool.uv.environments": ("ignored", _PLATFORM),
-    "tool.uv.required-environments": ("ignored", _PLATFORM),
-    "tool.uv.no-build-isolation": ("ignored", _BUILDS),
-    "tool.uv.no-build-isolation-package": ("ignored", _BUILDS),
-    "tool.uv.extra-build-dependencies": ("ignored", _BUILDS),
-    "tool.uv.build-constraint-dependencies": ("ignored", "it constrains builds of packages"),
-    "tool.uv.prerelease": ("ignored", _NO_SETTING),
-    "tool.uv.resolution": ("ignored", _NO_SETTING),
-    "tool.uv.exclude-newer": ("ignored", _NO_SETTING),
-    "tool.uv.dependency-metadata": ("ignored", "the packages' own metadata is read"),
-    "build-system.requires": ("ignored", "it builds the project itself, not the environment"),
-}
-# Tables of lists that are taken by option, and lists that are the group `dev`.
-_OPTIONAL = {
-    "project.optional-dependencies": "extra",
-    "tool.setuptools.dynamic.optional-dependencies": "extra",
-    "dependency-groups": "group",
-    "tool.flit.metadata.requires-extra": "extra",
-    "tool.pdm.dev-dependencies": "group",
-    "tool.uv.dev-dependencies": "group",
-    "tool.rye.dev-dependencies": "group",
-}
 
 
 def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
     """What a pyproject.toml states. Raises InvalidSpec if it is malformed."""
-    document = parse_toml(file, text)
+    document = parse_document(file, text)
     tools = document.get("tool")
     tools = tools if isinstance(tools, Mapping) else {}
     document = {
@@ -100,10 +58,10 @@ class _PyProject:
     def statements(self) -> Iterator[Statement]:
         toml = self.toml
         files = 0
-        for statement in toml.stated(_KEYS):
+        for statement in toml.stated(table("pyproject")):
             files += statement.kind == "include"
             yield from self._sourced(statement, "")
-        for dotted, option in _OPTIONAL.items():
+        for dotted, option in table("optional").items():
             lists = toml.value(*dotted.split(".")) or {}
             lists = {"dev": lists} if isinstance(lists, list) else lists
             yield from self._optional(option, dotted.split("."), lists)
@@ -275,7 +233,8 @@ class _PyProject:
             kind: Kind = "find-links" if source.get("type") == "find_links" else "index"
             yield toml.state(kind, keys, item=source["url"], index=number, packages=packages)
         overrides = ("tool", "pdm", "resolution", "overrides")
-        yield from toml.requirements(overrides, kind="constraint", reason=_OVERRIDES)
+        kind, reason = table("pyproject")["tool.uv.override-dependencies"]
+        yield from toml.requirements(overrides, kind=kind, reason=reason)
 
     def _hatch(self) -> Iterator[Statement]:
         """Hatch's environments: `default` is what `hatch shell` enters, others are groups."""

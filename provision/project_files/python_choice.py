@@ -33,7 +33,8 @@ def decide_python(decision: RequestDecision) -> None:
     python = decision.python
     decision.content["python"] = python
     for statement, specifier in stated:
-        if statement in decision.entries or statement.kind not in ("python", "conda"):
+        is_wheel = statement.requirement is not None and statement.requirement.source
+        if statement in decision.entries or is_wheel:
             continue
         numbers = "".join(re.findall(r"[\d.]+", specifier)).rstrip(".")
         is_plain = named_minor(specifier) and numbers == python

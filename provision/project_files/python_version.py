@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from provision.core.statements import Kind, Statement
+from provision.core.statements import Statement
 from provision.project_files.toml_file import Selection
 
 _VERSION = re.compile(r"(?:python|cpython)?[-@ ]?\s*(\d+\.\d+)(\.\d+\w*)?t?(?:-.*)?")
@@ -17,18 +18,17 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
         written = line.partition("#")[0].strip()
         if not written:
             continue
-        tool = file.endswith(".tool-versions") and not written.startswith("python ")
+        statement = Statement(file=file, line=number, text=written, kind="ignored")
         match = _VERSION.fullmatch(written.split(" /")[0])
-        kind: Kind = "unknown"
-        value, reason = "", "it is no version of Python"
-        if tool:
-            kind, reason = "ignored", "it is another tool than Python"
-        elif match and any(statement.kind == "python" for statement in result):
-            kind, reason = "ignored", "the first version is the one that python starts"
-        elif match:
-            kind, value = "python", f"=={match[1]}{match[2] or '.*'}"
+        if file.endswith(".tool-versions") and not written.startswith("python "):
+            statement = statement.because("it is another tool than Python")
+        elif match is None:
+            statement = statement.because("it is no version of Python", kind="unknown")
+        elif any(earlier.kind == "python" for earlier in result):
+            statement = statement.because("the first version is the one that python starts")
+        else:
             reason = "an environment has the newest patch release" if match[2] else ""
-        result.append(
-            Statement(file=file, line=number, text=written, kind=kind, value=value, reason=reason)
-        )
+            value = f"=={match[1]}{match[2] or '.*'}"
+            statement = replace(statement, kind="python", value=value, reason=reason)
+        result.append(statement)
     return result

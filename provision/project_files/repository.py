@@ -1,6 +1,6 @@
 """Which files of a repository are read, in which order, and what one adds to those before it.
 
-The first file in LEADING that requests something leads. Each further one adds the packages that no
+The first leading file that requests something leads. Each further one adds the packages that no
 earlier one requests. Files of a Python version add that. A Dockerfile is read as notes, unless it is
 the only file.
 """
@@ -14,36 +14,25 @@ from dataclasses import replace
 from provision.core.package_names import package_name
 from provision.core.statements import Statement
 from provision.project_files.decision import COMPANIONS, TORCH
+from provision.project_files.rules import table
 
-# A file of conda or pixi has Python and CUDA as well. A requirements.txt is more exact than the
-# ranges of the project's own table.
-LEADING = (
-    "environment.yml",
-    "environment.yaml",
-    "conda.yml",
-    "conda.yaml",
-    "pixi.toml",
-    "requirements.txt",
-    "pyproject.toml",
-    "Pipfile",
-    "setup.cfg",
-    "setup.py",
-)
-# Read where only they say what is requested.
-LOCKS = ("pylock.toml", "uv.lock", "conda-lock.yml")
-PYTHON_VERSIONS = (".python-version", ".tool-versions")
 DOCKERFILE = "Dockerfile"
-# Files that repeat others with every version, or are for a purpose of their own.
-_UNREAD = ("*.lock", "*-lock.yml", "pylock*.toml", "*requirements*.txt", "environment*.y*ml")
 _REQUESTS = ("pip", "conda")
 
 
 def files_to_read(names: Collection[str]) -> tuple[str, ...]:
     """The files that are read, in their order. names: of all files in the repository's folder."""
-    files = [name for name in LEADING if name in names]
+    rules = table("files")
+    files = [name for name in rules["leading"] if name in names]
     if not files:
-        files = [name for name in LOCKS if name in names][:1]
-    return (*files, *(name for name in (*PYTHON_VERSIONS, DOCKERFILE) if name in names))
+        files = [name for name in rules["locks"] if name in names][:1]
+    return (*files, *(name for name in (*rules["python"], DOCKERFILE) if name in names))
+
+
+def is_usual(name: str) -> bool:
+    """Whether a file of this name belongs to the folder that it is in."""
+    rules = table("files")
+    return name in (*rules["leading"], *rules["python"], DOCKERFILE)
 
 
 def unread_files(names: Iterable[str], read: Collection[str]) -> tuple[str, ...]:
@@ -51,7 +40,8 @@ def unread_files(names: Iterable[str], read: Collection[str]) -> tuple[str, ...]
     return tuple(
         name
         for name in sorted(names)
-        if name not in read and any(fnmatch.fnmatchcase(name, pattern) for pattern in _UNREAD)
+        if name not in read
+        and any(fnmatch.fnmatchcase(name, pattern) for pattern in table("files")["unread"])
     )
 
 

@@ -16,21 +16,11 @@ from provision.core.credentials import public_request
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, Statement
+from provision.project_files.rules import table
 from provision.project_files.toml_file import Selection
 
 _FILE = re.compile(r"[\w./-]+\.(?:txt|in)")
 _FOLDER = re.compile(r"[\w-]*requirements[\w-]*")
-# What setuptools' keywords state; other keywords state nothing about an environment.
-_KINDS: dict[str, Kind] = {
-    "name": "name",
-    "python_requires": "python",
-    "install_requires": "pip",
-    "extras_require": "pip",
-    "dependency_links": "find-links",
-    "setup_requires": "ignored",
-    "tests_require": "ignored",
-    "**": "unknown",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +45,7 @@ def _statements(
     file: str, keywords: Iterable[_Keyword], selection: Selection
 ) -> Iterator[Statement]:
     for keyword, items, extra in keywords:
-        kind = _KINDS.get(keyword)
+        kind: Kind | None = table("setuptools").get(keyword)
         if kind is None or not items:
             continue
         if extra and not selection.takes("extra", extra.text):
@@ -119,7 +109,8 @@ def _listed(value: str, text: str) -> list[_Item]:
     for part in value.removeprefix("file:").split("," if is_file else separator):
         item = re.sub(r"(^|\s)#.*", "", part).strip()
         if item:
-            line = text.count("\n", 0, text.find(item)) + 1
+            match = re.search(rf"(?<![\w-]){re.escape(item)}", text)
+            line = text.count("\n", 0, match.start()) + 1 if match else None
             kind: Literal["file", "text"] = "file" if is_file else "text"
             items.append(_Item(kind=kind, line=line, written=item, text=item))
     return items

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,26 +11,17 @@ from packaging.markers import InvalidMarker
 
 from provision.core.credentials import credential_problem, public_request, without_credentials
 from provision.core.errors import InvalidSpec
+from provision.core.platforms import PLATFORM
 from provision.core.requirement_lines import parse_lines
 from provision.core.schema import schema_error
-from provision.core.statements import Kind, Statement, marker_holds
+from provision.core.statements import Kind, Statement, marker_environment, marker_holds
+from provision.core.toml_text import parse_toml
 
 Keys = Sequence[str]
-# What dotted keys state, and the reason of their statements.
-KeyKinds = Mapping[str, tuple[Kind, str]]
+# What dotted keys state, and perhaps the reason of their statements.
+KeyKinds = Mapping[str, Sequence[Any]]
 # The Pythons for which a build of PyTorch exists.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-# Variables of markers that Pipenv writes as keys.
-_MARKER_VARIABLES = (
-    "os_name",
-    "sys_platform",
-    "platform_machine",
-    "platform_python_implementation",
-    "platform_system",
-    "python_version",
-    "python_full_version",
-    "implementation_name",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +95,8 @@ class TomlFile:
 
     def stated(self, kinds: KeyKinds, root: Keys = ()) -> Iterator[Statement]:
         """The statements of some keys: of each text in a list, of each key of a table."""
-        for dotted, (kind, reason) in kinds.items():
+        for dotted, (kind, *reasons) in kinds.items():
+            reason = "".join(reasons)
             keys = (*root, *dotted.split("."))
             value = self.value(*keys)
             if isinstance(value, str):
@@ -176,12 +167,12 @@ class TomlFile:
                 position, rest = header.end(), list(keys[depth:])
                 break
         for key in rest:
-            match = re.compile(rf"(?<![\w-]){_key(key)}\s*[.=]").search(self.text, position)
+            match = re.compile(rf"(?<![\w-]){_key(key)}\s*[.=:]").search(self.text, position)
             if match is None:
                 return None
             position = match.start()
         for written in (f'"{item}"', f"'{item}'", item):
-            if written in self.text[position:]:
+            if item and written in self.text[position:]:
                 position = self.text.index(written, position)
                 break
         return self.text.count("\n", 0, position) + 1
@@ -228,22 +219,17 @@ class Selection:
                     )
 
 
-def parse_toml(file: str, text: str) -> Mapping[str, Any]:
+def parse_document(file: str, text: str) -> Mapping[str, Any]:
     """The document in a text. Raises InvalidSpec."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        document: Mapping[str, Any] = tomllib.loads(text.removeprefix("\ufeff"))
-        return document
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text.removeprefix("\ufeff"))
+    except ValueError as error:
         raise InvalidSpec(f"{file} is not TOML: {error}.", advice="Correct the file.") from error
 
 
 def read_toml(file: str, text: str, schema: str) -> TomlFile:
     """A file whose tables have the types that their tool documents. Raises InvalidSpec."""
-    document = parse_toml(file, text)
+    document = parse_document(file, text)
     check_shape(file, document, schema)
     return TomlFile(file=file, text=text, document=document)
 
@@ -295,7 +281,8 @@ def table_marker(options: Mapping[str, Any]) -> str:
     """The marker of a table: as a whole, or a key for each of its variables."""
     keys = ("marker", "markers", "env-markers")
     parts = [f"({options[key]})" for key in keys if options.get(key)]
-    parts += [f"{key} {options[key]}" for key in _MARKER_VARIABLES if options.get(key)]
+    variables = marker_environment(PYTHONS[0], PLATFORM)  # Pipenv has them as keys
+    parts += [f"{key} {options[key]}" for key in variables if options.get(key)]
     return parts[0][1:-1] if len(parts) == 1 and parts[0][0] == "(" else " and ".join(parts)
 
 
@@ -315,7 +302,7 @@ def relative_path(path: str) -> str:
 
 def _text(item: Any) -> str:
     """An item of a list; of a table, the key that says what it is about."""
-    keys = ("url", "path", "channel", "platform")
+    keys = ("url", "path", "channel", "platform", "requires_python")
     table = item if isinstance(item, Mapping) else {"url": item}
     return next((str(table[key]) for key in keys if key in table), "")
 

@@ -19,7 +19,6 @@ from provision.project_files.toml_file import (
 Package = Mapping[str, Any]
 # What uv writes where extras or groups exclude each other: extra-4-demo-cu121.
 _CONFLICT = re.compile(r"extra (==|!=) '(extra|group)-(\d+)-([^']+)'")
-_ALWAYS, _NEVER = "os_name == 'posix'", "os_name == ''"
 
 
 def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
@@ -95,7 +94,7 @@ class _UvLock:
         """A condition on a chosen extra or group, as one that holds always or never."""
         name = match[4][int(match[3]) + 1 :]
         holds = self.selection.takes(match[2], name) == (match[1] == "==")
-        return _ALWAYS if holds else _NEVER
+        return f"os_name {'==' if holds else '!='} 'posix'"
 
     def _package(self, index: int) -> Iterator[Statement]:
         package = self.packages[index]

@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from packaging.specifiers import SpecifierSet
+
 _CLAUSE = re.compile(r"\s*(===?|!=|~=|>=|<=|>|<|=)?\s*v?(\d+(?:\.\d+)*)([.\w+!-]*)(\.?\*)?\s*")
+# Of a bound with a patch release, some patch release must be allowed: the first or a late one.
+_PATCHES = ("0", "999")
 
 
 def allowed_minors(specifier: str, minors: Iterable[str]) -> list[str]:
@@ -32,34 +36,26 @@ def named_minor(specifier: str) -> str:
         operator, version = _clause(specifier)
     except ValueError:
         return ""
-    is_exact = operator in ("==", "~=") and len(version) >= (2 if operator == "==" else 3)
+    is_exact = len(version) >= {"==": 2, "~=": 3}.get(operator, len(version) + 1)
     return f"{version[0]}.{version[1]}" if is_exact else ""
 
 
-def _clause(text: str) -> tuple[str, tuple[int, ...]]:
+def _clause(text: str) -> tuple[str, list[str]]:
     match = _CLAUSE.fullmatch(text)
     if match is None:
         raise ValueError(f"`{text.strip()}` is no version")
-    operator = {None: "==", "=": "==", "===": "=="}.get(match[1], match[1])
-    return operator or "==", tuple(map(int, match[2].split(".")))
+    operator = "==" if match[1] in (None, "=", "===") else match[1]
+    return operator, match[2].split(".")
 
 
-def _allows(minor: str, operator: str, version: tuple[int, ...]) -> bool:
-    number = tuple(map(int, minor.split(".")))[:2]
-    bound = (*version, 0)[:2]
-    has_patch = len(version) > 2 and any(version[2:])
-    if operator == "==":
-        return number[: len(version)] == version[:2]
-    if operator == "!=":
-        return len(version) != 2 or number != version
-    if operator == ">=":
-        return number >= bound
-    if operator == ">":
-        return number > bound or (has_patch and number == bound)
-    if operator == "<=":
-        return number <= bound
-    if operator == "<":
-        return number < bound or (has_patch and number == bound)
-    if len(version) > 2:  # ~=3.10.2
-        return number == bound
-    return number >= bound and number[0] == bound[0]
+def _allows(minor: str, operator: str, version: list[str]) -> bool:
+    has_patch = len(version) > 2 and any(map(int, version[2:]))
+    if operator == "!=" and len(version) != 2:
+        return True
+    specifier = operator + ".".join(version)
+    if operator in ("==", "!="):
+        specifier = f"{operator}{'.'.join(version[:2])}.*"
+    elif len(version) == 1:
+        specifier += ".0"
+    patches = _PATCHES if has_patch else _PATCHES[:1]
+    return any(f"{minor}.{patch}" in SpecifierSet(specifier) for patch in patches)

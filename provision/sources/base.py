@@ -181,8 +181,8 @@ class Source:
         """What extensions of this source's torch are compiled against."""
         return TorchBuild(torch=torch, cuda=cuda, cxx11_abi=self.cxx11_abi(torch, cuda, platform))
 
-    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool | None:
-        """Whether torch has the C++ ABI of GCC 5; None if no source says.
+    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool:
+        """Whether torch has the C++ ABI of GCC 5.
 
         PyTorch's builds do from 2.7 on (release notes of pytorch/pytorch 2.7.0);
         torch.compiled_with_cxx11_abi() of 2.3.1+cu121 is False.

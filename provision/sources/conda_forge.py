@@ -31,7 +31,7 @@ class CondaForge(CondaChannelSource):
     def builds(self, release: Release) -> tuple[Build, ...]:
         return release.conda_forge
 
-    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool | None:
+    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool:
         """Its compilers' default (conda-forge/pytorch-cpu-feedstock)."""
         return True
 

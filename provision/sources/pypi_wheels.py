@@ -32,12 +32,15 @@ class PypiWheels(Source):
     def builds(self, release: Release) -> tuple[Build, ...]:
         return release.wheels
 
-    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool | None:
-        """Of 2.6, those for CUDA 12.6 and aarch64 have it (release notes of 2.6.0)."""
-        has_it = super().cxx11_abi(torch, cuda, platform)
-        if has_it or minor(torch) != "2.6":
-            return has_it or (None if platform == "linux-aarch64" else False)
-        return cuda == "12.6" or platform == "linux-aarch64"
+    def cxx11_abi(self, torch: str, cuda: str | None, platform: str) -> bool:
+        """Of 2.6, those for CUDA 12.6 (release notes of 2.6.0) and for aarch64 have it.
+
+        By the symbols of libc10.so in the index's wheels (c10::Error's constructor): 2.0.1 to 2.6.0
+        (CUDA 12.4) for x86_64 and 2.1.2 to 2.5.1 for aarch64 have the old one; 2.6.0 for aarch64,
+        2.7.0 and 2.14.0 the new.
+        """
+        is_of_2_6 = minor(torch) == "2.6" and (cuda == "12.6" or platform == "linux-aarch64")
+        return is_of_2_6 or super().cxx11_abi(torch, cuda, platform)
 
     def origin(self, release: Release) -> str:
         return release.index_default[PLATFORM].source

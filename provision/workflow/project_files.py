@@ -22,6 +22,7 @@ from provision.project_files import (
     pyproject,
     python_version,
     setup_files,
+    tool_locks,
     uv_lock,
 )
 from provision.project_files.requirements import (
@@ -40,15 +41,12 @@ _READERS: dict[str, Reader] = {
     "Pipfile": pipfile.statements,
     "setup.cfg": setup_files.cfg_statements,
     "setup.py": setup_files.setup_py_statements,
+    "Pipfile.lock": pipfile.lock_statements,
+    "pdm.lock": tool_locks.statements,
+    "poetry.lock": tool_locks.statements,
     "uv.lock": uv_lock.statements,
     ".python-version": python_version.statements,
     ".tool-versions": python_version.statements,
-}
-_LOCKS_BESIDE = {
-    "poetry.lock": "pyproject.toml",
-    "pdm.lock": "pyproject.toml",
-    "pixi.lock": "pixi.toml",
-    "Pipfile.lock": "Pipfile",
 }
 
 
@@ -76,12 +74,7 @@ def _reader(path: Path, text: str) -> Reader:
         return _READERS[path.name]
     if path.name == "runtime.txt" and text.startswith("python-"):
         return python_version.statements
-    if path.name in _LOCKS_BESIDE:
-        raise InvalidSpec(
-            f"{path} has everything that was installed, and not what was requested.",
-            advice=f"provision import {_shown(path.with_name(_LOCKS_BESIDE[path.name]))}",
-        )
-    if path.suffix in (".yml", ".yaml", ".json"):
+    if path.suffix in (".yml", ".yaml", ".json") or path.name == "pixi.lock":
         return _yaml_reader(path, text)
     if path.suffix == ".toml":
         return pylock.statements if path.name.startswith("pylock") else pyproject.statements
@@ -101,11 +94,12 @@ def _yaml_reader(path: Path, text: str) -> Reader:
         document = parse_yaml(text)
     except YamlError:
         return conda.environment_statements  # it says what is wrong
-    if isinstance(document, dict) and isinstance(document.get("package"), list):
+    keys = document if isinstance(document, dict) else {}
+    if isinstance(keys.get("package"), list):
         return conda.lock_statements
-    if isinstance(document, dict) and "environments" in document and "packages" in document:
+    if {"environments", "packages"} <= keys.keys():
         raise InvalidSpec(
-            f"{path} is a pixi.lock, which holds everything that was installed.",
+            f"{path} is a pixi.lock: its conda packages do not say what was requested.",
             advice=f"provision import {_shown(path.with_name('pixi.toml'))}",
         )
     return conda.environment_statements

@@ -82,7 +82,7 @@ def prepare(
                 specifiers = [requirement.specifier, *limits.pop(_key(requirement), ())]
                 specifier = ",".join(filter(None, specifiers))
                 pip.append(str(replace(requirement, specifier=specifier)))
-        elif entry.kind == "extra-index" and _TORCH_INDEX.search(entry.value):
+        elif _is_of_torch(entry):
             note = "--torch and --cuda choose PyTorch's builds"
         elif entry.kind in sources:
             sources[entry.kind].append(_source_item(entry.packages, entry.value, folder))
@@ -100,6 +100,13 @@ def prepare(
     )
 
 
+def _is_of_torch(entry: Statement) -> bool:
+    """Whether it is PyTorch's index, for torch itself; other packages that are named for it come from
+    it."""
+    is_index = entry.kind == "extra-index" and bool(_TORCH_INDEX.search(entry.value))
+    return is_index and {"torch", "torchvision", "torchaudio"}.issuperset(entry.packages)
+
+
 def _refuse(entries: Sequence[Statement]) -> None:
     """Raise InvalidSpec for the lines that cannot be taken, all at once."""
     problems = []
@@ -107,11 +114,10 @@ def _refuse(entries: Sequence[Statement]) -> None:
     for entry in entries:
         where = f"{entry.file}:{entry.line}: " if entry.file else ""
         reason, next_step = entry.reason, entry.next_step
-        is_torch = entry.kind == "extra-index" and _TORCH_INDEX.search(entry.value)
         if entry.kind == "index":
             reason = "the index for everything is a setting of pip's or uv's"
             next_step = f"`pip config set global.index-url {entry.value}` sets it"
-        elif entry.kind == "extra-index" and not (entry.packages or is_torch):
+        elif entry.kind == "extra-index" and not (entry.packages or _is_of_torch(entry)):
             reason = "an extra index serves only the packages that are named for it"
             next_step = f"write `PACKAGE --extra-index-url {entry.value}`"
         elif entry.credential:

@@ -717,3 +717,23 @@ def test_failed_project_leaves_no_wheel(lab: Home, project: Path) -> None:
     result = lab.run("add", NAME, str(project / "nosuch"))
     assert result.returncode == 3 and "There is no" in result.stderr
     assert contents(lab) == before
+
+
+def test_run_brings_the_environment_up_to_date_first(lab: Home) -> None:
+    toy = ("--", "python", "-c", "import toy, toyparts")
+    spec, lock = environment(lab) / "spec.yml", environment(lab) / "conda-lock.yml"
+    locked = lock.read_bytes()
+    spec.write_text(spec.read_text() + "pip: [toy]\n")
+    stale = lab.run("run", NAME, "--sync", "--locked", *toy)
+    assert (stale.returncode, lock.read_bytes()) == (6, locked)
+    result = lab.run("run", NAME, "--sync", *toy)
+    assert result.returncode == 0, result.stderr
+    assert versions(lab)["toyparts"] == "1.5"
+    inode = prefix(lab).stat().st_ino
+    again = lab.run("run", NAME, "--sync", *toy)
+    assert (again.returncode, again.stderr, prefix(lab).stat().st_ino) == (0, "", inode)
+    # Another lock, as after `git switch`: `sync: true` needs no option.
+    lock.write_bytes(locked)
+    spec.write_text(spec.read_text().replace("pip: [toy]", "sync: true"))
+    switched = lab.run("run", NAME, *toy)
+    assert switched.returncode == 1 and "No module named 'toy'" in switched.stderr

@@ -166,3 +166,37 @@ def seen_by_build(lab: Home) -> dict[str, str]:
     assert result.returncode == 0, result.stderr
     variables: dict[str, str] = json.loads(result.stdout)
     return variables
+
+
+def test_an_index_of_pytorchs_form_with_a_login(lab: Home, private: Server, tmp_path: Path) -> None:
+    """A folder for each build, local versions, links from the root, no metadata beside the wheels; and
+    a page of links without hashes."""
+    whl = private.folder / "whl"
+    wheel = write_wheel(whl / "cpu", "ext", "1.0+cpu", ("six",))
+    write_wheel(whl / "cpu", "old", "2.0+cpu")
+    write_wheel(whl / "cpu", "six", "1.17")
+    address = wheel.name.replace("+", "%2B")
+    for name, file in (("ext", address), ("six", "six-1.17-py3-none-any.whl")):
+        (whl / "cpu" / name).mkdir()
+        page = f'<a href="/whl/cpu/{file}">{file}</a>'
+        (whl / "cpu" / name / "index.html").write_text(page)
+    name = "old-2.0%2Bcpu-py3-none-any.whl"
+    (whl / "torch_stable.html").write_text(f'<a href="cpu/{name}">cpu/{name}</a><br>')
+    home = tmp_path / "home"
+    home.mkdir()
+    index = ("--extra-index-url", f"{private.url}/whl/cpu")
+    before = contents(lab)
+    refused = lab.run("add", NAME, "ext", "six", *index, HOME=str(home))
+    assert refused.returncode != 0 and "netrc" in refused.stderr, refused.stderr
+    assert contents(lab) == before
+    netrc = home / ".netrc"
+    netrc.write_text(f"machine 127.0.0.1 login {USER} password {PASSWORD}\n")
+    netrc.chmod(0o600)
+    added = lab.run("add", NAME, "ext", "six", *index, HOME=str(home))
+    assert added.returncode == 0, added.stderr
+    links = ("-f", f"{private.url}/whl/torch_stable.html")
+    added = lab.run("add", NAME, "old", *links, HOME=str(home))
+    assert added.returncode == 0, added.stderr
+    assert imports(lab, "ext, six, old")
+    assert f"/whl/cpu/{address}" in (environment(lab) / "conda-lock.yml").read_text()
+    assert not any(map(holds_secret, contents(lab).values()))

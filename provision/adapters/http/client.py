@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from urllib.parse import urlsplit
 
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry_request
 from provision.adapters.http.session import CONNECTIONS, open_session
@@ -257,9 +258,12 @@ def _require_success(response: requests.Response, url: str) -> None:
         raise requests.exceptions.HTTPError(f"HTTP {status}")
     if status in GONE_STATUSES:
         raise Unreachable(f"{url} is gone: the server answers HTTP {status}.")
+    advice = ADVICE
+    if status == 401:
+        login = f"machine {urlsplit(url).hostname} login USER password PASSWORD"
+        advice = f"It asks for a login: write `{login}` into ~/.netrc (chmod 600)."
     raise Unreachable(
-        f"{url} could not be fetched: the server answers HTTP {status}.",
-        advice=ADVICE,
+        f"{url} could not be fetched: the server answers HTTP {status}.", advice=advice
     )
 
 

@@ -228,7 +228,10 @@ def _requirements_file(
         "dependencies": [*requirements, *names],
     }
     tables = {table["url"]: table for table in sources.tables.values()}
-    indexes = {name: {"index": table["name"]} for name, table in sources.tables.items()}
+    # Several items may name packages for one address.
+    indexes = {
+        name: {"index": tables[table["url"]]["name"]} for name, table in sources.tables.items()
+    }
     settings = {"index": list(tables.values()), "sources": indexes}
     path = folder / "pyproject.toml"
     path.write_text(tomlkit.dumps({"project": project, "tool": {"uv": settings}}))

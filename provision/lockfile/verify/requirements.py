@@ -17,6 +17,7 @@ from provision.adapters import conda
 from provision.adapters.uv import WheelMetadata
 from provision.core.dataclass import dataclass
 from provision.core.paths import VIRTUAL_PACKAGES
+from provision.core.statements import marker_environment
 from provision.lockfile.conda_lock_v1 import PYTHON_FROM, LockEntry, LockFile
 from provision.lockfile.joint_solve import WHEEL_NAMES
 from provision.lockfile.verify.entries import LockFinding, conda_names, finding, is_python_package
@@ -25,16 +26,6 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-# os_name, sys_platform, platform_system and platform_machine as Python has them on each platform
-# (PEP 508).
-MARKER_VALUES = {
-    "linux-64": ("posix", "linux", "Linux", "x86_64"),
-    "linux-aarch64": ("posix", "linux", "Linux", "aarch64"),
-    "linux-ppc64le": ("posix", "linux", "Linux", "ppc64le"),
-    "osx-64": ("posix", "darwin", "Darwin", "x86_64"),
-    "osx-arm64": ("posix", "darwin", "Darwin", "arm64"),
-    "win-64": ("nt", "win32", "Windows", "AMD64"),
-}
 MAX_REASON = 200  # characters
 MarkerEnvironment = Mapping[str, str]
 
@@ -210,30 +201,22 @@ def _parse_wheel(
 
 def _marker_environment(entries: Sequence[LockEntry]) -> MarkerEnvironment:
     """The values that markers are evaluated for."""
-    python = None
-    for entry in entries:
-        if entry.manager == "conda" and entry.name == "python":
-            python = entry
-            break
-    if python is None:
+    pythons = [entry for entry in entries if (entry.manager, entry.name) == ("conda", "python")]
+    if not pythons:
         raise Unchecked("the lock has no Python")
-    if python.platform not in MARKER_VALUES:
-        raise Unchecked(f"provision does not know the values of markers for {python.platform}")
-    os_name, sys_platform, system, machine = MARKER_VALUES[python.platform]
-    is_pypy = "pypy" in python.build_string
-    return {
-        "os_name": os_name,
-        "sys_platform": sys_platform,
-        "platform_system": system,
-        "platform_machine": machine,
-        "platform_release": "",  # of the machine that it will run on, which is unknown
-        "platform_version": "",
-        "platform_python_implementation": "PyPy" if is_pypy else "CPython",
-        "implementation_name": "pypy" if is_pypy else "cpython",
-        "implementation_version": python.version,
-        "python_full_version": python.version,
-        "python_version": ".".join(python.version.split(".")[:2]),
-    }
+    python = pythons[0]
+    try:
+        environment = marker_environment(python.version, python.platform)
+    except KeyError as error:
+        raise Unchecked(
+            f"provision does not know the values of markers for {python.platform}"
+        ) from error
+    if "pypy" in python.build_string:
+        environment |= {
+            "implementation_name": "pypy",
+            "platform_python_implementation": "PyPy",
+        }
+    return environment
 
 
 def _requested_extras(

@@ -72,8 +72,9 @@ def import_(console: Console, file: Path, envs: Path | None, **options: Any) -> 
     """Make a spec.yml from another tool's file.
 
     FILE is an environment.yml, a requirements.txt, a pyproject.toml, a pixi.toml, a Pipfile, a
-    setup.cfg or setup.py (which is not run), a pylock.toml, uv.lock or conda-lock.yml, a Dockerfile,
-    or what `conda env export`, `conda list` or `pip freeze` printed.
+    setup.cfg or setup.py (which is not run), a pylock.toml, uv.lock, poetry.lock, pdm.lock,
+    Pipfile.lock or conda-lock.yml, a Dockerfile, or what `conda env export`, `conda list` or
+    `pip freeze` printed.
     """
     from provision.cli.verb import context_of
     from provision.verbs.init import init as command

@@ -115,12 +115,7 @@ def read_one(file: Path, choices: Choices, selection: Selection | None = None) -
     selection = selection or Selection()
     statements = read_file(file, selection)
     selection.check()
-    is_usual = file.name in (
-        *repository.LEADING,
-        *repository.PYTHON_VERSIONS,
-        repository.DOCKERFILE,
-    )
-    folder = file.absolute().parent if is_usual else Path(file.stem)
+    folder = file.absolute().parent if repository.is_usual(file.name) else Path(file.stem)
     return Reading(request=_decide(statements, choices), source=file.name, folder=folder)
 
 

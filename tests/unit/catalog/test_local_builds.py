@@ -45,11 +45,10 @@ def test_wheels_that_do_not_fit(local: str, problem: str) -> None:
     assert problem in BUILD.mismatch(Version(f"1.0+{local}"))
 
 
-def test_builds_without_cuda_and_unknown_abis() -> None:
-    without = TorchBuild(torch="2.3.1", cuda=None)
+def test_builds_without_cuda() -> None:
+    without = TorchBuild(torch="2.3.1", cuda=None, cxx11_abi=False)
     assert without.mismatch(Version("1.0+pt23cpu")) == ""
     assert "CUDA 12.1" in without.mismatch(Version("1.0+pt23cu121"))
-    assert "no source says" in without.mismatch(Version("1.0+torch2.3cxx11abiTRUE"))
 
 
 @pytest.mark.parametrize(
@@ -61,9 +60,10 @@ def test_builds_without_cuda_and_unknown_abis() -> None:
         (("2.6.0", "12.6", "wheels", "linux-64"), True),
         (("2.7.0", None, "wheels", "linux-64"), True),
         (("2.3.1", "12.1", "conda-forge", "linux-64"), True),
-        (("2.5.1", None, "wheels", "linux-aarch64"), None),
+        (("2.5.1", None, "wheels", "linux-aarch64"), False),
+        (("2.6.0", None, "wheels", "linux-aarch64"), True),
     ],
 )
-def test_the_abi_of_a_build(build: tuple[str, str | None, str, str], is_new: bool | None) -> None:
+def test_the_abi_of_a_build(build: tuple[str, str | None, str, str], is_new: bool) -> None:
     torch, cuda, source, platform = build
     assert sources.by_name(source).torch_build(torch, cuda, platform).cxx11_abi is is_new

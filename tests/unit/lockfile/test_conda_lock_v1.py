@@ -279,7 +279,7 @@ def test_a_named_wheel_for_another_torch_is_refused(version: str) -> None:
         requirements=(),
         python="3.11",
         glibc="2.28",
-        torch=TorchBuild(torch="2.3.1", cuda="12.1"),
+        torch=TorchBuild(torch="2.3.1", cuda="12.1", cxx11_abi=False),
     )
     joint = JointSolve(
         conda.Solver(),
