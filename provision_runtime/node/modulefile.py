@@ -77,13 +77,13 @@ def remove_module(store: Store, key: str) -> None:
     files = [_version(key)]
     if stores.active_key(store, name) is None:
         files.append(VERSION_FILE)
-        remove_file(_record(store, name))
     for file in files:
         target = os.path.join(folder, file)
         if _is_ours(target):
             remove_file(target)
     with contextlib.suppress(OSError):  # it is not empty
         os.rmdir(folder)
+        remove_file(_record(store, name))
 
 
 def _record(store: Store, name: str) -> str:

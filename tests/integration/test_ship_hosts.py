@@ -243,3 +243,20 @@ def test_nothing_is_sent_if_too_few_nodes_can_be_ready(lab: Lab) -> None:
     assert states(report)["h1"] == "fit"
     report = lab.report("ship", NAME, "--on", "h1,nowhere", "--stage-only", "--min", "1")
     assert states(report)["h1"] == "passed"
+
+
+def test_the_store_says_who_shipped_what_and_removes_it(lab: Lab) -> None:
+    keys = []
+    for content in "12":
+        keys.append(write_pack(lab.data, NAME, content, STORE)["key"])
+        lab.report("ship", NAME, "--on", TWO)
+    contents = lab.report("store", "list", "--on", TWO)["nodes"]["h1"]["environments"]
+    assert {row["key"]: row["state"] for row in contents} == {
+        keys[0]: "verified",
+        keys[1]: "active",
+    }
+    assert lab.run("store", "disk", "--on", TWO).returncode == 0
+    events = lab.report("store", "log", NAME, "--on", TWO)["nodes"]["h1"]["events"]
+    assert [event["key"] for event in events if event["event"] == "activated"] == keys
+    removed = lab.report("store", "remove", NAME, "--on", TWO)["nodes"]["h2"]
+    assert removed["removed"] == keys[:1] and [*removed["retained"]] == keys[1:]

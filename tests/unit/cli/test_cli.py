@@ -86,6 +86,7 @@ render
 rollback
 run
 ship
+store remove
 update
 """.splitlines()
 

@@ -78,6 +78,7 @@ RUN_BY = {
     "shell": "test_activation.py",
     "ship": "test_ship_hosts.py",
     "smoke": "test_main_job.py",
+    "store": "test_ship_hosts.py",
     "update": "test_change.py",
     "why": "test_launch_slurm.py",
 }

@@ -70,6 +70,7 @@ def test_verbs_for_installed_environments_ask_for_one_of_them(folder: Path) -> N
     assert "Did you mean `train`?" in invoke("ship", "tran", "--on", "localhost")[1]
 
 
+@pytest.mark.needs("ssh")
 def test_verbs_over_nodes_ask_too() -> None:
     for words in (("drift", "lba"), ("rollback", "lba")):
         exit_code, output = invoke(*words, "--on", "nonexistent.invalid")

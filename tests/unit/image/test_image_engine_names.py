@@ -43,6 +43,9 @@ class ContainerdEngine:
     def info(self) -> dict[str, Any]:
         return {"ID": "lab", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
 
+    def version(self) -> dict[str, Any]:
+        return {"Components": [{"Name": "Engine"}]}
+
     def _get(self, name: str) -> Any:
         image_id = self.tags.get(name, name)
         if image_id not in self.by_id:

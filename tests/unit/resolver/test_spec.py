@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from provision.cli.spec_options import option_of, request_options
 from provision.core import spec_fields
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.resolver import spec
@@ -437,7 +438,7 @@ def test_every_key_has_an_option_a_field_and_a_row() -> None:
 def test_new_key_needs_only_a_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Option, validation and the file's content follow from the declaration of a field."""
 
-    @dataclasses.dataclass(frozen=True, kw_only=True)
+    @dataclass(frozen=True, kw_only=True)
     class WiderSpec(Spec):
         mpi: str | None = dataclasses.field(
             default=None,
