@@ -58,7 +58,8 @@ def main() -> int:
             write(site_path(path), text)
     for name, modules in API.items():
         write(PurePosixPath("api", f"{name}.md"), api_page(name, modules))
-    shutil.copyfile(DOCS / "site.css", PAGES / "site.css")
+    for name in ("site.css", "file_worker.js"):
+        shutil.copyfile(DOCS / name, PAGES / name)
     print("\n".join(problems), file=sys.stderr)
     return 1 if problems else 0
 
