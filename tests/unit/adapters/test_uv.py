@@ -145,6 +145,17 @@ def test_local_sources_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+# `pip config list` of pip 26 lists all values of a key, by the names of their files.
+PIP_SETTINGS = """
+import json
+from pip._internal.configuration import Configuration
+configuration = Configuration(isolated=False)
+configuration.load()
+values = {}
+for key, value in configuration.items():
+    values.update(value if isinstance(value, dict) else {key: value})
+print(json.dumps(values))
+"""
 PIP_FILE = """
 [install]
 find-links =
@@ -188,12 +199,11 @@ def test_pips_files_are_read_as_pip_reads_them(
         if name == "named.conf":
             monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
     settings = indexes.pip_settings()
-    listing = run([sys.executable, "-m", "pip", "config", "list"], env=dict(os.environ)).stdout
+    printed = run([sys.executable, "-c", PIP_SETTINGS], env=dict(os.environ)).stdout
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
-    for line in listing.splitlines():
-        key, _, value = line.partition("=")
+    for key, value in json.loads(printed).items():
         section, _, name = key.rpartition(".")
-        sections.setdefault(section, {})[name] = value.strip("'\"").replace("\\n", " ")
+        sections.setdefault(section, {})[name] = value.replace("\n", " ")
     expected = {**sections["global"], **sections["install"], **sections[":env:"]}
     if Path("/etc/pip.conf").exists():
         expected.pop("cert", None)
