@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -82,8 +83,9 @@ def test_nodes_of_slurm_are_not_reached_by_ssh_unless_it_is_written(
     on: str, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "envs" / "toy").mkdir(parents=True)
+    python = ".".join(map(str, sys.version_info[:2]))
     (tmp_path / "envs" / "toy" / "spec.yml").write_text(
-        "torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n"
+        f"torch: '2.3'\ncuda: '12.1'\npython: '{python}'\n"
     )
     (tmp_path / "nodes").write_text(SINFO)
     write_program(tmp_path / "sinfo", f"#!/bin/sh\ncat {tmp_path}/nodes\n")
