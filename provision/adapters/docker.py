@@ -6,7 +6,6 @@ engine becomes one of our errors. The SDK has no types, so a client is Any.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import time
@@ -55,7 +54,7 @@ def connect_engine() -> tuple[Client, None] | tuple[None, str]:
     context of Docker's settings, in the command's order.
     """
     if _lacks_engine():
-        return None, os.strerror(errno.ENOENT)
+        return None, f"there is no {SOCKET}"
     import docker
     from docker.context import ContextAPI
     from docker.context.config import get_current_context_name
