@@ -132,12 +132,24 @@ def image_of(layout: Path, size: int) -> Image:
 
 def test_image_larger_than_the_engines_disk(own: Engine, tmp_path: Path) -> None:
     client = own.start()
-    # Larger while the engine unpacks it: it stores the archive first.
+    with pytest.raises(NoSpace, match=r"The Docker engine needs about 180 MiB .*docker system df"):
+        image.load_image(image_of(tmp_path / "large", 90 << 20), client, Watching())
+    client.close()
+
+
+def test_the_engines_disk_gets_full_during_load(own: Engine, tmp_path: Path) -> None:
+    client = own.start()
+    taken = own.folder / "disk" / "taken"
     with pytest.raises(
         NoSpace,
         match=r"The Docker engine's disk is full: could not load provision/toy:1.*docker system df",
     ):
-        image.load_image(image_of(tmp_path / "large", 90 << 20), client, Watching())
+        image.load_image(
+            image_of(tmp_path / "large", 60 << 20),
+            client,
+            Striking(lambda: taken.write_bytes(bytes(100 << 20)), after=10 << 20),
+        )
+    taken.unlink()
     assert client.images.list(all=True) == []
     small = image_of(tmp_path / "small", 1 << 20)
     assert image.load_image(small, client, Watching())  # what was sent before is gone from its disk

@@ -252,7 +252,7 @@ def test_the_store_says_who_shipped_what_and_removes_it(lab: Lab) -> None:
         lab.report("ship", NAME, "--on", TWO)
     contents = lab.report("store", "list", "--on", TWO)["nodes"]["h1"]["environments"]
     assert {row["key"]: row["state"] for row in contents} == {
-        keys[0]: "verified",
+        keys[0]: "installed",
         keys[1]: "active",
     }
     assert lab.run("store", "disk", "--on", TWO).returncode == 0
