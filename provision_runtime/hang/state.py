@@ -84,7 +84,7 @@ def judge(
     elif not frames or not before:
         reason = last.reason or first.reason or "no Python in its main thread"
         kind, detail = model.UNKNOWN, reason
-    elif any(name in frame.file for frame in frames for name in DEBUGGERS):
+    elif not (has_moved or is_busy) and any(map(_is_at_prompt, frames)):
         kind, detail = model.DEBUGGER, "waits for input at its prompt"
         line = user_frame([f for f in frames if not any(name in f.file for name in DEBUGGERS)])
     elif collective:
@@ -100,6 +100,11 @@ def judge(
         kind, detail = model.EXCEPTION, "in an except block"
     state = RankState(**vars(rank), kind=kind, detail=detail, line=line, collective=collective)
     return replace(state, threads=last.threads, calls=calls, waits=last.waits)
+
+
+def _is_at_prompt(frame: Frame) -> bool:
+    """Not while a debugger is imported, as torch.distributed does."""
+    return frame.function != "<module>" and any(name in frame.file for name in DEBUGGERS)
 
 
 def collective_of(frames: list[Frame]) -> Collective | None:

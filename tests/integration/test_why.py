@@ -143,7 +143,7 @@ def test_cause_is_named_with_rank_and_line(tmp_path: Path, runtime_python: Path,
     try:
         until(has_settled)
         [cause] = results[-1].causes
-        assert (cause.id, cause.ranks) == (id, [rank])
+        assert (cause.id, cause.ranks) == (id, [rank]), results[-1]
         assert cause.line is not None and cause.line.line == line
         assert {result.verdict for result in results[:-1]} <= {diagnosis.NO_HANG, diagnosis.UNKNOWN}
     finally:

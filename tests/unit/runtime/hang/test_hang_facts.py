@@ -81,6 +81,9 @@ def test_rank_that_moves_or_computes_goes_on() -> None:
     assert judge([WAIT, USER], [WAIT, other]).kind == model.RUNNING
     assert judge([USER], [USER], cpu_s=1.9).kind == model.RUNNING
     assert judge([WAIT, USER], [WAIT, USER], cpu_s=1.9).detail == state.TRANSFERS
+    # torch.distributed imports pdb.
+    importing = [frame("<module>", "/env/lib/python3.11/pdb.py"), USER]
+    assert judge(importing, importing).kind == model.WAITING
 
 
 @pytest.mark.parametrize(
