@@ -180,9 +180,8 @@ def image_settings(toy_image: Image) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize(
-    "builder", ["classic", pytest.param("buildkit", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("builder", ["classic", "buildkit"])
 def test_docker_build_gives_the_same_environment(
     context: Path, own_files: Files, image_settings: dict[str, Any], builder: str
 ) -> None:

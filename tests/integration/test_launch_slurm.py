@@ -251,6 +251,7 @@ def test_a_preempted_job_saves_and_goes_on(
 
 
 @pytest.mark.torch
+@pytest.mark.exhaustive
 def test_usr1_saves_and_the_requeued_job_goes_on(
     lab: Home, slurm_cluster: SlurmCluster, runtime_python: Path
 ) -> None:
