@@ -176,7 +176,7 @@ def test_engine_killed_during_load(own: Engine, tmp_path: Path) -> None:
 class Striking(Watching):
     """Does something once this many bytes were sent."""
 
-    def __init__(self, strike: Callable[[], None], *, after: int) -> None:
+    def __init__(self, strike: Callable[[], object], *, after: int) -> None:
         super().__init__()
         self._strike, self._after = strike, after
 
