@@ -232,7 +232,10 @@ def test_slurm_node_without_network_to_its_peers_is_found(
     with without_peers(slurm_cluster.network, slurm_cluster["n3"]):
         _, document = smoke(home, dict(slurm_cluster.environment), "slurm:gpu", "--drain")
     assert states(document) == {"n1": "passed", "n2": "passed", "n3": "bad", "n4": "passed"}
-    assert document["drained"] == {"n3": "provision smoke: store-filtered"}
+    assert document["drained"] == {"n3": "provision smoke: store-filtered"}, (
+        document["not_drained"],
+        document["nodes"],
+    )
 
 
 @pytest.mark.slurm
