@@ -73,9 +73,12 @@ def test_ranks_are_silent_only_if_nothing_works(
     watching = Watcher(
         start(program, world_size), 4 * TICK_S, changes.append, is_whole_job=is_whole_job
     )
-    for _ in range(7):
+    looks = 0
+    # A busy machine may run a silent rank late: it gets time. One at work is looked at seven times.
+    while not changes and looks < (200 if is_silent else 7):
         time.sleep(TICK_S)
         watching.look(time.monotonic())
+        looks += 1
     assert bool(changes) == is_silent
     if is_silent:
         snapshot = changes[0]
