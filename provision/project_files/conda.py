@@ -4,6 +4,7 @@ of addresses (`@EXPLICIT`), and conda-lock.yml."""
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -77,7 +78,7 @@ class _Environment:
                 for name, content in value.items():
                     yield self.state((key, name), "unknown", f"{name}: {content}").because(
                         "spec.yml holds no variables",
-                        f"provision run NAME -- env {name}={content} python train.py",
+                        f"provision run NAME -- env {shlex.quote(f'{name}={content}')} python train.py",
                     )
             elif key in rules["ignored"]:
                 statement = self.state((key,), "ignored", f"{key}: {value}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -14,7 +14,7 @@ from provision.core.statements import Kind, Statement
 from provision.project_files.rules import table
 from provision.project_files.toml_file import Selection
 
-_INDEX_VARIABLE = re.compile(r"PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS)")
+INDEX_VARIABLE = re.compile(r"(?:PIP|UV)_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS)")
 _EXEC_FORM = re.compile(r"\[\s*\".*\]", re.DOTALL)
 _HERE_DOCUMENT = re.compile(r"<<-?[\"']?([A-Za-z_]\w*)")
 _VARIABLE = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
@@ -34,25 +34,37 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     stages: set[str] = set()
     result: list[Statement] = []
     for line, instruction, rest in _instructions(text):
-        rest = _VARIABLE.sub(lambda match: variables.get(match[1], match[2] or match[0]), rest)
+        rest = with_variables(rest, variables)
         if instruction in ("ARG", "ENV"):
             for name, value in _assignments(rest):
                 if value:
                     variables[name] = value
-                if option := _INDEX_VARIABLE.fullmatch(name):
+                if option := INDEX_VARIABLE.fullmatch(name):
                     text = f"--{option[1].lower().replace('_', '-')} {value}"
                     result += parse_lines(text, file, line)
         elif instruction == "FROM":
             words = [word for word in rest.split() if not word.startswith("--")]
             if words and words[0] not in stages:
-                result += _image(file, line, words[0])
+                result += image_statements(words[0], file, line)
             stages.update(words[2:3])
         elif instruction == "RUN":
             if _EXEC_FORM.fullmatch(rest.strip()):
                 rest = shlex.join(re.findall(r"\"([^\"]*)\"", rest))
-            for command in re.split(r"&&|\n|\|\|?|;(?!\s*(?:python|sys|platform|os)_)", rest):
-                result += _command(file, line, command)
+            result += installed_by(rest, file, line)
     return result
+
+
+def installed_by(commands: str, file: str, line: int) -> list[Statement]:
+    """What commands of a shell install by pip and conda; nothing for any other command."""
+    result: list[Statement] = []
+    for command in re.split(r"&&|\n|\|\|?|;(?!\s*(?:python|sys|platform|os)_)", commands):
+        result += _command(file, line, command)
+    return result
+
+
+def with_variables(text: str, variables: Mapping[str, str]) -> str:
+    """A text with the values of the variables that are known."""
+    return _VARIABLE.sub(lambda match: variables.get(match[1], match[2] or match[0]), text)
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
@@ -87,7 +99,8 @@ def _assignments(rest: str) -> Iterator[tuple[str, str]]:
         yield name, value.strip("\"' ")
 
 
-def _image(file: str, line: int, image: str) -> list[Statement]:
+def image_statements(image: str, file: str, line: int) -> list[Statement]:
+    """What the name of a base image states about torch, CUDA or Python."""
     note = Statement(file=file, line=line, text=f"FROM {image}", kind="note")
     stated = []
     for tag, kind, value in table("images"):

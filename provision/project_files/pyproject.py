@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, PipRequirement, Statement
 from provision.project_files import pixi, poetry
+from provision.project_files.dockerfile import INDEX_VARIABLE
 from provision.project_files.rules import table
 from provision.project_files.toml_file import (
     Keys,
@@ -29,6 +31,8 @@ from provision.project_files.toml_file import (
 
 # The tables of `tool` that say what is installed; others are settings of linters and the like.
 TOOLS = ("uv", "poetry", "pdm", "hatch", "flit", "setuptools", "pixi", "rye")
+
+SCRIPT_METADATA = re.compile(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", re.MULTILINE)
 
 
 def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
@@ -44,6 +48,17 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     toml = TomlFile(file=file, text=text, document=document)
     reader = _PyProject(toml, selection or Selection())
     return sorted(reader.statements(), key=lambda statement: statement.line or 0)
+
+
+def script_statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+    """What a script states about itself in its block of metadata (PEP 723). Raises InvalidSpec if
+    that is malformed."""
+    block = SCRIPT_METADATA.search(text)
+    if block is None:
+        return []
+    before = "\n" * text.count("\n", 0, block.start())
+    content = re.sub(r"^# ?", "", block[1], flags=re.MULTILINE)
+    return statements(file, f"{before}[project]\n{content}", selection)
 
 
 class _PyProject:
@@ -252,11 +267,24 @@ class _PyProject:
             if name == "default" or self.selection.takes("group", name):
                 for key, text in requirements:
                     yield from self._sourced(toml.state("pip", (*keys, key), item=text), "")
+                yield from self._variables((*keys, "env-vars"))
                 if environment.get("python"):
                     yield toml.state("python", (*keys, "python"), f"=={environment['python']}.*")
             elif requirements:
                 texts = [text for _, text in requirements]
                 yield self.selection.offer(toml.state("ignored", keys), "group", name, texts)
+
+    def _variables(self, keys: Keys) -> Iterator[Statement]:
+        """Variables of an environment: those of pip and uv that name an index, and others."""
+        for name, value in self.toml.table(*keys).items():
+            statement = self.toml.state("unknown", (*keys, name))
+            if option := INDEX_VARIABLE.fullmatch(name):
+                text = f"--{option[1].lower().replace('_', '-')} {value}"
+                yield from parse_lines(text, self.toml.file, statement.line)
+            else:
+                words = shlex.quote(f"{name}={value}")
+                step = f"provision run NAME -- env {words} python train.py"
+                yield statement.because("spec.yml holds no variables", step)
 
 
 def _texts(value: Any) -> list[str]:

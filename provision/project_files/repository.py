@@ -1,23 +1,33 @@
 """Which files of a repository are read, in which order, and what one adds to those before it.
 
 The first leading file that requests something leads. Each further one adds the packages that no
-earlier one requests. Files of a Python version add that. A Dockerfile is read as notes, unless it is
-the only file.
+earlier one requests. Files of a Python version add that.
+
+Texts for people or for containers (a README, a Dockerfile, a script) follow. Where no earlier file
+requests packages, the first text that does leads. Where none requests torch, its lines about torch,
+CUDA and Python count. Its other lines are notes, about packages that no file requests.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Iterable, Sequence
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path, PurePath
 
+from provision.core.credentials import public_request
 from provision.core.package_names import package_name
+from provision.core.paths import SPEC
 from provision.core.statements import Statement
 from provision.project_files.decision import COMPANIONS, TORCH
+from provision.project_files.requirements import shell_words
 from provision.project_files.rules import table
 
-DOCKERFILE = "Dockerfile"
+MENTIONS_LIMIT = 1 << 20  # bytes of a file
 _REQUESTS = ("pip", "conda")
+_OF_TORCH = (*TORCH, *COMPANIONS, "pytorch-cuda", "cudatoolkit", "cuda-version", "cpuonly")
 
 
 def files_to_read(names: Collection[str]) -> tuple[str, ...]:
@@ -26,13 +36,20 @@ def files_to_read(names: Collection[str]) -> tuple[str, ...]:
     files = [name for name in rules["leading"] if name in names]
     if not files:
         files = [name for name in rules["locks"] if name in names][:1]
-    return (*files, *(name for name in (*rules["python"], DOCKERFILE) if name in names))
+    files += [name for name in rules["python"] if name in names]
+    texts = [name for pattern in rules["texts"] for name in fnmatch.filter(sorted(names), pattern)]
+    return (*files, *dict.fromkeys(texts))
 
 
 def is_usual(name: str) -> bool:
     """Whether a file of this name belongs to the folder that it is in."""
     rules = table("files")
-    return name in (*rules["leading"], *rules["python"], DOCKERFILE)
+    return name in (*rules["leading"], *rules["python"]) or is_text(name)
+
+
+def is_text(name: str) -> bool:
+    """Whether a file of this name is for people or for a container."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in table("files")["texts"])
 
 
 def unread_files(names: Iterable[str], read: Collection[str]) -> tuple[str, ...]:
@@ -57,22 +74,13 @@ def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
     for statements in files:
         read = {statement.file for statement in result}
         adds = [statement for statement in statements if statement.file not in read]
-        is_note = bool(statements) and statements[0].file.endswith(DOCKERFILE) and bool(result)
+        if adds and is_text(PurePath(statements[0].file).name):
+            result += _of_text(adds, result)
+            continue
         names: dict[str, str] = {}
-        noted: set[tuple[int | None, str]] = set()
         for statement in adds:
             name = _decided_name(statement)
-            if is_note and statement.kind != "unknown":
-                if (statement.line, statement.text) in noted:
-                    continue
-                noted.add((statement.line, statement.text))
-                statement = replace(
-                    statement,
-                    kind="note",
-                    reason="a Dockerfile's lines are notes where other files state packages",
-                    next_step=f"provision import {statements[0].file} --dry-run",
-                )
-            elif name in decided:
+            if name in decided:
                 reason = f"{decided[name]} requests {name} already"
                 statement = replace(statement, kind="ignored", reason=reason)
             elif name:
@@ -80,6 +88,77 @@ def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
             result.append(statement)
         decided |= names
     return result
+
+
+def _of_text(statements: Sequence[Statement], earlier: Sequence[Statement]) -> Iterator[Statement]:
+    """What a text adds to the files before it."""
+    requested = {
+        package_name(statement.value) for statement in earlier if statement.kind in _REQUESTS
+    }
+    if not requested:
+        yield from statements
+        return
+    has_torch = not requested.isdisjoint(TORCH)
+    has_python = "python" in requested or any(item.kind == "python" for item in earlier)
+    torch_lines = {statement.line for statement in statements if _is_about_torch(statement)}
+    known = {"", *requested, *table("files")["installers"]}
+    noted: set[tuple[int | None, str]] = set()
+    for statement in statements:
+        requirement = statement.requirement
+        name = _decided_name(statement)
+        is_torch = _is_about_torch(statement)
+        is_option = statement.line in torch_lines and statement.kind not in _REQUESTS
+        if (is_torch or is_option or statement.kind == "note") and not has_torch:
+            yield statement
+        elif "python" in (name, statement.kind):
+            if not has_python:
+                yield statement
+        elif requirement and requirement.is_path:
+            continue  # the repository itself: `PROJECTS` of `init` says how it gets in
+        elif statement.kind == "unknown":
+            if statement.next_step != "provision init":
+                yield statement
+        elif (is_torch or name not in known) and (statement.line, statement.text) not in noted:
+            noted.add((statement.line, statement.text))
+            words = shell_words(requirement) if requirement else f"--conda {statement.value}"
+            yield statement.because(
+                f"the lines of {statement.file} are notes where other files state packages",
+                "" if is_torch else f"provision add NAME {words}",
+                kind="note",
+            )
+
+
+def _is_about_torch(statement: Statement) -> bool:
+    return statement.kind == "cuda" or (
+        statement.kind in _REQUESTS and package_name(statement.value) in _OF_TORCH
+    )
+
+
+def named_releases(folder: Path, read: Collection[str]) -> Iterator[str]:
+    """Lines that name a release of PyTorch, in files of a folder that are not read: `FILE:LINE TEXT`.
+
+    Looks two folders down, into files of the kinds that install things.
+    """
+    rules = table("mentions")
+    for parent, folders, names in os.walk(folder):
+        path = Path(parent)
+        depth = len(path.relative_to(folder).parts)
+        folders[:] = [
+            name
+            for name in sorted(folders)
+            if depth < 2
+            and (not name.startswith(".") or name in rules["hidden"])
+            and name not in rules["foreign"]
+            and not (path / name / SPEC).exists()
+        ]
+        for name in sorted(names):
+            shown = str((path / name).relative_to(folder))
+            is_installing = any(fnmatch.fnmatch(name, pattern) for pattern in rules["files"])
+            if shown not in read and is_installing and (path / name).is_file():
+                content = (path / name).read_bytes()[:MENTIONS_LIMIT]
+                for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
+                    if re.search(rules["release"], line):
+                        yield f"{shown}:{number} {public_request(line.strip())[:80]}"
 
 
 def _decided_name(statement: Statement) -> str:

@@ -7,7 +7,6 @@ that leads counts, and the other one is named; within one file neither does.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -98,13 +97,13 @@ def _request(decision: RequestDecision) -> Request:
     """The result, with the entries in the order of the files. An option that requests nothing, like a
     hash, belongs to the requirement of its line."""
     statements = decision.statements
-    lines = Counter((statement.file, statement.line) for statement in statements)
+    requests = {(item.file, item.line) for item in statements if item.kind != "ignored"}
     entries = [
         decision.entries[statement]
         for statement in statements
         if statement.kind != "ignored"
-        or statement.line is None
-        or lines[statement.file, statement.line] == 1
+        or statement.next_step
+        or (statement.file, statement.line) not in requests
     ]
     return Request(
         content={key: value for key, value in decision.content.items() if value not in ([], None)},

@@ -16,6 +16,7 @@ from provision.core.yaml_text import YamlError, parse_yaml
 from provision.project_files import (
     conda,
     dockerfile,
+    install_text,
     pipfile,
     pixi,
     pylock,
@@ -74,6 +75,14 @@ def _reader(path: Path, text: str) -> Reader:
         return _READERS[path.name]
     if path.name == "runtime.txt" and text.startswith("python-"):
         return python_version.statements
+    if path.suffix == ".py" or pyproject.SCRIPT_METADATA.search(text):
+        return pyproject.script_statements
+    if path.name == "cog.yaml":
+        return install_text.cog_statements
+    if path.suffix in (".sh", ".def") or path.name == "Singularity":
+        return install_text.script_statements
+    if path.suffix in (".md", ".rst") or path.name.startswith(("README", "INSTALL")):
+        return install_text.readme_statements
     if path.suffix in (".yml", ".yaml", ".json") or path.name == "pixi.lock":
         return _yaml_reader(path, text)
     if path.suffix == ".toml":

@@ -52,8 +52,8 @@ def init(console: Console, envs: Path | None, **options: Any) -> None:
     """Propose a spec.yml for this repository.
 
     Reads its files (environment.yml, pixi.toml, requirements.txt, pyproject.toml, Pipfile,
-    setup.cfg, setup.py; the first leads, and the others add to it), else the active conda
-    environment, and asks nvidia-smi about this machine.
+    setup.cfg, setup.py; the first leads, and the others add to it), what its Dockerfile, scripts
+    and README install, else the active conda environment, and asks nvidia-smi about this machine.
     """
     from provision.cli.verb import context_of
     from provision.verbs.init import init as command
@@ -73,7 +73,7 @@ def import_(console: Console, file: Path, envs: Path | None, **options: Any) -> 
 
     FILE is an environment.yml, a requirements.txt, a pyproject.toml, a pixi.toml, a Pipfile, a
     setup.cfg or setup.py (which is not run), a pylock.toml, uv.lock, poetry.lock, pdm.lock,
-    Pipfile.lock or conda-lock.yml, a Dockerfile, or what `conda env export`, `conda list` or
+    Pipfile.lock or conda-lock.yml, a Dockerfile, cog.yaml, shell script or README, or what `conda env export`, `conda list` or
     `pip freeze` printed.
     """
     from provision.cli.verb import context_of
@@ -125,7 +125,7 @@ def _offer(console: Console, context: Context, reading: Reading, options: dict[s
         proposal = command.propose(context, reading, machine, name=options["name"], choice=choice)
     except ProvisionError:
         if not console.as_json:
-            for line in account_lines(reading.request.entries):
+            for line in account_lines(command.printed_entries(reading, options["name"])):
                 click.echo(for_stream(line, sys.stderr), err=True)
         raise
     if options["dry_run"]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -81,32 +82,59 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
     environment. selection: the groups and extras that are taken."""
     selection = selection or Selection()
     names = [path.name for path in folder.iterdir() if path.is_file()]
-    files = repository.files_to_read(names)
+    by_file: list[list[Statement]] = []
+    files = []
+    for name in repository.files_to_read(names):
+        is_text = repository.is_text(name)
+        try:
+            read = read_file(folder / name, selection)
+        except InvalidSpec as error:
+            if not is_text and (not any(by_file) or selection.groups or selection.extras):
+                raise
+            read = [repository.unreadable(name, error.message)]
+        if read or not is_text:
+            files.append(name)
+            by_file.append(read)
     if not files:
+        unread = repository.unread_files(names, ())
+        if unread and not choices.torch:
+            raise InvalidSpec(
+                f"Nothing was read: {', '.join(unread)} may say what this repository needs.",
+                advice=f"provision import {unread[0]}   or, to start without it, --torch VERSION",
+            )
         statements, source = _active_conda()
         selection.check()
+        if not (statements or choices.torch):
+            _require_no_other_release(folder, ())
         return Reading(request=_decide(statements, choices), source=source, folder=folder)
-    by_file: list[list[Statement]] = []
-    for name in files:
-        try:
-            by_file.append(read_file(folder / name, selection))
-        except InvalidSpec as error:
-            if not any(by_file) or selection.groups or selection.extras:
-                raise
-            by_file.append([repository.unreadable(name, error.message)])
     statements = repository.combined(by_file)
     selection.check()
+    request = _decide(statements, choices)
+    if "torch" not in request.content:
+        _require_no_other_release(folder, files)
     stated = {
         Path(statement.file).name
         for statement in statements
         if statement.kind not in ("name", "note", "ignored", "unknown")
     }
     return Reading(
-        request=_decide(statements, choices),
+        request=request,
         source=", ".join([name for name in files if name in stated] or files),
         folder=folder,
         unread_files=repository.unread_files(names, {*stated, *files}),
     )
+
+
+def _require_no_other_release(folder: Path, read: Collection[str]) -> None:
+    """Raise InvalidSpec if files that are not read name a release of PyTorch."""
+    lines = list(islice(repository.named_releases(folder, read), 3))
+    if lines:
+        listed = "".join(f"\n  {line}" for line in lines)
+        raise InvalidSpec(
+            f"No file that is read requests PyTorch, and others name a release of it:{listed}",
+            advice="Say which you want, like `--torch 2.3.1 --cuda 12.1`, or let `provision import "
+            "FILE` read one of them.",
+        )
 
 
 def read_one(file: Path, choices: Choices, selection: Selection | None = None) -> Reading:
@@ -235,7 +263,7 @@ def propose(
     """The spec.yml of a reading, judged as a build. choice: the CUDA, if the files do not decide
     it."""
     request = reading.request
-    name = specs.check_name(name or environment_name(request.name or reading.folder.name))
+    name = specs.check_name(name or _name(reading))
     folder = context.folders.envs / name
     options: dict[str, Any] = {**request.content}
     notes = []
@@ -266,8 +294,7 @@ def propose(
     if "torch" not in request.content:
         content["torch"] = resolution.torch
     entries = []
-    for entry in request.entries:
-        entry = replace(entry, next_step=printed_step(entry.next_step, name))
+    for entry in printed_entries(reading, name):
         if entry.became.removeprefix("conda: ") in moved:
             entry = replace(
                 entry,
@@ -286,6 +313,19 @@ def propose(
         notes=tuple(notes),
         unread_files=reading.unread_files,
     )
+
+
+def printed_entries(reading: Reading, name: str | None) -> list[Entry]:
+    """What became of each line, with next steps for the environment's name."""
+    name = name or _name(reading)
+    return [
+        replace(entry, next_step=printed_step(entry.next_step, name))
+        for entry in reading.request.entries
+    ]
+
+
+def _name(reading: Reading) -> str:
+    return environment_name(reading.request.name or reading.folder.name)
 
 
 def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,70 @@ def test_unread_files_are_named(tmp_path: Path) -> None:
         "notes.txt": "",
     }
     assert read(tmp_path, files).unread_files == ("requirements-dev.txt", "uv.lock")
+
+
+def test_text_decides_the_torch_that_no_other_file_requests(tmp_path: Path) -> None:
+    readme = (
+        "    conda install pytorch=2.1.2 pytorch-cuda=12.1 -c pytorch\n    pip install -e .\n"
+        "    pip install numpy rich\n"
+    )
+    reading = read(tmp_path, {"requirements.txt": "numpy\n", "README.md": readme})
+    content = {"torch": "2.1.2", "cuda": "12.1", "pip": ["numpy"]}
+    assert {**reading.request.content, **content} == reading.request.content
+    assert reading.source == "requirements.txt, README.md"
+    left = [entry.next_step for entry in reading.request.entries if entry.outcome == "left out"]
+    assert left == ["provision add NAME rich"]
+
+
+def test_text_leads_where_nothing_else_does(tmp_path: Path) -> None:
+    files = {".python-version": "3.10", "Dockerfile": "RUN pip install torch==2.3.1+cu121 rich\n"}
+    content = read(tmp_path, files).request.content
+    assert (content["torch"], content["python"], content["pip"]) == ("2.3.1", "3.10", ["rich"])
+
+
+def test_text_that_installs_nothing_is_not_read(tmp_path: Path) -> None:
+    assert read(tmp_path, {"README.md": "# Net\n"}).source == "nothing"
+
+
+def test_files_of_which_nothing_is_read_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r"requirements-gpu\.txt") as caught:
+        read(tmp_path, {"requirements-gpu.txt": "torch\n"})
+    assert "provision import requirements-gpu.txt" in caught.value.advice
+    assert read_repository(tmp_path, Choices(torch="2.3")).request.content["torch"] == "2.3"
+
+
+@pytest.mark.parametrize(
+    "file,line",
+    [
+        ("Makefile", "\tpip install torch==2.3.1"),
+        ("docker/Dockerfile", "FROM pytorch/pytorch:2.1.0-cuda11.8-cudnn8-runtime"),
+        (".devcontainer/devcontainer.json", '{"image": "nvcr.io/nvidia/pytorch:24.05-py3"}'),
+        ("README.md", "It needs PyTorch >= 2.1."),
+    ],
+)
+@pytest.mark.parametrize("others", [{}, {"requirements.txt": "numpy\n"}])
+def test_release_that_an_unread_file_names_is_not_passed_over(
+    tmp_path: Path, file: str, line: str, others: dict[str, str]
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    with pytest.raises(InvalidSpec, match=re.escape(f"{file}:1 {line.strip()}")):
+        read(tmp_path, {file: line, **others})
+    assert read_repository(tmp_path, Choices(torch="2.3")).request.content["torch"] == "2.3"
+
+
+@pytest.mark.parametrize(
+    "file,text",
+    [
+        ("node_modules/README.md", "torch==2.1"),
+        ("envs/lab/environment.yml", "- pytorch=2.1"),
+        ("main.py", "assert torch.__version__ >= '2.1'"),
+    ],
+)
+def test_files_that_say_nothing_about_the_repository(tmp_path: Path, file: str, text: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (path.parent / "spec.yml").touch()
+    assert read(tmp_path, {file: text, "requirements.txt": "numpy\n"}).source == "requirements.txt"
 
 
 def test_lock_leads_where_nothing_else_does(tmp_path: Path) -> None:
