@@ -28,6 +28,8 @@ def decide_torch(
     narrowing = Narrowing(decision, allowed, is_open=not choice)
     clauses: list[str] = []
     for package in torch:
+        if package.channel in sources.names():
+            decision.content["source"] = package.channel
         expression = _expression(package)
         # What the facts do not know, the resolver refuses, with what there is.
         if not expression:
@@ -79,6 +81,8 @@ def end_torch(
         became = [f'torch: "{release}"'] if package.specifier and release else []
         if statement in with_cuda and cuda:
             became.append(cuda)
+        if package.channel and package.channel == decision.content.get("source"):
+            became.append(f"source: {package.channel}")
         if package.name in COMPANIONS and not became:
             became.append("companions: true")
         is_same = not package.specifier or release == _expression(package)
