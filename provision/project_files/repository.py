@@ -91,7 +91,10 @@ def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
 
 
 def _of_text(statements: Sequence[Statement], earlier: Sequence[Statement]) -> Iterator[Statement]:
-    """What a text adds to the files before it."""
+    """What a text adds to the files before it. Statements of files that it includes follow its own."""
+    text_file = statements[0].file
+    own = {package_name(item.value) for item in earlier if item.kind == "name"}
+    statements = [item for item in statements if _decided_name(item) not in own]
     requested = {
         package_name(statement.value) for statement in earlier if statement.kind in _REQUESTS
     }
@@ -113,8 +116,8 @@ def _of_text(statements: Sequence[Statement], earlier: Sequence[Statement]) -> I
         elif "python" in (name, statement.kind):
             if not has_python:
                 yield statement
-        elif requirement and requirement.is_path:
-            continue  # the repository itself: `PROJECTS` of `init` says how it gets in
+        elif statement.file != text_file or (requirement and requirement.is_path):
+            continue  # of an included file, or the repository itself
         elif statement.kind == "unknown":
             if statement.next_step != "provision init":
                 yield statement
@@ -153,12 +156,14 @@ def named_releases(folder: Path, read: Collection[str]) -> Iterator[str]:
         ]
         for name in sorted(names):
             shown = str((path / name).relative_to(folder))
-            is_installing = any(fnmatch.fnmatch(name, pattern) for pattern in rules["files"])
-            if shown not in read and is_installing and (path / name).is_file():
-                content = (path / name).read_bytes()[:MENTIONS_LIMIT]
-                for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
-                    if re.search(rules["release"], line):
-                        yield f"{shown}:{number} {public_request(line.strip())[:80]}"
+            patterns = [rule for rule in rules["files"] if fnmatch.fnmatch(name, rule)]
+            if shown not in read and patterns and (path / name).is_file():
+                content = (path / name).read_bytes()[:MENTIONS_LIMIT].decode(errors="replace")
+                for number, line in enumerate(content.splitlines(), 1):
+                    release = re.search(rules["release"], line)
+                    if release and re.search(rules["files"][patterns[0]], line):
+                        text = line[max(release.start() - 50, 0) : release.end() + 30]
+                        yield f"{shown}:{number} {public_request(text.strip())}"
 
 
 def _decided_name(statement: Statement) -> str:

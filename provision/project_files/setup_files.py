@@ -14,6 +14,7 @@ from typing import Literal, Union
 
 from provision.core.credentials import public_request
 from provision.core.errors import InvalidSpec
+from provision.core.package_names import package_name
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, Statement
 from provision.project_files.rules import table
@@ -156,7 +157,7 @@ class _Program:
             name, value, is_new = _assignment(node)
             if not name:
                 pass
-            elif value is None or is_conditional or (is_new and name in _names(value)):
+            elif value is None or is_conditional or name in _names(value):
                 self.computed.setdefault(name, []).append(node)
             elif is_new:
                 self.parts[name] = [value]
@@ -221,8 +222,28 @@ class _Program:
                 entries, entry = self._value(part), _text(self._value(index))
                 if isinstance(entries, dict) and entry in entries:
                     return entries[entry]
+                # `deps["numpy"]`, where deps is computed from a list of requirements.
+                if entry and (item := self._listed_requirement(entry)):
+                    return item
         files = dict.fromkeys(self._files(node, ()))
         return [self._item(node, "file", name) for name in files] or self._item(node, "computed")
+
+    def _listed_requirement(self, name: str) -> _Item | None:
+        """The one text in the program's lists that requests a package."""
+        found = {
+            item.value: item
+            for parts in self.parts.values()
+            for part in parts
+            if isinstance(part, ast.List)
+            for item in part.elts
+            if isinstance(item, ast.Constant)
+            and isinstance(item.value, str)
+            and package_name(item.value) == package_name(name)
+        }
+        if len(found) != 1:
+            return None
+        text, node = found.popitem()
+        return self._item(node, "text", text)
 
     def _sum(self, node: ast.AST, parts: Sequence[ast.AST]) -> _Value:
         """Of texts a text, of lists a list, of dictionaries a dictionary."""
@@ -271,8 +292,8 @@ def _assignment(node: ast.AST) -> tuple[str, ast.expr | None, bool]:
             return name, value, True
         case ast.AugAssign(target=ast.Name(id=name), value=value):
             return name, value, False
-        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))]):
-            return name, None, False
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=key)], value=value):
+            return name, ast.Dict(keys=[key], values=[value]), False
         case ast.Expr(
             value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method), args=[value])
         ):

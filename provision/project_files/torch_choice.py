@@ -15,6 +15,7 @@ from provision.core.statements import Statement
 from provision.project_files.account import Outcome
 from provision.project_files.decision import COMPANIONS, Narrowing, Package, RequestDecision
 
+TRITON = ("triton", "pytorch-triton")
 EXACT = re.compile(r"\s*={2,3}\s*(\d+(?:\.\d+)*)\s*")
 
 
@@ -49,6 +50,9 @@ def decide_torch(
                 narrowing.refuse(package.statement, option, f"`{package.statement.text}`")
             else:
                 decision.unpaired.add(package.statement)
+    for package in decision.packages:
+        if package.name in TRITON and package.specifier and package.requirement:
+            _judge_triton(narrowing, package)
     decision.releases = narrowing.allowed
     expression = choice or _joined(clauses, narrowing.allowed, table)
     if expression:
@@ -88,6 +92,23 @@ def end_torch(
         is_same = not package.specifier or release == _expression(package)
         outcome: Outcome = "taken" if is_same and statement not in with_cuda else "translated"
         decision.end(statement, outcome, became=", ".join(became) or "torch")
+
+
+def _judge_triton(narrowing: Narrowing, package: Package) -> None:
+    """A release of torch requires one version of triton."""
+    releases = [
+        release.version
+        for release in catalog.releases().values()
+        for build in release.wheels
+        if build.triton and _contains(package, re.sub(r"^[~=]+", "", build.triton))
+    ]
+    if not releases:
+        narrowing.decision.leave_out(
+            package.statement, "no known release of PyTorch works with it", "provision matrix"
+        )
+    elif not narrowing.allows(package.statement, releases):
+        text = f"`{package.statement.text}`"
+        narrowing.refuse(package.statement, f"--torch {releases[-1]}", text)
 
 
 def _judge_index_default(decision: RequestDecision, torch: Sequence[Package]) -> None:
@@ -134,9 +155,9 @@ def _joined(clauses: Sequence[str], allowed: Sequence[str], table: Sequence[str]
     for clause in clauses:
         if re.fullmatch(r"\d+\.\d+\.\d+.*", clause):
             return clause
-    different = dict.fromkeys(clauses)
+    different = list({tuple(_matching(clause)) or clause: clause for clause in clauses}.values())
     if len(different) == 1:
-        joined = clauses[0]
+        joined = different[0]
     else:
         joined = ",".join(
             clause if clause[0] in "<>!~=" else f"=={clause}.*" for clause in different
