@@ -67,8 +67,17 @@ LONG = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; without an effect where xdist reorders them."""
+    """CI runs one case of each test, the first that is not marked as exhaustive. Long files first;
+    without an effect where xdist reorders them."""
+    in_ci = set()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        if test in in_ci:
+            item.add_marker(pytest.mark.exhaustive)
+        elif not item.get_closest_marker("exhaustive"):
+            in_ci.add(test)
     ranks = {name: rank for rank, name in enumerate(LONG)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
@@ -296,16 +305,3 @@ def _import_base(scratch: Path) -> None:
         subprocess.run(["docker", "import", str(packed), BASE], check=True, capture_output=True)
     finally:
         subprocess.run(["umount", scratch], check=True)
-
-
-def first_in_ci(*cases: Any) -> list[Any]:
-    """Cases of a test that takes many seconds for each on a cluster.
-
-    CI runs the first, `nox -s exhaustive` all.
-    """
-    first, *others = cases
-    marked = []
-    for case in others:
-        values = case if isinstance(case, tuple) else (case,)
-        marked.append(pytest.param(*values, marks=pytest.mark.exhaustive))
-    return [first, *marked]

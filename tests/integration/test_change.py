@@ -370,6 +370,7 @@ def test_a_pass_on_another_machine_is_not_one_here(lab: Home, tmp_path: Path) ->
     assert " pass " in lab.run("env", "list").stdout and not row(lab)["verdicts"][0]["elsewhere"]
 
 
+@pytest.mark.exhaustive
 def test_a_new_lock_makes_the_passport_one_of_another_lock(lab: Home, folder: Path) -> None:
     record_pass(lab)
     publish(folder, "six", "1.17.0")
@@ -590,6 +591,7 @@ def entry(lab: Home, name: str) -> dict[str, object]:
     return row
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("git")
 def test_git_repository_is_locked_by_its_commit(lab: Home, project: Path) -> None:
     first = git(project, "rev-parse", "HEAD")
@@ -639,6 +641,7 @@ def test_project_becomes_a_wheel_next_to_spec_yml(lab: Home, project: Path) -> N
     assert not wheel.parent.exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("git")
 @pytest.mark.parametrize("form", ["folder", "wheel"])
 def test_the_same_version_with_other_code_is_installed(

@@ -20,7 +20,7 @@ __all__ = ["place"]
     ("keep", "saves"),
     [
         (3, 3),
-        *(pytest.param(keep, 28, marks=pytest.mark.exhaustive) for keep in (1, 2, 3, 5)),
+        *((keep, 28) for keep in (1, 2, 3, 5)),
     ],
 )
 def test_a_flipped_bit_anywhere_costs_the_newest_checkpoint_at_most(

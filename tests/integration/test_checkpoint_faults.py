@@ -35,7 +35,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("mode", ["kills", pytest.param("all-kills", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", ["kills", "all-kills"])
 def test_kill_at_any_call_leaves_old_or_new_state(place: Path, mode: str) -> None:
     """At every third call in CI."""
     cases = run_program("checkpoint_faults", str(place), mode)
@@ -56,7 +57,7 @@ def test_error_at_any_call_is_raised_and_leaves_old_state(place: Path) -> None:
     ), cases
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [40, 200])
 def test_flipped_bits_are_refused_naming_the_file(place: Path, count: int) -> None:
     flips = run_program("checkpoint_bit_flips", str(place), str(count))
     assert {"latest", "manifest.json"} < set(flips) and len(flips) >= 5, flips

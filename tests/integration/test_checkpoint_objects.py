@@ -323,6 +323,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.torch
 def test_two_ranks_saving_tensors_are_readable_by_torch(
     store: s3.S3, root: str, tmp_path: Path

@@ -69,6 +69,7 @@ def holds_secret(content: bytes) -> bool:
     return any(form in content for form in FORMS)
 
 
+@pytest.mark.exhaustive
 def test_a_login_is_recorded_nowhere_and_used_from_netrc(
     lab: Home, private: Server, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def run_ranks(runtime_python: Path, folder: Path, script: str) -> str:
     return completed.stdout
 
 
+@pytest.mark.exhaustive
 def test_the_examples_run_in_one_folder(runtime_python: Path, tmp_path: Path) -> None:
     assert (
         run_ranks(runtime_python, tmp_path, first_example("training")) == "2 ranks saved step 10\n"

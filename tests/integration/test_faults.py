@@ -45,9 +45,7 @@ class Source:
     commands: tuple[str, ...]
 
 
-@pytest.fixture(
-    scope="module", params=["small", pytest.param("torch", marks=pytest.mark.exhaustive)]
-)
+@pytest.fixture(scope="module", params=["small", "torch"])
 def source(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Source]:

@@ -423,6 +423,7 @@ def test_digest_does_not_depend_on_the_prefix_path(
     assert again.manifest_digest == toy_image.manifest_digest
 
 
+@pytest.mark.exhaustive
 def test_edited_prefix_is_refused(
     parts: EnvironmentParts, base: image.BaseImage, runtime: Path, tmp_path: Path
 ) -> None:
@@ -526,6 +527,7 @@ def test_user_tags_stay(loaded: Image, docker_client: Any) -> None:
         docker_client.images.remove("provision-test-lab/toy:2")
 
 
+@pytest.mark.exhaustive
 def test_small_change_sends_small_layers(
     parts: EnvironmentParts,
     base: image.BaseImage,
@@ -579,6 +581,7 @@ def own_image_name() -> tuple[str, int]:
     return f"provision/test-{token}", token
 
 
+@pytest.mark.exhaustive
 def test_retagging_build_leaves_no_dangling_image(
     make: Callable[..., Image],
     docker_client: Any,
@@ -608,6 +611,7 @@ def test_retagging_build_leaves_no_dangling_image(
     assert not image.record_path(layout).exists()
 
 
+@pytest.mark.exhaustive
 def test_images_of_another_user_stay(
     make: Callable[..., Image],
     lock: Lock,
@@ -695,6 +699,7 @@ class Leaky:
         self._server.close()
 
 
+@pytest.mark.exhaustive
 def test_engine_disconnects_during_load(
     loaded: Image,
     make: Callable[..., Image],

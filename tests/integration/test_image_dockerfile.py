@@ -231,10 +231,9 @@ chmod 755 /opt/conda-lock/bin/conda-lock
 MIRROR = "https://conda.lab.example/mirror"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("git")
-@pytest.mark.parametrize(
-    "builder", ["classic", pytest.param("buildkit", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("builder", ["classic", "buildkit"])
 def test_docker_build_in_the_repository(context: Path, docker_base: str, builder: str) -> None:
     """`docker build .` of the root's own Dockerfile, with images and channels replaced by arguments."""
     docker, env = docker_with(builder)

@@ -338,6 +338,7 @@ def test_runs_without_home_and_on_a_read_only_root(toy: Image, client: Any) -> N
     assert result.decode().strip() == "/home/me 31337"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.mounts
 @pytest.mark.needs("umoci", "setpriv")
 def test_unprivileged_user_runs_it_without_an_engine(toy: Image) -> None:

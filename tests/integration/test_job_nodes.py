@@ -287,6 +287,7 @@ def saved_content(python: Path, folder: Path) -> object:
     return [(tensor["name"], tensor["files"]) for tensor in document["tensors"]]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.torch
 def test_training_stopped_by_usr1_goes_on_where_it_was(
     runtime_python: Path, tmp_path: Path

@@ -296,6 +296,7 @@ def test_killed_in_each_step(
     assert member.listing() == before
 
 
+@pytest.mark.exhaustive
 def test_killed_while_it_clones_and_installs(member: Member, address_to_install: str) -> None:
     for line_part in ("cloning", "installing", "linking"):
         with member.start("join", address_to_install) as child:
@@ -373,6 +374,7 @@ def test_a_full_home(member: Member, address: str) -> None:
         assert (status, report["open"]) == (0, []), report
 
 
+@pytest.mark.exhaustive
 @pytest.mark.mounts
 def test_a_full_scratch(member: Member, address_to_install: str) -> None:
     with tmpfs(member.scratch, "size=3m"):
@@ -521,6 +523,7 @@ def test_a_cluster_of_kubernetes_leaves_nothing_open(member: Member, lab: Path) 
         assert f"provision launch {NAME} --on kube --image HOST/NAME:TAG" in note
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("docker-registry")
 def test_an_image_by_its_digest(member: Member, tmp_path: Path) -> None:
     """Without an engine here the registry has it, which is enough for nodes that pull it."""

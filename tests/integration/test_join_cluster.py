@@ -190,6 +190,7 @@ def test_a_login_host_is_down(joined: JoinedLab, ssh_hosts: SshHosts) -> None:
     assert joined.member.join("--dry-run")[0] == 0
 
 
+@pytest.mark.exhaustive
 def test_no_key_and_one_that_is_not_known_yet(
     joined: JoinedLab, ssh_hosts: SshHosts, short_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ dist.all_reduce(torch.ones(4))
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.torch
 def test_a_job_that_hangs_is_explained_and_dead_nodes_are_named(
     lab: Home, runtime_python: Path

@@ -381,6 +381,7 @@ dist.all_reduce(torch.ones(4))
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.torch
 def test_a_job_that_hangs_is_explained_and_requeued(
     lab: Home, slurm_cluster: SlurmCluster, runtime_python: Path

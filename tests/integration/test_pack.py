@@ -100,12 +100,13 @@ def unpacked(first: Pack, tmp_path: Path) -> Path:
     return tree
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "options",
     [
         (),
-        pytest.param((FAST,), marks=pytest.mark.exhaustive),
-        pytest.param(("--format", "tar"), marks=pytest.mark.exhaustive),
+        (FAST,),
+        ("--format", "tar"),
     ],
 )
 @pytest.mark.needs("taskset")
@@ -297,8 +298,8 @@ def test_python_package_that_is_gone_is_named(lab: Home, world: Server, tmp_path
 @pytest.mark.parametrize(
     ("tree", "image"),
     [
-        pytest.param(0.5, 0, marks=pytest.mark.exhaustive),
-        pytest.param(0.9, 0, marks=pytest.mark.exhaustive),
+        (0.5, 0),
+        (0.9, 0),
         (1, 0.5),
     ],
 )
@@ -328,9 +329,8 @@ def kill_times(count: int, duration_s: float) -> list[float]:
     return [duration_s * (number + 0.5) / count for number in range(count)]
 
 
-@pytest.mark.parametrize(
-    "count", [2, pytest.param(25, marks=pytest.mark.exhaustive)], ids=["some", "many"]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("count", [2, 25], ids=["some", "many"])
 def test_killed_pack_leaves_nothing_half(
     lab: Home, world: Server, tmp_path: Path, count: int
 ) -> None:

@@ -100,6 +100,7 @@ else:
     )
 
 
+@pytest.mark.exhaustive
 def test_digests_of_real_models(tmp_path: Path) -> None:
     [results] = by_rank(
         """

@@ -73,6 +73,7 @@ def states(report: dict[str, Any]) -> dict[str, str]:
     return {name: row["state"] for name, row in report["nodes"].items()}
 
 
+@pytest.mark.exhaustive
 def test_ship_switch_and_roll_back_under_a_running_job(lab: Lab) -> None:
     first = write_pack(lab.data, NAME, "1", STORE)
     report = lab.report("ship", NAME, "--on", ON)
@@ -245,6 +246,7 @@ def test_nothing_is_sent_if_too_few_nodes_can_be_ready(lab: Lab) -> None:
     assert states(report)["h1"] == "passed"
 
 
+@pytest.mark.exhaustive
 def test_the_store_says_who_shipped_what_and_removes_it(lab: Lab) -> None:
     keys = []
     for content in "12":

@@ -15,7 +15,6 @@ from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship.activation import ActivationRun
 from provision_runtime.node import store_lock
 from provision_runtime.node.store import Store
-from tests.integration.conftest import first_in_ci
 from tests.node_stores import NAME, PackedToy, pack_toy
 from tests.programs import write_program
 from tests.ship_runs import (
@@ -176,8 +175,8 @@ def interrupting(tmp_path: Path, call: int, moment: str) -> str:
 INSTALL = 5
 
 
-@pytest.mark.parametrize("moment", first_in_ci("end", "begin"))
-@pytest.mark.parametrize("call", first_in_ci(INSTALL, 4, 2, 1))
+@pytest.mark.parametrize("moment", ["end", "begin"])
+@pytest.mark.parametrize("call", [INSTALL, 4, 2, 1])
 def test_nothing_is_activated_after_ctrl_c(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch, call: int, moment: str
 ) -> None:
@@ -192,8 +191,8 @@ def test_nothing_is_activated_after_ctrl_c(
     assert nodes.active() == {"n1": None, "n2": None}
 
 
-@pytest.mark.parametrize("moment", first_in_ci("end", "begin"))
-@pytest.mark.parametrize("call", first_in_ci(2, 1))
+@pytest.mark.parametrize("moment", ["end", "begin"])
+@pytest.mark.parametrize("call", [2, 1])
 def test_activate_activates_nothing_after_ctrl_c(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch, call: int, moment: str
 ) -> None:

@@ -146,6 +146,7 @@ def test_mismatch_reports_both_call_sites(tmp_path: Path) -> None:
     assert message.count(".py:") == 4
 
 
+@pytest.mark.exhaustive
 def test_stuck_rank_leaves_its_stack_calls_and_place(tmp_path: Path) -> None:
     run = smoke(tmp_path, "--inject", "hang:1:barrier", "--deadline", "barrier=4")
     for rank, function in ((0, "in barrier\n"), (1, "time.sleep(60)")):

@@ -154,9 +154,7 @@ def wait_for(child: subprocess.Popen[str], text: str) -> None:
     time.sleep(SETTLING_S)
 
 
-@pytest.mark.parametrize(
-    "network", [2, pytest.param(4, marks=pytest.mark.exhaustive)], indirect=True
-)
+@pytest.mark.parametrize("network", [2, 4], indirect=True)
 def test_several_hosts_pass(network: VirtualNetwork, tmp_path: Path) -> None:
     children = start_with_torchrun(network, tmp_path)
     outputs = finish(children)
@@ -170,6 +168,7 @@ def test_several_hosts_pass(network: VirtualNetwork, tmp_path: Path) -> None:
     assert sorted(loaded.hosts) == [host.name for host in network.hosts]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("cut", [pytest.param("link", marks=pytest.mark.exhaustive), "iptables"])
 def test_lost_link_is_named_in_time(network: VirtualNetwork, tmp_path: Path, cut: str) -> None:
     children = start_ranks(network, tmp_path, *SLOW_BARRIER)
@@ -301,10 +300,11 @@ def test_torchrun_ends_when_a_host_is_lost(
         assert network.hosts[1 - rank].name in report.phases[2].findings[0].message
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("verdict", "id"),
     [
-        pytest.param("DROP", "store-filtered", marks=pytest.mark.exhaustive),
+        ("DROP", "store-filtered"),
         ("REJECT", "store-refused"),
     ],
 )
@@ -338,8 +338,8 @@ def test_blocked_port_is_reported_by_the_blocked_rank(
 @pytest.mark.parametrize(
     ("interface", "id", "ranks"),
     [
-        pytest.param("eth9", "interface-absent", (1,), marks=pytest.mark.exhaustive),
-        pytest.param("lo", "interface-loopback", (1,), marks=pytest.mark.exhaustive),
+        ("eth9", "interface-absent", (1,)),
+        ("lo", "interface-loopback", (1,)),
         ("docker0", "peer-unreachable", (0, 1)),
     ],
 )

@@ -169,6 +169,7 @@ def test_health_check_leaves_what_is_slow_or_broken_otherwise(
     assert slurm_cluster.states()["n2"] == "idle"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slurm
 def test_prolog_keeps_a_job_from_a_node_that_lost_its_gpu(
     slurm_cluster: SlurmCluster, health_check: Path, tmp_path: Path
@@ -209,6 +210,7 @@ def test_slurm_nodes_pass_and_are_given_back(home: Home, slurm_cluster: SlurmClu
     eventually(lambda: slurm_cluster.job_state(document["job"]) == "CANCELLED")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slurm
 def test_slurm_node_that_lost_its_gpu_is_found_and_drained(
     home: Home, slurm_cluster: SlurmCluster, tmp_path: Path

@@ -140,6 +140,7 @@ def test_nccl_without_a_gpu_is_refused_without_falling_back_to_gloo(tmp_path: Pa
     assert "NCCL needs a GPU" in run.phases["facts"].message
 
 
+@pytest.mark.exhaustive
 def test_run_timeout_ends_the_run(tmp_path: Path) -> None:
     """On a busy machine the time may end before rank 0 waits for the one that hangs: then the run
     gets more of it. Phases always have more than the run."""

@@ -15,7 +15,6 @@ import pytest
 from provision_runtime.hang import diagnosis, model
 from provision_runtime.hang.collect import Selection, collect
 from tests.conftest import ROOT
-from tests.integration.conftest import first_in_ci
 
 pytestmark = pytest.mark.torch
 HEAD = """\
@@ -123,7 +122,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(1)
 
 
-@pytest.mark.parametrize("id", first_in_ci(*PROGRAMS))
+@pytest.mark.parametrize("id", PROGRAMS)
 def test_cause_is_named_with_rank_and_line(tmp_path: Path, runtime_python: Path, id: str) -> None:
     rank, line, body = PROGRAMS[id]
     (tmp_path / "train.py").write_text(HEAD + body)
