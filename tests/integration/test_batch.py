@@ -68,6 +68,7 @@ def test_batch_lock_equals_single_lock(shelf: Home) -> None:
         assert path.read_bytes() == among
 
 
+@pytest.mark.exhaustive
 def test_check_shows_what_differs(shelf: Home) -> None:
     assert shelf.run("lock", "--all").returncode == 0
     assert shelf.run("render", "--all", "--check").returncode == 0
@@ -125,6 +126,7 @@ def test_matrix_lock(shelf: Home, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_matrix_for_other_platforms_reports_both(shelf: Home, tmp_path: Path) -> None:
     """One name for one build, whatever its platforms: a lock that is there is not replaced unasked, and keeps the platforms it has."""
     arguments_ = (

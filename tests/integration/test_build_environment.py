@@ -29,6 +29,7 @@ from tests.integration.test_credentials import private as private
 pytestmark = [pytest.mark.index, pytest.mark.needs("git")]
 
 
+@pytest.mark.exhaustive
 def test_build_code_sees_few_variables(
     lab: Home, world: Server, project: Path, private: Server
 ) -> None:

@@ -190,6 +190,7 @@ def test_add_and_remove_change_nothing_else(lab: Home, folder: Path, world: Serv
     assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
 
 
+@pytest.mark.exhaustive
 def test_add_moves_what_cannot_stay(lab: Home, folder: Path) -> None:
     """numpy, and so a package that the new one does not name, to what the index has by now."""
     publish(folder, "holder", "1.0", ("numpy<2.8",))
@@ -204,6 +205,7 @@ def test_add_moves_what_cannot_stay(lab: Home, folder: Path) -> None:
     assert lab.run("env", "diff", NAME).stdout == "no difference\n"
 
 
+@pytest.mark.exhaustive
 def test_quiet_shows_no_bars_on_a_terminal(lab: Home) -> None:
     """Neither ours nor uv's. Variables of uv, which nox sets, are a warning, and that is printed."""
     env = {name: value for name, value in lab.env.items() if not name.startswith("UV_P")}
@@ -226,6 +228,7 @@ def test_changed_file_is_drift(lab: Home) -> None:
     assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
 
 
+@pytest.mark.exhaustive
 def test_quick_start_of_a_laptop(lab: Home, folder: Path) -> None:
     """As printed, after the build, which is here one of tiny wheels: no smoke test could run."""
     publish(folder, "einops", "0.8.1")
@@ -332,6 +335,7 @@ def test_what_fails_changes_nothing(
     assert prefix(lab).stat().st_ino == inode
 
 
+@pytest.mark.exhaustive
 def test_the_passport_follows_a_change(lab: Home) -> None:
     record_pass(lab)
     assert row(lab)["smoke"] == "prefix: pass"
@@ -497,6 +501,7 @@ def test_failed_installation_restores_the_files(lab: Home, folder: Path) -> None
         (folder / "away").rename(folder / "files" / "torch-2.13.0+cpu-py3-none-any.whl")
 
 
+@pytest.mark.exhaustive
 def test_spec_of_the_user_keeps_its_comments(lab: Home) -> None:
     path = environment(lab) / "spec.yml"
     text = path.read_text().split("\n", 2)[2] + "# mine\npip:  # see wiki\n  - toyparts  # small\n"
@@ -613,6 +618,7 @@ def test_git_repository_is_locked_by_its_commit(lab: Home, project: Path) -> Non
     assert lab.run("lock", "verify", NAME, "--offline").returncode == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("git")
 def test_project_becomes_a_wheel_next_to_spec_yml(lab: Home, project: Path) -> None:
     result = lab.run("add", NAME, str(project))
@@ -696,6 +702,7 @@ def test_nothing_of_an_earlier_build_is_in_a_wheel(tmp_path: Path) -> None:
     assert set(project.rglob("build/**/*")) == before
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("git")
 def test_editable_counts_at_once_and_is_not_portable(lab: Home, project: Path) -> None:
     result = lab.run("add", NAME, "-e", str(project))
@@ -722,6 +729,7 @@ def test_failed_project_leaves_no_wheel(lab: Home, project: Path) -> None:
     assert contents(lab) == before
 
 
+@pytest.mark.exhaustive
 def test_run_brings_the_environment_up_to_date_first(lab: Home) -> None:
     toy = ("--", "python", "-c", "import toy, toyparts")
     spec, lock = environment(lab) / "spec.yml", environment(lab) / "conda-lock.yml"

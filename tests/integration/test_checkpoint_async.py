@@ -19,12 +19,14 @@ def test_async_saves_are_correct(tmp_path: Path) -> None:
     assert result["cases"] == 10
 
 
+@pytest.mark.exhaustive
 def test_process_waits_for_its_save(tmp_path: Path) -> None:
     run("async_saves.py", "exit", str(tmp_path))
     assert list_steps(tmp_path) == [1]
     assert verify(tmp_path) == []
 
 
+@pytest.mark.exhaustive
 def test_failed_host_copy_is_raised_on_all_ranks(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         result = list(

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.torch
 __all__ = ["place"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("keep", "saves"),
     [

@@ -122,6 +122,7 @@ def _whole_lines(text: str) -> Iterator[str]:
             yield line
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("strace")
 def test_save_call_order(tmp_path: Path) -> None:
     """Overwriting a step, incrementally: what is durable before what becomes visible."""

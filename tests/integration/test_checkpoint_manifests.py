@@ -11,6 +11,7 @@ from tests.integration.scripts import run
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.exhaustive
 def test_damaged_manifests_load_nothing_wrong(tmp_path: Path) -> None:
     result = run("damaged_manifests.py", str(tmp_path))
     assert result["wrong"] == []

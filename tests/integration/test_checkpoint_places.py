@@ -17,6 +17,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_full_read_only_linkless_disks_and_clock_going_back(tmp_path: Path) -> None:
     has_loop = Path("/dev/loop-control").exists() and shutil.which("mkfs.ext4") is not None
     arguments = [str(tmp_path), *(["loop"] if has_loop else [])]

@@ -23,6 +23,7 @@ def test_dead_or_stopped_rank_is_named_and_nothing_committed(tmp_path: Path) -> 
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("what", "errors"),
     [

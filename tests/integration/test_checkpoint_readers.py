@@ -23,6 +23,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_every_kind_of_value_reads_back_with_ours_and_torch(tmp_path: Path) -> None:
     assert run("readers.py", "save", str(tmp_path)) == {"problems": []}
     result = run("readers.py", "read", str(tmp_path))
@@ -47,6 +48,7 @@ def test_torch_releases_read_each_others_checkpoints(tmp_path: Path) -> None:
             assert {name: wrong for name, wrong in result.items() if wrong} == {}, (writer, reader)
 
 
+@pytest.mark.exhaustive
 def test_other_programs_accept_the_archives(tmp_path: Path) -> None:
     """A record that torch.save wrote is a zip archive, of whose elements others check the CRC-32."""
     assert run("readers.py", "save", str(tmp_path)) == {"problems": []}
@@ -61,6 +63,7 @@ def test_other_programs_accept_the_archives(tmp_path: Path) -> None:
     assert archives > 10
 
 
+@pytest.mark.exhaustive
 def test_many_small_tensors_lie_without_archives(tmp_path: Path) -> None:
     found = run("small_tensors.py", str(tmp_path))
     assert found.pop("times the tensors") < 3

@@ -16,6 +16,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run("transfers.py", str(tmp_path_factory.mktemp("transfers")))
 
 
+@pytest.mark.exhaustive
 def test_exported_files_are_what_the_format_says(results: dict[str, Any]) -> None:
     same, read, index, renamed, step, narrow = results["exported"]
     assert same and all(index) and step == 1

@@ -82,6 +82,7 @@ def run_json(*arguments: object, code: int = 0) -> Any:
     return parse_result(result.stdout)
 
 
+@pytest.mark.exhaustive
 def test_host_reads_checkpoints_written_by_torch(job: Job) -> None:
     rows = run_json("list", job.root)["checkpoints"]
     assert [(row["step"], row["generation"], row["world_size"], row["tensors"]) for row in rows] == [

@@ -20,6 +20,7 @@ def rank_results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any
     return run_ranks("wrapped_models.py", str(tmp_path_factory.mktemp("wrapped")), world_size=2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", ["ddp", "compiled", "fsdp2"])
 def test_wrapped_models_resume_under_the_names_of_the_plain_one(
     rank_results: list[dict[str, Any]], case: str

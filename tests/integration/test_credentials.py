@@ -169,6 +169,7 @@ def seen_by_build(lab: Home) -> dict[str, str]:
     return variables
 
 
+@pytest.mark.exhaustive
 def test_an_index_of_pytorchs_form_with_a_login(lab: Home, private: Server, tmp_path: Path) -> None:
     """A folder for each build, local versions, links from the root, no metadata beside the wheels; and
     a page of links without hashes."""

@@ -181,6 +181,7 @@ def test_fix_prints_commands_and_changes_nothing(run: Run) -> None:
     assert key.stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.exhaustive
 @pytest.mark.index
 def test_a_notebook_server_open_to_the_network(run: Run) -> None:
     """A real server on all addresses without a token; its own file with a token, and with a

@@ -214,6 +214,7 @@ def change_hosts(hosts: SshHosts, key: str, wheels: Path) -> dict[str, set[str]]
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sshd
 def test_copies_of_a_real_prefix_on_eight_hosts(ssh_hosts: SshHosts, tmp_path: Path) -> None:
     key = "train-0123456789ab"

@@ -96,6 +96,7 @@ def test_fix_needs_a_store_and_a_majority(stores: Stores) -> None:
     assert result.exit_code == 3 and "more than half" in " ".join(result.stderr.split())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sshd
 @pytest.mark.needs("mksquashfs")
 def test_a_mount_that_a_reboot_ended_is_mended(lab: Lab) -> None:  # noqa: F811

@@ -18,7 +18,7 @@ import pytest
 
 from provision.core.atomic import staging_path
 from tests.faulty import served
-from tests.integration.conftest import NO_INDEXES, Home, first_in_ci, make_home, on_terminal
+from tests.integration.conftest import NO_INDEXES, Home, make_home, on_terminal
 from tests.integration.waiting import eventually
 from tests.small import write_index
 
@@ -454,7 +454,7 @@ def test_ctrl_c_while_packaging_python_leaves_the_channel_intact(desk: Home) -> 
     assert desk.run("env", "create", NAME, "--prefix", str(desk.root / "second")).returncode == 0
 
 
-@pytest.mark.parametrize("event", first_in_ci("swapped", "solving", "building", "wheels"))
+@pytest.mark.parametrize("event", ["swapped", "solving", "building", "wheels"])
 def test_kill_at_any_moment(lab: Home, event: str, works: Works) -> None:
     """A relock and rebuild is killed when it has come to an event; what stood before stands, and the same command completes."""
     command = ("build", NAME, "--pip", "six", "--relock", *QUICK)

@@ -48,7 +48,7 @@ from provision.image import docker, oci_layout
 from tests.integration import shared_parts
 from tests.unit.image.test_image_config import resolution as unit_resolution
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.exhaustive]
 
 PYTHON = channel.host_minor()
 

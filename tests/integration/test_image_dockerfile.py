@@ -496,6 +496,7 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("podman", "buildah")
 @pytest.mark.mounts
 @pytest.mark.root

@@ -34,7 +34,7 @@ from tests.integration.test_image import EnvironmentParts, Watching, build, whee
 from tests.integration.waiting import eventually
 from tests.unit.lockfile.test_lock_verify import sound, wheel_entry
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.exhaustive]
 
 OTHER_USER = 65533
 

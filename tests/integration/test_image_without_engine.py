@@ -105,6 +105,7 @@ def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("packed")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.mounts
 @pytest.mark.needs("setpriv", "faketime")
 def test_unprivileged_offline_build_gives_the_same_image(
@@ -211,6 +212,7 @@ def test_skopeo_decompresses_the_layers(
     assert [row["digest"] for row in rows] == [layer.digest for layer in toy_image.layers]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("umoci")  # 0.4.7 knows no zstd
 @pytest.mark.root
 def test_umoci_unpacks_the_layout(toy_image: Image, tmp_path: Path) -> None:

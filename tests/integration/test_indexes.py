@@ -120,6 +120,7 @@ def test_advice_names_another_python(index: str, tmp_path: Path) -> None:
     assert advice.startswith("Without other changes, --python 3.13 has wheels of everything.")
 
 
+@pytest.mark.exhaustive
 def test_advice_names_the_options_to_omit_missing_packages(
     index: str,
 ) -> None:

@@ -24,7 +24,6 @@ import pytest
 from provision import image
 from tests.faulty import Server
 from tests.integration import shared_parts
-from tests.integration.conftest import first_in_ci
 from tests.integration.registries import make_image, serving
 from tests.integration.short_folders import short_folder
 from tests.integration.test_git import refusing_server as refusing_server
@@ -277,7 +276,7 @@ def test_a_members_own_settings_go_before_the_labs(member: Member, lab: Path) ->
 STEPS = 9
 
 
-@pytest.mark.parametrize("killed_steps", first_in_ci([1, 6, 8], [2, 3, 4, 5, 7]))
+@pytest.mark.parametrize("killed_steps", [[1, 6, 8], [2, 3, 4, 5, 7]])
 def test_killed_in_each_step(
     member: Member, address_to_install: str, killed_steps: list[int]
 ) -> None:

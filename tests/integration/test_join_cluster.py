@@ -27,7 +27,13 @@ from tests.node_stores import pack_record
 from tests.programs import write_program
 from tests.results import parse_result
 
-pytestmark = [pytest.mark.torch, pytest.mark.slurm, pytest.mark.sshd, pytest.mark.needs("git")]
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.torch,
+    pytest.mark.slurm,
+    pytest.mark.sshd,
+    pytest.mark.needs("git"),
+]
 
 PREFIX = Path(PYTHON).parent.parent
 SAMPLE = Path(__file__).parent.parent.parent / "examples" / "lab"

@@ -150,6 +150,7 @@ def test_a_host_that_does_not_start_ends_the_others(
     )
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_while_a_host_starts_ends_the_others(
     lab: Home, plain_prefix: Path, ssh_hosts: SshHosts
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.integration.conftest import Home, first_in_ci
+from tests.integration.conftest import Home
 from tests.integration.launches import plain_prefix, toy_lab
 from tests.integration.slurm_cluster import IDLE, SlurmCluster
 from tests.integration.waiting import eventually
@@ -187,11 +187,11 @@ time.sleep(600)
 
 @pytest.mark.parametrize(
     ("limits", "status", "state", "messages"),
-    first_in_ci(
+    [
         (("--requeue", "2"), 0, "COMPLETED", ("requeued, restart 1 of 2", "went on")),
         (("--requeue", "2"), 7, "FAILED", ("instead of saving",)),
         (("--set", "signal=60"), 0, "FAILED", ("saved before the time limit; not requeued",)),
-    ),
+    ],
 )
 def test_usr1_reaches_every_node_and_decides_about_the_restart(
     lab: Home,
@@ -329,7 +329,7 @@ def test_a_job_that_slurm_holds_is_explained(
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    first_in_ci(
+    [
         (("--on", "slurm:gpu", "--set=sbatch=--mem=900G"), "Slurm rejected the job: "),
         (("--on", "slurm:none"), "Slurm has no partition `none`"),
         (("--on", "slurm:pair", "--nodes", "3"), "--nodes 3, but --on `slurm:pair` has 2"),
@@ -337,7 +337,7 @@ def test_a_job_that_slurm_holds_is_explained(
             ("--on", "slurm:gpu", "--gpus", "3"),
             "of the 4 nodes of --on, 0 can run it (n[1-4]: 2 x GPU)",
         ),
-    ),
+    ],
 )
 def test_what_cannot_run_is_named_and_nothing_is_submitted(
     lab: Home, slurm_cluster: SlurmCluster, words: tuple[str, ...], message: str

@@ -327,6 +327,7 @@ def test_lock_as_of_a_past_day(tmp_path: Path) -> None:
         solve(torch="2.6", cuda="12.6", as_of="2025-01-01", companions=False)
 
 
+@pytest.mark.exhaustive
 def test_wheels_as_of_a_past_day() -> None:
     _, packages = solve(torch="2.3", cuda="12.1", as_of="2024-07-31", companions=False)
     locked = {package.name: package.version for package in packages}
@@ -399,6 +400,7 @@ def test_wheel_update_changes_only_what_it_must(tmp_path: Path) -> None:
         updated(path, resolution, "numpi")
 
 
+@pytest.mark.exhaustive
 def test_single_package_as_of_another_day(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     home = Home(

@@ -195,6 +195,7 @@ def test_changed_file_is_drift(home: Home, main_build: object, main_prefix: Path
         victim.write_bytes(content)
 
 
+@pytest.mark.exhaustive
 def test_lost_runtime_package_is_restored_in_place(
     home: Home, main_build: object, main_prefix: Path
 ) -> None:
@@ -256,6 +257,7 @@ def test_kernel_starts_and_sees_exactly_this_prefix(
     assert "".join(printed).strip() == f"{main_prefix} 2.3.1+cu121 False ['{site}']"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "fault,phase",
     [
@@ -447,6 +449,7 @@ def _compared(results: list[dict[str, Any]]) -> dict[str, int]:
     }
 
 
+@pytest.mark.exhaustive
 def test_reachable_channel_provides_python(
     home: Home, main_build: object, cpu_request: tuple[str, ...]
 ) -> None:

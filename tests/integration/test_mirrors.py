@@ -247,6 +247,7 @@ def folder(world: Server, locked: Path, tmp_path_factory: pytest.TempPathFactory
     return mirror_folder
 
 
+@pytest.mark.exhaustive
 @pytest.mark.mounts
 def test_mirror_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Path) -> None:
     home = user(tmp_path, locked=locked)

@@ -19,7 +19,7 @@ from provision.cli.console import Console
 from provision.cluster.fitness import EnvironmentNeeds
 from provision.cluster.inventory import select_nodes
 from provision.verbs.nodes import nodes as command
-from tests.integration.conftest import Home, first_in_ci, make_home
+from tests.integration.conftest import Home, make_home
 from tests.integration.short_folders import short_folder
 from tests.programs import write_program
 from tests.results import parse_result
@@ -132,7 +132,7 @@ def test_json_has_the_facts_of_every_node_and_nothing_is_left_there(user: Home) 
         assert each["verdict"] == "fit"
 
 
-@pytest.mark.parametrize("attempt", first_in_ci(*range(4)))
+@pytest.mark.parametrize("attempt", range(4))
 def test_interrupted_check_ends_and_leaves_no_process(user: Home, attempt: int) -> None:
     """The signal comes when the node's process has just been made: then Python may lose it."""
     write_inventory(user, {"n1": "timed-out"})

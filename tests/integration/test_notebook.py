@@ -53,6 +53,7 @@ def make_environment(root: Path) -> None:
     (prefix / prefixes.MARKER).write_text(json.dumps(marker))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("ps")
 def test_jupyterlab_asks_for_a_token_and_starts_our_kernels(tmp_path: Path) -> None:
     command = shlex.split(quick_start("Jupyter")[1])

@@ -201,6 +201,7 @@ def test_unchanged_environment_is_not_packed_again(lab: Home, world: Server) -> 
     assert "nothing: " in preview.stdout and "is current" in preview.stdout
 
 
+@pytest.mark.exhaustive
 def test_damaged_image_is_made_again(lab: Home, world: Server) -> None:
     image = Path(run_pack(lab, world, FAST)["image"])
     content = bytearray(image.read_bytes())
@@ -221,6 +222,7 @@ def test_removing_an_environment_removes_its_packs(lab: Home, world: Server) -> 
     assert not packs_folder(lab).exists()
 
 
+@pytest.mark.exhaustive
 def test_missing_mksquashfs_says_what_to_do(lab: Home, world: Server, tmp_path: Path) -> None:
     """Before anything is installed; and tar needs no such tool."""
     shutil.rmtree(packs_folder(lab), ignore_errors=True)
@@ -370,6 +372,7 @@ def test_interrupted_pack_leaves_nothing(lab: Home, world: Server, tmp_path: Pat
     assert names(lab.project_in(data) / "packs" / NAME) == []
 
 
+@pytest.mark.exhaustive
 def test_two_packs_at_once_wait_for_each_other(lab: Home, world: Server, tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     children = [

@@ -37,6 +37,7 @@ def by_rank(script: str, folder: Path, world_size: int = 2) -> list[dict[str, An
     return run_ranks(program, world_size=world_size, variables={"FOLDER": str(folder)})
 
 
+@pytest.mark.exhaustive
 def test_ranks_exchange_through_a_store_and_a_group(tmp_path: Path) -> None:
     results = by_rank(
         """

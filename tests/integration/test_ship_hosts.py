@@ -128,6 +128,7 @@ def test_a_host_that_was_restarted_is_mounted_again_and_nothing_is_sent(lab: Lab
     assert len(set(lab.active(TWO_HOSTS).values())) == 1
 
 
+@pytest.mark.exhaustive
 def test_dead_hosts_are_named_and_the_others_finish(lab: Lab) -> None:
     document = write_pack(lab.data, NAME, "1", STORE, 1_000_000)
     lab.hosts.stop_sshd(lab.hosts["h2"])
@@ -147,6 +148,7 @@ def test_dead_hosts_are_named_and_the_others_finish(lab: Lab) -> None:
     assert len(report["nodes"]) == 4
 
 
+@pytest.mark.exhaustive
 def test_hosts_that_cannot_reach_each_other_get_their_copies_from_here(lab: Lab) -> None:
     """Three at most; the reason names them, and --set tree=0 ships to all."""
     document = write_pack(lab.data, NAME, "1", STORE, 100_000)
@@ -197,6 +199,7 @@ def killed_ships(lab: Lab, names: Sequence[str], kills: int, seed: int) -> None:
         old = new
 
 
+@pytest.mark.exhaustive
 def test_a_killed_ship_leaves_each_host_old_or_new_and_the_next_finishes(lab: Lab) -> None:
     killed_ships(lab, TWO_HOSTS, kills=4, seed=1)
 
@@ -206,6 +209,7 @@ def test_fifty_killed_ships(lab: Lab) -> None:
     killed_ships(lab, HOSTS, kills=50, seed=2)
 
 
+@pytest.mark.exhaustive
 def test_a_node_mounts_again_what_a_restart_unmounted(lab: Lab) -> None:
     first = write_pack(lab.data, NAME, "1", STORE)
     report = lab.report("ship", NAME, "--on", TWO)
@@ -237,6 +241,7 @@ def test_waves_stop_where_a_node_fails(lab: Lab) -> None:
     assert report["succeeded"]
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_sent_if_too_few_nodes_can_be_ready(lab: Lab) -> None:
     write_pack(lab.data, NAME, "1", STORE)
     report = lab.report("ship", NAME, "--on", "h1,nowhere")

@@ -13,6 +13,7 @@ from tests.integration.smoke_process import FOLDER, PYTHON, TIMEOUT_S, environme
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.exhaustive
 def test_facts_survive_a_rank_that_hangs_before_the_store(tmp_path: Path) -> None:
     command = [PYTHON, str(FOLDER), "smoke", "--quick", "--only", "barrier", "--backend", "gloo"]
     command += ["--out", str(tmp_path), "--inject", "hang:1:rendezvous"]

@@ -76,6 +76,7 @@ def test_facts_are_reported_on_their_rank(tmp_path: Path) -> None:
     assert [row_of(run, rank)["rank"] for rank in range(2)] == [0, 1]
 
 
+@pytest.mark.exhaustive
 def test_unused_second_nccl_is_not_mistaken_for_torchs(tmp_path: Path, nccl: Path) -> None:
     copy = shutil.copy(nccl, tmp_path)
     ask = f"""
@@ -102,6 +103,7 @@ def test_impossible_shadowing_is_refused_before_the_start(tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.exhaustive
 def test_preloaded_library_is_traced_to_its_variable(
     short_path: Path, nccl: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +127,7 @@ def test_library_path_is_judged_by_what_the_linker_loaded(
     assert run.findings == {("facts", "nccl-shadowed" if used == copy else "library-path", (0,))}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.mounts
 def test_docker_default_shared_memory_is_too_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -156,6 +156,7 @@ def test_stuck_rank_leaves_its_stack_calls_and_place(tmp_path: Path) -> None:
         assert last_state["calls"][-1]["number"] == last_state["position"]["collectives"]
 
 
+@pytest.mark.exhaustive
 def test_owner_of_a_busy_port_is_named(tmp_path: Path) -> None:
     run = smoke(tmp_path, "--inject", "busy-port", "--deadline", "rendezvous=6")
     # The launcher itself listens there, with these arguments; long ones are cut.

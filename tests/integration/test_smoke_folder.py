@@ -16,7 +16,6 @@ import pytest
 
 from provision_runtime.comm.addresses import free_port
 from provision_runtime.report import model
-from tests.integration.conftest import first_in_ci
 from tests.integration.smoke_process import (
     FOLDER,
     PYTHON,
@@ -103,9 +102,7 @@ FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("script", "finding", "verdict"), first_in_ci(*FOLDERS), ids=[row[1] for row in FOLDERS]
-)
+@pytest.mark.parametrize(("script", "finding", "verdict"), FOLDERS, ids=[row[1] for row in FOLDERS])
 def test_real_folder_faults(tmp_path: Path, script: str, finding: str, verdict: str) -> None:
     only = ("--only", "filesystem", "--only", "checkpoint")
     written, findings = finish(
@@ -252,9 +249,7 @@ TEMPORARY_FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("script", "problem"), first_in_ci(*TEMPORARY_FOLDERS), ids=["long path", "read-only"]
-)
+@pytest.mark.parametrize(("script", "problem"), TEMPORARY_FOLDERS, ids=["long path", "read-only"])
 def test_no_sockets_for_loader_workers(tmp_path: Path, script: str, problem: str) -> None:
     """The loader would wait for minutes: its workers cannot make their sockets."""
     out = tmp_path / "out"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import provision_runtime
-from tests.integration.conftest import Home, environment_folder, first_in_ci
+from tests.integration.conftest import Home, environment_folder
 from tests.integration.slurm_cluster import SlurmCluster
 from tests.integration.smoke_process import PYTHON
 from tests.integration.ssh_hosts import SshHosts
@@ -157,7 +157,7 @@ def test_health_check_drains_no_second_node(
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("script", first_in_ci("sleep 300", "kill -SEGV $$", "exit 1", "echo fail"))
+@pytest.mark.parametrize("script", ["sleep 300", "kill -SEGV $$", "exit 1", "echo fail"])
 def test_health_check_leaves_what_is_slow_or_broken_otherwise(
     slurm_cluster: SlurmCluster, health_check: Path, tmp_path: Path, script: str
 ) -> None:

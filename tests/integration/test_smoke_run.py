@@ -17,7 +17,6 @@ from provision import report
 from provision.core.schema import SCHEMAS
 from provision_runtime.report import model
 from provision_runtime.smoke.options import PHASES
-from tests.integration.conftest import first_in_ci
 from tests.integration.short_folders import short_folder
 from tests.integration.smoke_process import (
     FOLDER,
@@ -156,7 +155,7 @@ def test_run_timeout_ends_the_run(tmp_path: Path) -> None:
     assert "before the time of the whole run" in run.message("rank-stuck")
 
 
-@pytest.mark.parametrize("number", first_in_ci(signal.SIGTERM, signal.SIGINT))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_all_ranks_with_a_report(tmp_path: Path, number: signal.Signals) -> None:
     with hanging_in_barrier(tmp_path) as child:
         child.send_signal(number)

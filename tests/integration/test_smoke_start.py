@@ -73,6 +73,7 @@ def test_under_torchrun(copied: Path, tmp_path: Path) -> None:
     assert passes(tmp_path / "out", child).world_size == 2
 
 
+@pytest.mark.exhaustive
 def test_dead_rank_under_torchrun_is_no_success(copied: Path, tmp_path: Path) -> None:
     command = [PYTHON, *TORCHRUN, *LOOPBACK, str(copied), "smoke", "--out", str(tmp_path / "out")]
     command += [*CPU_RUN, "--inject", "die:1:barrier"]
@@ -94,6 +95,7 @@ def test_slurm_variables(copied: Path, tmp_path: Path) -> None:
     assert passes(tmp_path / "out", *ranks).hosts == [os.uname().nodename]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.mounts
 @pytest.mark.needs("ip", "hostname")
 def test_no_network_and_unresolvable_host_name(copied: Path, tmp_path: Path) -> None:
@@ -121,6 +123,7 @@ sys.exit(status if not ports else "the busy port was not tried")
     passes(tmp_path, subprocess.Popen(command, cwd=FOLDER.parent, env=environment(), **pipes))
 
 
+@pytest.mark.exhaustive
 def test_facts_of_a_real_torch(copied: Path) -> None:
     completed = subprocess.run(
         [PYTHON, str(copied), "facts"], capture_output=True, text=True, check=True

@@ -69,6 +69,7 @@ def test_escaping_member_is_omitted(tmp_path: Path, name: str) -> None:
     assert sorted(name for name in names if ".dist-info" not in name) == ["toy.py"]
 
 
+@pytest.mark.exhaustive
 def test_escaping_command_is_refused(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     _, message = installed(tmp_path, {}, script="../../../outside/command")
