@@ -102,6 +102,7 @@ def _of_text(statements: Sequence[Statement], earlier: Sequence[Statement]) -> I
         yield from statements
         return
     has_torch = not requested.isdisjoint(TORCH)
+    pythons = {item.value for item in statements if "python" in (_decided_name(item), item.kind)}
     has_python = "python" in requested or any(item.kind == "python" for item in earlier)
     torch_lines = {statement.line for statement in statements if _is_about_torch(statement)}
     known = {"", *requested, *table("files")["installers"]}
@@ -114,7 +115,7 @@ def _of_text(statements: Sequence[Statement], earlier: Sequence[Statement]) -> I
         if (is_torch or is_option or statement.kind == "note") and not has_torch:
             yield statement
         elif "python" in (name, statement.kind):
-            if not has_python:
+            if not has_python and len(pythons) == 1:
                 yield statement
         elif statement.file != text_file or (requirement and requirement.is_path):
             continue  # of an included file, or the repository itself

@@ -77,6 +77,16 @@ def test_text_decides_the_torch_that_no_other_file_requests(tmp_path: Path) -> N
     assert left == ["provision add NAME rich"]
 
 
+@pytest.mark.parametrize("second,python", [("3.9", "3.9"), ("3.10", None)])
+def test_text_decides_the_python_if_it_names_one(
+    tmp_path: Path, second: str, python: str | None
+) -> None:
+    readme = f"    conda create -n a python=3.9\n    conda create -n b python={second}\n"
+    reading = read(tmp_path, {"requirements.txt": "torch==2.1.2\n", "README.md": readme})
+    assert reading.request.content.get("python") == python
+    assert reading.request.contradictions == ()
+
+
 def test_text_leads_where_nothing_else_does(tmp_path: Path) -> None:
     files = {".python-version": "3.10", "Dockerfile": "RUN pip install torch==2.3.1+cu121 rich\n"}
     content = read(tmp_path, files).request.content
