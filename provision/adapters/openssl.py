@@ -54,7 +54,7 @@ def read_public_key(path: Path) -> str:
 
 
 def _public_key(path: Path, options: tuple[str, ...], passphrase: str, advice: str) -> str:
-    command = ["openssl", "pkey", "-in", path, *options, "-pubout", "-text_pub"]
+    command = ["openssl", "pkey", "-in", str(path), *options, "-pubout", "-text_pub"]
     result = process.run(command, env=_environment(passphrase), timeout_s=TIMEOUT_S, check=False)
     text, begin, key = result.stdout.partition("-----BEGIN")
     if result.returncode != 0 or not begin:
@@ -71,8 +71,8 @@ def sign(content: bytes, key: SigningKey) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         document, signature = Path(folder) / "content", Path(folder) / "signature"
         document.write_bytes(content)
-        command = ["openssl", "dgst", "-sha256", "-sign", key.path, "-out", signature]
-        command += ["-passin", f"env:{PASSPHRASE}", document]
+        command = ["openssl", "dgst", "-sha256", "-sign", str(key.path)]
+        command += ["-out", str(signature), "-passin", f"env:{PASSPHRASE}", str(document)]
         process.run(command, env=_environment(key.passphrase), timeout_s=TIMEOUT_S)
         return signature.read_bytes()
 

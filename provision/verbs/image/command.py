@@ -180,9 +180,9 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 @click.argument("target", metavar="HOST/NAME[:TAG]")
 @click.option(
     "--compression",
-    type=click.Choice(["none", "zstd"]),
-    help="Compression of the layers in the registry. Docker before 23 needs `none`.  [default: "
-    "zstd; none for a registry of this machine]",
+    type=click.Choice(["none", "gzip", "zstd"]),
+    help="Compression of the layers in the registry. Docker before 23 reads `gzip` and `none` only.  "
+    "[default: zstd; none for a registry of this machine]",
 )
 @click.option(
     "--attach/--no-attach",

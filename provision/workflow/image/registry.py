@@ -36,6 +36,7 @@ from provision.resolver import spec as specs
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.image.sbom import image_sbom
 from provision.workflow.passport import passport_with_image
+from provision_runtime.report.text import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,12 @@ def push_image(
         if compression is None:
             compression = "none" if is_loopback(reference.registry) else "zstd"
         packed = images.compress_image(image, compression, context.folders.packed, context.progress)
+        if packed is not image:
+            plain, small = (sum(layer.size for layer in it.layers) for it in (image, packed))
+            context.progress.info(
+                f"layers with {compression}: {format_bytes(small)}, {small / plain:.0%} of "
+                f"{format_bytes(plain)}"
+            )
         pushed = images.push_image(packed, reference, context.progress)
         attached: list[str] = []
         if key is not None:
