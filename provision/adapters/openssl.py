@@ -56,15 +56,15 @@ def read_public_key(path: Path) -> str:
 def _public_key(path: Path, options: tuple[str, ...], passphrase: str, advice: str) -> str:
     command = ["openssl", "pkey", "-in", str(path), *options, "-pubout", "-text_pub"]
     result = process.run(command, env=_environment(passphrase), timeout_s=TIMEOUT_S, check=False)
-    text, begin, key = result.stdout.partition("-----BEGIN")
-    if result.returncode != 0 or not begin:
+    pem, end, description = result.stdout.partition("-----END PUBLIC KEY-----\n")
+    if result.returncode != 0 or not end:
         kind = "public" if "-pubin" in options else "private"
         raise InvalidSpec(
             f"openssl cannot read a {kind} key from {path}.", advice=advice, details=result.stderr
         )
-    if "ED25519" in text or "ED448" in text:
-        raise InvalidSpec(f"{path} is an Ed25519 key, not an ECDSA or RSA key.", advice=advice)
-    return begin + key
+    if description.startswith("ED"):  # ED25519 Public-Key; others have no name there
+        raise InvalidSpec(f"{path} is an Edwards key, not an ECDSA or RSA key.", advice=advice)
+    return pem + end
 
 
 def sign(content: bytes, key: SigningKey) -> bytes:
