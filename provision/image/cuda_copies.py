@@ -24,13 +24,13 @@ class CudaCopies:
     them and that nothing else needs."""
 
     extra: tuple[str, ...]
-    kept: tuple[str, ...]
+    used: tuple[str, ...]
     requested_by: tuple[str, ...]
 
     @property
     def summary(self) -> str:
         return (
-            f"the image holds CUDA libraries twice: torch uses {', '.join(self.kept)}, and not "
+            f"the image holds CUDA libraries twice: torch uses {', '.join(self.used)}, and not "
             f"{', '.join(self.extra)}. To drop the second copy, leave out or replace "
             f"{', '.join(self.requested_by)}"
         )
@@ -39,18 +39,18 @@ class CudaCopies:
 def cuda_copies(packages: Iterable[LockedPackage]) -> CudaCopies | None:
     """The second copy of CUDA's libraries in an environment; None if there is one copy or none."""
     by_key = {(package.manager, canonicalize_name(package.name)): package for package in packages}
-    used = _reachable(by_key, [key for key in by_key if key[1] in TORCH])
+    needed_by_torch = _reachable(by_key, [key for key in by_key if key[1] in TORCH])
     libraries: dict[str, list[Key]] = {}
     for key, package in by_key.items():
         if group_of(package) == "cuda":
             library = _AFFIXES.sub("", key[1])
             libraries.setdefault(_SYNONYMS.get(library, library), []).append(key)
     extra: set[Key] = set()
-    kept: set[Key] = set()
+    used: set[Key] = set()
     for copies in libraries.values():
-        if len(copies) > 1 and used.intersection(copies):
-            kept.update(used.intersection(copies))
-            extra.update(set(copies) - used)
+        if len(copies) > 1 and needed_by_torch.intersection(copies):
+            used.update(needed_by_torch.intersection(copies))
+            extra.update(set(copies) - needed_by_torch)
     if not extra:
         return None
     needed = {key for parent in by_key for key in _needs(by_key, parent)}
@@ -58,7 +58,7 @@ def cuda_copies(packages: Iterable[LockedPackage]) -> CudaCopies | None:
         key for key in by_key if key not in needed and extra & (_reachable(by_key, [key]) | {key})
     ]
     return CudaCopies(
-        extra=_names(extra), kept=_names(kept), requested_by=_names(roots or sorted(extra))
+        extra=_names(extra), used=_names(used), requested_by=_names(roots or sorted(extra))
     )
 
 

@@ -152,8 +152,8 @@ def _warn_of_cuda_copies(context: Context, plan: Plan, lock: Lock, base: images.
     version = images.base_cuda(base.environment)
     if version is not None and plan.resolution.cuda is not None:
         context.progress.warn(
-            f"the base {base.reference} brings CUDA {version}, and the environment has its own: leave "
-            "out --base for a smaller image"
+            f"the base {base.reference} brings CUDA {version}, and the environment has its own: a base "
+            "without CUDA makes a smaller image"
         )
 
 

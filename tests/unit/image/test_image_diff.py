@@ -121,7 +121,7 @@ def test_condas_torch_keeps_condas_copy() -> None:
     wheels = [package("pip", "vllm", "nvidia-cublas-cu12"), package("pip", "nvidia-cublas-cu12")]
     copies = cuda_copies([*conda, *wheels])
     assert copies is not None
-    assert (copies.kept, copies.extra) == (("libcublas (conda)",), ("nvidia-cublas-cu12 (pip)",))
+    assert (copies.used, copies.extra) == (("libcublas (conda)",), ("nvidia-cublas-cu12 (pip)",))
     assert copies.requested_by == ("vllm (pip)",)
 
 
