@@ -13,8 +13,7 @@ from provision.core.types import LockedPackage
 from provision.image.layers import group_of
 
 TORCH = ("torch", "pytorch", "libtorch")
-# conda's name of the library, or of what holds it, by another name.
-_SYNONYMS = {"runtime": "cudart", "toolkit": "cudart", "cudatoolkit": "cudart"}
+TOOLKIT = "cudatoolkit"  # conda's whole CUDA in one package, before 12
 _AFFIXES = re.compile(r"^(nvidia-)?(cuda-|lib)?|-cu\d+$")
 
 
@@ -43,14 +42,17 @@ def cuda_copies(packages: Iterable[LockedPackage]) -> CudaCopies | None:
     libraries: dict[str, list[Key]] = {}
     for key, package in by_key.items():
         if group_of(package) == "cuda":
-            library = _AFFIXES.sub("", key[1])
-            libraries.setdefault(_SYNONYMS.get(library, library), []).append(key)
+            library = "cublas" if key[1] == TOOLKIT else _AFFIXES.sub("", key[1])
+            libraries.setdefault(library, []).append(key)
     extra: set[Key] = set()
     used: set[Key] = set()
     for copies in libraries.values():
-        if len(copies) > 1 and needed_by_torch.intersection(copies):
-            used.update(needed_by_torch.intersection(copies))
-            extra.update(set(copies) - needed_by_torch)
+        torch_copies = needed_by_torch.intersection(copies)
+        origins = {_origin(key) for key in torch_copies}
+        others = [key for key in copies if origins and _origin(key) not in origins]
+        if others:
+            used.update(torch_copies)
+            extra.update(others)
     if not extra:
         return None
     needed = {key for parent in by_key for key in _needs(by_key, parent)}
@@ -60,6 +62,13 @@ def cuda_copies(packages: Iterable[LockedPackage]) -> CudaCopies | None:
     return CudaCopies(
         extra=_names(extra), used=_names(used), requested_by=_names(roots or sorted(extra))
     )
+
+
+def _origin(key: Key) -> str:
+    """Packages of one origin are one copy: conda's, or the wheels for one CUDA (`-cu12`)."""
+    manager, name = key
+    suffix = re.search(r"-cu(\d+)$", name)
+    return manager if suffix is None else f"{manager}-{suffix[1]}"
 
 
 def base_cuda(variables: Iterable[str]) -> str | None:

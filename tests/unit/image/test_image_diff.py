@@ -90,9 +90,9 @@ def package(manager: Manager, name: str, *depends: str) -> LockedPackage:
 
 
 WHEEL = [
-    package("pip", "torch", "nvidia-cudnn-cu12 ==9.1", "nvidia-cuda-runtime-cu12 ==12.1"),
+    package("pip", "torch", "nvidia-cudnn-cu12 ==9.1", "nvidia-cublas-cu12 ==12.1"),
     package("pip", "nvidia-cudnn-cu12"),
-    package("pip", "nvidia-cuda-runtime-cu12"),
+    package("pip", "nvidia-cublas-cu12"),
 ]
 
 
@@ -100,7 +100,7 @@ WHEEL = [
     "more,requested_by",
     [
         ([], None),
-        ([package("conda", "cuda-nvcc")], None),
+        ([package("conda", "cuda-nvcc", "cuda-cudart"), package("conda", "cuda-cudart")], None),
         ([package("conda", "cudnn")], "cudnn (conda)"),
         ([package("conda", "cudatoolkit"), package("conda", "old", "cudatoolkit 11.*")], "old (conda)"),
         ([package("pip", "jax", "nvidia-cudnn-cu13>=9"), package("pip", "nvidia-cudnn-cu13")], "jax (pip)"),
@@ -123,6 +123,7 @@ def test_condas_torch_keeps_condas_copy() -> None:
     assert copies is not None
     assert (copies.used, copies.extra) == (("libcublas (conda)",), ("nvidia-cublas-cu12 (pip)",))
     assert copies.requested_by == ("vllm (pip)",)
+    assert cuda_copies([*conda, package("conda", "cuda-libcublas")]) is None
 
 
 def test_a_base_with_cuda() -> None:
