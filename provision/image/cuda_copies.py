@@ -37,7 +37,9 @@ class CudaCopies:
 
 def cuda_copies(packages: Iterable[LockedPackage]) -> CudaCopies | None:
     """The second copy of CUDA's libraries in an environment; None if there is one copy or none."""
-    by_key = {(package.manager, canonicalize_name(package.name)): package for package in packages}
+    by_key: dict[Key, LockedPackage] = {
+        (package.manager, canonicalize_name(package.name)): package for package in packages
+    }
     needed_by_torch = _reachable(by_key, [key for key in by_key if key[1] in TORCH])
     libraries: dict[str, list[Key]] = {}
     for key, package in by_key.items():
@@ -86,7 +88,7 @@ Key = tuple[str, str]
 def _needs(packages: Mapping[Key, LockedPackage], key: Key) -> list[Key]:
     """The packages of the environment that one depends on; a wheel may use conda's."""
     manager = packages[key].manager
-    needs = []
+    needs: list[Key] = []
     for text in packages[key].depends:
         name = canonicalize_name(re.split(r"[\s;<>=!~\[(]", text, maxsplit=1)[0])
         for candidate in ((manager, name), ("conda", name)):

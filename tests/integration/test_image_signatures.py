@@ -34,8 +34,8 @@ def make_key(path: Path, *options: str) -> tuple[Path, Path]:
     public = path.with_suffix(".pub")
     kind = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
     subprocess.run(["openssl", "genpkey", *(options or kind), "-out", path], check=True)
-    command = ["openssl", "pkey", "-in", path, "-passin", "pass:lab", "-pubout", "-out", public]
-    subprocess.run(command, check=True)
+    command = ["openssl", "pkey", "-passin", "pass:lab", "-pubout"]
+    subprocess.run([*command, "-in", path, "-out", public], check=True)
     return path, public
 
 
@@ -104,7 +104,8 @@ def test_push_signs_and_verify_reads_it(
     signature.write_bytes(
         base64.b64decode(layer["annotations"]["dev.cosignproject.cosign/signature"])
     )
-    check = ["openssl", "dgst", "-sha256", "-verify", public, "-signature", signature, payload]
+    check = ["openssl", "dgst", "-sha256", "-verify", str(public)]
+    check += ["-signature", str(signature), str(payload)]
     assert subprocess.run(check, stdout=subprocess.PIPE).stdout == b"Verified OK\n"
     assert json.loads(payload.read_bytes())["critical"] == {
         "identity": {"docker-reference": place},

@@ -105,7 +105,7 @@ def signed_statements(
 ) -> list[Statement]:
     """The statements about an image that this key has signed."""
     sha256 = digest.removeprefix("sha256:")
-    statements = []
+    statements: list[Statement] = []
     with RegistryClient(reference) as client:
         for payload in _signed_payloads(client, ATTESTATIONS, digest, public_key):
             statement = _parse(payload, "in-toto-statement")
