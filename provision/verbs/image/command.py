@@ -326,7 +326,7 @@ def diff(console: Console, before: str, after: str, envs: Path | None) -> None:
     most comes first. Exits with 0 if they differ, too.
     """
     from provision.cli.console import table
-    from provision.workflow.image.diff import diff_images
+    from provision.verbs.image.diff import diff_images
     from provision_runtime.report.text import escape_line, format_bytes
 
     def signed(size: int) -> str:
