@@ -33,6 +33,7 @@ from provision.verbs.clean.clean import Removable
 from provision.verbs.env.env import Product
 from provision.verbs.env.show import EnvironmentDetails
 from provision.verbs.facts.facts import FactsCheck, FactsSummary, FactsUpdate
+from provision.verbs.image.diff import ImageDiff
 from provision.verbs.init.init import Proposal
 from provision.verbs.join.join import Possession
 from provision.verbs.join.steps import Note, StepName, StepStatus
@@ -45,7 +46,7 @@ from provision.verbs.notebook.notebook import RunningNotebook
 from provision.verbs.status.status import MachineStatus
 from provision.verbs.why.why import WhyResult
 from provision.workflow.environments import Environment
-from provision.workflow.image.registry import ImageSummary, PulledImage
+from provision.workflow.image.registry import ImageSummary, PulledImage, VerifiedImage
 from provision.workflow.lock import LockPreview
 from provision.workflow.ship.journal import Verb
 from provision.workflow.ship.states import State
@@ -269,6 +270,8 @@ RESULTS = (
     _result("image-push", "image push", "where it is, and what was sent", PushResult),
     _result("image-pull", "image pull", "where it was put", PulledImage),
     _result("image-show", "image show", "labels, layers, smoke verdicts", ImageSummary),
+    _result("image-diff", "image diff", "packages that differ, and sizes", ImageDiff),
+    _result("image-verify", "image verify", "what is signed", VerifiedImage),
     _result(
         "image-sbom",
         "image sbom",

@@ -22,6 +22,7 @@ from provision.core.json_text import parse_json
 from provision.core.types import Manager
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
+PREDICATE_TYPE = "https://cyclonedx.org/bom"  # of a statement that is an SBOM
 # Manager and canonical name -> license.
 Licenses = Mapping[tuple[Manager, str], str]
 # A longer one is the license's text, not its name.

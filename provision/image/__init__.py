@@ -9,7 +9,8 @@ This package exports what the commands need. Its modules:
 - oci_layout, manifest: the file formats
 - docker, container_smoke: the Docker engine
 - export, compress, registry: archives, compressed layers, registries
-- sbom: the packages in it
+- sbom, provenance: the packages in it, and where they come from
+- package_sizes, cuda_copies: what makes it large
 """
 
 from provision.adapters.docker import connect_engine, has_image, require_engine
@@ -33,7 +34,8 @@ from provision.image.config import (
     source_date_epoch,
 )
 from provision.image.container_smoke import SmokeFiles, run_smoke
-from provision.image.disk_base import read_disk_base
+from provision.image.cuda_copies import base_cuda, cuda_copies
+from provision.image.disk_base import read_disk_base, read_layout
 from provision.image.docker import (
     find_engine_base,
     find_engine_id,
@@ -51,7 +53,9 @@ from provision.image.docker import (
 from provision.image.engine_record import record_path
 from provision.image.export import COMPRESSIBLE, Output, check_output, export_image, parse_output
 from provision.image.manifest import ImageDocuments
-from provision.image.oci_layout import remove_leftovers
+from provision.image.oci_layout import layer_files, remove_leftovers
+from provision.image.package_sizes import PackageChange, compare, package_sizes
+from provision.image.provenance import PREDICATE_TYPE, provenance
 from provision.image.registry.pull import (
     decompress_image,
     discard_if_incomplete,
@@ -71,28 +75,43 @@ from provision.image.registry.referrers import (
     list_referrers,
     referrer_content,
 )
+from provision.image.registry.signatures import (
+    STATEMENT_TYPE,
+    attest_image,
+    sign_image,
+    signed_statements,
+    statement,
+    verify_image,
+)
 from provision.image.sbom import image_sbom, read_packages
 
 __all__ = [
     "COMPRESSIBLE",
+    "PREDICATE_TYPE",
     "PREFIX",
+    "STATEMENT_TYPE",
     "BaseImage",
     "Code",
     "Compression",
     "ImageDocuments",
     "Output",
+    "PackageChange",
     "PushResult",
     "Recipe",
     "RegistryReference",
     "SmokeFiles",
     "attach_referrer",
+    "attest_image",
+    "base_cuda",
     "base_registry_reference",
     "build_image",
     "check_output",
     "chosen_base",
+    "compare",
     "compress_image",
     "connect_engine",
     "creation_time",
+    "cuda_copies",
     "decompress_image",
     "discard_if_incomplete",
     "dockerfile_context",
@@ -108,19 +127,23 @@ __all__ = [
     "is_complete",
     "is_loaded",
     "is_on_disk",
+    "layer_files",
     "list_referrers",
     "load_image",
     "matching_image",
+    "package_sizes",
     "parse_engine_reference",
     "parse_output",
     "parse_registry_reference",
     "parse_tag",
     "present_engine_base",
+    "provenance",
     "pull_image",
     "pulled_image",
     "push_image",
     "read_code",
     "read_disk_base",
+    "read_layout",
     "read_packages",
     "record_path",
     "referrer_content",
@@ -133,7 +156,11 @@ __all__ = [
     "run_smoke",
     "runnable_name",
     "send_image",
+    "sign_image",
+    "signed_statements",
     "source_date_epoch",
+    "statement",
     "tag_image",
     "unmet_requirements",
+    "verify_image",
 ]

@@ -1,7 +1,7 @@
-"""Layers compressed with zstd: the same bytes on any number of cores, and no layer is compressed
-twice.
+"""Layers compressed with zstd or gzip: the same bytes on any number of cores, and no layer is
+compressed twice.
 
-libzstd decides the bytes, so compressed layers are stored under its version.
+The library decides the bytes, so compressed layers are stored under its version.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from provision.adapters import zstd
+from provision.adapters import gzip_stream, zstd
 from provision.adapters.http import sha256_of
 from provision.core.system_errors import disk_full_raises
 from provision.core.types import Image, Layer, Progress
 from provision.image import layer_cache, oci_layout
 from provision.image.oci_layout import LayoutManifest
 
-Compression = Literal["none", "zstd"]
-
-MEDIA_TYPE = f"{oci_layout.LAYER}+zstd"
+Compression = Literal["none", "gzip", "zstd"]
 
 
 def compress_image(
@@ -39,7 +37,10 @@ def compress_image(
     """
     if method == "none":
         return image
-    version = f"zstd-{zstd.LEVEL}-libzstd{zstd.library_version()}"
+    if method == "gzip":
+        version = f"gzip-{gzip_stream.LEVEL}-zlib{gzip_stream.library_version()}"
+    else:
+        version = f"zstd-{zstd.LEVEL}-libzstd{zstd.library_version()}"
     layout = packed / image.layout.name / version
     plain = oci_layout.read_image(image)
     compressed = _read_intact(layout)
@@ -51,12 +52,12 @@ def compress_image(
     if compressed is None or not is_current:
         with disk_full_raises(layout), oci_layout.staging(layout) as new:
             cached = _compressed_layers(packed, version)
-            layers = _compress_layers(image, cached, new, progress, workers)
+            layers = _compress_layers(image, method, cached, new, progress, workers)
             config = oci_layout.read_config(image.layout, image.image_id)
             compressed = oci_layout.write(new, config, layers, plain.annotations, image.reference)
             layer_cache.record(new, {layer.digest: "" for layer in layers})
         # The layers that other versions of the library compressed.
-        for path in layout.parent.glob("zstd-*"):
+        for path in layout.parent.glob(f"{method}-*"):
             if path != layout:
                 shutil.rmtree(path)
     return replace(
@@ -94,6 +95,7 @@ def _compressed_layers(packed: Path, version: str) -> dict[str, tuple[Path, Laye
 
 def _compress_layers(
     image: Image,
+    method: Compression,
     cached: Mapping[str, tuple[Path, Layer]],
     new: Path,
     progress: Progress,
@@ -110,7 +112,9 @@ def _compress_layers(
                 meter.advance(layer.size)
                 layers.append(replace(compressed, group=layer.group))
             else:
-                layers.append(_compress_layer(image.layout, layer, new, meter.advance, workers))
+                layers.append(
+                    _compress_layer(image.layout, layer, method, new, meter.advance, workers)
+                )
     return layers
 
 
@@ -124,7 +128,12 @@ def _link_cached(path: Path, layer: Layer, blobs: Path) -> Layer | None:
 
 
 def _compress_layer(
-    layout: Path, layer: Layer, new: Path, advance: Callable[[int], None], workers: int | None
+    layout: Path,
+    layer: Layer,
+    method: Compression,
+    new: Path,
+    advance: Callable[[int], None],
+    workers: int | None,
 ) -> Layer:
     def chunks() -> Iterator[bytes]:
         for chunk in layer_cache.verified_chunks(oci_layout.blob(layout, layer.digest)):
@@ -132,8 +141,11 @@ def _compress_layer(
             yield chunk
 
     unfinished = oci_layout.blobs(new) / ".packing"
-    zstd.compress_to(chunks(), unfinished, workers)
+    write = gzip_stream.compress_to if method == "gzip" else zstd.compress_to
+    write(chunks(), unfinished, workers)
     digest = f"sha256:{sha256_of(unfinished)}"
     path = oci_layout.blob(new, digest)
     unfinished.replace(path)
-    return replace(layer, digest=digest, size=path.stat().st_size, media_type=MEDIA_TYPE)
+    return replace(
+        layer, digest=digest, size=path.stat().st_size, media_type=f"{oci_layout.LAYER}+{method}"
+    )

@@ -25,6 +25,7 @@ BASE_NAME = "org.opencontainers.image.base.name"
 BASE_ID = "org.provision.base.id"  # the digest of its config
 BASE_DIGEST = "org.opencontainers.image.base.digest"
 LOCK_LABEL = "org.provision.lock"
+TOOL_LABEL = "org.provision.tool"
 TITLE_LABEL = "org.opencontainers.image.title"
 
 _STEP = "provision: "  # how each step of an image's history begins
@@ -158,7 +159,7 @@ def labels(
         LOCK_LABEL: lock.sha256,
         "org.provision.nccl": resolution.nccl,
         "org.provision.python": resolution.python,
-        "org.provision.tool": __version__,
+        TOOL_LABEL: __version__,
         "org.provision.torch": resolution.local_version,
     }
     return {key: value for key, value in sorted(values.items()) if value}

@@ -10,48 +10,51 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from provision.core.errors import IntegrityError
-from provision.core.tar import UNREADABLE, BoundedTarInfo, hidden_by
+from provision.core.tar import UNREADABLE, BoundedTarInfo, hidden_by, open_stream
+from provision.image import layers
 
 SIZE_LIMIT = 64 << 20  # of all files; the status file of a complete Debian has 10 MB, glibc 2 MB
 
 
 @dataclass
 class ImageContents:
-    """Some files of an image, by paths without a leading slash. noticed: files that exist but were
-    not read. size: bytes that were read."""
+    """Some files of an image, by paths without a leading slash. noticed: the sizes of files that exist.
+    size: bytes that were read."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    noticed: set[str] = field(default_factory=set)
+    noticed: dict[str, int] = field(default_factory=dict)
     size: int = 0
 
     def hide(self, is_hidden: Callable[[str], bool]) -> None:
         self.files = {path: file for path, file in self.files.items() if not is_hidden(path)}
-        self.noticed = {path for path in self.noticed if not is_hidden(path)}
+        self.noticed = {path: size for path, size in self.noticed.items() if not is_hidden(path)}
 
 
 def read_files(
-    layers: Sequence[Path], pattern: re.Pattern[str], noticed: re.Pattern[str] | None = None
+    blobs: Sequence[Path], pattern: re.Pattern[str], noticed: re.Pattern[str] | None = None
 ) -> ImageContents:
-    """The files whose whole path matches `pattern`, and the names of those that match `noticed`.
+    """The files whose whole path matches `pattern`, and the sizes of those that match `noticed`.
 
-    Hard links are followed within their layer; symbolic links are not, because extractfile would
-    look for their targets. layers: uncompressed archives from the bottom up. Raises IntegrityError
-    if one is not an archive, or if the files have more than SIZE_LIMIT bytes together.
+    Hard links are followed within their layer, if it is not compressed; symbolic links are not,
+    because extractfile would look for their targets. blobs: archives from the bottom up. Raises
+    IntegrityError if one is not an archive, or if the files have more than SIZE_LIMIT bytes together.
     """
     contents = ImageContents()
-    for layer in layers:
+    for blob in blobs:
         try:
-            with tarfile.open(layer, "r:", tarinfo=BoundedTarInfo) as archive:
+            with blob.open("rb") as file, _open_archive(file) as archive:
                 for member in archive:
                     path = posixpath.normpath(member.name).lstrip("/")
                     is_hidden = hidden_by(path)
                     if is_hidden:
                         contents.hide(is_hidden)
-                    elif noticed is not None and noticed.fullmatch(path):
-                        contents.noticed.add(path)
-                    elif pattern.fullmatch(path):
+                        continue
+                    if noticed is not None and noticed.fullmatch(path):
+                        contents.noticed[path] = member.size
+                    if pattern.fullmatch(path):
                         _add_file(contents, archive, member, path)
         except UNREADABLE as error:
             raise IntegrityError(
@@ -61,13 +64,22 @@ def read_files(
     return contents
 
 
+def _open_archive(file: IO[bytes]) -> tarfile.TarFile:
+    """The archive of a layer. Only one that is not compressed can be read without its files' content."""
+    magic = file.read(4)
+    file.seek(0)
+    if magic.startswith((layers.GZIP, layers.ZSTD)):
+        return open_stream(layers.decompress(file))
+    return tarfile.open(fileobj=file, mode="r:", tarinfo=BoundedTarInfo)
+
+
 def _add_file(
     contents: ImageContents, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str
 ) -> None:
     contents.files.pop(path, None)
     if not (member.isreg() or member.islnk()):
         return
-    with suppress(KeyError):  # a hard link to a file that is not in this layer
+    with suppress(KeyError, tarfile.StreamError):  # a hard link to a file that is not in this layer
         file = archive.extractfile(member)
         contents.files[path] = file.read(SIZE_LIMIT + 1) if file else b""
         contents.size += len(contents.files[path])

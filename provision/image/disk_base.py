@@ -15,7 +15,7 @@ from provision.core import tar
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.image import oci_layout
 from provision.image.base import ON_DISK, BaseImage
-from provision.image.manifest import DOCUMENT_LIMIT, Descriptor, read_image
+from provision.image.manifest import DOCUMENT_LIMIT, Descriptor, ImageDocuments, read_image
 
 ADVICE = "Copy or save the image again."
 
@@ -26,23 +26,7 @@ def read_disk_base(reference: str) -> BaseImage:
     ToolMissing if nothing is there, IntegrityError if it is not a complete image, InvalidSpec for
     another platform.
     """
-    layout = _find_layout(reference)
-
-    def read(descriptor: Descriptor) -> bytes:
-        return _read(oci_layout.blob(layout, descriptor.digest))
-
-    content = _read(layout / oci_layout.INDEX_FILE)
-    index = Descriptor(
-        digest=oci_layout.sha256_digest(content),
-        size=len(content),
-        media_type=oci_layout.INDEX,
-        annotations={},
-    )
-    image = read_image(reference, index, content, read)
-    paths = [oci_layout.blob(layout, layer.digest) for layer in image.layers]
-    for path in paths:
-        if not path.is_file():
-            raise IntegrityError(f"{layout} lacks its layer {path.name}.", advice=ADVICE)
+    image, paths = read_layout(reference)
     return BaseImage(
         # Never the path: it belongs to this machine, and would give the same image another digest
         # elsewhere.
@@ -53,6 +37,23 @@ def read_disk_base(reference: str) -> BaseImage:
         environment=image.environment,
         archive=lambda: _layer_archive(paths),
     )
+
+
+def read_layout(reference: str) -> tuple[ImageDocuments, list[Path]]:
+    """The image that `oci:DIR` names, and its layers. Raises as `read_disk_base`."""
+    layout = _find_layout(reference)
+
+    def read(descriptor: Descriptor) -> bytes:
+        return _read(oci_layout.blob(layout, descriptor.digest))
+
+    content = _read(layout / oci_layout.INDEX_FILE)
+    index = Descriptor.of(content, oci_layout.INDEX)
+    image = read_image(reference, index, content, read)
+    paths = [oci_layout.blob(layout, layer.digest) for layer in image.layers]
+    for path in paths:
+        if not path.is_file():
+            raise IntegrityError(f"{layout} lacks its layer {path.name}.", advice=ADVICE)
+    return image, paths
 
 
 def _find_layout(reference: str) -> Path:

@@ -336,7 +336,7 @@ def _write_blob(file: IO[bytes], size: int, layer_ids: set[str], blobs: Path) ->
     Returns its diff id and its size."""
     limit = max(MIN_EXPANDED_LIMIT, MAX_EXPANSION * size)
     with _BlobWriter(blobs / ".base") as blob:
-        for chunk in _decompress(file):
+        for chunk in decompress(file):
             blob.write(chunk)
             if blob.size > limit:
                 raise tarfile.ReadError(
@@ -347,7 +347,7 @@ def _write_blob(file: IO[bytes], size: int, layer_ids: set[str], blobs: Path) ->
         return blob.digest, blob.size
 
 
-def _decompress(file: IO[bytes]) -> Iterator[bytes]:
+def decompress(file: IO[bytes]) -> Iterator[bytes]:
     """The chunks of a file. A gzip file has several members, and a zstd file several frames, if
     parts of a layer can be fetched alone (estargz, zstd:chunked). Raises ReadError, as tarfile
     does, or what gzip raises, if it cannot be read."""

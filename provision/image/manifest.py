@@ -3,7 +3,7 @@ before we rely on their digests, sizes, media types and platform."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from provision.core.dataclass import dataclass
@@ -53,6 +53,17 @@ class Descriptor:
         """As manifests have it, without annotations."""
         return {"digest": self.digest, "mediaType": self.media_type, "size": self.size}
 
+    @staticmethod
+    def of(
+        content: bytes, media_type: str, annotations: Mapping[str, str] | None = None
+    ) -> Descriptor:
+        return Descriptor(
+            digest=oci_layout.sha256_digest(content),
+            size=len(content),
+            media_type=media_type,
+            annotations=dict(annotations or {}),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDocuments:
@@ -62,6 +73,7 @@ class ImageDocuments:
     source: str
     name: str
     digest: str  # of the manifest
+    root_digest: str  # of the index that led to it, or of the manifest
     media_type: str
     manifest: bytes
     config_digest: str
@@ -122,6 +134,7 @@ def read_image(
         source=source,
         name=name,
         digest=image.digest,
+        root_digest=root.digest,
         media_type=image.media_type,
         manifest=content,
         config_digest=config.digest,

@@ -212,6 +212,11 @@ def read_image(image: Image) -> LayoutManifest:
     return manifest
 
 
+def layer_files(image: Image) -> list[Path]:
+    """The layers of an image that we made. Raises IntegrityError as `read_image`."""
+    return [blob(image.layout, layer.digest) for layer in read_image(image).layers]
+
+
 def write(
     layout: Path,
     config: ImageConfig,

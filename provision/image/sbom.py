@@ -52,9 +52,7 @@ def read_packages(image: Image) -> ImagePackages:
 
     IntegrityError if its layout is gone, another image's or corrupt.
     """
-    manifest = oci_layout.read_image(image)
-    layers = [oci_layout.blob(image.layout, layer.digest) for layer in manifest.layers]
-    contents = read_files(layers, RECORDS)
+    contents = read_files(oci_layout.layer_files(image), RECORDS)
     records = {
         path: content for path, content in contents.files.items() if path.startswith(_PREFIX)
     }

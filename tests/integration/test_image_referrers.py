@@ -120,6 +120,7 @@ def test_push_attaches_verdicts_and_sboms(
             "smoke (prefix): warn",
             "smoke (image): pass",
             BILL,
+            image.PREDICATE_TYPE,
         ]
     at = image.parse_registry_reference(place)
     digest = pushed["reference"].partition("@")[2]

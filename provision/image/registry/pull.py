@@ -65,15 +65,11 @@ def find_remote(reference: RegistryReference) -> ImageDocuments:
             "GET", f"manifests/{reference.tag_or_digest}", headers=ACCEPT, expected=(200,)
         )
         content = response.content
-        actual_digest = oci_layout.sha256_digest(content)
         stated_digest = reference.digest or response.headers.get("Docker-Content-Digest")
-        manifests.check_digest(str(reference), stated_digest or actual_digest, content)
-        root = Descriptor(
-            digest=actual_digest,
-            size=len(content),
-            media_type=manifests.media_type(content, response.headers.get("Content-Type", "")),
-            annotations={},
-        )
+        if stated_digest:
+            manifests.check_digest(str(reference), stated_digest, content)
+        media_type = manifests.media_type(content, response.headers.get("Content-Type", ""))
+        root = Descriptor.of(content, media_type)
         return manifests.read_image(str(reference), root, content, read)
 
 

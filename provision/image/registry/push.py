@@ -3,7 +3,8 @@ which makes the image visible."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Mapping
 from typing import IO
 from urllib.parse import urljoin
 
@@ -11,6 +12,7 @@ from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, ToolFailed, Unreachable
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
+from provision.image.manifest import Descriptor
 from provision.image.registry.client import (
     RETRY_STATUSES,
     TRIES,
@@ -117,6 +119,18 @@ def put_blob(
 
 def _has_blob(client: RegistryClient, digest: str) -> bool:
     return client.request("HEAD", f"blobs/{digest}", expected=(200, 404)).status == 200
+
+
+def put_bytes(
+    client: RegistryClient,
+    content: bytes,
+    media_type: str,
+    annotations: Mapping[str, str] | None = None,
+) -> Descriptor:
+    """Upload a small blob unless the registry has it."""
+    blob = Descriptor.of(content, media_type, annotations)
+    put_blob(client, blob.digest, blob.size, lambda: io.BytesIO(content), lambda _: None)
+    return blob
 
 
 def put_manifest(

@@ -4,9 +4,7 @@ Tag Schema")."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from urllib.parse import urljoin
 
 from provision.core.errors import IntegrityError, InvalidSpec
@@ -16,7 +14,7 @@ from provision.image import oci_layout
 from provision.image.manifest import Descriptor
 from provision.image.oci_layout import MANIFEST_TYPES, Entry, ImageManifest, Index
 from provision.image.registry.client import RegistryClient, RegistryResponse
-from provision.image.registry.push import put_blob, put_manifest
+from provision.image.registry.push import put_bytes, put_manifest
 from provision.image.registry.reference import RegistryReference
 
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
@@ -36,32 +34,22 @@ def attach_referrer(
     """Push `content` as a referrer of an image that was pushed there: a manifest that names the
     image as its subject. The same content gives the same referrer."""
     image_manifest = oci_layout.blob(image.layout, image.manifest_digest).read_bytes()
-    subject = _descriptor(image_manifest, oci_layout.MANIFEST)
-    blob = _descriptor(content, media_type)
-    empty = _descriptor(EMPTY, EMPTY_TYPE)
-    manifest = oci_layout.canonical(
-        {
-            "annotations": dict(annotations or {}),
-            "artifactType": artifact_type,
-            "config": empty.row,
-            "layers": [blob.row],
-            "mediaType": oci_layout.MANIFEST,
-            "schemaVersion": 2,
-            "subject": subject.row,
-        }
-    )
-    referrer = replace(
-        _descriptor(manifest, oci_layout.MANIFEST), annotations=dict(annotations or {})
-    )
+    subject = Descriptor.of(image_manifest, oci_layout.MANIFEST)
     with RegistryClient(reference) as client:
-        for descriptor, data in ((empty, EMPTY), (blob, content)):
-            put_blob(
-                client,
-                descriptor.digest,
-                descriptor.size,
-                lambda: io.BytesIO(data),  # noqa: B023 - runs at once
-                lambda _: None,
-            )
+        empty = put_bytes(client, EMPTY, EMPTY_TYPE)
+        blob = put_bytes(client, content, media_type)
+        manifest = oci_layout.canonical(
+            {
+                "annotations": dict(annotations or {}),
+                "artifactType": artifact_type,
+                "config": empty.row,
+                "layers": [blob.row],
+                "mediaType": oci_layout.MANIFEST,
+                "schemaVersion": 2,
+                "subject": subject.row,
+            }
+        )
+        referrer = Descriptor.of(manifest, oci_layout.MANIFEST, annotations)
         response = put_manifest(client, referrer.digest, referrer.digest, manifest)
         if "OCI-Subject" not in response.headers:  # a registry without an index of subjects
             _add_to_fallback_index(client, subject, referrer, artifact_type)
@@ -183,12 +171,3 @@ def referrer_content(
 
 def _fallback_tag(digest: str) -> str:
     return digest.replace(":", "-")
-
-
-def _descriptor(content: bytes, media_type: str) -> Descriptor:
-    return Descriptor(
-        digest=oci_layout.sha256_digest(content),
-        size=len(content),
-        media_type=media_type,
-        annotations={},
-    )

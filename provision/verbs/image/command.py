@@ -1,13 +1,15 @@
-"""`provision image`: build, push, pull, show, sbom, contract, run."""
+"""`provision image`: build, push, pull, verify, show, diff, sbom, contract, run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from provision.cli.options import (
+    Command,
     dry_run_option,
     environment_argument,
     mirror_option,
@@ -21,6 +23,7 @@ from provision.cli.spec_options import base_option, build_request
 from provision.cli.verb import context_of, print_steps, run_or_print, verb
 
 if TYPE_CHECKING:
+    from provision.adapters.openssl import SigningKey
     from provision.cli.console import Console
     from provision.image import Compression
     from provision.launch import NotebookServer, RunFormat, RunOptions
@@ -90,9 +93,20 @@ jupyter_options = option_group(
 )
 
 
+def public_key_option(*, required: bool) -> Callable[[Command], Command]:
+    """The key that must have signed an image."""
+    return click.option(
+        "--key",
+        required=required,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Public key in PEM, such as cosign.pub, that must have signed the image.",
+    )
+
+
 @click.group()
 def image() -> None:
-    """Build, push, pull, inspect and run images of environments."""
+    """Build, push, pull, verify, inspect and run images of environments."""
 
 
 @image.command("build")
@@ -166,15 +180,23 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 @click.argument("target", metavar="HOST/NAME[:TAG]")
 @click.option(
     "--compression",
-    type=click.Choice(["none", "zstd"]),
-    help="Compression of the layers in the registry. Docker before 23 needs `none`.  [default: "
-    "zstd; none for a registry of this machine]",
+    type=click.Choice(["none", "gzip", "zstd"]),
+    help="Compression of the layers in the registry. Docker before 23 reads `gzip` and `none` only.  "
+    "[default: zstd; none for a registry of this machine]",
 )
 @click.option(
     "--attach/--no-attach",
     default=True,
     show_default=True,
-    help="Attach smoke verdicts and the SBOM to the image.",
+    help="Attach smoke verdicts, the SBOM and the provenance to the image.",
+)
+@click.option(
+    "--sign",
+    "key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="KEY",
+    help="Sign the image, its SBOM and its provenance with this key, as cosign does: an ECDSA or RSA "
+    "key in PEM.",
 )
 @no_wait_option
 @verb
@@ -185,17 +207,20 @@ def push(
     envs: Path | None,
     compression: Compression | None,
     attach: bool,
+    key: Path | None,
     **options: Any,
 ) -> None:
     """Push an environment's image to a registry.
 
     Uses the credentials of `docker login`. Sends only the layers that the registry lacks, and
-    attaches smoke verdicts and the SBOM to the image's digest (OCI referrers).
+    attaches smoke verdicts, the SBOM and the provenance to the image's digest (OCI referrers).
     """
     from provision.workflow.image.registry import push_image
     from provision_runtime.report.text import format_bytes
 
-    pushed = push_image(context_of(console, envs, options), name, target, compression, attach)
+    context = context_of(console, envs, options)
+    signing_key = _read_key(key) if key else None
+    pushed = push_image(context, name, target, compression, attach, signing_key)
     sizes = (
         f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already in the registry"
     )
@@ -204,24 +229,65 @@ def push(
     console.result("image-push", pushed, [*lines, pushed.reference])
 
 
+def _read_key(path: Path) -> SigningKey:
+    """The key, with its passphrase from cosign's variable or from the terminal."""
+    import os
+
+    from provision.adapters import openssl
+
+    passphrase = os.environ.get(openssl.PASSPHRASE)
+    if passphrase is None:
+        passphrase = ""
+        if openssl.has_passphrase(path):
+            passphrase = click.prompt(f"Passphrase of {path}", hide_input=True, err=True)
+    return openssl.read_private_key(path, passphrase)
+
+
+@image.command("verify")
+@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
+@public_key_option(required=True)
+@verb
+def verify(console: Console, target: str, key: Path, envs: Path | None) -> None:
+    """Check that a key signed an image in a registry.
+
+    Accepts the signatures of `image push --sign` and of `cosign sign --key`. Shows which statements
+    about the image (provenance, SBOM) the same key signed; --json has them.
+    """
+    from provision.workflow.image.registry import verify_image
+    from provision_runtime.report.text import escape_line
+
+    verified = verify_image(context_of(console, envs), target, key)
+    lines = [f"signed by {key}: {verified.signed_digest}"]
+    lines += [f"signed statement: {row['predicateType']}" for row in verified.statements]
+    if not verified.statements:
+        lines.append("no signed statement (provenance, SBOM) is attached")
+    console.result("image-verify", verified, map(escape_line, [*lines, verified.reference]))
+
+
 @image.command("pull")
 @click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
 @image_output_option
+@public_key_option(required=False)
 @no_wait_option
 @verb
 def pull(
-    console: Console, target: str, outputs: tuple[str, ...], envs: Path | None, **options: Any
+    console: Console,
+    target: str,
+    outputs: tuple[str, ...],
+    key: Path | None,
+    envs: Path | None,
+    **options: Any,
 ) -> None:
     """Pull an image from a registry, into the engine or to a file.
 
     Pulls the image for linux/amd64. Checks every digest, and resumes an interrupted pull. Only
-    --output docker needs an engine.
+    --output docker needs an engine. With --key, an image without a signature by it is refused.
     """
     from provision.image import parse_output
     from provision.workflow.image.registry import pull_image
 
     context = context_of(console, envs, options)
-    pulled = pull_image(context, target, tuple(map(parse_output, outputs)))
+    pulled = pull_image(context, target, tuple(map(parse_output, outputs)), key)
     lines = [f"pulled to {target}" for target in pulled.outputs]
     console.result("image-pull", pulled, [*lines, pulled.reference])
 
@@ -247,6 +313,37 @@ def show(console: Console, target: str, envs: Path | None) -> None:
         lines.append("smoke     no verdict is attached")
     # Whoever may push there wrote these values.
     console.result("image-show", summary, map(escape_line, lines))
+
+
+@image.command("diff")
+@click.argument("before", metavar="IMAGE")
+@click.argument("after", metavar="IMAGE")
+@verb
+def diff(console: Console, before: str, after: str, envs: Path | None) -> None:
+    """Compare two images by their packages and sizes.
+
+    An IMAGE is an environment's name, or oci:DIR. Sizes are of the files, uncompressed; what grew
+    most comes first. Exits with 0 if they differ, too.
+    """
+    from provision.cli.console import table
+    from provision.verbs.image.diff import diff_images
+    from provision_runtime.report.text import escape_line, format_bytes
+
+    def signed(size: int) -> str:
+        return ("+" if size > 0 else "-" if size < 0 else "") + format_bytes(abs(size))
+
+    result = diff_images(context_of(console, envs), before, after)
+    rows = []
+    for row in result.changes:
+        versions = row.before
+        if row.before != row.after:
+            versions = f"{row.before or 'none'} -> {row.after or 'none'}"
+        cells = (signed(row.growth), row.manager, row.name, versions)
+        rows.append(tuple(map(escape_line, cells)))
+    growth = result.size_after - result.size_before
+    sizes = f"{format_bytes(result.size_before)} -> {format_bytes(result.size_after)}"
+    lines = table(rows, ("size", "from", "package", "version")).splitlines() if rows else []
+    console.result("image-diff", result, [*lines, f"{signed(growth)} ({sizes})"])
 
 
 @image.command("sbom")

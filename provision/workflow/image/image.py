@@ -124,6 +124,7 @@ def ensure_image(
     is_new = image is None
     if image is None:
         locks.require_complete(lock, plan.pins_in_environment_file())
+        _warn_of_cuda_copies(context, plan, lock, recipe.base)
 
         def link(staging: Path) -> None:
             conda.install_packages(
@@ -142,6 +143,18 @@ def ensure_image(
     if client is not None and to_engine:
         is_loaded = images.load_image(image, client, context.progress)
     return image, is_new or is_loaded
+
+
+def _warn_of_cuda_copies(context: Context, plan: Plan, lock: Lock, base: images.BaseImage) -> None:
+    copies = images.cuda_copies(lock.packages)
+    if copies is not None:
+        context.progress.warn(copies.summary)
+    version = images.base_cuda(base.environment)
+    if version is not None and plan.resolution.cuda is not None:
+        context.progress.warn(
+            f"the base {base.reference} brings CUDA {version}, and the environment has its own: a base "
+            "without CUDA makes a smaller image"
+        )
 
 
 def _recipe(

@@ -1,7 +1,8 @@
-"""`provision image push`, `pull` and `show`, and base images without a Docker engine."""
+"""`provision image push`, `pull`, `show` and `verify`, and base images without a Docker engine."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,10 +12,13 @@ from typing import Any
 from urllib.parse import quote
 
 from provision import image as images
+from provision.adapters import openssl
 from provision.adapters.http.session import is_loopback
 from provision.core.atomic import atomic_write
 from provision.core.container import brief_reference
+from provision.core.credentials import public_document
 from provision.core.dataclass import dataclass
+from provision.core.documents import Passport
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
@@ -25,13 +29,14 @@ from provision.core.errors import (
 )
 from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders, make_private_directory, owner_writes_only
-from provision.core.sbom import MEDIA_TYPE, sbom_text
+from provision.core.sbom import MEDIA_TYPE, PREDICATE_TYPE, sbom_text
 from provision.core.types import Image
 from provision.environment import passport as passports
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.image.sbom import image_sbom
 from provision.workflow.passport import passport_with_image
+from provision_runtime.report.text import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,17 @@ class PulledImage:
     reference: str
     image_id: str
     outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedImage:
+    """An image with a signature. signed_digest: its own, or of an index that names it. statements: what
+    the same key signed about it."""
+
+    reference: str
+    signed_digest: str
+    key: Path
+    statements: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +76,13 @@ def push_image(
     target: str,
     compression: images.Compression | None = None,
     attach: bool = True,
+    key: openssl.SigningKey | None = None,
 ) -> images.PushResult:
-    """Push an environment's image to a registry; with `attach`, its smoke verdicts and SBOM too.
+    """Push an environment's image to a registry; with `attach`, its smoke verdicts, SBOM and
+    provenance too.
 
-    Needs no engine. compression: None: zstd, or none where nothing is sent over a network.
+    Needs no engine. compression: None: zstd, or none where nothing is sent over a network. key: signs
+    the image, and its SBOM and provenance.
     """
     specs.check_name(name)
     with environment_lock(context.folders, name, context.progress, wait=context.wait):
@@ -73,24 +92,22 @@ def push_image(
         if compression is None:
             compression = "none" if is_loopback(reference.registry) else "zstd"
         packed = images.compress_image(image, compression, context.folders.packed, context.progress)
+        if packed is not image:
+            plain, small = (sum(layer.size for layer in it.layers) for it in (image, packed))
+            context.progress.info(
+                f"layers with {compression}: {format_bytes(small)}, {small / plain:.0%} of "
+                f"{format_bytes(plain)}"
+            )
         pushed = images.push_image(packed, reference, context.progress)
-        if not attach:
-            return pushed
         attached: list[str] = []
+        if key is not None:
+            images.sign_image(reference, packed.manifest_digest, key)
+            attached.append(f"signature by {key.path.name}")
+        if not attach:
+            return replace(pushed, attached=tuple(attached))
         try:
-            for evidence in passports.smoke_attachments(passport, image):
-                images.attach_referrer(
-                    reference,
-                    packed,
-                    passports.SMOKE_MEDIA_TYPE,
-                    passports.SMOKE_MEDIA_TYPE,
-                    evidence.content,
-                    evidence.annotations,
-                )
-                attached.append(evidence.label)
-            sbom = sbom_text(image_sbom(context, name, packed)).encode()
-            images.attach_referrer(reference, packed, MEDIA_TYPE, MEDIA_TYPE, sbom)
-            attached.append(MEDIA_TYPE)
+            for label in _attach_documents(context, passport, packed, reference, key):
+                attached.append(label)
         except KeyboardInterrupt:
             context.progress.warn(f"{pushed.tag} was pushed, not all documents were attached")
             raise
@@ -100,8 +117,73 @@ def push_image(
         return replace(pushed, attached=tuple(attached))
 
 
-def pull_image(context: Context, target: str, outputs: Sequence[images.Output] = ()) -> PulledImage:
-    """Pull any image into the engine or to paths. Resumes an interrupted pull."""
+def _attach_documents(
+    context: Context,
+    passport: Passport,
+    image: Image,
+    reference: images.RegistryReference,
+    key: openssl.SigningKey | None,
+) -> Iterator[str]:
+    """Attach what is known about an image; yields what was attached."""
+
+    def attach(kind: str, content: bytes, annotations: Mapping[str, str] | None = None) -> None:
+        images.attach_referrer(reference, image, kind, kind, content, annotations)
+
+    for evidence in passports.smoke_attachments(passport, passports.to_image(passport)):
+        attach(passports.SMOKE_MEDIA_TYPE, evidence.content, evidence.annotations)
+        yield evidence.label
+    sbom = image_sbom(context, passport["name"], image)
+    attach(MEDIA_TYPE, sbom_text(sbom).encode())
+    yield MEDIA_TYPE
+    request = public_document(passport["request"])
+    provenance = images.statement(
+        reference,
+        image.manifest_digest,
+        images.PREDICATE_TYPE,
+        images.provenance(image, sbom, request),
+    )
+    content = json.dumps(provenance, sort_keys=True).encode()
+    attach(images.STATEMENT_TYPE, content, {"in-toto.io/predicate-type": images.PREDICATE_TYPE})
+    yield images.PREDICATE_TYPE
+    if key is not None:
+        bill = images.statement(
+            reference, image.manifest_digest, PREDICATE_TYPE, json.loads(sbom_text(sbom))
+        )
+        for statement in (bill, provenance):
+            images.attest_image(reference, image.manifest_digest, statement, key)
+        yield "signed SBOM and provenance"
+
+
+def verify_image(context: Context, target: str, key: Path) -> VerifiedImage:
+    """Check the signature of an image in a registry, and read what its owner signed about it.
+
+    Raises IntegrityError without a signature by this key.
+    """
+    public_key = openssl.read_public_key(key)
+    reference = images.parse_registry_reference(target)
+    remote = images.find_remote(reference)
+    digests = (remote.digest, remote.root_digest)
+    signed_digest = images.verify_image(reference, digests, public_key)
+    return VerifiedImage(
+        reference=reference.with_digest(remote.digest),
+        signed_digest=signed_digest,
+        key=key,
+        statements=tuple(images.signed_statements(reference, remote.digest, public_key)),
+    )
+
+
+def pull_image(
+    context: Context,
+    target: str,
+    outputs: Sequence[images.Output] = (),
+    key: Path | None = None,
+) -> PulledImage:
+    """Pull any image into the engine or to paths. Resumes an interrupted pull.
+
+    key: a public key. Raises IntegrityError, before anything is fetched, for an image that it has
+    not signed.
+    """
+    public_key = openssl.read_public_key(key) if key else None
     for output in outputs:
         images.check_output(output)
     destinations = outputs or (images.parse_output("docker"),)
@@ -110,6 +192,8 @@ def pull_image(context: Context, target: str, outputs: Sequence[images.Output] =
         client = images.require_engine("name a path: --output oci:DIR")
     reference = images.parse_registry_reference(target)
     remote = images.find_remote(reference)
+    if public_key is not None:
+        images.verify_image(reference, (remote.digest, remote.root_digest), public_key)
     layout = _layout(context.folders, remote)
     with _pull_lock(context, layout):
         is_loaded = client is not None and images.has_image(client, remote.config_digest)

@@ -1,0 +1,94 @@
+"""Signatures by keys in PEM files (ECDSA or RSA, over SHA-256), made and checked by the openssl command.
+
+cosign's public keys are such files. Its private keys are in a format of its own, which only cosign reads.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from provision.core import process
+from provision.core.dataclass import dataclass
+from provision.core.errors import InvalidSpec
+
+TIMEOUT_S = 30.0
+# The variable that cosign reads a key's passphrase from.
+PASSPHRASE = "COSIGN_PASSWORD"
+MAKE_KEY = "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -aes256 -out lab.key"
+MAKE_PUBLIC_KEY = "openssl pkey -in lab.key -pubout -out lab.pub"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigningKey:
+    """A private key that openssl can use. public: its public key, in PEM."""
+
+    path: Path
+    passphrase: str
+    public: str
+
+
+def has_passphrase(key: Path) -> bool:
+    return "ENCRYPTED" in key.read_text(encoding="utf-8", errors="replace")
+
+
+def read_private_key(path: Path, passphrase: str) -> SigningKey:
+    """Raises InvalidSpec if openssl cannot read the file with this passphrase, or cannot sign with
+    the key."""
+    advice = (
+        f"Make one: {MAKE_KEY}; {MAKE_PUBLIC_KEY}. With cosign's own cosign.key, push without --sign "
+        "and run `cosign sign --key cosign.key` on the printed digest."
+    )
+    return SigningKey(
+        path=path,
+        passphrase=passphrase,
+        public=_public_key(path, ("-passin", f"env:{PASSPHRASE}"), passphrase, advice),
+    )
+
+
+def read_public_key(path: Path) -> str:
+    """A public key in PEM. Raises InvalidSpec for anything else."""
+    advice = f"Give the public half of the key that signs (cosign.pub, or: {MAKE_PUBLIC_KEY})."
+    return _public_key(path, ("-pubin",), "", advice)
+
+
+def _public_key(path: Path, options: tuple[str, ...], passphrase: str, advice: str) -> str:
+    command = ["openssl", "pkey", "-in", str(path), *options, "-pubout", "-text_pub"]
+    result = process.run(command, env=_environment(passphrase), timeout_s=TIMEOUT_S, check=False)
+    pem, end, description = result.stdout.partition("-----END PUBLIC KEY-----\n")
+    if result.returncode != 0 or not end:
+        kind = "public" if "-pubin" in options else "private"
+        raise InvalidSpec(
+            f"openssl cannot read a {kind} key from {path}.", advice=advice, details=result.stderr
+        )
+    if description.startswith("ED"):  # ED25519 Public-Key; others have no name there
+        raise InvalidSpec(f"{path} is an Edwards key, not an ECDSA or RSA key.", advice=advice)
+    return pem + end
+
+
+def sign(content: bytes, key: SigningKey) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        document, signature = Path(folder) / "content", Path(folder) / "signature"
+        document.write_bytes(content)
+        command = ["openssl", "dgst", "-sha256", "-sign", str(key.path)]
+        command += ["-out", str(signature), "-passin", f"env:{PASSPHRASE}", str(document)]
+        process.run(command, env=_environment(key.passphrase), timeout_s=TIMEOUT_S)
+        return signature.read_bytes()
+
+
+def is_signature(signature: bytes, content: bytes, public_key: str) -> bool:
+    """Whether a signature of some content is by this key."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"content": content, "signature": signature, "key": public_key.encode()}
+        for name, data in files.items():
+            (Path(folder) / name).write_bytes(data)
+        command = ["openssl", "dgst", "-sha256", "-verify", "key", "-signature", "signature"]
+        result = process.run(
+            [*command, "content"], cwd=Path(folder), timeout_s=TIMEOUT_S, check=False
+        )
+        return result.returncode == 0
+
+
+def _environment(passphrase: str) -> dict[str, str]:
+    return {**os.environ, PASSPHRASE: passphrase}

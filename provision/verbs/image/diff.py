@@ -1,0 +1,47 @@
+"""`provision image diff`: two images by their packages and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from provision import image as images
+from provision.core.dataclass import dataclass
+from provision.core.errors import InvalidSpec
+from provision.environment import passport as passports
+from provision.workflow.context import Context
+from provision.workflow.passport import passport_with_image
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageDiff:
+    """How an image differs from another. sizes: of all files, uncompressed."""
+
+    size_before: int
+    size_after: int
+    changes: tuple[images.PackageChange, ...]
+
+
+def diff_images(context: Context, before: str, after: str) -> ImageDiff:
+    """Each is an environment with an image, or oci:DIR.
+
+    Raises IntegrityError for an image that is incomplete or invalid, ToolMissing for a folder that
+    is not there.
+    """
+    first, second = (images.package_sizes(_layers(context, name)) for name in (before, after))
+    return ImageDiff(
+        size_before=sum(first.values()),
+        size_after=sum(second.values()),
+        changes=images.compare(first, second),
+    )
+
+
+def _layers(context: Context, name: str) -> Sequence[Path]:
+    if images.is_on_disk(name):
+        return images.read_layout(name)[1]
+    if "/" in name:
+        raise InvalidSpec(
+            f"{name} is neither an environment nor a layout on this machine.",
+            advice=f"Fetch an image of a registry first: provision image pull {name} --output oci:DIR",
+        )
+    return images.layer_files(passports.to_image(passport_with_image(context, name)))

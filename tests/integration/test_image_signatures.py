@@ -1,0 +1,194 @@
+"""Signatures and signed statements in a real registry, by cosign's rules, checked by openssl and skopeo."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from click.testing import CliRunner, Result
+
+from provision import image
+from provision.adapters import openssl
+from provision.cli.main import cli
+from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.types import Image
+from provision.image import oci_layout
+from provision.image.registry.client import RegistryClient
+from provision.image.registry.push import put_bytes, put_manifest
+from tests.integration.registries import host, make_image, push
+from tests.results import parse_result
+from tests.unit.image.test_image_sbom import folder
+
+__all__ = ["folder", "host"]
+
+pytestmark = [pytest.mark.needs("docker-registry"), pytest.mark.needs("openssl")]
+
+
+def make_key(path: Path, *options: str) -> tuple[Path, Path]:
+    """A private key and its public one."""
+    public = path.with_suffix(".pub")
+    kind = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
+    subprocess.run(["openssl", "genpkey", *(options or kind), "-out", path], check=True)
+    command = ["openssl", "pkey", "-passin", "pass:lab", "-pubout"]
+    subprocess.run([*command, "-in", path, "-out", public], check=True)
+    return path, public
+
+
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    return make_key(tmp_path / "lab.key")
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Image:
+    return make_image(tmp_path / "toy")
+
+
+def get(host: str, path: str) -> bytes:
+    request = Request(f"http://{host}/v2/{path}", headers={"Accept": oci_layout.MANIFEST})
+    with urlopen(request) as response:
+        return bytes(response.read())
+
+
+def verify(place: str, key: Path, *options: str) -> Result:
+    return CliRunner().invoke(cli, ["image", "verify", place, "--key", str(key), *options])
+
+
+def test_push_signs_and_verify_reads_it(
+    host: str,
+    folder: Path,
+    keys: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    private, public = keys
+    place = f"{host}/lab/signed:1"
+    command = ["image", "push", "lab", place, "--compression", "gzip"]
+    for options in ((), ("--sign", str(private)), ("--sign", str(private))):
+        if options:
+            refused = verify(place, public)
+            pushed = CliRunner().invoke(cli, [*command, *options])
+            assert pushed.exit_code == 0, pushed.output
+        else:
+            assert CliRunner().invoke(cli, command).exit_code == 0
+            refused = verify(place, public)
+            assert (refused.exit_code, "has no signature by this key" in refused.stderr) == (
+                7,
+                True,
+            )
+    result = verify(place, public, "--json")
+    assert result.exit_code == 0, result.output
+    verified = parse_result(result.stdout)
+    digest = verified["signed_digest"]
+    predicates = {row["predicateType"]: row["predicate"] for row in verified["statements"]}
+    assert predicates.keys() == {"https://cyclonedx.org/bom", "https://slsa.dev/provenance/v1"}
+    definition = predicates["https://slsa.dev/provenance/v1"]["buildDefinition"]
+    lock = next(row for row in definition["resolvedDependencies"] if row["name"] == "lock")
+    written = next((folder.parents[1] / "data").rglob("passport.json"))
+    assert lock["digest"]["sha256"] == json.loads(written.read_text())["image"]["lock_sha256"]
+    assert all(
+        row.get("digest") or row["name"] == "base" for row in definition["resolvedDependencies"]
+    )
+    # The second push with the key added nothing, and openssl alone accepts what is there.
+    manifest = json.loads(get(host, f"lab/signed/manifests/{digest.replace(':', '-')}.sig"))
+    (layer,) = manifest["layers"]
+    payload = tmp_path / "payload"
+    payload.write_bytes(get(host, f"lab/signed/blobs/{layer['digest']}"))
+    signature = tmp_path / "signature"
+    signature.write_bytes(
+        base64.b64decode(layer["annotations"]["dev.cosignproject.cosign/signature"])
+    )
+    check = ["openssl", "dgst", "-sha256", "-verify", str(public)]
+    check += ["-signature", str(signature), str(payload)]
+    assert subprocess.run(check, stdout=subprocess.PIPE).stdout == b"Verified OK\n"
+    assert json.loads(payload.read_bytes())["critical"] == {
+        "identity": {"docker-reference": place},
+        "image": {"docker-manifest-digest": digest},
+        "type": "cosign container image signature",
+    }
+    _, other = make_key(tmp_path / "other.key")
+    for key, exit_code in ((public, 0), (other, 7)):
+        pull = ["image", "pull", place, "--key", str(key), "--output", f"oci:{tmp_path / key.stem}"]
+        assert CliRunner().invoke(cli, pull).exit_code == exit_code
+        assert (tmp_path / key.stem).exists() is (exit_code == 0)
+    assert verify(place, other).exit_code == 7
+
+
+def test_a_signature_of_another_image_does_not_count(
+    host: str, toy: Image, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Somebody who may push copies the owner's signature to an image of his own."""
+    at = image.parse_registry_reference(f"{host}/lab/moved:1")
+    push(toy, str(at))
+    key = openssl.read_private_key(keys[0], "")
+    image.sign_image(at, toy.manifest_digest, key)
+    statement = image.statement(at, toy.manifest_digest, "https://lab.test/note", {"note": 1})
+    image.attest_image(at, toy.manifest_digest, statement, key)
+    assert image.signed_statements(at, toy.manifest_digest, key.public) == [statement]
+    forged = make_image(tmp_path / "forged", small=b"forged")
+    push(forged, str(at))
+    for suffix in (".sig", ".att"):
+        content = get(host, f"lab/moved/manifests/{toy.manifest_digest.replace(':', '-')}{suffix}")
+        tag = forged.manifest_digest.replace(":", "-") + suffix
+        with RegistryClient(at) as client:
+            put_manifest(client, tag, oci_layout.sha256_digest(content), content)
+    with pytest.raises(IntegrityError, match="has no signature by this key"):
+        image.verify_image(at, (forged.manifest_digest,), key.public)
+    assert image.signed_statements(at, forged.manifest_digest, key.public) == []
+
+
+@pytest.mark.parametrize(
+    "content,annotations",
+    [
+        (b"no json", {}),
+        (b"{}", {"dev.cosignproject.cosign/signature": "no base64!"}),
+        (b'{"payload": 1}', None),
+    ],
+)
+def test_what_others_put_there_hides_no_signature(
+    host: str, toy: Image, keys: tuple[Path, Path], content: bytes, annotations: Any
+) -> None:
+    at = image.parse_registry_reference(f"{host}/lab/noise-{len(content)}:1")
+    push(toy, str(at))
+    with RegistryClient(at) as client:
+        for kind in ("dev.cosign.simplesigning.v1", "dsse.envelope.v1", "lab.other"):
+            row = put_bytes(client, content, f"application/vnd.{kind}+json").row
+            config = put_bytes(client, b"{}", oci_layout.CONFIG).row
+            rows = [{**row, "annotations": annotations}]
+            document = {"config": config, "layers": rows, "schemaVersion": 2}
+            manifest = oci_layout.canonical({**document, "mediaType": oci_layout.MANIFEST})
+            suffix = ".att" if "dsse" in kind else ".sig"
+            tag = toy.manifest_digest.replace(":", "-") + suffix
+            put_manifest(client, tag, oci_layout.sha256_digest(manifest), manifest)
+    key = openssl.read_private_key(keys[0], "")
+    image.sign_image(at, toy.manifest_digest, key)
+    statement = image.statement(at, toy.manifest_digest, "https://lab.test/note", {})
+    image.attest_image(at, toy.manifest_digest, statement, key)
+    assert image.verify_image(at, (toy.manifest_digest,), key.public) == toy.manifest_digest
+    assert image.signed_statements(at, toy.manifest_digest, key.public) == [statement]
+
+
+def test_keys(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    private, public = keys
+    rsa = make_key(tmp_path / "rsa.key", "-algorithm", "RSA", "-aes256", "-pass", "pass:lab")[0]
+    key = openssl.read_private_key(rsa, "lab")
+    assert openssl.has_passphrase(rsa) and not openssl.has_passphrase(private)
+    signature = openssl.sign(b"content", key)
+    assert openssl.is_signature(signature, b"content", key.public)
+    assert not openssl.is_signature(signature, b"other", key.public)
+    edwards = make_key(tmp_path / "ed.key", "-algorithm", "ED25519")
+    cosign = tmp_path / "cosign.key"
+    cosign.write_text("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nx\n")
+    for path, passphrase in ((rsa, "wrong"), (edwards[0], ""), (cosign, ""), (public, "")):
+        with pytest.raises(InvalidSpec) as caught:
+            openssl.read_private_key(path, passphrase)
+        assert "cosign sign --key" in str(caught.value.advice)
+    for path in (private, edwards[1], cosign):
+        with pytest.raises(InvalidSpec):
+            openssl.read_public_key(path)
