@@ -179,13 +179,8 @@ def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str
         return f"it was locked {before}, and is now requested {now}"
     if plan.edited:
         return f"{plan.edited_files()} was edited by hand"
-    if lock.builds != plan.inputs.builds:
-        return "`build` of spec.yml changed since it was locked"
     if lock.python_from != plan.python_from:
         return f"its Python is from {lock.python_from}, and now requested from {plan.python_from}"
-    if set(lock.platforms) != set(plan.inputs.machines):
-        now = ", ".join(plan.inputs.machines)
-        return f"it is for {', '.join(lock.platforms)}, and now requested for {now}"
     options = f" ({', '.join(changed_options)})" if changed_options else ""
     return f"the request changed since it was locked{options}"
 

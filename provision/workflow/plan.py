@@ -372,7 +372,14 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
         request = _named_by_options(context, request)
     spec = _read_spec(context, request)
     folder = context.folders.envs / spec.name
-    lock = _read_lock(context, folder / locks.FILE, request)
+    lock = None
+    try:
+        if (folder / locks.FILE).exists():
+            lock = locks.read(folder / locks.FILE)
+    except IntegrityError as error:
+        if not request.relock:  # only the command that replaces it goes on
+            raise
+        context.progress.warn(f"{error.message} It will be replaced.")
     is_new = not (folder / render.SPEC).exists() and lock is None
     resolved = request.resolved if is_new else None
     if resolved is None:
@@ -435,29 +442,13 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
     return check_requirements(spec)
 
 
-def _read_lock(context: Context, path: Path, request: BuildRequest) -> Lock | None:
-    """The lock, if there is one.
-
-    An unreadable one stops every command but the one that replaces it.
-    """
-    if not path.exists():
-        return None
-    try:
-        return locks.read(path)
-    except IntegrityError as error:
-        if not request.relock:
-            raise
-        context.progress.warn(f"{error.message} It will be replaced.")
-        return None
-
-
 def _is_made_from(lock: Lock, inputs: locks.LockInputs) -> bool:
     """Whether a lock was made from these inputs.
 
     A lock of another tool has conda-lock's content hash alone.
     """
     if lock.inputs_sha256:
-        return lock.inputs_sha256 in (inputs.sha256, *inputs.former_sha256)
+        return lock.inputs_sha256 == inputs.sha256
     return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
 
 

@@ -181,14 +181,15 @@ def _allows(requires_python: str | None, python: str) -> bool:
 
 def request_tags(request: ResolveRequest) -> frozenset[Tag]:
     """The tags of wheels that the environment takes, whatever its glibc."""
-    return frozenset(_tags(request))
-
-
-def _tags(request: ResolveRequest) -> Iterator[Tag]:
     version = tuple(int(part) for part in request.python.split("."))
     machine = UV_MACHINE[request.platform]
     oldest, newest = (int(glibc.split(".")[1]) for glibc in (OLDEST_GLIBC, UV_GLIBC[-1]))
-    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, oldest - 1, -1)]
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(oldest, newest + 1)]
     platforms += [f"{name}_{machine}" for name in (*_OLD_NAMES, "linux")]
-    yield from cpython_tags(version, platforms=platforms)
-    yield from compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)
+    interpreter = f"cp{version[0]}{version[1]}"
+    return frozenset(
+        (
+            *cpython_tags(version, platforms=platforms),
+            *compatible_tags(version, interpreter, platforms),
+        )
+    )
