@@ -311,21 +311,11 @@ def test_cudnn_is_chosen_like_nccl() -> None:
         ({"torch": "2", "cuda": "12.1"}, "2.5.1", "12.1", "torch2.5-cuda12.1-py311"),
         ({"torch": ">=2.3,<2.5", "cuda": "12.1"}, "2.4.1", "12.1", "torch2.4-cuda12.1-py311"),
         ({"torch": "latest", "cuda": "13"}, "2.15.0", "13.2", "torch2.15-cuda13.2-py311"),
-        (
-            {"torch": "2.4", "cuda": "12", "source": "wheels"},
-            "2.4.1",
-            "12.4",
-            "torch2.4-cuda12.4-py311-wheels",
-        ),
-        (
-            {"torch": "2", "cuda": "12.8", "nccl": "2.27"},
-            "2.10.0",
-            "12.8",
-            "torch2.10-cuda12.8-py311",
-        ),
+        ({"torch": "2.4", "cuda": "12", "source": "wheels"}, "2.4.1", "12.4", "torch2.4-cuda12.4-py311-wheels"),
+        ({"torch": "2", "cuda": "12.8", "nccl": "2.27"}, "2.10.0", "12.8", "torch2.10-cuda12.8-py311"),
         ({"torch": ">=2", "cpu": True, "python": "3.8"}, "2.4.1", None, "torch2.4-cpu-py38"),
     ],
-)
+)  # fmt: skip
 def test_open_choices_become_the_newest_that_fits(
     options: dict[str, Any], torch: str, cuda: str | None, name: str
 ) -> None:
@@ -651,25 +641,16 @@ def test_infiniband_adds_the_library_nccl_loads() -> None:
     [
         ({"pip": ["nvidia-nccl-cu11"]}, r"`nvidia-nccl-cu11`: the NVIDIA wheels .*-v shows"),
         ({"pip": ["nvidia-cudnn-cu13>=9"]}, r"`nvidia-cudnn-cu13`: .*different CUDA versions"),
-        (
-            {"pip": ["NVIDIA_NCCL.cu12==2.21.5"]},
-            r"excludes `nvidia-nccl-cu12==2.20.5`: the NCCL that this torch was built for",
-        ),
+        ({"pip": ["NVIDIA_NCCL.cu12==2.21.5"]}, r"excludes `nvidia-nccl-cu12==2.20.5`: the NCCL that this torch was built for"),
         ({"pip": ["torchvision<0.18"]}, r"excludes `torchvision==0.18.1`.*--no-companions"),
         ({"pip": ["torch==2.4"]}, r"excludes `torch==2.3.1`"),
-        (
-            {"pip": ["torch"], "source": "pytorch"},
-            r"`torch` would replace torch 2.3.1 for CUDA 12.1 from the pytorch channel",
-        ),
-        (
-            {"pip": ["nvidia-nccl-cu11", "nvidia-nccl-cu12"], "source": "pytorch"},
-            r"write the same files. Keep one family",
-        ),
+        ({"pip": ["torch"], "source": "pytorch"}, r"`torch` would replace torch 2.3.1 for CUDA 12.1 from the pytorch channel"),
+        ({"pip": ["nvidia-nccl-cu11", "nvidia-nccl-cu12"], "source": "pytorch"}, r"write the same files. Keep one family"),
         ({"conda": ["torchelastic"]}, r"`torchelastic`: .*torchrun"),
         ({"conda": ["conda-forge::pytorch=2.4"]}, r"`pytorch`: .*two builds"),
         ({"conda": ["cudatoolkit=11.8"], "source": "pytorch"}, r"`cudatoolkit`: .*second CUDA"),
     ],
-)
+)  # fmt: skip
 def test_packages_that_conflict_with_torch_are_refused(
     options: dict[str, Any], expected_message: str
 ) -> None:
