@@ -185,7 +185,8 @@ class JointSolve:
         source = sources.by_name(resolution.source)
         requirements = self.conda.specs if source.manager == "conda" else self._wheel_requirements
         of_torch = [text for text in requirements if conda.spec_name(text) == source.torch_package]
-        guard(packages, resolution, f"The request is {self.reasons.describe(of_torch) or 'none'}.")
+        cause = f"The request is {self.reasons.describe(of_torch)}." if of_torch else ""
+        guard(packages, resolution, cause)
         self._check_local_builds(packages)
         return packages
 
