@@ -611,16 +611,7 @@ def test_any_lock_is_verified_or_refused(tmp_path: Path, data: strategies.DataOb
     (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(MACHINE)
     with contextlib.suppress(ProvisionError):
         lock = lockfile.read_file(path)
-        row = strategies.sampled_from(
-            [
-                "numpy",
-                "",
-                "numpy>=é",
-                "a[b]; extra == 'c'",
-                "numpy; python_version > 'x'",
-                "numpy; os_name ~= '1'",
-            ]
-        )
+        row = strategies.sampled_from(NEEDS)
         needs = data.draw(strategies.lists(row, max_size=3))
         metadata = {
             entry.url: WheelMetadata(
