@@ -198,17 +198,6 @@ def _changed_options(plan: Plan) -> list[str]:
     ]
 
 
-def _warn_of_unwritten_options(context: Context, plan: Plan) -> None:
-    """The spec.yml of a user is not rewritten, so what options change is in the lock alone."""
-    path = plan.folder / render.SPEC
-    options = _changed_options(plan)
-    if options and render.file_state(path) == "edited":
-        context.progress.warn(
-            f"{path} was edited and is not rewritten: write what {', '.join(options)} says into "
-            "it, or the lock is stale as soon as a command leaves that out"
-        )
-
-
 def ensure_lock(context: Context, plan: Plan) -> tuple[Plan, Lock, bool, list[str]]:
     """The plan with what gave way, its lock, whether it was solved now, and the files that were
     written.
@@ -234,7 +223,13 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Plan, Lock, bool, list[st
         if plan.lock is not None:
             for line in locks.describe_diff(diff_with(path, text)):
                 context.progress.info(line)
-        _warn_of_unwritten_options(context, plan)
+        # The spec.yml of a user is not rewritten, so what options change is in the lock alone.
+        spec_path, options = plan.folder / render.SPEC, _changed_options(plan)
+        if options and render.file_state(spec_path) == "edited":
+            context.progress.warn(
+                f"{spec_path} was edited and is not rewritten: write what {', '.join(options)} says "
+                "into it, or the lock is stale as soon as a command leaves that out"
+            )
         with new_lock(context, plan, lock, text) as written:
             return plan, lock, True, written
 
