@@ -326,7 +326,7 @@ def test_dry_run_solves_and_says_what_the_lock_holds(folders: Folders) -> None:
 
 def test_dry_run_solves_again_only_if_the_lock_is_replaced(folders: Folders) -> None:
     invoke("lock", "lab")
-    for options, begin in (((), "nothing: 2 packages"), (("--relock",), "lock 2 conda packages")):
+    for options, begin in (((), "nothing: 2 packages"), (("--relock",), "lock 2 packages")):
         output = invoke("build", "lab", *options, "--no-image", "--dry-run", "--json")
         lock_step = next(step for step in json.loads(output)["steps"] if step["stage"] == "lock")
         assert lock_step["would"].startswith(begin)
