@@ -140,6 +140,10 @@ class _CondaConflict:
         channel = spec.rpartition("::")[0]
         channels = [channel] if channel else list(self.request.channels)
         have = f"{' and '.join(channels)} {'has' if len(channels) == 1 else 'have'}"
+        requested_urls = [conda.channel_url(name) for name in self.request.channels]
+        if channel and conda.channel_url(channel) not in requested_urls:
+            listing = ", ".join(self.request.channels)
+            return f"{channel} is not among the channels of environment.yml ({listing})"
         hidden = [record for record in self.records.find(spec) if not record.visible]
         if hidden:
             dates = sorted(record.date for record in hidden if record.date)
@@ -147,21 +151,24 @@ class _CondaConflict:
             return f"{have} it {since}, which --as-of {self.request.as_of} hides"
         any_version = self.records.find(conda.without_version(spec))
         if not any_version:
-            return self._package_elsewhere(spec, channels, have)
+            return self._package_elsewhere(spec, channel, channels, have)
         same_version = self.records.find(conda.without_build(spec))
         if same_version:
             builds = _listed(record.build for record in same_version)
             return f"{have} this version with the builds {builds}"
         return f"{have} {any_version[0].name} {_listed(_nearest_versions(spec, any_version))}"
 
-    def _package_elsewhere(self, spec: str, channels: Sequence[str], have: str) -> str:
+    def _package_elsewhere(
+        self, spec: str, channel: str, channels: Sequence[str], have: str
+    ) -> str:
         """Where to find a package that these channels do not have for the platform."""
         platform, name = self.request.platform, conda.spec_name(spec)
         if not any(self.records.package_names(listed, platform) for listed in channels):
             return f"{have} no packages at all for {platform}"
-        other_channels = {record.channel for record in self.records.find(name)}
-        if other_channels:
-            return f"{have} none; {', '.join(sorted(other_channels))} has it"
+        if channel:
+            other_channels = {record.channel for record in self.records.find(name)}
+            if other_channels:
+                return f"{channel} has no {name}; {', '.join(sorted(other_channels))} has it"
         versionless = conda.without_version(spec)
         platforms = [other for other in PLATFORMS if self.records.find(versionless, other)]
         if platforms:
