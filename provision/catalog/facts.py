@@ -155,7 +155,11 @@ def _base() -> tuple[Edition, str, dict[str, Any]]:
     document: Document = json.loads(text)
     date = document["date"]
     path = default_folders().facts
-    user = _user_facts(path) if path.exists() else None
+    user = None
+    try:
+        user = read_user_file(path) if path.exists() else None
+    except IntegrityError as error:
+        notices.warn(f"{error.message} {DAMAGED}.")
     if user is not None and (user[0]["allow_older"] or user[1]["date"] >= date):
         return edition_of(*user), user[0]["document"], user[1]["tables"]
     edition = Edition(date=date, sha256=_sha256(text), lab_file=lab_file())
@@ -171,15 +175,6 @@ def edition_of(user: UserFile, document: Document) -> Edition:
         lab_file=lab_file(),
         **{name: user[name] for name in ("sha256", "origin", "verified", "fetched")},
     )
-
-
-def _user_facts(path: Path) -> tuple[UserFile, Document] | None:
-    """None, with a warning, if they cannot be used."""
-    try:
-        return read_user_file(path)
-    except IntegrityError as error:
-        notices.warn(f"{error.message} {DAMAGED}.")
-        return None
 
 
 def read_user_file(path: Path) -> tuple[UserFile, Document]:

@@ -148,7 +148,9 @@ def find_gpu(text: str) -> Gpu:
     by_number = re.fullmatch(r"(?:sm_?|compute_?)?(\d{2,3})[a-f]?|(\d{1,2})\.(\d)", name)
     if by_number:
         architecture = f"sm_{by_number[1] or by_number[2] + by_number[3]}"
-        sources = _architecture_sources()
+        sources = {gpu.architecture: gpu.source for gpu in gpus().values()}
+        for known in architectures().values():
+            sources[known.name] = known.first_source or known.last_source or ""
         if architecture in sources:
             return Gpu(name=architecture, architecture=architecture, source=sources[architecture])
     matching = _products_named(name)
@@ -286,15 +288,6 @@ def _capability(architecture: str) -> str:
 def _number(architecture: str) -> tuple[int, int]:
     digits = architecture.removeprefix("sm_")
     return int(digits[:-1]), int(digits[-1])
-
-
-@cached
-def _architecture_sources() -> dict[str, str]:
-    """The source of every architecture that is known, by name."""
-    sources = {gpu.architecture: gpu.source for gpu in gpus().values()}
-    for name, architecture in architectures().items():
-        sources[name] = architecture.first_source or architecture.last_source or ""
-    return sources
 
 
 def _plain_name(name: str) -> str:

@@ -339,7 +339,17 @@ def _wheel(
     by_platform = {platform: _wheel_on_platform(default) for platform, default in platforms.items()}
     aarch64 = row.get("aarch64_wheels", {}).get(tag)
     if aarch64:
-        by_platform["linux-aarch64"] = _aarch64_wheel(aarch64, defaults["linux-aarch64"])
+        # Of PyTorch's own index, for the same Pythons as what the package index serves there.
+        by_platform["linux-aarch64"] = {
+            **_wheel_on_platform(defaults["linux-aarch64"]),
+            **_compiled(aarch64),
+            "source": aarch64["source"],
+            "nccl": None,
+            "nccl_is_package": False,
+            "nccl_source": None,
+            "cudnn": None,
+            "cudnn_source": None,
+        }
     # The wheel that was read for the row is the index's default.
     triton = row["triton"] if build["on_pypi"] else UNKNOWN
     return Build(
@@ -368,21 +378,6 @@ def _wheel_on_platform(default: IndexDefault) -> dict[str, Any]:
     """The wheel's requirements are the same on both machines (the refresh of the data checks it);
     what it was compiled for is not."""
     return {name: getattr(default, name) for name in PLATFORM_FIELDS}
-
-
-def _aarch64_wheel(wheel: dict[str, Any], default: IndexDefault) -> dict[str, Any]:
-    """A wheel of PyTorch's own index for linux-aarch64. default: what the package index serves
-    there, which is for the same Pythons."""
-    return {
-        **_wheel_on_platform(default),
-        **_compiled(wheel),
-        "source": wheel["source"],
-        "nccl": None,
-        "nccl_is_package": False,
-        "nccl_source": None,
-        "cudnn": None,
-        "cudnn_source": None,
-    }
 
 
 def _unreleased_wheel(

@@ -112,7 +112,8 @@ def matching_rules(
             continue
         if rule.package is not None and not fnmatch.filter(package_names, rule.package):
             continue
-        if rule.channels and not _is_in_order(rule.channels, channels):
+        indices = [channels.index(name) for name in rule.channels if name in channels]
+        if len(indices) < len(rule.channels) or indices != sorted(indices):
             continue
         if rule.through_ptx and not through_ptx:
             continue
@@ -128,9 +129,3 @@ def _contains(specifier: str | None, version: str | None) -> bool:
     if not specifier:
         return True
     return version is not None and SpecifierSet(specifier).contains(version, prereleases=True)
-
-
-def _is_in_order(names: Sequence[str], channels: Sequence[str]) -> bool:
-    """Whether the channels hold all these names, in this order."""
-    indices = [channels.index(name) for name in names if name in channels]
-    return len(indices) == len(names) and indices == sorted(indices)

@@ -9,5 +9,3 @@ from provision.channel.host_python import (
     host_minor,
     read_host_python,
 )
-
-__all__ = ["HostPython", "HostPythonChannel", "bootstrap", "host_minor", "read_host_python"]

@@ -24,24 +24,3 @@ from provision.ci.workflow import (
     summary,
     template_values,
 )
-
-__all__ = [
-    "FILE",
-    "Across",
-    "CiTarget",
-    "Job",
-    "Runner",
-    "RunnerAssignment",
-    "RunnersFile",
-    "WorkflowFormat",
-    "WorkflowPaths",
-    "WorkflowSettings",
-    "assign",
-    "check_jobs",
-    "github_matrices",
-    "gitlab_values",
-    "misfits",
-    "read_runners",
-    "summary",
-    "template_values",
-]

@@ -6,7 +6,7 @@ from it would be called complete and would not import torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from packaging.utils import canonicalize_name
 
@@ -20,7 +20,18 @@ SHOWN_PROBLEMS = 5
 
 def require_complete(lock: Lock, pins: Sequence[Pin]) -> None:
     """Raise IntegrityError if the lock lacks a pinned package, or a dependency of an entry."""
-    problems = [*_missing_pins(lock, pins), *_missing_dependencies(lock)]
+    names = _LockedNames(lock)
+    problems = []
+    for pin in pins:
+        if "://" in pin.requirement.partition(" @ ")[0]:  # an address, without a name
+            continue
+        name = requirement_name(pin.requirement)
+        if name and not names.has(pin.manager, name):
+            problems.append(f"it has no {name}, which the request needs")
+    for package in lock.packages:
+        for name in [dependency.split()[0] for dependency in package.depends]:
+            if not names.has(package.manager, name):
+                problems.append(f"{package.name} needs {name}, which is not in it")
     if problems:
         listed = "; ".join(problems[:SHOWN_PROBLEMS])
         more = len(problems) - SHOWN_PROBLEMS
@@ -41,29 +52,6 @@ def require_no_editables(lock: Lock, product: str) -> None:
         )
 
 
-def _missing_pins(lock: Lock, pins: Sequence[Pin]) -> Iterator[str]:
-    names = _LockedNames(lock)
-    for pin in pins:
-        if "://" in pin.requirement.partition(" @ ")[0]:  # an address, without a name
-            continue
-        name = requirement_name(pin.requirement)
-        if name.startswith("__"):
-            continue
-        if name and not names.has(pin.manager, name):
-            yield f"it has no {name}, which the request needs"
-
-
-def _missing_dependencies(lock: Lock) -> Iterator[str]:
-    names = _LockedNames(lock)
-    for package in lock.packages:
-        for dependency in package.depends:
-            name = dependency.split()[0]
-            if name.startswith("__"):  # the machine's glibc or driver
-                continue
-            if not names.has(package.manager, name):
-                yield f"{package.name} needs {name}, which is not in it"
-
-
 class _LockedNames:
     """The names of a lock's packages."""
 
@@ -75,7 +63,10 @@ class _LockedNames:
         self._wheels = {canonicalize_name(package.name) for package in lock.by("pip")}
 
     def has(self, manager: Manager, name: str) -> bool:
-        """Whether a package is there. conda's may stand for a wheel: its pip brings setuptools."""
+        """Whether a package is there. conda's may stand for a wheel: its pip brings setuptools. What
+        the machine has, like __glibc, is no package."""
+        if name.startswith("__"):
+            return True
         if manager == "conda":
             return name.lower() in self._conda
         return canonicalize_name(name) in self._wheels or bool(

@@ -130,7 +130,8 @@ class LockEntry:
         variant label of a wheel."""
         if self.manager == "pip":
             return wheel_variant(self.filename)
-        return self.build or _build_in_filename(self.filename, self.name, self.version)
+        in_filename = archive_stem(self.filename).removeprefix(f"{self.name}-{self.version}-")
+        return self.build or in_filename
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +276,14 @@ def _load(path: Path, content: bytes | None = None) -> tuple[bytes, LockDocument
 def _lock(file: LockFile, platform: Platform | None) -> Lock:
     custom = file.custom_metadata
     platforms = _platforms(file)
-    platform = _choose_platform(file.path, platforms, platform)
+    if platform is None:
+        machine = host_platform()
+        platform = machine if machine in platforms else platforms[0]
+    if platform not in platforms:
+        raise InvalidSpec(
+            f"{file.path} has no packages for {platform}.",
+            advice=f"It is for {', '.join(platforms)}. {_ADD_PLATFORM}",
+        )
     packages = []
     for index, entry in enumerate(file.entries):
         if entry.platform == platform:
@@ -305,20 +313,6 @@ def _platforms(file: LockFile) -> tuple[Platform, ...]:
             advice=_RELOCK,
         )
     return platforms
-
-
-def _choose_platform(
-    path: Path, platforms: tuple[Platform, ...], platform: Platform | None
-) -> Platform:
-    if platform is None:
-        machine = host_platform()
-        return machine if machine in platforms else platforms[0]
-    if platform not in platforms:
-        raise InvalidSpec(
-            f"{path} has no packages for {platform}.",
-            advice=f"It is for {', '.join(platforms)}. {_ADD_PLATFORM}",
-        )
-    return platform
 
 
 def _channels(metadata: LockMetadata) -> tuple[str, ...]:
@@ -356,11 +350,6 @@ def _package(path: Path, index: int, entry: LockEntry, platform: Platform) -> Lo
         depends=tuple(" ".join(filter(None, dependency)) for dependency in entry.depends),
         platform=platform,
     )
-
-
-def _build_in_filename(filename: str, name: str, version: str) -> str:
-    """The build string in a file name like `name-version-build.conda`."""
-    return archive_stem(filename).removeprefix(f"{name}-{version}-")
 
 
 def _document(

@@ -314,9 +314,16 @@ def lock_sbom(
 
 def sbom_parts(entries: Sequence[LockEntry], licenses: Licenses) -> tuple[SbomPackage, ...]:
     """The packages of a lock as the parts of an SBOM."""
-    dependency_urls = _dependency_urls(entries)
+    # conda may provide what a wheel depends on; virtual packages are in no SBOM.
+    conda_urls: dict[str, str] = {}
+    wheel_urls: dict[str, str] = {}
+    for entry in entries:
+        urls = conda_urls if entry.manager == "conda" else wheel_urls
+        urls[canonicalize_name(entry.name)] = entry.url
     parts = []
     for entry in entries:
+        available = {**conda_urls, **wheel_urls} if entry.manager == "pip" else conda_urls
+        names = {canonicalize_name(name) for name, _ in entry.depends}
         url = ""  # nobody else can download a file of this machine's disk
         if not entry.url.startswith("file:"):
             url = entry.url.partition("#")[0].partition("?")[0]
@@ -330,7 +337,7 @@ def sbom_parts(entries: Sequence[LockEntry], licenses: Licenses) -> tuple[SbomPa
             sha256=entry.sha256,
             license=licenses.get((entry.manager, canonicalize_name(entry.name)), ""),
             url=url,
-            needs=dependency_urls[entry.url],
+            needs=tuple(sorted({available[name] for name in names if name in available})),
         )
         parts.append(part)
     return tuple(parts)
@@ -350,23 +357,3 @@ def package_url(entry: LockEntry) -> str:
     qualifiers = {"build": entry.build_string, "channel": channel, "subdir": subdir, "type": kind}
     qualifiers = {key: value for key, value in qualifiers.items() if value}
     return PackageURL("conda", None, entry.name, entry.version, qualifiers).to_string()
-
-
-def _dependency_urls(entries: Sequence[LockEntry]) -> dict[str, tuple[str, ...]]:
-    """URL -> URLs of the dependencies. conda may provide what a wheel depends on; virtual packages
-    are in no SBOM.
-    """
-    conda: dict[str, str] = {}
-    wheels: dict[str, str] = {}
-    for entry in entries:
-        urls = conda if entry.manager == "conda" else wheels
-        urls[canonicalize_name(entry.name)] = entry.url
-    everything = {**conda, **wheels}
-    dependency_urls = {}
-    for entry in entries:
-        available = everything if entry.manager == "pip" else conda
-        names = {canonicalize_name(name) for name, _ in entry.depends}
-        dependency_urls[entry.url] = tuple(
-            sorted({available[name] for name in names if name in available})
-        )
-    return dependency_urls

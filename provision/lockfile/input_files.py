@@ -44,8 +44,6 @@ class LockInputs:
     # Hashes the content: neither comments, the environment's name nor conda's word `nodefaults` make
     # a lock stale.
     sha256: str
-    # The same with `nodefaults` among the channels: as older locks have it.
-    former_sha256: tuple[str, ...] = ()
     folder: Path = Path()  # where they are: addresses in them may be relative to it
     as_of: str | None = None  # YYYY-MM-DD: the solvers ignore what was published later
     # How packages without a wheel are built: for each a line with its name first.
@@ -81,8 +79,6 @@ def read_inputs(
     nameless = {key: value for key, value in document.items() if key != "name"}
     channels = [channel for channel in channels if channel != "nodefaults"]
     content = {**nameless, "channels": channels}
-    with_nodefaults = {"channels": [*channels, "nodefaults"]}
-    former = (nameless, {**nameless, **with_nodefaults})
     only_pip = len(sections) < 2 and all(set(section) <= {"pip"} for section in sections)
     return LockInputs(
         environment=environment,
@@ -93,7 +89,6 @@ def read_inputs(
         channels=tuple(map(str, channels)),
         machines=_machines(machines, machines_path),
         sha256=_sha256(content, machines, as_of, sources),
-        former_sha256=tuple(_sha256(content, machines, as_of, sources) for content in former),
         as_of=as_of,
         sources=tuple(sources),
         plain=set(document) <= PLAIN_KEYS and only_pip and not _selector_lines(environment),

@@ -23,7 +23,7 @@ from provision.core.errors import InvalidSpec, Unreachable, Unsolvable
 from provision.core.platforms import Platform, host_platform
 from provision.core.requirement_urls import GIT, absolute_requirement, absolute_sources
 from provision.core.types import Lock, LockedPackage, Resolution
-from provision.lockfile.cuda_guard import explain_build, guard, refuse_second_torch, torch_problem
+from provision.lockfile.cuda_guard import guard, refuse_second_torch
 from provision.lockfile.diagnose.unsat_core import PinReasons
 from provision.lockfile.input_files import LockInputs
 from provision.sources.base import REQUESTED
@@ -143,6 +143,10 @@ class JointSolve:
     reasons: PinReasons
     named: tuple[str, ...] = ()
 
+    @property
+    def _wheel_requirements(self) -> tuple[str, ...]:
+        return self.wheels.requirements if self.wheels else ()
+
     def solve(self) -> Packages:
         conda_packages = self.solve_conda()
         if self.wheels is None:
@@ -169,8 +173,7 @@ class JointSolve:
 
     def bounds(self) -> tuple[str, ...]:
         """The limits on conda's packages beyond its own requirements."""
-        requirements = self.wheels.requirements if self.wheels else ()
-        names = {bound: conda.spec_name(bound) for bound in _wheel_bounds(requirements)}
+        names = {bound: conda.spec_name(bound) for bound in _wheel_bounds(self._wheel_requirements)}
         python_packages = self.solver.python_packages(self.conda, names.values())
         wheel_bounds = [bound for bound, name in names.items() if name in python_packages]
         return tuple(dict.fromkeys((*self.conda.bounds, *wheel_bounds)))
@@ -179,8 +182,11 @@ class JointSolve:
         """The packages; raises CheckFailed with the cause if torch is not the requested build, and
         Unsolvable if it comes twice."""
         refuse_second_torch(packages, resolution)
-        if torch_problem(packages, resolution):
-            guard(packages, resolution, self._explain_build(resolution))
+        source = sources.by_name(resolution.source)
+        requirements = self.conda.specs if source.manager == "conda" else self._wheel_requirements
+        of_torch = [text for text in requirements if conda.spec_name(text) == source.torch_package]
+        cause = f"The request is {self.reasons.describe(of_torch)}." if of_torch else ""
+        guard(packages, resolution, cause)
         self._check_local_builds(packages)
         return packages
 
@@ -251,18 +257,6 @@ class JointSolve:
             from provision.lockfile.diagnose import uv as diagnose_uv
 
             raise diagnose_uv.explain(error, request, self.reasons) from error
-
-    def _explain_build(self, resolution: Resolution) -> str:
-        """Why torch may be another build."""
-        source = sources.by_name(resolution.source)
-        if source.manager == "conda":
-            return explain_build(self.conda, resolution, self.solver, self.reasons)
-        requirements = self.wheels.requirements if self.wheels else ()
-        name = source.torch_package
-        of_torch = [text for text in requirements if conda.spec_name(text) == name]
-        if not of_torch:
-            return ""
-        return f"The request is {self.reasons.describe(of_torch)}."
 
 
 def provided(packages: Sequence[LockedPackage]) -> dict[str, str]:

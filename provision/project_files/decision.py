@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
-from provision.core.package_names import url_filename
+from provision.core.package_names import parse_distribution, url_filename
 from provision.core.platforms import Platform
 from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Entry, Outcome
@@ -211,11 +211,11 @@ class Narrowing:
 
 def wheel_facts(requirement: PipRequirement) -> tuple[str, str]:
     """The version in a wheel's file name, and the only Python that it is for; else empty."""
-    try:
-        _, version, _, tags = parse_wheel_filename(unquote(url_filename(requirement.source)))
-    except InvalidWheelFilename:
+    file = parse_distribution(unquote(url_filename(requirement.source)))
+    if file is None or not file.tags:
         return "", ""
+    tags = file.tags
     minors = {re.sub(r"^cp3(\d+)$|.*", r"\1", tag.interpreter, count=1) for tag in tags}
     is_stable = any(tag.abi in ("abi3", "none") for tag in tags)
     minor = minors.pop() if len(minors) == 1 and not is_stable else ""
-    return str(version), f"3.{minor}" if minor else ""
+    return str(file.version), f"3.{minor}" if minor else ""

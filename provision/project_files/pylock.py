@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
-from packaging.markers import Marker
 from packaging.pylock import Pylock, PylockValidationError
 
 from provision.core.errors import InvalidSpec
@@ -47,26 +46,21 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
             for python in PYTHONS
         ):
             result += _package(toml, index, package, "")
-        elif marker:
-            result.append(_left_out(toml, index, package, marker, selection))
+        else:
+            # Of an extra or a group that is not taken.
+            named = re.search(r"\"(\S+)\" in (?:dependency_)?(extra|group)s", str(marker))
+            statement = toml.state(
+                "ignored",
+                ("packages",),
+                item=package["name"],
+                index=index,
+                reason=f"its marker does not hold: {marker}",
+                next_step=f"{selection.command} --{named[2]} {named[1]}" if named else "",
+            )
+            result.append(statement)
     for statement in toml.stated({"tool.provision.conda": ("conda", "")}):
         result.append(replace(statement, exported=True))
     return result
-
-
-def _left_out(
-    toml: TomlFile, index: int, package: Mapping[str, Any], marker: Marker, selection: Selection
-) -> Statement:
-    """A package of an extra or a group that is not taken."""
-    named = re.search(r"\"(\S+)\" in (?:dependency_)?(extra|group)s", str(marker))
-    return toml.state(
-        "ignored",
-        ("packages",),
-        item=package["name"],
-        index=index,
-        reason=f"its marker does not hold: {marker}",
-        next_step=f"{selection.command} --{named[2]} {named[1]}" if named else "",
-    )
 
 
 def _package(

@@ -45,7 +45,13 @@ def decide_torch(
         if not decision.choices.companions:
             decision.unpaired.add(package.statement)
         elif package.specifier and not narrowing.allows(package.statement, releases):
-            if releases and _pins_torch(package, narrowing.allowed):
+            # Later releases of torchaudio require no single release of torch.
+            pins_torch = package.name != "torchaudio" or any(
+                release.torchaudio_pins_torch
+                for version, release in catalog.releases().items()
+                if version in narrowing.allowed
+            )
+            if releases and pins_torch:
                 option = f"--torch {releases[-1]}"
                 narrowing.refuse(package.statement, option, f"`{package.statement.text}`")
             else:
@@ -189,11 +195,3 @@ def _contains(package: Package, version: str | None) -> bool:
         return SpecifierSet(text).contains(version, prereleases=True)
     except InvalidSpecifier:
         return False
-
-
-def _pins_torch(package: Package, allowed: Sequence[str]) -> bool:
-    """Whether a companion requires one release of torch; later releases of torchaudio do not."""
-    table = catalog.releases()
-    return package.name != "torchaudio" or any(
-        version in table and table[version].torchaudio_pins_torch for version in allowed
-    )

@@ -15,15 +15,3 @@ from provision.resolver.explanation import Explanation, explain
 from provision.resolver.python_versions import DEFAULT_PYTHON
 from provision.resolver.resolution import build_known_to_run, build_without, resolve, warning_ids
 from provision.resolver.select import for_machine, possible_releases
-
-__all__ = [
-    "DEFAULT_PYTHON",
-    "Explanation",
-    "build_known_to_run",
-    "build_without",
-    "explain",
-    "for_machine",
-    "possible_releases",
-    "resolve",
-    "warning_ids",
-]

@@ -142,32 +142,10 @@ def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator
                 advice = "Remove it, or leave ours out with --no-companions."
             sentence = f"`{requirement}` excludes `{pin.requirement}`: {pin.reason}. {advice}"
             yield sentence, f"{pin.requirement}: {pin.source}"
-    yield from _nvidia_wheel_conflicts(requested, candidate)
-
-
-def _excludes(requirement: str, pin: str) -> bool:
-    """Whether a requirement does not allow the version that a pin fixes."""
-    from packaging.requirements import Requirement
-
-    if "@" in requirement:
-        return False
-    requested, pinned = Requirement(requirement), Requirement(pin)
-    for specifier in pinned.specifier:
-        if specifier.operator == "==":
-            version = specifier.version.partition("+")[0]
-            return not requested.specifier.contains(version, prereleases=True)
-    return False
-
-
-def _nvidia_wheel_conflicts(
-    requirements: Iterable[str], candidate: Candidate
-) -> Iterator[tuple[str, str]]:
-    """NVIDIA wheels must be of one family, that of the build's CUDA; a CPU build takes none.
-
-    For wheels of torch the rules also say so.
-    """
+    # NVIDIA wheels must be of one family, that of the build's CUDA; a CPU build takes none. For
+    # wheels of torch the rules also say so.
     families = {}
-    for requirement in requirements:
+    for requirement in requested:
         match = NVIDIA_WHEEL.fullmatch(package_name(requirement))
         if match:
             families[requirement] = match[1]
@@ -189,3 +167,17 @@ def _nvidia_wheel_conflicts(
             "other. Remove it.",
             f"{listed}: {NVIDIA_WHEEL_SOURCE}",
         )
+
+
+def _excludes(requirement: str, pin: str) -> bool:
+    """Whether a requirement does not allow the version that a pin fixes."""
+    from packaging.requirements import Requirement
+
+    if "@" in requirement:
+        return False
+    requested, pinned = Requirement(requirement), Requirement(pin)
+    for specifier in pinned.specifier:
+        if specifier.operator == "==":
+            version = specifier.version.partition("+")[0]
+            return not requested.specifier.contains(version, prereleases=True)
+    return False

@@ -45,7 +45,11 @@ def choices(
         yield source.library_choice("cudnn", candidate, settled)
         yield _triton(candidate)
         yield _architectures(settled, candidate)
-    yield from _companions(settled, candidate)
+    for companion in source.companions(candidate.release):
+        if settled.companions:
+            yield source.companion_choice(companion)
+        else:
+            yield _left_out(companion.name, "--no-companions")
     yield _glibc(settled, candidate)
     yield _platforms(request, candidate)
     yield source.channels_choice(candidate, request, channels)
@@ -201,14 +205,6 @@ def _architectures(spec: Spec, candidate: Candidate) -> Choice:
         reason=reason,
         source=build.architectures_source or NO_SOURCE,
     )
-
-
-def _companions(spec: Spec, candidate: Candidate) -> Iterator[Choice]:
-    for companion in candidate.source.companions(candidate.release):
-        if spec.companions:
-            yield candidate.source.companion_choice(companion)
-        else:
-            yield _left_out(companion.name, "--no-companions")
 
 
 def _glibc(spec: Spec, candidate: Candidate) -> Choice:

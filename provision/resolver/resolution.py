@@ -133,6 +133,9 @@ def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
     _refuse_mistakes(settled, candidate, rules, resolved_pins)
     build = candidate.build_for(settled.platforms[0])
     solver_glibc = glibc(settled, candidate)
+    virtual_packages = {"__glibc": solver_glibc, "__linux": KERNEL_LINUX, "__unix": "0"}
+    if candidate.cuda:
+        virtual_packages["__cuda"] = candidate.cuda
     resolution = Resolution(
         spec=settled,
         torch=candidate.release.version,
@@ -148,7 +151,7 @@ def _decision(spec: Spec, machine: HostGpus, candidate: Candidate) -> Decision:
         needs_local_build=candidate.needs_torch_index(settled.platforms),
         channels=ordered_channels,
         pins=resolved_pins,
-        virtual_packages=_virtual_packages(candidate, solver_glibc),
+        virtual_packages=tuple(sorted(virtual_packages.items())),
         choices=tuple(choices(spec, described, settled, candidate, ordered_channels)),
         platforms=settled.platforms,
         warnings=(
@@ -240,10 +243,3 @@ def _machine_notes(spec: Spec, described: Spec, machine: HostGpus) -> Iterator[C
     if machine.lost:
         reason = f"nvidia-smi names no product for {machine.lost} of this machine's GPUs: lost"
         yield Choice(what="gpu", value="", reason=reason, source="nvidia-smi")
-
-
-def _virtual_packages(candidate: Candidate, glibc_version: str) -> tuple[tuple[str, str], ...]:
-    packages = {"__glibc": glibc_version, "__linux": KERNEL_LINUX, "__unix": "0"}
-    if candidate.cuda:
-        packages["__cuda"] = candidate.cuda
-    return tuple(sorted(packages.items()))

@@ -180,7 +180,12 @@ def build_table(query: Query) -> Table:
         rows, hidden = possible, []
     else:
         rows, hidden = [row for row in possible if not row.not_known], uncertain
-    hints = _hints(query, uncertain)
+    # A bare branch does not say which of its drivers is meant.
+    floors = {row.driver for row in uncertain if "driver" in row.not_known and row.driver}
+    hints = tuple(
+        f"Driver {query.driver} may be older than {floor}: give the whole version to know."
+        for floor in sorted(floors, key=version_key)
+    )
     if not rows:
         raise _nothing_fits(query, hidden, hints)
     hidden_by = Counter(part for row in hidden for part in row.not_known)
@@ -254,15 +259,6 @@ def _row(
         from_source=build.source,
         through_ptx=through_ptx,
         not_known=not_known,
-    )
-
-
-def _hints(query: Query, uncertain: Sequence[TableRow]) -> tuple[str, ...]:
-    """A bare branch does not say which of its drivers is meant."""
-    floors = {row.driver for row in uncertain if "driver" in row.not_known and row.driver}
-    return tuple(
-        f"Driver {query.driver} may be older than {floor}: give the whole version to know."
-        for floor in sorted(floors, key=version_key)
     )
 
 

@@ -15,20 +15,6 @@ from provision.sources.conda_forge import CondaForge
 from provision.sources.pypi_wheels import PypiWheels
 from provision.sources.pytorch_channel import PytorchChannel
 
-__all__ = [
-    "AUTO",
-    "REGISTRY",
-    "Axis",
-    "Candidate",
-    "Source",
-    "Violation",
-    "allowed_choices",
-    "by_name",
-    "candidates",
-    "candidates_of",
-    "names",
-]
-
 # What a request says that leaves the choice of the source to us.
 AUTO = "auto"
 # In the order in which the table lists them; `Source.preference` decides what `auto` means.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from provision import catalog
-from provision.catalog import Build, Companion, CondaForgeNccl, Library, Release, version_key
+from provision.catalog import Build, Companion, Library, Release, version_key
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Pin
@@ -128,8 +128,22 @@ def _nccl_violations(candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Vi
     versions = [entry for version, entry in table.items() if means(nccl, version)]
     compatible = [entry for entry in versions if entry.runs_with(build.cuda)]
     floor, floor_source = candidate.floor("nccl", spec.platforms)
-    if not versions:
-        yield _missing_nccl(table, nccl, build.cuda)
+    if not versions:  # name those that it has for this CUDA
+        newest = next(reversed(table))
+        minors = dict.fromkeys(
+            catalog.minor(version)
+            for version, entry in table.items()
+            if entry.runs_with(build.cuda)
+        )
+        has = "never had"
+        if version_key(nccl) > version_key(newest):
+            has = "is not known to have"
+        yield Violation(
+            axis="nccl",
+            fact=f"conda-forge {has} NCCL {nccl}, and for CUDA {build.cuda} has "
+            f"{', '.join(minors) or 'none'}",
+            source=table[newest].source,
+        )
     elif not compatible:
         cudas = ", ".join(versions[-1].cuda)
         yield Violation(
@@ -170,22 +184,6 @@ def _cudnn_violations(candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[
             fact=f"{candidate} needs cuDNN {floor} or a later {oldest[0]}.x, not {cudnn}",
             source=source or NO_SOURCE,
         )
-
-
-def _missing_nccl(table: dict[str, CondaForgeNccl], nccl: str, cuda: str) -> Violation:
-    """conda-forge does not have this NCCL: name those that it has for this CUDA."""
-    newest = next(reversed(table))
-    is_newer = version_key(nccl) > version_key(newest)
-    minors = dict.fromkeys(
-        catalog.minor(version) for version, entry in table.items() if entry.runs_with(cuda)
-    )
-    has = "is not known to have" if is_newer else "never had"
-    available = ", ".join(minors) or "none"
-    return Violation(
-        axis="nccl",
-        fact=f"conda-forge {has} NCCL {nccl}, and for CUDA {cuda} has {available}",
-        source=table[newest].source,
-    )
 
 
 def _requested_cuda_version(spec: Spec) -> str | None:

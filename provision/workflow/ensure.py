@@ -179,13 +179,8 @@ def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str
         return f"it was locked {before}, and is now requested {now}"
     if plan.edited:
         return f"{plan.edited_files()} was edited by hand"
-    if lock.builds != plan.inputs.builds:
-        return "`build` of spec.yml changed since it was locked"
     if lock.python_from != plan.python_from:
         return f"its Python is from {lock.python_from}, and now requested from {plan.python_from}"
-    if set(lock.platforms) != set(plan.inputs.machines):
-        now = ", ".join(plan.inputs.machines)
-        return f"it is for {', '.join(lock.platforms)}, and now requested for {now}"
     options = f" ({', '.join(changed_options)})" if changed_options else ""
     return f"the request changed since it was locked{options}"
 
@@ -201,17 +196,6 @@ def _changed_options(plan: Plan) -> list[str]:
         for key, flag in flags.items()
         if key not in ("base", "code") and content.get(key) != plan.spec_content.get(key)
     ]
-
-
-def _warn_of_unwritten_options(context: Context, plan: Plan) -> None:
-    """The spec.yml of a user is not rewritten, so what options change is in the lock alone."""
-    path = plan.folder / render.SPEC
-    options = _changed_options(plan)
-    if options and render.file_state(path) == "edited":
-        context.progress.warn(
-            f"{path} was edited and is not rewritten: write what {', '.join(options)} says into "
-            "it, or the lock is stale as soon as a command leaves that out"
-        )
 
 
 def ensure_lock(context: Context, plan: Plan) -> tuple[Plan, Lock, bool, list[str]]:
@@ -239,7 +223,13 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Plan, Lock, bool, list[st
         if plan.lock is not None:
             for line in locks.describe_diff(diff_with(path, text)):
                 context.progress.info(line)
-        _warn_of_unwritten_options(context, plan)
+        # The spec.yml of a user is not rewritten, so what options change is in the lock alone.
+        spec_path, options = plan.folder / render.SPEC, _changed_options(plan)
+        if options and render.file_state(spec_path) == "edited":
+            context.progress.warn(
+                f"{spec_path} was edited and is not rewritten: write what {', '.join(options)} says "
+                "into it, or the lock is stale as soon as a command leaves that out"
+            )
         with new_lock(context, plan, lock, text) as written:
             return plan, lock, True, written
 

@@ -187,8 +187,9 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
         sync=document.get("sync"),
         facts=absolute_facts(document.get("facts", {}), folder),
         environments=tuple(
-            _environment(name, content or {})
+            LabEnvironment(name=name, source=row.get("from", "lock"), image=row.get("image"))
             for name, content in document.get("environments", {}).items()
+            for row in [content or {}]
         ),
         policy=Policy(
             **{
@@ -204,7 +205,3 @@ def _login(cluster: Mapping[str, Any]) -> tuple[str, ...]:
     if "login" not in cluster:
         return ()
     return tuple(clustershell.expand(cluster["login"]))
-
-
-def _environment(name: str, content: Mapping[str, Any]) -> LabEnvironment:
-    return LabEnvironment(name=name, source=content.get("from", "lock"), image=content.get("image"))

@@ -52,22 +52,19 @@ def package_counts(lock: Lock) -> dict[str, int]:
 def preview(context: Context, request: BuildRequest) -> LockPreview:
     """The packages that `lock` would write. Changes nothing."""
     with previewed_plan(context, request) as plan:
-        return _preview(context, plan)
-
-
-def _preview(context: Context, plan: Plan) -> LockPreview:
-    require_current_lock(plan)
-    current = plan.reusable_lock
-    if current is not None:
-        platforms = locks.read_platforms(current.path)
-        packages = tuple(package for platform in platforms for package in platform.packages)
-        return LockPreview(packages=packages)
-    with source_builds.built(context, plan, solve_preview(context, plan), dry_run=True) as packages:
-        if plan.lock is None:
+        require_current_lock(plan)
+        current = plan.reusable_lock
+        if current is not None:
+            platforms = locks.read_platforms(current.path)
+            packages = tuple(package for platform in platforms for package in platform.packages)
             return LockPreview(packages=packages)
-        path = plan.lock.path
-        text, _ = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
-        return LockPreview(packages=packages, difference=diff_with(path, text))
+        solved = solve_preview(context, plan)
+        with source_builds.built(context, plan, solved, dry_run=True) as packages:
+            if plan.lock is None:
+                return LockPreview(packages=packages)
+            path = plan.lock.path
+            text, _ = locks.compose(path, plan.inputs, packages, python_from=plan.python_from)
+            return LockPreview(packages=packages, difference=diff_with(path, text))
 
 
 def solve_preview(context: Context, plan: Plan) -> tuple[LockedPackage, ...]:

@@ -19,11 +19,11 @@ from provision import catalog, resolver, sources
 from provision.adapters import uv
 from provision.adapters.http import in_parallel
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
-from provision.core.package_names import is_pep440, package_name
+from provision.core.package_names import package_name
 from provision.core.paths import SPEC
 from provision.core.requirement_urls import absolute_requirement, absolute_sources
 from provision.core.spec_fields import Spec
-from provision.core.types import HostGpus, Lock, LockedPackage, Resolution
+from provision.core.types import HostGpus, Lock, Resolution
 from provision.resolver.python_versions import steps
 from provision.workflow.context import Context
 
@@ -68,7 +68,10 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
     request = replace(request, constraints=(",".join(bounds),))
     try:
         packages = uv.resolve(request)
-        glibc = _needed_glibc(request, packages)
+        # The oldest for which there are wheels of all packages, if that is not the assumed one.
+        archives = [package for package in packages if package.is_archive]
+        needed = [uv.wheel_glibc(package, request) for package in archives]
+        glibc = max(filter(None, needed), default=None)
     except Unreachable as error:
         if len(possible) > 1:
             context.progress.warn(
@@ -139,13 +142,6 @@ def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest)
     return spec
 
 
-def _needed_glibc(request: uv.ResolveRequest, packages: Sequence[LockedPackage]) -> Version | None:
-    """The oldest glibc for which there are wheels of all packages; None if it is the assumed one."""
-    archives = [package for package in packages if package.is_archive]
-    needed = [uv.wheel_glibc(package, request) for package in archives]
-    return max(filter(None, needed), default=None)
-
-
 def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
     """Say which of the wheels that a request names are not the newest in its lock, and why."""
     locked = {
@@ -163,7 +159,7 @@ def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
         listed = in_parallel(releases, [text for text in named if package_name(text) in locked])
         for text, found in sorted(listed, key=lambda pair: named.index(pair[0])):
             version = locked[package_name(text)]
-            _report_older(context, resolution, Requirement(text), version, lock, found)
+            _report_older(context, resolution, Requirement(text), version, found)
     except Unreachable as error:
         context.progress.info(f"whether named packages have newer releases is not known: {error}")
 
@@ -173,7 +169,6 @@ def _report_older(
     resolution: Resolution,
     requirement: Requirement,
     version: str,
-    lock: Lock,
     listed: Sequence[uv.IndexRelease],
 ) -> None:
     """version: the locked one. listed: by the index."""
@@ -193,9 +188,12 @@ def _report_older(
     if max(with_wheel) > current:
         newest = max(with_wheel)
         requirement.specifier = requirement.specifier & f"=={newest}"
-        reason = _obstacle(context, resolution, str(requirement), lock)
+        reason = _obstacle(context, resolution, str(requirement))
     sentence = f"{requirement.name} {version}; {newest} {reason}"
-    days = _days_between(allowed.get(current), allowed[newest])
+    older, newer = allowed.get(current), allowed[newest]
+    days = 0
+    if older and older.uploaded and newer.uploaded:
+        days = (date.fromisoformat(newer.uploaded) - date.fromisoformat(older.uploaded)).days
     if days < OLD_DAYS or OLD_RELEASE in resolution.spec.accept:
         context.progress.info(sentence)
         return
@@ -205,7 +203,7 @@ def _report_older(
     )
 
 
-def _obstacle(context: Context, resolution: Resolution, newest: str, lock: Lock) -> str:
+def _obstacle(context: Context, resolution: Resolution, newest: str) -> str:
     """Why the newest release of a package is not in the lock. newest: a requirement of exactly it."""
     try:
         versions = uv.resolve_versions(_request(context, resolution, newest))
@@ -213,29 +211,13 @@ def _obstacle(context: Context, resolution: Resolution, newest: str, lock: Lock)
         return f"has requirements that nothing for Python {resolution.python} meets"
     release = versions.get("torch", "").partition("+")[0]
     if release in ("", resolution.torch):
-        # conda may lack a version that the wheels allow.
-        newer = []
-        for package in lock.by("conda"):
-            allowed = versions.get(package.name)
-            if allowed is None or not is_pep440(package.version):
-                continue
-            if Version(package.version) > Version(allowed):
-                newer.append(f"{package.name} {package.version} ({allowed} would do)")
-        rest = f"conda's {', '.join(newer)}" if newer else "the rest of the request"
-        return f"does not go with {rest}"
+        return "does not go with the rest of the request"
     sentence = f"needs torch {release}"
     try:
         resolver.resolve(replace(resolution.spec, torch=release))
     except ProvisionError:
         return f"{sentence}, which has no build for this request"
     return f"{sentence} (`--torch {release}` gives it)"
-
-
-def _days_between(older: uv.IndexRelease | None, newer: uv.IndexRelease) -> int:
-    """0 where the index does not say."""
-    if older is None or not (older.uploaded and newer.uploaded):
-        return 0
-    return (date.fromisoformat(newer.uploaded) - date.fromisoformat(older.uploaded)).days
 
 
 def _leaves_torch_open(spec: Spec) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from provision import resolver
@@ -31,8 +32,11 @@ def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path
         )
     if not resolution.warnings:
         return
+    printed = accepted
+    with suppress(IntegrityError):
+        passport = passports.find(context.folders, folder.name)
+        printed |= {warning["what"] for warning in passport["warnings"]} if passport else set()
     installed = marker.read(prefix)
-    printed = accepted | _of_last_build(context, folder.name)
     if installed is not None:
         printed |= set(installed.warnings)
     for warning in resolution.warnings:
@@ -45,13 +49,3 @@ def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path
                 text += f" The nearest build without this: {avoiding}."
             text += f" `accept: [{warning.what}]` in spec.yml silences this warning."
         warn_once(context, text)
-
-
-def _of_last_build(context: Context, name: str) -> set[str]:
-    try:
-        passport = passports.find(context.folders, name)
-    except IntegrityError:
-        return set()
-    if passport is None:
-        return set()
-    return {warning["what"] for warning in passport["warnings"]}

@@ -20,7 +20,6 @@ from provision.core import prefix_registry, settings
 from provision.core.container import brief_reference
 from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, StaleLock
-from provision.core.package_names import package_name
 from provision.core.project import project_title
 from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.core.types import Lock, LockedPackage, Manager, Pin, Prefix, Resolution
@@ -247,27 +246,11 @@ class Plan:
         if self.python_from == "channel":
             python = ", ".join(self.resolution.channels)
         if solved:
-            detail = f"lock {self._described_packages(solved)}, with Python from {python}"
+            detail = f"lock {len(solved)} packages, with Python from {python}"
             return PlanStep(stage="lock", action="make", detail=detail)
         return PlanStep(
             stage="lock", action="make", detail=f"solve {pins} with Python from {python}"
         )
-
-    def _described_packages(self, packages: Sequence[LockedPackage]) -> str:
-        """How many packages a lock holds, and the versions of those that are pinned."""
-        first_platform = self.resolution.platforms[0]
-        versions: dict[str, str] = {}
-        counts: dict[Manager, int] = {"conda": 0, "pip": 0}
-        for package in packages:
-            if package.platform == first_platform:
-                versions[package.name] = package.version
-                counts[package.manager] += 1
-        pinned = []
-        for name in dict.fromkeys(package_name(pin.requirement) for pin in self.resolution.pins):
-            if name in versions:
-                pinned.append(f"{name} {versions[name]}")
-        total = f"{counts['conda']} conda packages and {counts['pip']} wheels"
-        return f"{total} ({', '.join(pinned)})"
 
     def prefix_step(self, reusable: Prefix | None) -> PlanStep:
         """What becomes of the prefix. reusable: see `reusable_prefix`."""
@@ -372,7 +355,14 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
         request = _named_by_options(context, request)
     spec = _read_spec(context, request)
     folder = context.folders.envs / spec.name
-    lock = _read_lock(context, folder / locks.FILE, request)
+    lock = None
+    try:
+        if (folder / locks.FILE).exists():
+            lock = locks.read(folder / locks.FILE)
+    except IntegrityError as error:
+        if not request.relock:  # only the command that replaces it goes on
+            raise
+        context.progress.warn(f"{error.message} It will be replaced.")
     is_new = not (folder / render.SPEC).exists() and lock is None
     resolved = request.resolved if is_new else None
     if resolved is None:
@@ -435,29 +425,13 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
     return check_requirements(spec)
 
 
-def _read_lock(context: Context, path: Path, request: BuildRequest) -> Lock | None:
-    """The lock, if there is one.
-
-    An unreadable one stops every command but the one that replaces it.
-    """
-    if not path.exists():
-        return None
-    try:
-        return locks.read(path)
-    except IntegrityError as error:
-        if not request.relock:
-            raise
-        context.progress.warn(f"{error.message} It will be replaced.")
-        return None
-
-
 def _is_made_from(lock: Lock, inputs: locks.LockInputs) -> bool:
     """Whether a lock was made from these inputs.
 
     A lock of another tool has conda-lock's content hash alone.
     """
     if lock.inputs_sha256:
-        return lock.inputs_sha256 in (inputs.sha256, *inputs.former_sha256)
+        return lock.inputs_sha256 == inputs.sha256
     return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
 
 

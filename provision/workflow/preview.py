@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from provision import image as images
-from provision.core.container import brief_reference
 from provision.core.types import LockedPackage
 from provision.workflow.context import Context
 from provision.workflow.ensure import check_buildable, previewed_plan
 from provision.workflow.image.image import image_step
 from provision.workflow.lock import solve_preview
-from provision.workflow.plan import NO_ENGINE, BuildRequest, Plan, PlanStep
-from provision_runtime.report.text import format_bytes
+from provision.workflow.plan import NO_ENGINE, BuildRequest, PlanStep
 
 
 def preview(context: Context, request: BuildRequest) -> list[PlanStep]:
@@ -28,8 +26,9 @@ def preview(context: Context, request: BuildRequest) -> list[PlanStep]:
         if plan.reusable_lock is None:
             solved = solve_preview(context, plan)
         image = image_step(context, plan, client)
-        if image.action == "make":
-            image = _with_base(plan, image, client)
+        is_on_disk = images.is_on_disk(plan.resolution.spec.base)
+        if image.action == "make" and client is None and not is_on_disk:
+            image = PlanStep(stage="image", action="skip", detail=NO_ENGINE)
         return plan.steps(image, solved)
 
 
@@ -41,19 +40,3 @@ def wanted_engine(request: BuildRequest) -> Any | None:
     if request.image == "auto":
         return images.connect_engine()[0]
     return None
-
-
-def _with_base(plan: Plan, image: PlanStep, client: Any | None) -> PlanStep:
-    """The step that makes an image, with what the engine has of its base."""
-    reference = plan.resolution.spec.base
-    if images.is_on_disk(reference):
-        return image
-    if client is None:
-        return PlanStep(stage="image", action="skip", detail=NO_ENGINE)
-    base = images.present_engine_base(client, reference)
-    origin = "which the engine has to pull"
-    if base is not None:
-        origin = f"which the engine has ({format_bytes(base.size)})"
-    base_name = brief_reference(images.chosen_base(reference))
-    detail = f"make and load an image based on {base_name}, {origin}"
-    return PlanStep(stage="image", action="make", detail=detail)

@@ -51,7 +51,11 @@ def settle(folders: Folders) -> tuple[Folders, list[str]]:
     try:
         for project, envs in recorded.items() if folders.project not in recorded else ():
             candidate = replace(folders, project=project)
-            if not envs.exists() and _is_of_same_lock(candidate):
+            is_of_same_lock = any(
+                _has_lock_of(marker.read(path), candidate.envs / name)
+                for name, path in prefix_registry.list_prefixes(candidate).items()
+            )
+            if not envs.exists() and is_of_same_lock:
                 _move(candidate, envs)
                 folders = candidate
                 notes.append(f"this project was {envs}: its environments go on as they are")
@@ -78,13 +82,6 @@ def _move(folders: Folders, before: Path) -> None:
             if present is not None and present.folder == str(before / name):
                 marker.write(path, replace(present, folder=str(folders.envs / name)))
         prefix_registry.record_project(folders)
-
-
-def _is_of_same_lock(candidate: Folders) -> bool:
-    return any(
-        _has_lock_of(marker.read(path), candidate.envs / name)
-        for name, path in prefix_registry.list_prefixes(candidate).items()
-    )
 
 
 def _has_lock_of(present: marker.Marker | None, folder: Path) -> bool:

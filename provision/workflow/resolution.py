@@ -60,9 +60,22 @@ def combine(
     if content.get("pip"):
         content = {**content, "pip": with_names(content["pip"], path.parent, mirrors)}
     spec = specs.combine(content, options, name=name)
-    if content.get("cuda") == "auto" and not options.get("cuda") and _depends_on_machine(spec):
-        raise _auto_in_file(path, spec)
-    return spec
+    if content.get("cuda") != "auto" or options.get("cuda") or not _depends_on_machine(spec):
+        return spec
+    # Machines share a folder of environments, so a file must mean the same on all of them.
+    try:
+        cuda = resolve(spec).cuda
+        instead = f'; on this one it is {cuda}: write cuda: "{cuda}", or'
+    except ProvisionError:
+        instead = ": write a version, or"
+    raise InvalidSpec(
+        f"{path}: `cuda: auto` alone means a different CUDA on each machine{instead} name the "
+        "machine with `gpu` and `driver`.",
+        advice=(
+            "`--cuda auto` on the command line means this machine; the first build writes "
+            "the version into spec.yml."
+        ),
+    )
 
 
 def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS) -> list[str]:
@@ -130,23 +143,6 @@ def machine_for(spec: Spec) -> HostGpus | None:
 
 def _depends_on_machine(spec: Spec) -> bool:
     return spec.cuda == "auto" and not (spec.gpu or spec.driver)
-
-
-def _auto_in_file(path: Path, spec: Spec) -> InvalidSpec:
-    """Machines share a folder of environments, so a file must mean the same on all of them."""
-    try:
-        cuda = resolve(spec).cuda
-        instead = f'; on this one it is {cuda}: write cuda: "{cuda}", or'
-    except ProvisionError:
-        instead = ": write a version, or"
-    return InvalidSpec(
-        f"{path}: `cuda: auto` alone means a different CUDA on each machine{instead} name the "
-        "machine with `gpu` and `driver`.",
-        advice=(
-            "`--cuda auto` on the command line means this machine; the first build writes "
-            "the version into spec.yml."
-        ),
-    )
 
 
 def resolve_with_python(

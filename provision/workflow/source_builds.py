@@ -64,7 +64,15 @@ def built(
                 continue
             if wheel is None:
                 wheel = _build(context, plan, packages, package)
-                _warn_of_glibc(context, plan, wheel)
+                glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()[-1]
+                assumed = plan.resolution.glibc
+                is_newer = catalog.version_key(glibc) > catalog.version_key(assumed)
+                if is_newer and not wheel.name.endswith("-any.whl"):
+                    context.progress.warn(
+                        f"{wheel.name} was compiled with glibc {glibc}, and {assumed} is assumed of "
+                        "every machine: one that is older than this may not load it. Lock on the "
+                        "oldest system"
+                    )
             target = place(wheel.name, wheel.read_bytes(), plan.folder, placed)
             sha256 = hashlib.sha256(target.read_bytes()).hexdigest()
             wheels[package] = replace(
@@ -77,16 +85,6 @@ def built(
                 "because the index has a wheel or nothing requires it"
             )
         yield tuple(wheels.get(package, package) for package in packages)
-
-
-def _warn_of_glibc(context: Context, plan: Plan, wheel: Path) -> None:
-    glibc, assumed = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()[-1], plan.resolution.glibc
-    is_newer = catalog.version_key(glibc) > catalog.version_key(assumed)
-    if is_newer and not wheel.name.endswith("-any.whl"):
-        context.progress.warn(
-            f"{wheel.name} was compiled with glibc {glibc}, and {assumed} is assumed of every "
-            "machine: one that is older than this may not load it. Lock on the oldest system"
-        )
 
 
 def _present_wheel(

@@ -91,13 +91,6 @@ def without_build(spec: str) -> str:
     return f"{name} {version}" if version else name
 
 
-def pins_build(spec: str) -> bool:
-    """Whether a requirement names the build of a version."""
-    import rattler
-
-    return rattler.MatchSpec(spec.rpartition("::")[2]).build is not None
-
-
 def is_version(text: str) -> bool:
     """Whether a text is a version, perhaps with a build string after a space: how a virtual package
     is described."""

@@ -31,22 +31,3 @@ from provision.adapters.http.session import (
     UNTRUSTED_ADVICE,
     connection_variables,
 )
-
-__all__ = [
-    "CONNECTIONS",
-    "SLOWEST_BYTES_PER_S",
-    "TEXT_LIMIT",
-    "TIMEOUT_VARIABLE",
-    "UNTRUSTED",
-    "UNTRUSTED_ADVICE",
-    "Availability",
-    "Backoff",
-    "Download",
-    "HttpClient",
-    "connection_variables",
-    "in_parallel",
-    "partial_path",
-    "read_timeout_s",
-    "retry",
-    "sha256_of",
-]

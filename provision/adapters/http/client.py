@@ -193,7 +193,10 @@ class HttpClient:
         once more: it may belong to another file, or hold a proxy's error page.
         """
         if download.url.startswith("file:"):
-            _copy(download.url, partial)
+            source = path_from_url(download.url)
+            if not source.is_file():
+                raise Unreachable(f"{source} does not exist.")
+            shutil.copyfile(source, partial)
             _check_hash(download, partial)
             return
         was_begun = partial.exists()
@@ -291,13 +294,6 @@ def _check_hash(download: Download, partial: Path) -> None:
             advice="A mirror may be damaged, or a login page may answer in its place. The file was "
             "deleted.",
         )
-
-
-def _copy(url: str, target: Path) -> None:
-    source = path_from_url(url)
-    if not source.is_file():
-        raise Unreachable(f"{source} does not exist.")
-    shutil.copyfile(source, target)
 
 
 def _local_availability(path: Path, sha256: str) -> Availability:

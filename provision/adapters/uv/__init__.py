@@ -37,38 +37,3 @@ from provision.adapters.uv.resolver import resolve, resolve_versions
 from provision.adapters.uv.source_packages import build_wheel, has_python, source_name
 from provision.adapters.uv.uv_process import translate_failure, uv_executable
 from provision.adapters.uv.wheel_metadata import WheelMetadata, fetch_metadata
-
-__all__ = [
-    "TORCH_INDEX",
-    "UV_GLIBC",
-    "IndexRelease",
-    "IndexSettings",
-    "NoWheelFits",
-    "ResolveRequest",
-    "WheelMetadata",
-    "build_wheel",
-    "cache_folder",
-    "configured_settings",
-    "fetch_metadata",
-    "fingerprint",
-    "fingerprints",
-    "has_python",
-    "hashed_requirements",
-    "index_releases",
-    "index_settings",
-    "index_urls",
-    "install_wheels",
-    "package_sources",
-    "pip_settings",
-    "recorded_wheels",
-    "resolve",
-    "resolve_versions",
-    "shares_files",
-    "source_name",
-    "torch_index_url",
-    "translate_failure",
-    "uninstall",
-    "unpack_wheel",
-    "uv_executable",
-    "wheel_glibc",
-]

@@ -178,8 +178,10 @@ def read_uv_settings(environ: Mapping[str, str]) -> IndexSettings:
             for name, value in table.items():
                 if name in HONORED_KEYS or _is_link_mode(name, tables):
                     further.setdefault(name, value)
+    # The first default wins, as for uv.
+    defaults = [index for index in indexes if index.get("default")]
     return IndexSettings(
-        indexes=tuple(_with_one_default(indexes)),
+        indexes=tuple(index for index in indexes if index not in defaults or index is defaults[0]),
         find_links=tuple(find_links),
         further=further,
         origins=tuple(origins),
@@ -312,16 +314,3 @@ def _absolute(location: str, folder: Path) -> str:
     if "://" in location:
         return location
     return os.path.normpath(folder / Path(location).expanduser())
-
-
-def _with_one_default(indexes: Iterable[IndexTable]) -> list[IndexTable]:
-    """The first default wins; the defaults of later sources are left out, as uv does."""
-    chosen = []
-    has_default = False
-    for index in indexes:
-        if index.get("default"):
-            if has_default:
-                continue
-            has_default = True
-        chosen.append(index)
-    return chosen

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from provision.adapters.http import HttpClient
 from provision.adapters.uv.configuration import with_login
@@ -25,6 +25,7 @@ from provision.core.credentials import without_credentials
 from provision.core.dataclass import dataclass
 from provision.core.errors import Unreachable
 from provision.core.mirrors import Mirrors, path_from_url
+from provision.core.package_names import parse_distribution
 from provision.core.types import LockedPackage
 
 if TYPE_CHECKING:
@@ -141,19 +142,16 @@ def _page_releases(
     """One for each file of the project that counts."""
     for package in packages:
         uploaded = package.upload_time.strftime("%Y-%m-%d") if package.upload_time else ""
-        is_other = canonicalize_name(package.project or "") != canonicalize_name(name)
-        if is_other or package.is_yanked or not _allows(package.requires_python, request.python):
+        if package.is_yanked or not _allows(package.requires_python, request.python):
             continue
         if request.as_of and not "" < uploaded <= request.as_of:
             continue
-        is_wheel = package.package_type == "wheel"
-        try:
-            version = Version(package.version or "")
-            fitting = tags & parse_wheel_filename(package.filename)[3] if is_wheel else ()
-        except (InvalidVersion, InvalidWheelFilename):
+        file = parse_distribution(package.filename)
+        if file is None or file.name != canonicalize_name(name):
             continue
-        if fitting or package.package_type == "sdist":
-            yield IndexRelease(version=version, uploaded=uploaded, glibc=oldest_glibc(fitting))
+        fitting = tags & file.tags
+        if fitting or not file.tags:
+            yield IndexRelease(version=file.version, uploaded=uploaded, glibc=oldest_glibc(fitting))
 
 
 def oldest_glibc(tags: Iterable[Tag]) -> Version | None:
@@ -181,14 +179,15 @@ def _allows(requires_python: str | None, python: str) -> bool:
 
 def request_tags(request: ResolveRequest) -> frozenset[Tag]:
     """The tags of wheels that the environment takes, whatever its glibc."""
-    return frozenset(_tags(request))
-
-
-def _tags(request: ResolveRequest) -> Iterator[Tag]:
     version = tuple(int(part) for part in request.python.split("."))
     machine = UV_MACHINE[request.platform]
     oldest, newest = (int(glibc.split(".")[1]) for glibc in (OLDEST_GLIBC, UV_GLIBC[-1]))
-    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, oldest - 1, -1)]
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(oldest, newest + 1)]
     platforms += [f"{name}_{machine}" for name in (*_OLD_NAMES, "linux")]
-    yield from cpython_tags(version, platforms=platforms)
-    yield from compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)
+    interpreter = f"cp{version[0]}{version[1]}"
+    return frozenset(
+        (
+            *cpython_tags(version, platforms=platforms),
+            *compatible_tags(version, interpreter, platforms),
+        )
+    )

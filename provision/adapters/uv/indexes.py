@@ -120,7 +120,10 @@ def _read_pip_settings(variables: tuple[tuple[str, str], ...]) -> dict[str, str]
         if parser.has_section(section):
             for name, value in parser.items(section):
                 settings[name] = value.replace("\n", " ")
-    return {**settings, **_pip_variables(environ)}
+    for key, value in variables:  # PIP_INDEX_URL is `index-url`
+        if key.startswith("PIP_"):
+            settings[_pip_name(key.removeprefix("PIP_"))] = value
+    return settings
 
 
 def _pip_name(option: str) -> str:
@@ -141,15 +144,6 @@ def _pip_configuration_files(environ: Mapping[str, str]) -> list[Path]:
         files += [home / ".pip" / "pip.conf", user_folder / "pip" / "pip.conf"]
     files.append(Path(sys.prefix) / "pip.conf")
     return [*files, Path(named)] if named else files
-
-
-def _pip_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings that PIP_* variables give: PIP_INDEX_URL is `index-url`."""
-    settings = {}
-    for key, value in sorted(environ.items()):
-        if key.startswith("PIP_"):
-            settings[_pip_name(key.removeprefix("PIP_"))] = value
-    return settings
 
 
 def _from_pip(settings: Mapping[str, str]) -> IndexSettings:

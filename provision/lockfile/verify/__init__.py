@@ -38,8 +38,6 @@ from provision.lockfile.verify.requirements import (
     wheel_findings,
 )
 
-__all__ = ["FindingKind", "LockFinding", "RemoteFacts", "VerifyReport", "verify_lock"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteFacts:
@@ -85,7 +83,7 @@ def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
             check = check_wheels(entries, remote.metadata, pip_requirements(lock))
         wheel_checks[platform] = check
         findings.update(check.findings)
-        findings.update(wheel_findings(entries, check.missing))
+        findings.update(wheel_findings(entries, check.checked))
         findings.update(conda_findings(entries, machines, lock, remote.constrains or {}))
         findings.update(two_manager_findings(entries))
         findings.update(server_findings(entries, remote.served or {}))

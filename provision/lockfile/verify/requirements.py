@@ -76,12 +76,11 @@ def conda_findings(
 
 
 def wheel_findings(
-    entries: Sequence[LockEntry], reported: Collection[tuple[str, str]] = ()
+    entries: Sequence[LockEntry], checked: Collection[str] = ()
 ) -> Iterator[LockFinding]:
     """Dependencies that the entries of wheels name and the lock lacks.
 
-    These entries have no versions. reported: (package, missing name) pairs that the wheels' own
-    metadata already gave.
+    These entries have no versions. checked: the packages whose own metadata was compared.
     """
     wheel_names: set[str] = set()
     package_names: set[str] = set()
@@ -89,13 +88,10 @@ def wheel_findings(
         names = wheel_names if entry.manager == "pip" else package_names
         names.add(canonicalize_name(entry.name))
     for entry in entries:
-        if entry.manager != "pip":
+        if entry.manager != "pip" or entry.name in checked:
             continue
         for name, _ in entry.depends:
-            canonical = canonicalize_name(name)
-            if canonical in wheel_names or conda_names(name) & package_names:
-                continue
-            if (entry.name, canonical) not in reported:
+            if canonicalize_name(name) not in wheel_names and not conda_names(name) & package_names:
                 yield finding(entry, "dependency", f"needs {name}, which is not in the lock")
 
 
@@ -104,8 +100,7 @@ class WheelCheck:
     """The findings on one platform's wheels."""
 
     findings: tuple[LockFinding, ...] = ()
-    # (package, canonical name of a requirement that the lock lacks)
-    missing: frozenset[tuple[str, str]] = frozenset()
+    checked: frozenset[str] = frozenset()
     unchecked: Mapping[str, str] = field(default_factory=dict)  # package -> why
 
 
@@ -162,14 +157,12 @@ def check_wheels(
     extras = _requested_extras(wheels, input_requirements, environment)
     locked = _LockedPackages(entries)
     findings: list[LockFinding] = []
-    missing: set[tuple[str, str]] = set()
     for name, wheel in wheels.items():
         wheel_extras = sorted(extras.get(name, ()))
-        for missing_name, problem in _problems(wheel, wheel_extras, environment, locked):
+        for problem in _problems(wheel, wheel_extras, environment, locked):
             findings.append(finding(wheel.entry, "dependency", problem))
-            if missing_name:
-                missing.add((wheel.entry.name, missing_name))
-    return WheelCheck(findings=tuple(findings), missing=frozenset(missing), unchecked=unchecked)
+    checked = frozenset(wheel.entry.name for wheel in wheels.values())
+    return WheelCheck(findings=tuple(findings), checked=checked, unchecked=unchecked)
 
 
 def _parse_wheel(
@@ -206,17 +199,11 @@ def _marker_environment(entries: Sequence[LockEntry]) -> MarkerEnvironment:
         raise Unchecked("the lock has no Python")
     python = pythons[0]
     try:
-        environment = marker_environment(python.version, python.platform)
+        return marker_environment(python.version, python.platform)
     except KeyError as error:
         raise Unchecked(
             f"provision does not know the values of markers for {python.platform}"
         ) from error
-    if "pypy" in python.build_string:
-        environment |= {
-            "implementation_name": "pypy",
-            "platform_python_implementation": "PyPy",
-        }
-    return environment
 
 
 def _requested_extras(
@@ -283,19 +270,19 @@ def _problems(
     extras: Sequence[str],
     environment: MarkerEnvironment,
     locked: _LockedPackages,
-) -> Iterator[tuple[str, str]]:
-    """Each problem's message, after the missing package's canonical name or an empty text."""
+) -> Iterator[str]:
+    """What the lock does not have of a wheel's requirements."""
     python = environment["python_full_version"]
     if not wheel.python.contains(python, prereleases=True):
-        yield "", f"needs Python {wheel.python}, and python is {python}"
+        yield f"needs Python {wheel.python}, and python is {python}"
     for requirement, extra in wheel.active(extras, environment):
         needs = f"needs {requirement.name}{requirement.specifier}"
         if extra:
             needs += f" (for its extra `{extra}`)"
         version = locked.version(requirement.name)
         if version is None:
-            yield canonicalize_name(requirement.name), f"{needs}, which is not in the lock"
+            yield f"{needs}, which is not in the lock"
             continue
         is_comparable = version != "" and not requirement.url
         if is_comparable and not requirement.specifier.contains(version, prereleases=True):
-            yield "", f"{needs}, and {requirement.name} is {version}"
+            yield f"{needs}, and {requirement.name} is {version}"

@@ -256,9 +256,9 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
     """Packages that cannot be removed, each with what needs it. requested: what can be."""
     assert plan.lock is not None
     reasons = []
-    advice = f"{plan.folder / SPEC} lists what can be removed, under `pip` and `conda`."
+    advice, listed = "", f"`pip` and `conda` in {plan.folder / SPEC} list what can be removed."
     if not requested:
-        advice = f"{plan.folder / SPEC} has no packages of its own that could be removed."
+        listed = f"{plan.folder / SPEC} has no packages of its own that could be removed."
     for name in names:
         canonical = package_name(name)
         needed_by = []
@@ -282,7 +282,7 @@ def _not_requested(plan: Plan, names: Sequence[str], requested: Collection[str])
         else:
             reason += ", and the lock does not have it"
         reasons.append(reason)
-        advice = did_you_mean(canonical, requested) + advice
+        advice = did_you_mean(canonical, requested) + (advice or listed)
     return InvalidSpec(f"{'. '.join(reasons)}.", advice=advice)
 
 

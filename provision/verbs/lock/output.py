@@ -8,23 +8,17 @@ from typing import TYPE_CHECKING
 from provision.lockfile import describe_diff
 
 if TYPE_CHECKING:
-    from provision.core.types import LockedPackage
     from provision.lockfile import VerifyReport
     from provision.workflow.lock import LockPreview
 
 
 def preview_lines(preview: LockPreview) -> list[str]:
     """How the present lock would differ; without a lock, the packages of the first one."""
-    if preview.difference is None:
-        return _package_lines(preview.packages)
-    return [*describe_diff(preview.difference), "nothing was changed (--dry-run)"]
-
-
-def _package_lines(packages: Sequence[LockedPackage]) -> list[str]:
-    """One package per line; with its platform, if there are several."""
-    several_platforms = len({package.platform for package in packages}) > 1
+    if preview.difference is not None:
+        return [*describe_diff(preview.difference), "nothing was changed (--dry-run)"]
+    several_platforms = len({package.platform for package in preview.packages}) > 1
     lines = []
-    for package in packages:
+    for package in preview.packages:
         line = f"{package.manager}  {package.name} {package.version} {package.build}".rstrip()
         if several_platforms:
             line = f"{package.platform}  {line}"

@@ -492,10 +492,6 @@ def test_channel_order_matters_only_as_listed() -> None:
     )
 
 
-def test_version_key_orders_numerically() -> None:
-    assert catalog.version_key("2.10") > catalog.version_key("2.9")
-
-
 def test_torchaudio_ends_with_2_11() -> None:
     audio = {}
     for version, release in catalog.releases().items():

@@ -122,7 +122,7 @@ def test_older_facts_count_only_on_request(home: Path) -> None:
         ),
         "\0",
     ],
-)
+)  # fmt: skip
 def test_unusable_file_is_named_and_replaced(home: Path, content: str) -> None:
     path = home / "data" / FACTS
     path.parent.mkdir()

@@ -125,19 +125,13 @@ def explained(
             "no record matches `nunpy` (written into environment.yml by hand): first and second have no package of that name; similar names: numpy",
         ),
         (["numpy=1.25"], "first and second have numpy 1.26.4, 2.4.0."),
-        (
-            ["pytorch=2.3.1=py311_cpu"],
-            "first and second have this version with the builds py311_cuda121.",
-        ),
+        (["pytorch=2.3.1=py311_cpu"], "first and second have this version with the builds py311_cuda121."),
         (["arm-only"], "first and second have arm-only only for linux-aarch64."),
         (["third::numpy"], "third is not among the channels of environment.yml (first, second)."),
         (["first::only-second"], "first has no only-second; second has it."),
-        (
-            ["nunpy", "no-such"],
-            "no record matches `no-such` (written into environment.yml by hand)",
-        ),
+        (["nunpy", "no-such"], "no record matches `no-such` (written into environment.yml by hand)"),
     ],
-)
+)  # fmt: skip
 def test_requirements_that_no_record_matches(
     lab: conda.Solver, specs: list[str], message: str
 ) -> None:
@@ -242,7 +236,7 @@ def test_transitive_conflict(lab: conda.Solver) -> None:
             "needs libtorch 2.3.1 (__cuda >=12), and 11.4 is assumed (virtual-packages.yml, linux-64)",
         ),
     ],
-)
+)  # fmt: skip
 def test_insufficient_machine(
     lab: conda.Solver, machine: list[tuple[str, str]], message: str
 ) -> None:

@@ -117,24 +117,10 @@ def test_spec_file_round_trip(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "yes",
-        "1.10",
-        "null",
-        "a: b",
-        "- x",
-        "#x",
-        "é",
-        "x y",
-        "",
-        "@a",
-        "[x]",
-        '"q"',
-        "a\tb",
-        "=1",
-        "12.1",
-        "off",
+        "yes", "1.10", "null", "a: b", "- x", "#x", "é", "x y", "", "@a", "[x]", '"q"', "a\tb",
+        "=1", "12.1", "off",
     ],
-)
+)  # fmt: skip
 def test_yaml_scalars_round_trip(value: str) -> None:
     assert yaml.safe_load(f"- {as_yaml(value)}") == [value]
 

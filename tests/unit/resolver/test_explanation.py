@@ -280,39 +280,19 @@ def test_nvidia_smi_runs_once(tmp_path: Path) -> None:
     "arguments,code,message",
     [
         (["--torch", "2.3", "--cuda", "12.1", "--gpu", "B200"], 4, "B200 is sm_100"),
-        (
-            ["--torch", "2.3", "--cuda", "12.1", "--gpu", "Radeon"],
-            3,
-            "GPU 'Radeon' is made by AMD; there are builds for NVIDIA GPUs only",
-        ),
-        (
-            ["--torch", "2.3", "--cuda", "12.1", "--driver", "470"],
-            4,
-            "needs driver 525.60.13 or later",
-        ),
+        (["--torch", "2.3", "--cuda", "12.1", "--gpu", "Radeon"], 3, "GPU 'Radeon' is made by AMD; there are builds for NVIDIA GPUs only"),
+        (["--torch", "2.3", "--cuda", "12.1", "--driver", "470"], 4, "needs driver 525.60.13 or later"),
         (["--torch", "2.3", "--cuda", "12.1", "--pip", "nvidia-nccl-cu11"], 3, "nvidia-nccl-cu11"),
-        (
-            ["--torch", "newest", "--cuda", "12.1"],
-            3,
-            "`torch` must be like 2, 2.3, 2.3.1, >=2.3,<2.6 or latest",
-        ),
+        (["--torch", "newest", "--cuda", "12.1"], 3, "`torch` must be like 2, 2.3, 2.3.1, >=2.3,<2.6 or latest"),
         (["--torch", ">=3", "--cuda", "12.1"], 4, "not in the table"),
-        (
-            ["--torch", "2.3", "--cuda", "twelve"],
-            3,
-            "`cuda` must be like 12.1, 12 (the newest 12.x) or auto",
-        ),
+        (["--torch", "2.3", "--cuda", "twelve"], 3, "`cuda` must be like 12.1, 12 (the newest 12.x) or auto"),
         (["--torch", "2.3", "--cuda", "12.1", "--as-of", "2024-02-30"], 3, "`as_of` is a day"),
         (["--torch", "2.3", "--cuda", "12.1", "--glibc", "new"], 3, "`glibc` must be like 2.28"),
         (["--torch", "2.3", "--cpu", "--gpu", "H100"], 3, "`gpu` is about GPUs"),
         (["--torch", "2.3", "--cuda", "12.1", "--platform", "win-64"], 2, "linux-aarch64"),
-        (
-            ["--torch", "2.3", "--cuda", "12.1", "--conda", "foo >>1"],
-            3,
-            "`foo >>1` is not a conda requirement",
-        ),
+        (["--torch", "2.3", "--cuda", "12.1", "--conda", "foo >>1"], 3, "`foo >>1` is not a conda requirement"),
     ],
-)
+)  # fmt: skip
 def test_bad_requests_give_one_line_and_an_exit_code(
     arguments: list[str], code: int, message: str
 ) -> None:

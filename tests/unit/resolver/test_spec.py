@@ -93,17 +93,6 @@ def test_options_override_the_file(tmp_path: Path) -> None:
     assert (combined.torch, combined.cuda, combined.pip) == ("2.3", "11.8", ("einops",))
 
 
-def test_cpu_option_overrides_the_files_cuda() -> None:
-    assert spec.combine({"torch": "2.3", "cuda": "12.1"}, {"cpu": True}, name="lab").cuda is None
-
-
-def test_no_companions_is_an_explicit_value() -> None:
-    assert (
-        spec.combine({"torch": "2.3", "cpu": True}, {"companions": False}, name="lab").companions
-        is False
-    )
-
-
 def test_cuda_with_cpu_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="--cuda and --cpu"):
         spec.combine({}, {"torch": "2.3", "cuda": "12.1", "cpu": True}, name="lab")
@@ -163,20 +152,10 @@ def test_valid_torch_versions(value: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "",
-        ">=",
-        "2.3.1+cu121",
-        "=2.3",
-        ">=2.3 <2.6",
-        "$(id)",
-        "2.3.1.4",
-        "two",
-        "===x y",
-        "cu121",
-        "02.3",
-        "2.03",
+        "", ">=", "2.3.1+cu121", "=2.3", ">=2.3 <2.6", "$(id)", "2.3.1.4", "two", "===x y",
+        "cu121", "02.3", "2.03",
     ],
-)
+)  # fmt: skip
 def test_invalid_torch_versions(value: str) -> None:
     with pytest.raises(InvalidSpec, match="torch"):
         spec.combine({}, {"torch": value, "cpu": True}, name="lab")
@@ -209,11 +188,6 @@ def test_value_forms(tmp_path: Path, key: str, good: tuple[Any, ...], bad: tuple
             spec.read(write(tmp_path, yaml.safe_dump({**base, key: value}, sort_keys=False)))
 
 
-def test_unquoted_date_is_refused_advising_quotes(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSpec, match=r'as_of: "2024-06-30"'):
-        spec.read(write(tmp_path, "as_of: 2024-06-30\n"))
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -224,6 +198,7 @@ def test_unquoted_date_is_refused_advising_quotes(tmp_path: Path) -> None:
         "nccl: 2.20",
         "glibc: 2.40",
         "driver: 0535",
+        "as_of: 2024-06-30",
     ],
 )
 def test_advised_quotes_surround_the_original_text(tmp_path: Path, line: str) -> None:

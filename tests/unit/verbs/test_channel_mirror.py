@@ -56,20 +56,14 @@ def write(folder: Path, *files: MirrorFile) -> None:
     "file,path",
     [
         (conda_file("a"), "channels/channels.invalid/conda-forge/linux-64/a-1-0.conda"),
-        (
-            conda_file("a", channel="https://me:pw@h.invalid:80/t/x/lab"),
-            "channels/h.invalid_80/t/x/lab/linux-64/a-1-0.conda",
-        ),
-        (
-            conda_file("a", channel="https://h.invalid/../../etc"),
-            "channels/h.invalid/etc/linux-64/a-1-0.conda",
-        ),
+        (conda_file("a", channel="https://me:pw@h.invalid:80/t/x/lab"), "channels/h.invalid_80/t/x/lab/linux-64/a-1-0.conda"),
+        (conda_file("a", channel="https://h.invalid/../../etc"), "channels/h.invalid/etc/linux-64/a-1-0.conda"),
         (
             mirror_file("pip", "x", "https://f.invalid/x-1%2Bcu121-py3-none-any.whl#sha256=0", SHA),
             f"wheels/{SHA}/x-1+cu121-py3-none-any.whl",
         ),
     ],
-)
+)  # fmt: skip
 def test_path_of_a_file(file: MirrorFile, path: str) -> None:
     assert file.path == path
 

@@ -104,10 +104,7 @@ def test_the_least_that_a_lab_must_say(tmp_path: Path) -> None:
             "schema: 1\nname: a\ncontact: me\nclusters:\n  m: {engine: ssh, nodes: x, login: 'a['}\n",
             r"lab.yml:5: clusters.m.login: `a\[` is not a node set",
         ),
-        (
-            "schema: 1\nname: a\ncontact: me\npaths: {data: scratch}\n",
-            'lab.yml:4: paths.data: "scratch" is not an absolute path',
-        ),
+        ("schema: 1\nname: a\ncontact: me\npaths: {data: scratch}\n", 'lab.yml:4: paths.data: "scratch" is not an absolute path'),
         (
             "schema: 1\nname: a\ncontact: me\npaths: {data: '/s/{group}'}\n",
             r"lab.yml:4: paths.data: .* \{user\} is the only name that may be in braces",
@@ -129,26 +126,11 @@ def test_the_least_that_a_lab_must_say(tmp_path: Path) -> None:
             "schema: 1\nname: a\ncontact: me\nenvironments:\n  b: {image: 'r/b:latest'}\n",
             "lab.yml:5: environments.b.image: .* is not an image of a registry by digest",
         ),
-        (
-            "schema: 1\nname: a\ncontact: me\nenvironments:\n  b:\n  b:\n",
-            "lab.yml:6: `b` is repeated",
-        ),
-        (
-            "schema: 1\nname: a\ncontact: me\nknown_hosts: keys\n",
-            "lab.yml:4: known_hosts: there is no .*/keys",
-        ),
-        (
-            "schema: 1\nname: a\ncontact: me\nknown_hosts: secret\n",
-            "lab.yml:4: known_hosts: .*/secret is not in this repository",
-        ),
-        (
-            "schema: 1\nname: ../../a\ncontact: me\n",
-            'lab.yml:2: name: "../../a" is not a name of letters',
-        ),
-        (
-            "schema: 1\nname: a\ncontact: me\nenvironments:\n  ../../b:\n",
-            "lab.yml:.: environments: .*/b",
-        ),
+        ("schema: 1\nname: a\ncontact: me\nenvironments:\n  b:\n  b:\n", "lab.yml:6: `b` is repeated"),
+        ("schema: 1\nname: a\ncontact: me\nknown_hosts: keys\n", "lab.yml:4: known_hosts: there is no .*/keys"),
+        ("schema: 1\nname: a\ncontact: me\nknown_hosts: secret\n", "lab.yml:4: known_hosts: .*/secret is not in this repository"),
+        ("schema: 1\nname: ../../a\ncontact: me\n", 'lab.yml:2: name: "../../a" is not a name of letters'),
+        ("schema: 1\nname: a\ncontact: me\nenvironments:\n  ../../b:\n", "lab.yml:.: environments: .*/b"),
         (
             "schema: 1\nname: a\ncontact: me\nclusters:\n"
             "  m: {engine: ssh, nodes: x, login: -oProxyCommand=id}\n",
@@ -165,7 +147,7 @@ def test_the_least_that_a_lab_must_say(tmp_path: Path) -> None:
         ("schema: [", "lab.yml.* is not YAML"),
         ("- a\n", "lab.yml:1: the top level"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
         read_lab(write(tmp_path, text))
