@@ -27,8 +27,6 @@ from provision.adapters.uv.installer import (
     hashed_requirements,
     install_wheels,
     recorded_wheels,
-    shares_files,
-    uninstall,
     unpack_wheel,
 )
 from provision.adapters.uv.package_sources import NoWheelFits, package_sources
@@ -63,11 +61,9 @@ __all__ = [
     "recorded_wheels",
     "resolve",
     "resolve_versions",
-    "shares_files",
     "source_name",
     "torch_index_url",
     "translate_failure",
-    "uninstall",
     "unpack_wheel",
     "uv_executable",
     "wheel_glibc",
