@@ -185,7 +185,6 @@ def undo(path: Path) -> bool:
     for file in reversed(renames["outgoing"]):
         if os.path.lexists(backup / file):
             (backup / file).rename(path / file)
-    (backup / RENAMES).unlink()
     return True
 
 
