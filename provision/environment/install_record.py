@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from packaging.utils import canonicalize_name
 
@@ -71,5 +72,6 @@ def digests(tree: Path, *, with_other: bool = True) -> dict[str, dict[str, str]]
     with_other: also of the files that belong to none.
     """
     left_out = {RUNTIME} if with_other else {RUNTIME, OTHER}
-    distributions = prefix_digests(os.fspath(tree), deep=False)["distributions"]
-    return {name: {**entry} for name, entry in distributions.items() if name not in left_out}
+    document = prefix_digests(os.fspath(tree), deep=False)
+    distributions = cast("dict[str, dict[str, str]]", document["distributions"])
+    return {name: entry for name, entry in distributions.items() if name not in left_out}

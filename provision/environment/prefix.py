@@ -166,6 +166,7 @@ def create(
         else:
             prefix_change.exchange(change)
     except KeyboardInterrupt:
+        prefix_change.undo(path)
         remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=QUIET_TIMEOUT_S)
         raise
     except (OSError, NoSpace) as error:

@@ -41,7 +41,7 @@ RECORDS = (str(MARKER), str(INSTALL_RECORD))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class WheelChange:
     """New wheels, installed in the staging directory, and what gives way to them.
 
     new: a lock of them alone. wheels: the fingerprints of those that stay. leaving: names.
@@ -91,7 +91,7 @@ def prepare(
     cache: Path,
     progress: Progress,
     mirrors: Mirrors,
-) -> Change | None:
+) -> WheelChange | None:
     """Install and compile what is new, next to the prefix of the lock `before`.
 
     cache: of byte code. Returns None, with nothing in the staging directory, if the prefix must be
@@ -141,7 +141,7 @@ def prepare(
             remove_tree(staging)
             return None
         outgoing.append(file)
-    return Change(
+    return WheelChange(
         prefix=prefix,
         new=replace(lock, packages=tuple(changed)),
         wheels={
@@ -156,7 +156,7 @@ def prepare(
     )
 
 
-def exchange(change: Change) -> None:
+def exchange(change: WheelChange) -> None:
     """Let old and new change places. The marker goes first and comes last."""
     path = change.prefix.path
     staging, backup = staging_path(path), backup_path(path)

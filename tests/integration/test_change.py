@@ -407,7 +407,7 @@ STEPS = {
     "building": ("os.mkdir", "provision-building"),
     "swapped": ("os.rename", "provision-replaced"),
     "wheels": ("os.rename", "provision-building/lib"),
-    "marker": ("os.rename", "provision-building/conda-meta"),
+    "records": ("os.rename", "provision-building/conda-meta"),
     "end": ("os.remove", "/changes/"),
     "passport": ("os.rename", "/passports/"),
 }

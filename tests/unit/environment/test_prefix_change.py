@@ -13,6 +13,7 @@ from provision.adapters import uv
 from provision.adapters.installed_files import record_hash
 from provision.core.atomic import staging_path
 from provision.core.mirrors import NO_MIRRORS
+from provision.core.paths import Folders
 from provision.core.types import Prefix
 from provision.environment import bytecode, drift, install_record, marker, prefix_change
 from provision.environment import prefix as prefixes
@@ -57,7 +58,7 @@ def environment(tmp_path: Path) -> Prefix:
 
 def prepare(
     environment: Prefix, monkeypatch: pytest.MonkeyPatch, *files: str
-) -> prefix_change.Change | None:
+) -> prefix_change.WheelChange | None:
     """From `gone` to `new`, which uv would unpack."""
 
     def install(*_: object, target: Path, **__: Any) -> None:
@@ -135,3 +136,30 @@ def test_a_file_of_a_wheel_that_stays_does_not_leave(
     record = environment.path / SITE / "six-1.17.0.dist-info" / "RECORD"
     record.write_text(record.read_text() + "shared/gone.py,,\n")
     assert prepare(environment, monkeypatch, "new.py") is None
+
+
+def test_ctrl_c_in_the_midst_of_the_exchange_undoes_it(
+    environment: Prefix, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(change: prefix_change.WheelChange) -> None:
+        exchange(change)
+        raise KeyboardInterrupt
+
+    exchange = prefix_change.exchange
+    monkeypatch.setattr(prefix_change, "exchange", interrupted)
+    monkeypatch.setattr(uv, "install_wheels", lambda *_, target, **__: add_wheel(target, "new"))
+    folders = Folders(data=tmp_path / "data", cache=tmp_path / "cache", envs=tmp_path / "envs")
+    before = sorted(environment.path.rglob("*"))
+    with pytest.raises(KeyboardInterrupt):
+        prefixes.create(
+            lock(("six", "1.17.0"), ("new", "1"), sha="after"),
+            "lab",
+            tmp_path,
+            environment.path,
+            folders,
+            Recorder(),
+            before=lock(*BEFORE),
+            keep_replaced=True,
+        )
+    assert sorted(environment.path.rglob("*")) == before
+    assert prefixes.find("lab", environment.path) == environment

@@ -78,7 +78,7 @@ def change_wheels(folders: Folders, prefix: Prefix) -> None:
         staging = make_prefix(staging_path(prefix.path), NEW).path
         (staging / "lib" / "added.py").write_text("")
         replaced = ("bin/python", "lib/package")
-        change = prefix_change.Change(
+        change = prefix_change.WheelChange(
             prefix=prefix,
             new=mock.ANY,
             wheels={},
