@@ -70,9 +70,9 @@ class WheelChange:
     def write_record(self, staging: Path) -> None:
         """Write the install record of the changed prefix."""
         byte_code = {}
-        gone = set(self.outgoing)
+        folders = tuple(f"{path}/" for path in self.outgoing)
         for path, sha256 in self.record.byte_code.items():
-            if gone.isdisjoint((path, *_parents(path))):
+            if path not in self.outgoing and not path.startswith(folders):
                 byte_code[path] = sha256
         byte_code.update(bytecode.compiled_files(staging))
         distributions = {
