@@ -57,11 +57,11 @@ class CondaRecord(TypedDict, total=False):
     paths_data: PathsData
 
 
-def conda_records(prefix: Path) -> dict[Path, CondaRecord]:
+def conda_records(prefix: Path, pattern: str = "*.json") -> dict[Path, CondaRecord]:
     """The records in conda-meta, by their files. One that cannot be read is left out: its package
     counts as missing."""
     records = {}
-    for path in sorted((prefix / "conda-meta").glob("*.json")):
+    for path in sorted((prefix / "conda-meta").glob(pattern)):
         with suppress(OSError, ValueError):
             record = parse_json(path.read_text(encoding="utf-8"))
             if isinstance(record, dict) and "name" in record:

@@ -60,7 +60,11 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
                 os.getcwd()  # noqa: PTH109
             settings.apply_folders(os.environ)
             if takes_envs:
-                project_folders(context, options["envs"])
+                folders = project_folders(context, options["envs"])
+                if any(folders.change("").parent.glob("*.json")):
+                    from provision.workflow.change_journal import heal_prefixes
+
+                    heal_prefixes(folders, console)
                 for note in context.meta.pop(NOTES, ()):
                     console.info(note)
             status = command(console, **options) or 0

@@ -11,7 +11,7 @@ import os
 import posixpath
 import shutil
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -44,76 +44,36 @@ ROUND = 8  # batches for each CPU
 
 
 def compile_all(
-    tree: Path, mode: Mode, cache: Path | None = None, progress: Progress | None = None
+    tree: Path,
+    mode: Mode,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    base: Path | None = None,
 ) -> None:
     """Compile every source below a tree's lib, instead of all byte code that packages brought or
     Python wrote. conda's records list the new files.
 
-    cache: the folder of bytecode_cache.py. Raises NoSpace on a full disk.
+    cache: the folder of bytecode_cache.py. base: the tree with the Python, if this one has wheels
+    alone. Raises NoSpace on a full disk.
     """
     _remove_byte_code(tree / "lib")
     records = conda_records(tree)
     batches = _batches(tree, records)
+    opened = _open_cache(cache, base or tree)
     if progress is None:
-        _compile(tree, batches, mode, _open_cache(cache, records))
+        _compile(tree, batches, mode, opened, base=base)
     else:
         with progress.meter("compiling every module", len(batches)) as meter:
-            _compile(tree, batches, mode, _open_cache(cache, records), meter)
+            _compile(tree, batches, mode, opened, meter)
     _list_in_records(tree, records)
-
-
-def compile_changes(tree: Path, staying: Collection[str], cache: Path | None = None) -> set[str]:
-    """Compile the wheels that are new in a tree, which has byte code of all others.
-
-    staying: the dist-info folders of wheels that did not change; conda's packages did not either.
-    The runtime package is left out (see install_record.compile_runtime). Returns the sources that
-    were compiled, by their paths from the tree.
-    """
-    records = conda_records(tree)
-    runtime = tree.glob(f"lib/python3*/site-packages/{runtime_package.NAME}-*.dist-info")
-    compiled = {*staying, *(path.name for path in (*records, *runtime))}
-    batches = _batches(tree, records, compiled)
-    _compile(tree, batches, "checked-hash", _open_cache(cache, records))
-    return {source for batch in batches for source in batch}
-
-
-def link_unchanged(old: Path, tree: Path, folders: Collection[str]) -> None:
-    """Give the sources in these folders of a tree their byte code of another tree, and remove what is
-    of no source there.
-
-    For sources that are the same file in both trees. Removing a wheel removes all byte code next to
-    it, also that of others (uv 0.13, and pip's rules allow it).
-    """
-    for folder in folders:
-        old_files, files = (_byte_code_of_folder(root / folder) for root in (old, tree))
-        for name in files - old_files:
-            (tree / folder / FOLDER / name).unlink()
-        for name in old_files:
-            source, file = f"{folder}/{name.split('.')[0]}.py", f"{folder}/{FOLDER}/{name}"
-            try:
-                is_same = os.path.samestat(os.lstat(old / source), os.lstat(tree / source))
-            except OSError:
-                is_same = False
-            if is_same:
-                if name not in files:
-                    (tree / file).parent.mkdir(exist_ok=True)
-                    os.link(old / file, tree / file)
-            elif name in files:
-                (tree / file).unlink()
-
-
-def _byte_code_of_folder(folder: Path) -> set[str]:
-    try:
-        return {path.name for path in (folder / FOLDER).iterdir() if path.suffix == ".pyc"}
-    except OSError:
-        return set()
 
 
 def compile_folder(tree: Path, folder: Path, mode: Mode, cache: Path | None = None) -> None:
     """Compile the sources of one package, which has all of this folder."""
     _remove_byte_code(folder)
     sources = _sources(tree, _relative(folder, tree))
-    _compile(tree, _chunks(sources), mode, _open_cache(cache, conda_records(tree)))
+    _compile(tree, _chunks(sources), mode, _open_cache(cache, tree))
 
 
 def compiled_files(tree: Path) -> dict[str, str]:
@@ -121,29 +81,9 @@ def compiled_files(tree: Path) -> dict[str, str]:
     return {file: sha256_of(tree / file) for file in _compiled(tree)}
 
 
-def changed_files(
-    tree: Path, earlier: Mapping[str, str], compiled: Collection[str]
-) -> dict[str, str]:
-    """The same, where only some sources were compiled since and others may be gone.
-
-    earlier: what `compiled_files` returned before. compiled: those sources.
-    """
-    files = {}
-    for file, sha256 in earlier.items():
-        if os.path.lexists(f"{tree}/{file}"):
-            files[file] = sha256
-    for source in compiled:
-        folder, name = posixpath.split(source)
-        for file_name in _byte_code_of_folder(tree / folder):
-            if file_name.startswith(f"{name.removesuffix('.py')}."):
-                file = f"{folder}/{FOLDER}/{file_name}"
-                files[file] = sha256_of(tree / file)
-    return dict(sorted(files.items()))
-
-
-def _open_cache(folder: Path | None, records: Mapping[Path, CondaRecord]) -> ByteCodeCache | None:
+def _open_cache(folder: Path | None, tree: Path) -> ByteCodeCache | None:
     """None if nobody asked for one, or if no package's hash says which Python compiles."""
-    for record in records.values():
+    for record in conda_records(tree, "python-*.json").values():
         if folder is not None and record.get("name") == "python" and record.get("sha256"):
             major, minor, *_ = record["version"].split(".")
             tag = f"cpython-{major}{minor}"
@@ -157,6 +97,7 @@ def _compile(
     mode: Mode,
     cache: ByteCodeCache | None = None,
     meter: Meter | None = None,
+    base: Path | None = None,
 ) -> None:
     missing = {} if cache is None else cache.restore(tree, batches, mode)
     pending = batches if cache is None else list(missing.values())
@@ -165,17 +106,17 @@ def _compile(
     if meter is not None:
         meter.advance(len(batches) - len(pending))
     for start in range(0, len(pending), step or 1):
-        _run_compiler(tree, pending[start : start + step], mode)
+        _run_compiler(tree, pending[start : start + step], mode, base or tree)
         if meter is not None:
             meter.advance(min(step, len(pending) - start))
     if cache is not None:
         cache.add(tree, missing)
 
 
-def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode) -> None:
+def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode, base: Path) -> None:
     if not batches:
         return
-    python = tree / "bin" / "python"
+    python = base / "bin" / "python"
     # -S, -s: nothing of the tree runs, whose code would decide about the bytes too.
     options = ["-s", "-S", "-B", "-X", "utf8"]
     command = [python, *options, COMPILER, tree, mode, str(usable_cpus())]
@@ -190,16 +131,10 @@ def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode) -> N
         raise
 
 
-def _batches(
-    tree: Path,
-    records: Mapping[Path, CondaRecord],
-    compiled: Collection[str] | None = None,
-) -> list[list[str]]:
+def _batches(tree: Path, records: Mapping[Path, CondaRecord]) -> list[list[str]]:
     """What is compiled together: sources of one package, so that others do not change its bytes.
 
-    A source that several packages have, or whose text names the tree's path, is alone. compiled:
-    packages whose sources have byte code already, by the names of their records; then sources of no
-    package have it, too.
+    A source that several packages have, or whose text names the tree's path, is alone.
     """
     owners: dict[str, list[str]] = {}
     with_prefix = set()
@@ -215,10 +150,9 @@ def _batches(
         for listed in recorded_paths(record_file):
             path_in_tree = normal_path(f"{folder}/{listed}")
             owners.setdefault(path_in_tree, []).append(record_file.parent.name)
-    sources = _sources(tree, "lib") if compiled is None else _sources_of(tree, owners, compiled)
     batches: dict[str, list[str]] = {}
     single_sources = []
-    for source in sources:
+    for source in _sources(tree, "lib"):
         source_owners = owners.get(source, [])
         if len(source_owners) == 1 and source not in with_prefix:
             batches.setdefault(source_owners[0], []).append(source)
@@ -226,18 +160,6 @@ def _batches(
             single_sources.append([source])
     chunks = [chunk for owner in sorted(batches) for chunk in _chunks(batches[owner])]
     return [*chunks, *single_sources]
-
-
-def _sources_of(
-    tree: Path, owners: Mapping[str, Sequence[str]], compiled: Collection[str]
-) -> list[str]:
-    """The sources that a package has which is not compiled, sorted."""
-    sources = []
-    for file, packages in owners.items():
-        is_new = any(package not in compiled for package in packages)
-        if is_new and file.startswith("lib/") and _is_source(tree, file):
-            sources.append(file)
-    return sorted(sources)
 
 
 def _chunks(sources: Sequence[str]) -> list[list[str]]:

@@ -8,18 +8,19 @@ The runtime package is left out: it changes with provision, and has hashes of it
 from __future__ import annotations
 
 import json
-import sys
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from packaging.utils import canonicalize_name
 
 from provision.adapters.installed_files import INSTALL_RECORD
 from provision.core.atomic import atomic_write
 from provision.core.dataclass import dataclass
-from provision.core.process import run
 from provision.core.records import parse_record
 from provision.environment import bytecode, runtime_package
+from provision_runtime.facts.digests import OTHER, prefix_digests
 
 RUNTIME = canonicalize_name(runtime_package.NAME)
 RUNTIME_FOLDER = f"/site-packages/{runtime_package.NAME}/"
@@ -65,9 +66,12 @@ def read(tree: Path) -> InstallRecord | None:
         return None
 
 
-def digests(tree: Path) -> dict[str, dict[str, str]]:
-    """The digest of each distribution in a tree, as nodes compute it. Opens no file but records."""
-    output = run([sys.executable, runtime_package.FOLDER, "digests", tree]).stdout
-    distributions: dict[str, dict[str, str]] = json.loads(output)["distributions"]
-    distributions.pop(RUNTIME, None)
-    return distributions
+def digests(tree: Path, *, with_other: bool = True) -> dict[str, dict[str, str]]:
+    """The digest of each distribution in a tree, as nodes compute it. Opens no file but records.
+
+    with_other: also of the files that belong to none.
+    """
+    left_out = {RUNTIME} if with_other else {RUNTIME, OTHER}
+    document = prefix_digests(os.fspath(tree), deep=False)
+    distributions = cast("dict[str, dict[str, str]]", document["distributions"])
+    return {name: entry for name, entry in distributions.items() if name not in left_out}

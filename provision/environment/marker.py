@@ -38,6 +38,10 @@ class Marker:
     warnings: tuple[str, ...] = ()
     pack: str = ""
 
+    def prefix(self, path: Path) -> Prefix:
+        """The prefix at `path`, which has this marker."""
+        return Prefix(name=self.name, path=path, lock_sha256=self.lock_sha256, wheels=self.wheels)
+
 
 def write(prefix: Path, marker: Marker) -> None:
     """Write the marker: from now on the folder is a prefix."""
@@ -59,7 +63,7 @@ def find(name: str, path: Path) -> Prefix | None:
     marker = read(path)
     if marker is None or marker.name != name:
         return None
-    return Prefix(name=name, path=path, lock_sha256=marker.lock_sha256, wheels=marker.wheels)
+    return marker.prefix(path)
 
 
 def record_spec(prefix: Path, folder: Path) -> None:

@@ -11,13 +11,11 @@ import csv
 import json
 import os
 import stat
-from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from provision.adapters import conda, uv
 from provision.adapters.installed_files import (
-    INSTALL_RECORD,
     interpreter_lines,
     record_hash,
     script_body,
@@ -43,7 +41,7 @@ from provision.environment import (
     bytecode,
     install_record,
     marker,
-    prefix_clone,
+    prefix_change,
     runtime_package,
 )
 from provision.environment.drift import find_package_drift
@@ -129,39 +127,29 @@ def create(
     make_private_directory(path.parent)
     remove_leftovers(path)
     try:
-        present = find(name, path) if before else None
-        staying = None
+        present = marker.read(path) if before else None
+        change = None
         if present is not None and before is not None:
-            staying = prefix_clone.install_changes(
-                present, before, lock, staging, progress, mirrors
+            change = prefix_change.prepare(
+                present.prefix(path), before, lock, folders.byte_code, progress, mirrors
             )
-        if staying is None:
+        # `env list` shows size and records, and must not walk through 32,000 files per environment.
+        if present is not None and change is not None:
+            _check_complete(change.new, name, staging)
+            records = change.records(staging)
+            fingerprints = {**change.wheels, **uv.fingerprints(staging)}
+            size = present.size - change.size + _leave_writing_to_owner(staging)
+            change.write_record(staging)
+        else:
             install_packages(lock, staging, path, folders, progress, mirrors)
-        else:
-            _rewrite_scripts(staging, path, unchanged=staying)
-        _check_complete(lock, name, staging)
-        record = None if staying is None else install_record.read(staging)
-        byte_code = None
-        if staying is not None and record is not None:
-            compiled = bytecode.compile_changes(staging, staying, folders.byte_code)
-            byte_code = bytecode.changed_files(staging, record.byte_code, compiled)
-        else:
+            _check_complete(lock, name, staging)
             progress.info("compiling every module")
             bytecode.compile_all(staging, "checked-hash", folders.byte_code, progress)
-        # `env list` shows size and records, and must not walk through 32,000 files per environment.
-        records = tuple(sorted(freshness.package_records(str(staging))))
-        has_runtime = staying is not None and runtime_package.is_current(
-            staging, runtime_package.load()
-        )
-        fingerprints = _add_provision_files(name, staging, staying or {}, runtime=not has_runtime)
-        if not has_runtime:
+            records = tuple(sorted(freshness.package_records(str(staging))))
+            fingerprints = _add_provision_files(name, staging)
             install_record.compile_runtime(staging, folders.byte_code)
-        (staging / INSTALL_RECORD).unlink(missing_ok=True)  # of the prefix before
-        # Both walk through the whole tree, one of them in a process of its own.
-        with ThreadPoolExecutor(1) as side_by_side:
-            digests = side_by_side.submit(install_record.digests, staging)
             size = _leave_writing_to_owner(staging)
-        size += install_record.write(staging, byte_code, digests.result())
+            size += install_record.write(staging)
         new = Marker(
             name=name,
             folder=str(folder),
@@ -173,8 +161,12 @@ def create(
             warnings=tuple(sorted(warnings)),
         )
         marker.write(staging, new)
-        replace_directory(path)
+        if change is None:
+            replace_directory(path)
+        else:
+            prefix_change.exchange(change)
     except KeyboardInterrupt:
+        prefix_change.undo(path)
         remove_leftovers_until_quiet(path, quiet_s=QUIET_S, timeout_s=QUIET_TIMEOUT_S)
         raise
     except (OSError, NoSpace) as error:
@@ -230,7 +222,7 @@ def complete(
 ) -> dict[str, str]:
     """Add what makes the packages of a pack a prefix of ours: the runtime package, the file that
     stops pip, activation scripts, and the marker. Returns the wheels' fingerprints."""
-    fingerprints = _add_provision_files(name, staging, {})
+    fingerprints = _add_provision_files(name, staging)
     new = Marker(
         name=name, folder=str(final), lock_sha256=lock.sha256, wheels=fingerprints, pack=pack
     )
@@ -238,18 +230,10 @@ def complete(
     return fingerprints
 
 
-def _add_provision_files(
-    name: str, staging: Path, staying: Mapping[str, str], *, runtime: bool = True
-) -> dict[str, str]:
-    """All but the marker. staying: fingerprints that are known already. runtime: also the runtime
-    package."""
-    fingerprints = uv.fingerprints(staging, unchanged=staying)
-    for folder_name in list(fingerprints):
-        # Provision itself updates the runtime package in place.
-        if folder_name.startswith(f"{runtime_package.NAME}-"):
-            del fingerprints[folder_name]
-    if runtime:
-        runtime_package.install(staging, runtime_package.load())
+def _add_provision_files(name: str, staging: Path) -> dict[str, str]:
+    """All but the marker. The runtime package has no fingerprint: provision updates it in place."""
+    fingerprints = uv.fingerprints(staging)
+    runtime_package.install(staging, runtime_package.load())
     for library in staging.glob("lib/python3*"):
         file = library / "EXTERNALLY-MANAGED"
         file.unlink(missing_ok=True)  # it may be a hard link into the package cache
@@ -308,15 +292,12 @@ def _write_conda_state(staging: Path) -> None:
     (staging / "CACHEDIR.TAG").unlink(missing_ok=True)
 
 
-def _rewrite_scripts(staging: Path, path: Path, unchanged: Collection[str] = ()) -> None:
+def _rewrite_scripts(staging: Path, path: Path) -> None:
     """Put the final path into the wheels' scripts, and their new hashes into RECORD.
 
-    uv writes the path of the staging directory into the scripts. unchanged: wheels whose scripts have
-    the final path, by their dist-info folders.
+    uv writes the path of the staging directory into the scripts.
     """
     for record in wheel_records(staging):
-        if record.parent.name in unchanged:
-            continue
         rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
         has_changed = False
         for row in rows:
@@ -360,12 +341,15 @@ def remove(path: Path) -> None:
 def put_back(path: Path, lock_sha256: str) -> None:
     """Undo a `create` that kept the prefix of this lock, wherever that is between its path and its
     backup, and remove what it built."""
-    for copy in (backup_path(path), staging_path(path)):
-        copied = marker.read(copy)
-        if copied is not None and copied.lock_sha256 == lock_sha256:
-            if copy == backup_path(path):
-                remove_tree(staging_path(path))
-                copy.rename(staging_path(path))
-            replace_directory(path)
-            break
+    present = marker.read(path)
+    is_back = present is not None and present.lock_sha256 == lock_sha256
+    if not is_back and not prefix_change.undo(path):
+        for copy in (backup_path(path), staging_path(path)):
+            copied = marker.read(copy)
+            if copied is not None and copied.lock_sha256 == lock_sha256:
+                if copy == backup_path(path):
+                    remove_tree(staging_path(path))
+                    copy.rename(staging_path(path))
+                replace_directory(path)
+                break
     remove_leftovers(path)

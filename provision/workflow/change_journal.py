@@ -14,9 +14,11 @@ from pathlib import Path
 
 from provision.core.atomic import atomic_write, remove_leftovers, remove_unfinished
 from provision.core.dataclass import dataclass
+from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders
 from provision.core.records import parse_record
 from provision.core.types import Prefix, Progress
+from provision.environment import marker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,8 @@ def take_back_killed_change(folders: Folders, name: str, progress: Progress) -> 
             if _text(file) not in (content.before, content.after):
                 edited.append(str(file))
         if edited:
+            if change.prefix and marker.read(Path(change.prefix)) is None:
+                _put_back(replace(change, files={}))
             progress.warn(
                 f"a change of {name} was killed, and {', '.join(edited)} was edited since: all files "
                 "stay as they are"
@@ -96,6 +100,16 @@ def take_back_killed_change(folders: Folders, name: str, progress: Progress) -> 
             _put_back(change)
             progress.info(f"took back a change of {name} that was killed: all is as before it")
     journal.unlink(missing_ok=True)
+
+
+def heal_prefixes(folders: Folders, progress: Progress) -> None:
+    """Take back killed changes that left a prefix between old and new, which has no marker then."""
+    for journal in folders.change("*").parent.glob("*.json"):
+        change = _read(journal)
+        if change is None or change.prefix is None or marker.read(Path(change.prefix)):
+            continue
+        with environment_lock(folders, journal.stem, progress):
+            take_back_killed_change(folders, journal.stem, progress)
 
 
 def _read(journal: Path) -> UnfinishedChange | None:

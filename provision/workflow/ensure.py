@@ -441,6 +441,7 @@ def ensure_prefix(
         warnings=[warning.what for warning in plan.resolution.warnings],
         keep_replaced=keep_replaced,
     )
+    _install_runtime(context, prefix)  # a change of wheels leaves an older one
     prefix_registry.record_prefix(context.folders, plan.name, plan.prefix_path)
     return prefix, True
 

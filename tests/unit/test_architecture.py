@@ -52,6 +52,7 @@ HOST_RULES: dict[str, tuple[str, ...]] = {
 RUNTIME_FOR_HOST = (
     "provision_runtime.checkpoint.inspection",
     "provision_runtime.report",
+    "provision_runtime.facts.digests",
     "provision_runtime.facts.freshness",
     "provision_runtime.hang",
     "provision_runtime.node.errors",

@@ -27,8 +27,6 @@ from provision.adapters.uv.installer import (
     hashed_requirements,
     install_wheels,
     recorded_wheels,
-    shares_files,
-    uninstall,
     unpack_wheel,
 )
 from provision.adapters.uv.package_sources import NoWheelFits, package_sources

@@ -9,7 +9,7 @@ import json
 import os
 import posixpath
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,14 +31,14 @@ def install_wheels(
     interpreter: Path,
     mirrors: Mirrors = NO_MIRRORS,
     *,
-    all_packages: Sequence[LockedPackage] = (),
+    target: Path | None = None,
     show_bars: bool = False,
     warn: Callable[[str], None],
 ) -> None:
-    """Install exactly these wheels into the environment of `interpreter`.
+    """Install exactly these wheels into the environment of `interpreter`, which has none of them.
 
-    all_packages: those that the environment has then, if it has others already. show_bars: pass
-    uv's own progress bars on, if there is a terminal.
+    target: into this folder instead, as if the environment were there; scripts name `interpreter`.
+    show_bars: pass uv's own progress bars on, if there is a terminal.
 
     If several wheels bring the same file, the last wheel by name wins, on every machine.
     If no index answers but uv's cache holds all wheels, installs them from there and says so
@@ -49,19 +49,16 @@ def install_wheels(
         if package.name == "torch":
             build = package.version.partition("+")[2]
     indexes = index_settings(build or None, mirrors)
-    # A package that is built anew may have the version that is installed already.
-    flags = ("--reinstall",) if all_packages else ()
+    flags = () if target is None else ("--prefix", str(target))
     _install(packages, interpreter, mirrors, indexes, *flags, show_bars=show_bars, warn=warn)
-    prefix = interpreter.parent.parent
-    if all_packages and not shares_files(prefix, [package.name for package in packages]):
-        return
-    for site in prefix.glob("lib/python3*/site-packages"):
-        for package in wheels_to_reinstall(all_packages or packages, site):
+    for site in (target or interpreter.parent.parent).glob("lib/python3*/site-packages"):
+        for package in wheels_to_reinstall(packages, site):
             _install(
                 [package],
                 interpreter,
                 mirrors,
                 indexes,
+                *flags,
                 "--reinstall",
                 show_bars=show_bars,
                 warn=warn,
@@ -71,29 +68,6 @@ def install_wheels(
 def cache_folder() -> Path:
     """Where uv keeps what it downloads."""
     return Path(run_uv([uv_executable(), "cache", "dir"], IndexSettings()).strip())
-
-
-def uninstall(names: Sequence[str], interpreter: Path) -> None:
-    """Remove wheels from the environment of `interpreter`."""
-    command: list[str | Path] = [uv_executable(), "pip", "uninstall", "--quiet"]
-    run_uv([*command, "--python", interpreter, *names], IndexSettings())
-
-
-def shares_files(prefix: Path, names: Sequence[str]) -> bool:
-    """Whether a file of one of these wheels is also another wheel's, which would lose it."""
-    if not names:
-        return False
-    canonical_names = {canonicalize_name(name) for name in names}
-    own_paths: set[str] = set()
-    other_paths: set[str] = set()
-    for dist_info, paths in recorded_wheels(prefix).items():
-        if canonicalize_name(dist_info.split("-")[0]) not in canonical_names:
-            other_paths |= paths
-        elif own_paths.isdisjoint(paths):
-            own_paths |= paths
-        else:
-            return True
-    return not own_paths.isdisjoint(other_paths)
 
 
 def recorded_wheels(prefix: Path) -> dict[str, set[str]]:
@@ -235,16 +209,9 @@ def unpack_wheel(
     return next(target.glob("*.dist-info")).name.removesuffix(".dist-info").rpartition("-")[2]
 
 
-def fingerprints(prefix: Path, *, unchanged: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The fingerprint of every wheel in a prefix, by the name of its dist-info folder.
-
-    unchanged: those that need not be computed.
-    """
-    by_folder = {}
-    for record in wheel_records(prefix):
-        name = record.parent.name
-        by_folder[name] = (unchanged or {}).get(name) or fingerprint(record)
-    return by_folder
+def fingerprints(prefix: Path) -> dict[str, str]:
+    """The fingerprint of every wheel in a prefix, by the name of its dist-info folder."""
+    return {record.parent.name: fingerprint(record) for record in wheel_records(prefix)}
 
 
 def fingerprint(record: Path) -> str:

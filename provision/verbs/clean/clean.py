@@ -27,6 +27,7 @@ from provision.environment import kernel as kernels
 from provision.environment import marker
 from provision.environment import prefix as prefixes
 from provision.image.oci_layout import VERSION_FILE
+from provision.workflow.change_journal import is_unfinished
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.installed import remove_image
 
@@ -179,7 +180,12 @@ def _products(folders: Folders) -> dict[Kind, list[tuple[str, Path]]]:
     used.update(described_names(folders.envs))
     unused_images = {name: folders.images / name for name in _image_names(folders.images) - used}
     return {
-        "unfinished": _unfinished(folders.prefixes),
+        # What a killed change left is the way back, which the next command in its project takes.
+        "unfinished": [
+            (name, path)
+            for name, path in _unfinished(folders.prefixes)
+            if not is_unfinished(folders, name)
+        ],
         "environment": sorted(abandoned.items()),
         "image": [
             *sorted(unused_images.items()),

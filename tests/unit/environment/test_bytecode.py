@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from rattler import PrefixRecord
 
 from provision.adapters import installed_files
 from provision.core.errors import ToolMissing
-from provision.environment import bytecode, install_record, runtime_package
+from provision.environment import bytecode, bytecode_cache, install_record, runtime_package
 from provision_runtime.facts import digests
 from tests.progress import Recorder
 from tests.unit.environment.test_prefix import kinds_and_names, lock, make
@@ -83,45 +82,6 @@ def test_a_package_has_the_same_byte_code_next_to_others(tree: Path, tmp_path: P
     together = bytecode.compiled_files(moved)
     assert len(alone) == 6 and len(together) == 12
     assert {path: together[path] for path in alone} == alone
-
-
-def test_only_new_wheels_are_compiled_where_others_stay(tree: Path, tmp_path: Path) -> None:
-    add_wheel(tree, "gone", {"gone.py": module(7)})
-    add_wheel(tree, "near", {"near.py": module(6)})
-    bytecode.compile_all(tree, "checked-hash")
-    before = bytecode.compiled_files(tree)
-    inodes = {path: (tree / path).stat().st_ino for path in before}
-    old = tmp_path / "old"
-    shutil.copytree(tree, old, symlinks=True, copy_function=os.link)
-    # As uv uninstalls `gone`: with all byte code next to it.
-    (tree / SITE / "gone.py").unlink()
-    (tree / SITE / "gone-1.dist-info" / "RECORD").unlink()
-    shutil.rmtree(tree / SITE / "__pycache__")
-    add_wheel(tree, "beta", {"beta.py": module(8)})
-    bytecode.link_unchanged(old, tree, {SITE})
-    staying = {"alpha-1.dist-info", "near-1.dist-info"}
-    assert bytecode.compile_changes(tree, staying) == {f"{SITE}/beta.py"}
-    after = bytecode.compiled_files(tree)
-    new, gone = (f"{SITE}/__pycache__/{name}.{TAG}.pyc" for name in ("beta", "gone"))
-    assert after.keys() == before.keys() - {gone} | {new}
-    assert all((tree / path).stat().st_ino == inodes[path] for path in after if path != new)
-    all_wheels = {*staying, "beta-1.dist-info"}
-    assert bytecode.compile_changes(tree, all_wheels) == set()
-    bytecode.compile_all(tree, "checked-hash")
-    assert bytecode.compiled_files(tree) == after
-
-
-def test_byte_code_of_what_changed_is_not_linked(tree: Path, tmp_path: Path) -> None:
-    """A wheel in another version, whose byte code the installer left."""
-    bytecode.compile_all(tree, "checked-hash")
-    old = tmp_path / "old"
-    shutil.copytree(tree, old, symlinks=True, copy_function=os.link)
-    source = tree / SITE / "alpha" / "m0.py"
-    source.unlink()
-    source.write_text(module(9))
-    bytecode.link_unchanged(old, tree, {f"{SITE}/alpha"})
-    names = {path.name.split(".")[0] for path in (source.parent / "__pycache__").iterdir()}
-    assert names == {"m1", "m2", "m3", "m4"}
 
 
 def test_a_file_of_two_packages_is_compiled_alone(tree: Path) -> None:
@@ -201,19 +161,6 @@ def test_record_tells_what_changed(tmp_path: Path) -> None:
     assert kinds_and_names(environment, same, files=True) == {("changed", "(byte code)")}
 
 
-def test_hashes_of_unchanged_byte_code_are_taken_from_the_earlier_record(tree: Path) -> None:
-    bytecode.compile_all(tree, "checked-hash")
-    earlier = bytecode.compiled_files(tree)
-    first, *_ = earlier
-    (tree / first).write_bytes(b"not read")
-    assert bytecode.changed_files(tree, {**earlier, "lib/gone.pyc": "0"}, ()) == earlier
-    add_wheel(tree, "beta", {"beta.py": module(8), "beta_more.py": module(9)})
-    compiled = bytecode.compile_changes(tree, {"alpha-1.dist-info"})
-    changed = bytecode.changed_files(tree, earlier, compiled)
-    assert changed == {**bytecode.compiled_files(tree), first: earlier[first]}
-    assert len(changed) == len(earlier) + 2
-
-
 def test_a_new_runtime_package_is_no_difference(tmp_path: Path) -> None:
     environment, same = make(tmp_path / "lab"), lock(("six", "1.17.0"))
     python = environment.path / "bin" / "python"
@@ -285,16 +232,14 @@ def test_a_bar_moves_while_modules_are_compiled(
     assert sum(moves) == 3 * total and moves.count(1) == 2 * total > 2
 
 
-def test_a_hard_link_to_byte_code_is_not_written_to(cached_tree: Path, tmp_path: Path) -> None:
+def test_a_hard_link_to_byte_code_is_not_written_to(tmp_path: Path) -> None:
     """As in an environment that shares the files of the one before."""
-    path = cached_tree / f"{SITE}/alpha/__pycache__/m0.{TAG}.pyc"
-    other = tmp_path / "other.pyc"
+    path, other = tmp_path / "m0.pyc", tmp_path / "other.pyc"
     other.write_bytes(b"of another environment")
-    path.unlink()
     os.link(other, path)
-    bytecode.compile_changes(cached_tree, (), tmp_path / "cache")
+    bytecode_cache._write(path, b"new", tmp_path)
     assert other.read_bytes() == b"of another environment"
-    assert path.read_bytes() != other.read_bytes()
+    assert path.read_bytes() == b"new"
 
 
 def test_cache_is_not_used_for_other_sources_or_another_python(

@@ -146,6 +146,15 @@ def test_what_a_killed_build_left_goes_unless_the_build_still_runs(context: Cont
     assert path.exists() and not leftover.exists()
 
 
+def test_the_way_back_of_a_killed_change_stays(context: Context) -> None:
+    make_prefix(context, "lab").with_name(".lab.provision-replaced").mkdir()
+    folders = context.folders
+    journal = {"folder": str(folders.envs / "lab"), "files": {}}
+    folders.change("lab").parent.mkdir(parents=True)
+    folders.change("lab").write_text(json.dumps(journal))
+    assert clean.removable(context) == []
+
+
 def test_caches_stay_while_a_build_reads_them(context: Context) -> None:
     context.folders.packages.mkdir(parents=True)
     locks = context.folders.data / "locks"
