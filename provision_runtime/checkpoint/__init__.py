@@ -173,7 +173,7 @@ def save_async(
         state_dict: As for save. It may change as soon as this returns.
         root: As for save.
         step: As for save.
-        ranks: As for save, but no ranks that use collectives (`ranks.through_group`).
+        ranks: As for save.
         incremental: As for save.
         for_dcp: As for save.
         metadata: As for save.
@@ -186,21 +186,15 @@ def save_async(
         process group is destroyed.
 
     Raises:
-        ValueError: For ranks that use collectives, and as save.
+        ValueError: As save.
         CheckpointError: As save.
         TypeError: As save.
     """
-    ranks = _default_ranks(ranks, deadline_s)
-    if ranks.uses_collectives:
-        raise ValueError(
-            "save_async cannot use ranks that exchange values by collectives: "
-            "the training goes on meanwhile and needs them for itself"
-        )
     request = saver.SaveRequest(
         state_dict,
         partial(open_root, root, storage_options),
         step,
-        ranks,
+        _default_ranks(ranks, deadline_s),
         metadata,
         incremental,
         for_dcp,

@@ -95,7 +95,6 @@ def smoke_in(
             out,
             files=images.SmokeFiles(
                 folder=request.folder,
-                expect=request.expect,
                 baseline=baseline if request.baseline else None,
                 verb=request.baseline,
             ),
