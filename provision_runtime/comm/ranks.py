@@ -1,7 +1,8 @@
 """The ranks of a job, as training code and the smoke test pass them to `fs`, `checkpoint` and
 `ddp_check`.
 
-Ranks exchange values through a torch store, which works while a collective hangs. A payload is a JSON value: no pickle, and no numpy, which an environment may lack.
+Ranks exchange values through a torch store, which works while a collective hangs. A payload is a
+JSON value: no pickle, and no numpy, which an environment may lack.
 """
 
 from __future__ import annotations

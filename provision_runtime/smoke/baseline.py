@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from .bandwidth import Line
 
-SCHEMA = 1
 KIND = "smoke-baseline"
 JUDGED_FROM_BYTES = 1 << 20
 # SuperBench's rule: more than 5 % below the baseline is a defect.
@@ -65,6 +64,7 @@ class SavedRow:
 class Baseline:
     identity: Identity
     rows: List[SavedRow]
+    kind: str = KIND
 
 
 class Comparison(TypedDict, total=False):
@@ -76,9 +76,11 @@ class Comparison(TypedDict, total=False):
 
 
 def save(path: Path, identity: Identity, lines: Sequence[Line]) -> None:
-    rows = [{name: line[name] for name in SavedRow.__dataclass_fields__} for line in lines]  # type: ignore[literal-required]
-    content = {"schema": SCHEMA, "kind": KIND, "identity": asdict(identity), "rows": rows}
-    fs.atomic_write(path, (json.dumps(content, indent=2) + "\n").encode())
+    rows = [
+        SavedRow(**{name: line[name] for name in SavedRow.__dataclass_fields__}) for line in lines
+    ]  # type: ignore[literal-required]
+    baseline = Baseline(identity, rows)
+    fs.atomic_write(path, (json.dumps(asdict(baseline), indent=2) + "\n").encode())
 
 
 def load(path: Path) -> Baseline:
@@ -91,16 +93,10 @@ def load(path: Path) -> Baseline:
         ) from error
     except (OSError, ValueError) as error:
         raise BaselineUnreadable(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict) or (content.get("schema"), content.get("kind")) != (
-        SCHEMA,
-        KIND,
-    ):
-        raise BaselineUnreadable(f"{path} is not a baseline of schema {SCHEMA}")
-    fields = {name: value for name, value in content.items() if name not in ("schema", "kind")}
     try:
-        baseline: Baseline = decode(Baseline, fields, "baseline")
+        baseline: Baseline = decode(Baseline, content, "baseline")
     except ValueError as error:
-        raise BaselineUnreadable(f"{path} is damaged: {error}") from error
+        raise BaselineUnreadable(f"{path} is not a baseline: {error}") from error
     return baseline
 
 
@@ -137,18 +133,10 @@ def compare(
         return {"compared": 0, "result": message}, (Finding("baseline-unlike", message, all_ranks),)
     findings = []
     for before, line in pairs:
+        before_usec, now_usec, tolerated = before.time_us_min, line["time_us_min"], TOLERATED_ON_CPU
         if on_gpu:
-            before_usec, now_usec, tolerated = (
-                before.time_us_max,
-                line["time_us_max"],
-                TOLERATED_ON_GPU,
-            )
-        else:
-            before_usec, now_usec, tolerated = (
-                before.time_us_min,
-                line["time_us_min"],
-                TOLERATED_ON_CPU,
-            )
+            before_usec, now_usec = before.time_us_max, line["time_us_max"]
+            tolerated = TOLERATED_ON_GPU
         if line["bytes"] >= JUDGED_FROM_BYTES and now_usec / before_usec > tolerated:
             message = (
                 f"{line['collective']} {line['dtype']} of {format_bytes(line['bytes'])} takes "
