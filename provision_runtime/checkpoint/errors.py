@@ -53,10 +53,6 @@ class DamagedFile(CheckpointError):
         return type(self), (self.path, self.problem, self.tensors)
 
 
-class OtherSchema(CheckpointError):
-    """The manifest is intact, but another version of this code wrote it."""
-
-
 class NoCheckpoint(CheckpointError):
     """The step, or any step, was never committed under this root."""
 
