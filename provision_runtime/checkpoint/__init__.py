@@ -22,7 +22,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from . import catalog, choice, layout, loader, retention, saver, verification
+from . import catalog, choice, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
 from .choice import LATEST, REFUSE
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
@@ -453,16 +453,7 @@ def verify(
         NoCheckpoint: With the steps that exist.
         OSError: If the store fails.
     """
-    backend = open_root(root, storage_options)
-    for _ in range(catalog.TRIES):
-        folder, latest_damage = choice.look_up(backend, step)
-        damages = verification.check_folder(backend, folder)
-        if latest_damage:
-            damages.insert(0, Damage(".", layout.LATEST, latest_damage.problem))
-        if not damages or folder in backend.folders():
-            break
-        # It was replaced or pruned while it was read.
-    return damages
+    return verification.check_step(open_root(root, storage_options), step)
 
 
 def prune(
