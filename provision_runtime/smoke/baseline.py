@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, List, Optional, TypedDict
+from typing import TYPE_CHECKING, Any, List, Optional, TypedDict
 
 from .. import fs
 from ..report.codec import decode
@@ -76,11 +76,12 @@ class Comparison(TypedDict, total=False):
 
 
 def save(path: Path, identity: Identity, lines: Sequence[Line]) -> None:
-    rows = [
-        SavedRow(**{name: line[name] for name in SavedRow.__dataclass_fields__}) for line in lines
-    ]  # type: ignore[literal-required]
-    baseline = Baseline(identity, rows)
-    fs.atomic_write(path, (json.dumps(asdict(baseline), indent=2) + "\n").encode())
+    rows = []
+    for line in lines:
+        values: Any = line
+        rows.append(SavedRow(**{name: values[name] for name in SavedRow.__dataclass_fields__}))
+    text = json.dumps(asdict(Baseline(identity, rows)), indent=2) + "\n"
+    fs.atomic_write(path, text.encode())
 
 
 def load(path: Path) -> Baseline:
