@@ -201,10 +201,9 @@ def _smoke(arguments: Sequence[str]) -> int:
 
 def _run_smoke(options: Options, arguments: Sequence[str]) -> int:
     """Starts the ranks, or runs as one of them if a launcher has set RANK and WORLD_SIZE."""
-    from .smoke import fault_injection, launcher, rank_env, runner
+    from .smoke import launcher, rank_env, runner
     from .smoke import options as smoke_options
 
-    fault_injection.check_environment_faults(options)
     env = rank_env.from_environment()
     if env is None:
         return launcher.launch(options, arguments)

@@ -30,7 +30,7 @@ from provision.image.docker import find_engine_id
 REPORT_DIR = "/tmp/provision-smoke"
 CHECKPOINT_DIR = "/tmp/provision-checkpoints"  # outside REPORT_DIR: not part of the report
 INPUT_DIR = "/tmp/provision-inputs"
-EXPECTED, BASELINE = "expected.json", "baseline.json"
+BASELINE = "baseline.json"
 HOST_NAME = "smoke"
 ENVIRONMENT_LABEL = "org.provision.smoke"
 OWNER_LABEL = "org.provision.smoke.owner"  # the identity of the process that waits for it
@@ -44,25 +44,21 @@ class SmokeFiles:
     """Files of this machine that the test reads or writes.
 
     folder: where checkpoints are tested; it is mounted, and the test runs as the calling user, who
-    must be able to write there, instead of the image's user. expect: curves of expected bandwidth.
+    must be able to write there, instead of the image's user.
     baseline: bandwidths to `save` or to `compare` with (verb).
     """
 
     folder: Path | None = None
-    expect: Path | None = None
     baseline: Path | None = None
     verb: str | None = None
 
     @property
     def options(self) -> list[str]:
         """The options of provision-smoke."""
-        options = []
-        if self.expect:
-            options += ["--expect", f"{INPUT_DIR}/{EXPECTED}"]
-        if self.baseline:
-            directory = REPORT_DIR if self.verb == "save" else INPUT_DIR
-            options += ["--baseline", f"{self.verb}={directory}/{BASELINE}"]
-        return options
+        if not self.baseline:
+            return []
+        directory = REPORT_DIR if self.verb == "save" else INPUT_DIR
+        return ["--baseline", f"{self.verb}={directory}/{BASELINE}"]
 
     @property
     def container_settings(self) -> dict[str, object]:
@@ -77,18 +73,12 @@ class SmokeFiles:
 
     def copy_into(self, container: Any) -> None:
         """Through the engine, which may be on another machine; readable by every user."""
-        inputs = {}
-        if self.expect:
-            inputs[EXPECTED] = self.expect
-        if self.baseline and self.verb == "compare":
-            inputs[BASELINE] = self.baseline
         directory = PurePosixPath(INPUT_DIR)
         archive = b""
-        for name, path in inputs.items():
-            content = path.read_bytes()
-            archive += b"".join(
-                tar.file_member(f"{directory.name}/{name}", len(content), [content])
-            )
+        if self.baseline and self.verb == "compare":
+            content = self.baseline.read_bytes()
+            name = f"{directory.name}/{BASELINE}"
+            archive = b"".join(tar.file_member(name, len(content), [content]))
         container.put_archive(str(directory.parent), archive + tar.END)
 
     def store_baseline(self, out: Path) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from . import catalog, choice, layout, loader, retention, saver, verification
+from . import catalog, choice, loader, retention, saver, verification
 from .backends import Backend, Traits, open_root
 from .choice import LATEST, REFUSE
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
@@ -173,7 +173,7 @@ def save_async(
         state_dict: As for save. It may change as soon as this returns.
         root: As for save.
         step: As for save.
-        ranks: As for save, but no ranks that use collectives (`ranks.through_group`).
+        ranks: As for save.
         incremental: As for save.
         for_dcp: As for save.
         metadata: As for save.
@@ -186,21 +186,15 @@ def save_async(
         process group is destroyed.
 
     Raises:
-        ValueError: For ranks that use collectives, and as save.
+        ValueError: As save.
         CheckpointError: As save.
         TypeError: As save.
     """
-    ranks = _default_ranks(ranks, deadline_s)
-    if ranks.uses_collectives:
-        raise ValueError(
-            "save_async cannot use ranks that exchange values by collectives: "
-            "the training goes on meanwhile and needs them for itself"
-        )
     request = saver.SaveRequest(
         state_dict,
         partial(open_root, root, storage_options),
         step,
-        ranks,
+        _default_ranks(ranks, deadline_s),
         metadata,
         incremental,
         for_dcp,
@@ -459,16 +453,7 @@ def verify(
         NoCheckpoint: With the steps that exist.
         OSError: If the store fails.
     """
-    backend = open_root(root, storage_options)
-    for _ in range(catalog.TRIES):
-        folder, latest_damage = choice.look_up(backend, step)
-        damages = verification.check_folder(backend, folder)
-        if latest_damage:
-            damages.insert(0, Damage(".", layout.LATEST, latest_damage.problem))
-        if not damages or folder in backend.folders():
-            break
-        # It was replaced or pruned while it was read.
-    return damages
+    return verification.check_step(open_root(root, storage_options), step)
 
 
 def prune(

@@ -6,7 +6,7 @@ import errno
 from typing import Any
 
 from ..comm.collective import RankFailed
-from ..comm.store import GroupBroken, RanksMissing
+from ..comm.store import RanksMissing
 from .items import Names
 
 MAX_NAMES_IN_TEXT = 3
@@ -53,10 +53,6 @@ class DamagedFile(CheckpointError):
         return type(self), (self.path, self.problem, self.tensors)
 
 
-class OtherSchema(CheckpointError):
-    """The manifest is intact, but another version of this code wrote it."""
-
-
 class NoCheckpoint(CheckpointError):
     """The step, or any step, was never committed under this root."""
 
@@ -68,7 +64,7 @@ class Vanished(CheckpointError):
 class NotCommitted(CheckpointError):
     """The new checkpoint does not exist.
 
-    `ranks` are those that failed, empty if unknown; `errno` is that of the first of them, or 0.
+    `ranks` are those that failed; `errno` is that of the first of them, or 0.
 
     Args:
         step: The number of the step.
@@ -101,9 +97,8 @@ def as_rank_failed(error: Exception) -> RankFailed:
         return error
     if isinstance(error, RanksMissing):
         return RankFailed(error.ranks, errno.ETIMEDOUT, f"silent at {error.name}")
-    # Rank 0 hosts the store; a broken collective does not say which rank broke it.
-    ranks = () if isinstance(error, GroupBroken) else (0,)
-    return RankFailed(ranks, errno.ECONNRESET, str(error))
+    # Rank 0 hosts the store.
+    return RankFailed((0,), errno.ECONNRESET, str(error))
 
 
 def _name_tensors(tensors: Names) -> str:

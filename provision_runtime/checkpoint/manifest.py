@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ..report.codec import decode
-from .errors import CheckpointError, DamagedFile, OtherSchema
+from .errors import CheckpointError, DamagedFile
 
 SCHEMA = 6
 NAME = "manifest.json"
@@ -200,8 +200,8 @@ def _head(body: bytes | memoryview) -> bytes:
 
 
 def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
-    """Raises DamagedFile if `dumps` did not write this content, OtherSchema if another version
-    wrote it.
+    """Raises DamagedFile if `dumps` did not write this content, CheckpointError if another version
+    did.
 
     is_part: the records of a tensor need not cover it.
     """
@@ -214,7 +214,9 @@ def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
         schema = decode(int, document.pop("schema", None), "schema")
         _check_numbers("schema", schema)
         if schema != SCHEMA:
-            raise OtherSchema(f"{path} has schema {schema}; this code reads {SCHEMA}")
+            raise CheckpointError(
+                f"{path} has schema {schema}, this code reads {SCHEMA}: use the version that wrote it"
+            )
         runs = decode(List[Run], document.pop("runs", None), "runs")
         manifest: Manifest = decode(Manifest, document, "manifest")
         _check(manifest, runs, is_part)

@@ -60,8 +60,8 @@ class CheckpointManager:
         storage_options: fsspec's options for a URL, as for `save`.
 
     Raises:
-        ValueError: For counts below 1, for a mode that is neither min nor max, for a background save
-            with ranks that use collectives, and for on_signal outside of the main thread.
+        ValueError: For counts below 1, for a mode that is neither min nor max, and for on_signal
+            outside of the main thread.
     """
 
     def __init__(
@@ -94,8 +94,6 @@ class CheckpointManager:
             ranks = of_default_group(deadline_s)
             # A save in the background exchanges values meanwhile.
             signal_ranks = of_default_group(deadline_s, "signals")
-        if background and ranks.uses_collectives:
-            raise ValueError("background=True cannot use ranks that exchange by collectives")
         self.state_dict = state_dict
         self._open = partial(open_root, root, storage_options)
         self._ranks, self._signal_ranks = ranks, signal_ranks or ranks

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
-from . import catalog, corrupt_files, manifest
+from . import catalog, choice, corrupt_files, layout, manifest
 from .errors import DamagedFile
 from .hashes import checker, has_digest
 from .items import Names
@@ -20,7 +20,7 @@ from .items import Names
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .backends import Backend
+    from .backends import Backend, Step
     from .manifest import FileEntry, Manifest
 
 WORKERS = 3
@@ -52,6 +52,21 @@ class Damage:
             The exception, which is not raised.
         """
         return DamagedFile(f"{root}/{self.folder}/{self.file}", self.problem, self.tensors)
+
+
+def check_step(backend: Backend, step: Step) -> list[Damage]:
+    """All damage of a step, and of `latest` if that was needed. Raises NoCheckpoint; OSError if the
+    store fails.
+    """
+    for _ in range(catalog.TRIES):
+        folder, latest_damage = choice.look_up(backend, step)
+        damages = check_folder(backend, folder)
+        if latest_damage:
+            damages.insert(0, Damage(".", layout.LATEST, latest_damage.problem))
+        if not damages or folder in backend.folders():
+            break
+        # It was replaced or pruned while it was read.
+    return damages
 
 
 def check_folder(backend: Backend, folder: str) -> list[Damage]:

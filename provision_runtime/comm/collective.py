@@ -33,7 +33,7 @@ class RankFailed(OSError):
     OSError.
 
     Args:
-        ranks: The ranks that failed; empty if unknown.
+        ranks: The ranks that failed.
         number: The errno.
         text: What went wrong.
         filename: The file of the error.
@@ -49,9 +49,8 @@ class RankFailed(OSError):
         return type(self), (self.ranks, self.errno, self.strerror, self.filename)
 
     def __str__(self) -> str:
-        who = name_ranks(self.ranks) if self.ranks else "some rank"
         path = f": {self.filename}" if self.filename else ""
-        return f"{who}: {self.strerror}{path}"
+        return f"{name_ranks(self.ranks)}: {self.strerror}{path}"
 
 
 def barrier(name: str, ranks: Ranks) -> None:

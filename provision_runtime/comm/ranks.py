@@ -1,13 +1,12 @@
 """The ranks of a job, as training code and the smoke test pass them to `fs`, `checkpoint` and
 `ddp_check`.
 
-Ranks exchange values through a torch store, which works while a collective hangs, or through a
-process group. A payload is a JSON value: no pickle, and no numpy, which an environment may lack.
+Ranks exchange values through a torch store, which works while a collective hangs. A payload is a
+JSON value: no pickle, and no numpy, which an environment may lack.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import weakref
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from .store import StoreAllGather
 
-__all__ = ["Ranks", "of_default_group", "single_process", "through_group", "through_store"]
+__all__ = ["Ranks", "of_default_group", "single_process", "through_store"]
 
 TIMEOUT_S = 300.0
 
@@ -33,13 +32,11 @@ class Ranks:
         exchange: `exchange(name, payload)` returns every rank's payload, in rank order, on every
             rank, and raises when a rank is missing. A payload is a JSON value. All ranks call it in
             the same order.
-        uses_collectives: Call exchange only in the thread in which the training calls collectives.
     """
 
     rank: int
     world_size: int
     exchange: Callable[[str, Any], list[Any]]
-    uses_collectives: bool = False
 
 
 def single_process() -> Ranks:
@@ -190,58 +187,3 @@ def _second_connection(store: Any) -> Any:
         wait_for_workers=False,
         **options,
     )
-
-
-def through_group(group: Any = None) -> Ranks:
-    """Ranks of a process group: two all-gathers per exchange, with the group's own time-out.
-
-    The name of the exchange is sent too: ranks at different exchanges raise RuntimeError, instead of
-    mixing up their payloads. When a collective fails, `exchange` raises GroupBroken.
-
-    Args:
-        group: A torch.distributed.ProcessGroup. Default: the default one.
-
-    Returns:
-        This rank of the group.
-    """
-    from torch import distributed
-
-    from .store import GroupBroken
-
-    rank, world_size = distributed.get_rank(group), distributed.get_world_size(group)
-
-    def exchange(name: str, payload: Any) -> list[Any]:
-        try:
-            texts = _all_gather(json.dumps([name, payload]).encode(), world_size, group)
-        except RuntimeError as error:  # torch's own errors are children of it
-            raise GroupBroken(f"a collective failed at {name}: {error}") from error
-        replies = [json.loads(text) for text in texts]
-        names = [reply[0] for reply in replies]
-        if any(other != name for other in names):
-            positions = ", ".join(f"rank {rank} at {other!r}" for rank, other in enumerate(names))
-            raise RuntimeError(f"the ranks are not at the same exchange: {positions}")
-        return [reply[1] for reply in replies]
-
-    return Ranks(rank, world_size, exchange, uses_collectives=True)
-
-
-def _all_gather(content: bytes, world_size: int, group: Any) -> list[bytes]:
-    import torch
-    from torch import distributed
-
-    device = torch.device("cpu")
-    if distributed.get_backend(group) == "nccl":
-        device = torch.device("cuda", torch.cuda.current_device())
-    local_size = torch.tensor([len(content)], dtype=torch.int64, device=device)
-    sizes = [torch.zeros_like(local_size) for _ in range(world_size)]
-    distributed.all_gather(sizes, local_size, group=group)
-    max_size = max(int(size) for size in sizes)
-    padded = bytearray(content.ljust(max_size, b"\0"))
-    local_buffer = torch.frombuffer(padded, dtype=torch.uint8).to(device)
-    buffers = [torch.empty_like(local_buffer) for _ in range(world_size)]
-    distributed.all_gather(buffers, local_buffer, group=group)
-    contents = []
-    for buffer, size in zip(buffers, sizes):
-        on_host = buffer.cpu().contiguous()
-        contents.append(ctypes.string_at(on_host.data_ptr(), int(size)))
-    return contents

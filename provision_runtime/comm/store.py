@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # Public are the errors; the rest is what `ranks` is made of.
-__all__ = ["GroupBroken", "RanksMissing", "StoreLost"]
+__all__ = ["RanksMissing", "StoreLost"]
 
 ABSENT = "provision/absent"
 # The server of torch 2.4 and later closes the connection of a client that sends more than 8 MiB
@@ -59,10 +59,6 @@ class PhaseAbandoned(Exception):
 
 class StoreLost(Exception):
     """The process that hosts the store (rank 0, or torchrun's agent) is gone."""
-
-
-class GroupBroken(StoreLost):
-    """A collective that carries an exchange failed, as it does when some rank is gone."""
 
 
 class StoreClient:

@@ -12,7 +12,6 @@ belongs to the distribution of its source. Nothing here writes.
 from __future__ import annotations
 
 import csv
-import glob
 import hashlib
 import json
 import os
@@ -87,18 +86,17 @@ class PrefixDigests(TypedDict):
     lock_sha256: Optional[str]
 
 
-def prefix_digests(prefix: str, deep: bool, with_files: bool = True) -> PrefixDigests:
+def prefix_digests(prefix: str, deep: bool) -> PrefixDigests:
     """The digest of each distribution in a prefix, by name, and of them all.
 
-    with_files: otherwise the digests cover the distributions' records only, which are quick to read
-    from a network file system. A file of several distributions counts for the one that was
+    A file of several distributions counts for the one that was
     installed last. Raises OSError for a prefix that cannot be read.
     """
     prefix = os.path.realpath(prefix)
     marker = read_marker(prefix)
     distributions: dict[str, DistributionDigest] = {}
     root = hashlib.sha256()
-    for name, distribution, files in _inventory(prefix, "pack" in marker, with_files):
+    for name, distribution, files in _inventory(prefix, "pack" in marker):
         digest = hashlib.sha256(f"{distribution.identity}\n".encode())
         for file in files:
             line = f"{file.path}\0{file.describe(prefix, deep)}\n"
@@ -126,11 +124,9 @@ def file_sha256(path: str) -> str:
             digest.update(buffer[:count])
 
 
-def _inventory(
-    prefix: str, with_bytecode: bool, with_files: bool
-) -> Iterator[tuple[str, Distribution, list[File]]]:
+def _inventory(prefix: str, with_bytecode: bool) -> Iterator[tuple[str, Distribution, list[File]]]:
     """Every distribution by a unique name, with its files, sorted."""
-    walk = _walk(prefix, "", with_bytecode) if with_files else _wheel_records(prefix)
+    walk = _walk(prefix, "", with_bytecode)
     files = sorted(walk, key=lambda file: os.fsencode(file.path))
     conda = sorted(_conda_distributions(prefix), key=lambda item: item.name)
     conda_paths = {path for distribution in conda for path in distribution.paths}
@@ -176,15 +172,6 @@ def _walk(prefix: str, folder: str, with_bytecode: bool) -> Iterator[File]:
             size=status.st_size,
             target=os.readlink(item.path) if item.is_symlink() else None,
         )
-
-
-def _wheel_records(prefix: str) -> Iterator[File]:
-    """The RECORDs of wheels, without looking at any other file."""
-    pattern = os.path.join(glob.escape(prefix), "lib/python3*/site-packages/*.dist-info/RECORD")
-    for path in glob.glob(pattern):
-        if os.path.islink(os.path.dirname(os.path.dirname(os.path.dirname(path)))):
-            continue  # lib/python3.1 -> python3.11
-        yield File(os.path.relpath(path, prefix), True, False, os.path.getsize(path), None)
 
 
 def _byte_code_source(path: str) -> str:

@@ -1,5 +1,5 @@
-"""torchrun's agent on one node, in a separate process: imports torch, waits until every node has
-done so, then starts the ranks. When ranks fail, it reports how each ended, instead of torch's page.
+"""torchrun's agent on one node, both ends: a separate process that imports torch, waits until every
+node has done so, then starts the ranks. When ranks fail, it reports how each ended, instead of torch's page.
 
 So nobody waits at torch's own rendezvous for a node whose file system is cold.
 """
@@ -11,16 +11,20 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
+from ..comm import processes
 from ..facts import oom
 from ..hang import diagnosis, ended, model
 from ..hang.model import Snapshot
 from ..hang.stacks import user_frame
 from .channel import log
+from .errors import JobError
 from .first_failure import RankFailure, read_failure, summary
 from .watcher import Watcher, hang_page
 
@@ -32,6 +36,68 @@ if TYPE_CHECKING:
 # The status of a job that was ended because it hung, and is to be requeued or not.
 HUNG = 79
 STARTED = time.time()
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+# While the command starts, until something handles them.
+BLOCKED = (*STOPPING, signal.SIGUSR1)
+
+
+class Agent:
+    """The process that becomes torchrun, for the one that starts it."""
+
+    def __init__(self, variables: dict[str, str], name: str) -> None:
+        results, results_end = os.pipe()
+        orders_end, orders = os.pipe()
+        package = str(Path(__file__).resolve().parent.parent)
+        command = [sys.executable, "-s", package, "job-agent"]
+        command += [str(results_end), str(orders_end), name]
+        self.child = start(command, variables, (results_end, orders_end))
+        os.close(results_end)
+        os.close(orders_end)
+        self._results, self._orders = os.fdopen(results), os.fdopen(orders, "w")
+
+    def import_s(self) -> float | None:
+        """Wait for the import of torch; None if it failed."""
+        line = self._results.readline()
+        return float(line) if line else None
+
+    def failures(self) -> object:
+        """How its ranks ended, once it has ended; empty if none failed. A list of RankFailure in JSON."""
+        with self._results as file:
+            return json.loads(file.readline() or "[]")
+
+    def order(self, arguments: list[str]) -> None:
+        with self._orders as file:
+            file.write(json.dumps(arguments))
+
+    def abandon(self) -> None:
+        """End it before it has started ranks."""
+        self._results.close()
+        self._orders.close()
+        self.child.kill()
+        self.child.wait()
+
+
+def start(
+    command: list[str], variables: dict[str, str], descriptors: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """A child in a new session; the kernel ends it if this process is killed."""
+    end_with_parent = processes.death_signal(signal.SIGTERM)
+
+    def prepare() -> None:
+        end_with_parent()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)  # it inherits the held signals
+
+    try:
+        return subprocess.Popen(
+            command,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=descriptors,
+            preexec_fn=prepare,
+        )
+    except OSError as error:
+        raise JobError(f"`{command[0]}` cannot be started: {error.strerror}") from error
 
 
 def run(results: int, orders: int, node: str) -> None:

@@ -5,7 +5,6 @@ pass signals on, and end with the others.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -27,7 +26,7 @@ from ..node.job_ranks import JOB_VARIABLE
 from ..report.codec import decode
 from ..report.text import format_count
 from . import comparison
-from .agent import HUNG
+from .agent import BLOCKED, HUNG, STOPPING, Agent, start
 from .channel import Channel, Head, Member, log
 from .connection import Connection, Message, candidate_ports
 from .errors import JobError, Stopped
@@ -38,9 +37,8 @@ from .watcher import Watcher, hang_page
 KEY_VARIABLE = "PROVISION_JOB_KEY"
 # How long torchrun may take to end its ranks (it gives them 30 s after SIGTERM).
 ENDING_S = 45.0
-# torch's own rendezvous starts when every node has imported torch, so it takes moments. The slowest
-# import shows how slow the nodes are.
-SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT = 300.0, 10
+# torch's own rendezvous starts when every node has imported torch, so it takes moments.
+RENDEZVOUS_S = 900
 # How long node 0 waits for the others' failures, and they for its summary: longer than torchrun takes
 # to end ranks that do not wait in the kernel.
 GATHER_S = 40.0
@@ -49,8 +47,6 @@ FAILURES, SILENCE = "failures", "silence"
 LOST = "the node is gone"
 NO_SIGNAL = 0
 FAILED = 1
-STOPPING = (signal.SIGTERM, signal.SIGINT)
-BLOCKED = (*STOPPING, signal.SIGUSR1)
 
 
 class NodeReport(TypedDict):
@@ -59,14 +55,6 @@ class NodeReport(TypedDict):
     name: str
     facts: comparison.NodeFacts
     problems: List[str]
-
-
-class Rendezvous(TypedDict):
-    """Where torch's store is, and its time-out."""
-
-    address: str
-    port: int
-    timeout_s: int
 
 
 @dataclass(frozen=True)
@@ -212,21 +200,21 @@ def _run_command(options: JobOptions, channel: Channel) -> int:
         port = channel.exchange("starting", None, lambda _: addresses.free_port(), options.wait_s)
         variables["MASTER_PORT"] = str(port)
         with _signals_blocked():
-            child = _start(list(options.command), variables)
+            child = start(list(options.command), variables)
             supervisor = _Supervisor(options, channel, child)
         return supervisor.wait()
-    agent = _Agent(variables, options.name)
+    agent = Agent(variables, options.name)
     try:
         import_s = agent.import_s()
         if import_s is None:
             message = f"{options.name}: torch cannot be imported, see above"
             channel.announce_end(message)
             raise JobError(message)
-        rendezvous: Rendezvous = channel.exchange(
+        address, port = channel.exchange(
             "importing torch", import_s, partial(_choose_rendezvous, channel), options.wait_s
         )
         with _signals_blocked():
-            agent.order(_torchrun_arguments(options, rendezvous))
+            agent.order(_torchrun_arguments(options, address, port))
             supervisor = _Supervisor(options, channel, agent.child, agent.failures)
     except BaseException:
         agent.abandon()
@@ -248,90 +236,27 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
 
 
-def _choose_rendezvous(channel: Channel, import_times: Sequence[float]) -> Rendezvous:
-    """Node 0's decision, from every node's import."""
+def _choose_rendezvous(channel: Channel, import_times: Sequence[float]) -> tuple[str, int]:
+    """Node 0's decision, when every node has imported torch: address and port of torch's store."""
     slowest = max(import_times)
     log(f"torch imported in {slowest:.1f} s on the slowest of {len(import_times)} nodes")
-    return {
-        "address": channel.address,
-        "port": addresses.free_port(),
-        "timeout_s": int(max(SHORTEST_TIMEOUT_S, IMPORTS_PER_TIMEOUT * slowest)),
-    }
+    return channel.address, addresses.free_port()
 
 
-def _torchrun_arguments(options: JobOptions, rendezvous: Rendezvous) -> list[str]:
+def _torchrun_arguments(options: JobOptions, address: str, port: int) -> list[str]:
     """Static rendezvous: rank 0 is on node 0, the others follow in the scheduler's order, and no
     node looks up its own name. With underscores every version of torch knows the options."""
     return [
         f"--nnodes={options.nodes}",
         f"--node_rank={options.node}",
         f"--nproc_per_node={options.ranks}",
-        f"--master_addr={rendezvous['address']}",
-        f"--master_port={rendezvous['port']}",
+        f"--master_addr={address}",
+        f"--master_port={port}",
         f"--rdzv_id={options.id}",
-        f"--rdzv_conf=timeout={rendezvous['timeout_s']}",
+        f"--rdzv_conf=timeout={RENDEZVOUS_S}",
         "--max_restarts=0",
         *options.command,
     ]
-
-
-class _Agent:
-    """The process that becomes torchrun."""
-
-    def __init__(self, variables: dict[str, str], name: str) -> None:
-        results, results_end = os.pipe()
-        orders_end, orders = os.pipe()
-        package = str(Path(__file__).resolve().parent.parent)
-        command = [sys.executable, "-s", package, "job-agent"]
-        command += [str(results_end), str(orders_end), name]
-        self.child = _start(command, variables, (results_end, orders_end))
-        os.close(results_end)
-        os.close(orders_end)
-        self._results, self._orders = os.fdopen(results), os.fdopen(orders, "w")
-
-    def import_s(self) -> float | None:
-        """Wait for the import of torch; None if it failed."""
-        line = self._results.readline()
-        return float(line) if line else None
-
-    def failures(self) -> object:
-        """How its ranks ended, once it has ended; empty if none failed. A list of RankFailure in JSON."""
-        with self._results as file:
-            return json.loads(file.readline() or "[]")
-
-    def order(self, arguments: list[str]) -> None:
-        with self._orders as file:
-            file.write(json.dumps(arguments))
-
-    def abandon(self) -> None:
-        """End it before it has started ranks."""
-        self._results.close()
-        self._orders.close()
-        self.child.kill()
-        self.child.wait()
-
-
-def _start(
-    command: list[str], variables: dict[str, str], descriptors: tuple[int, ...] = ()
-) -> subprocess.Popen[bytes]:
-    """A child in a new session; the kernel ends it if this process is killed."""
-    end_with_parent = processes.death_signal(signal.SIGTERM)
-
-    def prepare() -> None:
-        end_with_parent()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)  # it inherits the held signals
-
-    try:
-        return subprocess.Popen(
-            command,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=descriptors,
-            preexec_fn=prepare,
-        )
-    except OSError as error:
-        raise JobError(f"`{command[0]}` cannot be started: {error.strerror}") from error
 
 
 class _Supervisor:

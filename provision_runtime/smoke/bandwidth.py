@@ -2,21 +2,20 @@
 the message, by GPU, number of ranks, hosts, fabric and collective. Where there is no curve, the
 slowest wire that a ring must cross is the limit (wire_limit), for any number of hosts.
 
-Owns bandwidth_reference.json, which is shipped, and the format of `--expect FILE`, which is the
-same; every curve names its source. Pure except for reading the file. A line that neither can
-judge, or with a message too small for both, gets a remark, but no finding.
+bandwidth_reference.json has the curves, each with its source. Pure except for reading that file. A
+line that neither can judge, or with a message too small for both, gets a remark, but no finding.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypedDict
 
+from ..report.codec import packaged_json
 from ..report.text import format_bytes
 from . import wire_limit
 from .outcome import Finding
@@ -26,31 +25,16 @@ if TYPE_CHECKING:
 
     from .wire_limit import WireLimit
 
-SHIPPED = Path(__file__).with_name("bandwidth_reference.json")
-SCHEMA = 1
 MIB, GIB = 1 << 20, 1 << 30
-UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": MIB, "GIB": GIB}
-SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)$")
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": GIB}
+SIZE = re.compile(r"(\d+)(\w*)")
 # Smaller messages do not show the bandwidth: 256 MiB reaches 90 % of what 16 GiB does on
 # 8xH200.
 JUDGED_FROM_BYTES = 512 * MIB
 ANY = "*"
-NCCL, GLOO = BACKENDS = ("nccl", "gloo")
+NCCL, GLOO = "nccl", "gloo"
 NVLS = "NVLS"
 CPU = "cpu"
-REQUIRED_KEYS = ("device", "ranks", "points")
-# The keys of a curve in a file, and what their values may be.
-KINDS: dict[str, tuple[type, ...]] = {
-    "device": (str,),
-    "ranks": (int,),
-    "points": (dict,),
-    "hosts": (int,),
-    "from": (int, str),
-    **dict.fromkeys(
-        ("backend", "fabric", "algorithm", "collective", "condition", "source"), (str,)
-    ),
-}
-KIND_NAMES = {str: "a text", int: "a whole number above 0", dict: "an object of sizes and GB/s"}
 # nccl-tests itself fails below 0.9 of the expected mean; more than 20 % below, something is broken.
 FINE, BAD = 0.9, 0.8
 ONE_RANK = "n = 1: not applicable"
@@ -67,10 +51,6 @@ WIRE_ADVICE = (
     "see which transport NCCL chose (facts of the phase collectives, or NCCL_DEBUG=INFO): traffic"
     " that should use this wire takes another path, or the wire is not as fast as it reports"
 )
-
-
-class ReferenceUnreadable(ValueError):
-    """The file has no valid reference curves; the text names the wrong entry and what is right."""
 
 
 class Line(TypedDict, total=False):
@@ -122,16 +102,13 @@ class ReferenceCurve:
     from_bytes: int = JUDGED_FROM_BYTES
     condition: str = ""
     source: str = ""
-    # Empty: NCCL between GPUs, Gloo between CPUs.
-    backend: str = ""
 
     def fits(self, hardware: Hardware, collective: str) -> bool:
-        backend = self.backend or (GLOO if hardware.device == CPU else NCCL)
         return (
             self.ranks == hardware.ranks
             and self.hosts == hardware.hosts
             and self.collective == collective
-            and backend == hardware.backend
+            and hardware.backend == NCCL
             and fnmatchcase(hardware.device, self.device)
             # A host may have cards of several kinds: an EFA host also has other RDMA cards.
             and any(fnmatchcase(name, self.fabric) for name in hardware.fabric.split(","))
@@ -180,65 +157,25 @@ class ReferenceCurves:
         return None
 
 
-def load_curves(path: Path = SHIPPED) -> ReferenceCurves:
-    """Raises ReferenceUnreadable."""
-    try:
-        return parse_curves(json.loads(path.read_text()))
-    except OSError as error:
-        raise ReferenceUnreadable(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ReferenceUnreadable(f"{path}: {error}") from error
-
-
-def parse_curves(document: Any) -> ReferenceCurves:
-    """Raises ValueError, which names the entry."""
-    is_reference = isinstance(document, dict) and document.get("schema") == SCHEMA
-    if not is_reference or not isinstance(document.get("curves"), list):
-        raise ValueError(f'it must be an object with "schema": {SCHEMA} and a list "curves"')
+@lru_cache(maxsize=1)
+def load_curves() -> ReferenceCurves:
+    """The published curves."""
+    document = packaged_json(__package__, "bandwidth_reference.json")
     curves = []
-    for number, entry in enumerate(document["curves"], 1):
-        curves.append(_curve(entry, f"curve {number}"))
-    number = document.get("shape")
-    if number is None:
-        return ReferenceCurves(tuple(curves))
-    if type(number) is not int or not 1 <= number <= len(curves):
-        raise ValueError(f"shape: {number!r} is not the number of a curve")
-    return ReferenceCurves(tuple(curves), curves[number - 1])
+    for entry in document["curves"]:
+        fields = dict(entry)
+        if "from" in fields:
+            fields["from_bytes"] = parse_size(fields.pop("from"))
+        points = {parse_size(size): float(rate) for size, rate in entry["points"].items()}
+        curves.append(ReferenceCurve(**{**fields, "points": tuple(sorted(points.items()))}))
+    return ReferenceCurves(tuple(curves), curves[document["shape"] - 1])
 
 
-def _curve(entry: object, where: str) -> ReferenceCurve:
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where} is not an object")
-    for key, value in entry.items():
-        if key not in KINDS:
-            raise ValueError(f"{where}: no such key: {key!r}; there are {', '.join(KINDS)}")
-        is_too_small = value == {} or (type(value) is int and value < 1)
-        if type(value) not in KINDS[key] or is_too_small:
-            kinds = " or ".join(KIND_NAMES[kind] for kind in KINDS[key])
-            raise ValueError(f"{where}, {key}: {value!r} is not {kinds}")
-    missing = [key for key in REQUIRED_KEYS if key not in entry]
-    if missing:
-        raise ValueError(f"{where}: {', '.join(missing)} is missing")
-    fields = dict(entry)
-    if entry.get("backend", NCCL) not in BACKENDS:
-        raise ValueError(f"{where}, backend: {entry['backend']!r} is neither nccl nor gloo")
-    if "from" in entry:
-        fields["from_bytes"] = parse_size(fields.pop("from"), f"{where}, from")
-    points = []
-    for size, rate in entry["points"].items():
-        if type(rate) not in (int, float) or not 0 < rate < math.inf:
-            raise ValueError(f"{where}, points, {size}: {rate!r} is not a number of GB/s above 0")
-        points.append((parse_size(size, f"{where}, points"), float(rate)))
-    return ReferenceCurve(**{**fields, "points": tuple(sorted(points))})
-
-
-def parse_size(text: object, where: str) -> int:
-    """Bytes of `512MiB` or a number. Raises ValueError, which names `where`."""
-    match = SIZE.match(str(text).strip())
-    unit = UNITS.get(match[2].upper()) if match else None
-    if not match or unit is None or not int(match[1]):
-        raise ValueError(f"{where}: {text!r} is not a size; write 512MiB or a number of bytes")
-    return int(match[1]) * unit
+def parse_size(text: str) -> int:
+    """Bytes of `512MiB`, or of a number."""
+    match = SIZE.fullmatch(text)
+    assert match is not None
+    return int(match[1]) * UNITS[match[2]]
 
 
 def may_use_nvls(environment: Mapping[str, str], nccl: str | None) -> bool:
@@ -274,11 +211,9 @@ def judge_line(
     busbw, size_bytes = line["busbw_gb_s"], line["bytes"]
     if busbw is None:
         return LineVerdict(ONE_RANK)
-    if hardware.backend == GLOO and hardware.device != CPU:
-        return LineVerdict(THROUGH_THE_HOST)
+    if hardware.backend == GLOO:
+        return LineVerdict(REHEARSAL if hardware.device == CPU else THROUGH_THE_HOST)
     curve = curves.find(hardware, line["collective"])
-    if curve is None and hardware.device == CPU:
-        return LineVerdict(REHEARSAL)
     if curve is not None and line["bytes"] >= curve.from_bytes:
         expected = curve.at(size_bytes, curves.shape)
         share = busbw / expected

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, List, Optional, TypedDict
+from typing import TYPE_CHECKING, Any, List, Optional, TypedDict
 
 from .. import fs
 from ..report.codec import decode
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from .bandwidth import Line
 
-SCHEMA = 1
 KIND = "smoke-baseline"
 JUDGED_FROM_BYTES = 1 << 20
 # SuperBench's rule: more than 5 % below the baseline is a defect.
@@ -65,6 +64,7 @@ class SavedRow:
 class Baseline:
     identity: Identity
     rows: List[SavedRow]
+    kind: str = KIND
 
 
 class Comparison(TypedDict, total=False):
@@ -76,9 +76,12 @@ class Comparison(TypedDict, total=False):
 
 
 def save(path: Path, identity: Identity, lines: Sequence[Line]) -> None:
-    rows = [{name: line[name] for name in SavedRow.__dataclass_fields__} for line in lines]  # type: ignore[literal-required]
-    content = {"schema": SCHEMA, "kind": KIND, "identity": asdict(identity), "rows": rows}
-    fs.atomic_write(path, (json.dumps(content, indent=2) + "\n").encode())
+    rows = []
+    for line in lines:
+        values: Any = line
+        rows.append(SavedRow(**{name: values[name] for name in SavedRow.__dataclass_fields__}))
+    text = json.dumps(asdict(Baseline(identity, rows)), indent=2) + "\n"
+    fs.atomic_write(path, text.encode())
 
 
 def load(path: Path) -> Baseline:
@@ -91,16 +94,10 @@ def load(path: Path) -> Baseline:
         ) from error
     except (OSError, ValueError) as error:
         raise BaselineUnreadable(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict) or (content.get("schema"), content.get("kind")) != (
-        SCHEMA,
-        KIND,
-    ):
-        raise BaselineUnreadable(f"{path} is not a baseline of schema {SCHEMA}")
-    fields = {name: value for name, value in content.items() if name not in ("schema", "kind")}
     try:
-        baseline: Baseline = decode(Baseline, fields, "baseline")
+        baseline: Baseline = decode(Baseline, content, "baseline")
     except ValueError as error:
-        raise BaselineUnreadable(f"{path} is damaged: {error}") from error
+        raise BaselineUnreadable(f"{path} is not a baseline: {error}") from error
     return baseline
 
 
@@ -137,18 +134,10 @@ def compare(
         return {"compared": 0, "result": message}, (Finding("baseline-unlike", message, all_ranks),)
     findings = []
     for before, line in pairs:
+        before_usec, now_usec, tolerated = before.time_us_min, line["time_us_min"], TOLERATED_ON_CPU
         if on_gpu:
-            before_usec, now_usec, tolerated = (
-                before.time_us_max,
-                line["time_us_max"],
-                TOLERATED_ON_GPU,
-            )
-        else:
-            before_usec, now_usec, tolerated = (
-                before.time_us_min,
-                line["time_us_min"],
-                TOLERATED_ON_CPU,
-            )
+            before_usec, now_usec = before.time_us_max, line["time_us_max"]
+            tolerated = TOLERATED_ON_GPU
         if line["bytes"] >= JUDGED_FROM_BYTES and now_usec / before_usec > tolerated:
             message = (
                 f"{line['collective']} {line['dtype']} of {format_bytes(line['bytes'])} takes "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Dict, List, NoReturn
 
 from ..report.codec import packaged_json
-from . import bandwidth, baseline
+from . import baseline
 
 PHASES = (
     "facts",
@@ -60,8 +60,6 @@ class Options:
     expect_torch: str | None
     expect_cuda: str | None
     expect_nccl: str | None
-    # Curves of expected bandwidth that replace the shipped ones.
-    expect: Path | None
     # "save" or "compare", and the file.
     baseline: tuple[str, Path] | None
     require_gpu: bool
@@ -111,7 +109,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "count": _positive,
         "seconds": _seconds,
         "deadline": parse_deadline,
-        "reference": reference_file,
         "baseline": parse_baseline,
         "fault": parse_fault,
     }
@@ -163,15 +160,6 @@ def skipped_phases(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
     else:
         selected = {*only, *REQUIRED_PHASES}
     return tuple(phase for phase in PHASES if phase not in selected or phase in skip)
-
-
-def reference_file(name: str) -> Path:
-    """The absolute path of a file of reference curves, after reading it. Raises UsageError."""
-    try:
-        bandwidth.load_curves(Path(name))
-    except bandwidth.ReferenceUnreadable as error:
-        raise UsageError(str(error)) from error
-    return Path(name).absolute()
 
 
 def parse_baseline(text: str) -> tuple[str, Path]:

@@ -15,10 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import distributed
 
-from provision_runtime import checkpoint
 from provision_runtime.comm import ranks
 from provision_runtime.comm import store as comm_store
 
@@ -175,20 +173,6 @@ def with_a_waiting_thread(port: int) -> str:
     return result
 
 
-def collectives_are_refused(port: int) -> str:
-    distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1
-    )
-    try:
-        checkpoint.save_async({"a": torch.ones(1)}, FOLDER, step=1, ranks=ranks.through_group())
-    except ValueError as error:
-        checkpoint.save({"a": torch.ones(1)}, FOLDER / "saved", step=1, ranks=ranks.through_group())
-        return str(error)
-    finally:
-        distributed.destroy_process_group()
-    return "not refused"
-
-
 def main() -> dict[str, Any]:
     from provision_runtime.comm.addresses import free_port
 
@@ -203,7 +187,6 @@ def main() -> dict[str, Any]:
         "keeping": where_nothing_can_be_deleted(),
         "groups": groups_in_turn(free_port()),
         "beside": with_a_waiting_thread(free_port()),
-        "refused": collectives_are_refused(free_port()),
     }
 
 

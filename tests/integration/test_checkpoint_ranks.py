@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision_runtime import checkpoint
-from tests.integration.scripts import run_program, run_ranks
+from tests.integration.scripts import run_program
 
 pytestmark = pytest.mark.torch
 
@@ -21,19 +20,3 @@ def test_dead_or_stopped_rank_is_named_and_nothing_committed(tmp_path: Path) -> 
         "SIGKILL 0 with the store": [0],
         "eight": ["done"] * 8,
     }
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("what", "errors"),
-    [
-        ("save", ["NotCommitted", [], "step 2 was not committed: some rank"]),
-        ("load", ["CheckpointError", [], "nothing was loaded from ROOT"]),
-    ],
-)
-def test_dead_rank_in_collectives_raises_the_same_error(
-    tmp_path: Path, what: str, errors: list[object]
-) -> None:
-    """Which one it was, a failed collective does not tell."""
-    assert run_ranks("groups.py", str(tmp_path / "root"), what, world_size=2) == [errors, ["left"]]
-    assert checkpoint.list_steps(tmp_path / "root") == [1]

@@ -39,11 +39,3 @@ def test_thread_waiting_in_the_store_does_not_block_all_gather(
     results: dict[str, Any],
 ) -> None:
     assert results["beside"] == "met while the other waited"
-
-
-def test_async_save_refuses_ranks_through_a_group(
-    results: dict[str, Any],
-) -> None:
-    assert results["refused"].startswith(
-        "save_async cannot use ranks that exchange values by collectives"
-    )

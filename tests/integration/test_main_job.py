@@ -386,11 +386,9 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     assert home.run("build", "imaged", *cpu_request, "--no-image", "--no-smoke").returncode == 0
     completed = home.run("image", "build", "imaged", "--base", docker_base)
     assert completed.returncode == 0, completed.stderr
-    curves = _curves(home.root / "little", 1e-6)
     (home.root / "folder").mkdir()
     files = (
         f"--set=folder={home.root / 'folder'}",
-        f"--set=expect={curves}",
         "--baseline",
         "save",
         "--output",
@@ -405,17 +403,11 @@ def test_image_of_a_second_environment_is_tested_and_removed(
         passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
     )
     measured = ("--in", "both", "--quick", "--set", "only=collectives", "--baseline", "compare")
-    output = home.json(
-        "smoke", "imaged", *measured, f"--set=expect={_curves(home.root / 'much', 1e6)}"
-    )["results"]
+    output = home.json("smoke", "imaged", *measured)["results"]
     assert _compared(output) == {
         "prefix": 3,
         "image": 3,
     }  # whether they are as fast as before, a busy machine decides
-    assert all(
-        "bandwidth-low" in [finding["id"] for finding in _collectives(result)["findings"]]
-        for result in output
-    )
     client = docker.from_env()
     assert client.images.list(name="provision/imaged")
     assert home.run("env", "remove", "imaged", "--yes").returncode == 0
@@ -429,12 +421,6 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     assert not (home.root / "jupyter" / "kernels" / "imaged").exists()
     assert (home.envs / "imaged" / "conda-lock.yml").exists()
     assert home.run("env", "remove", "imaged", "--yes").returncode == 9
-
-
-def _curves(path: Path, gb_s: float) -> Path:
-    reference = {"device": "cpu", "ranks": 2, "from": "1MiB", "points": {"1MiB": gb_s}}
-    path.write_text(json.dumps({"schema": 1, "curves": [reference]}))
-    return path
 
 
 def _collectives(result: dict[str, Any]) -> dict[str, Any]:

@@ -22,12 +22,6 @@ def rows(ran: Any) -> list[dict[str, Any]]:
     return list(ran.phases["collectives"].data["rows"])
 
 
-def curves(path: Path, **changes: Any) -> Path:
-    reference = {"device": "cpu", "ranks": 2, "from": "1MiB", "points": {"1MiB": 1e-6}, **changes}
-    path.write_text(json.dumps({"schema": 1, "curves": [reference]}))
-    return path
-
-
 @pytest.mark.exhaustive
 def test_every_collective_and_type_is_exact_on_every_rank(tmp_path: Path) -> None:
     """Four ranks, so that a rank's own share is not the same as half of the array, nor its neighbors each other."""
@@ -50,25 +44,21 @@ def test_every_collective_and_type_is_exact_on_every_rank(tmp_path: Path) -> Non
 
 @pytest.fixture(scope="module")
 def measured_run(tmp_path_factory: pytest.TempPathFactory) -> SmokeRun:
-    """A run that passes a low curve and saves a baseline."""
+    """A run that saves a baseline."""
     folder = tmp_path_factory.mktemp("measured")
-    low = str(curves(folder / "low"))
-    return smoke(folder, *ONLY, "--baseline", f"save={folder / 'baseline'}", "--expect", low)
+    return smoke(folder, *ONLY, "--baseline", f"save={folder / 'baseline'}")
 
 
-@pytest.mark.exhaustive
-def test_measurements_pass_a_low_reference_curve(measured_run: SmokeRun) -> None:
+def test_measurements_are_saved(measured_run: SmokeRun) -> None:
     assert (measured_run.status, measured_run.findings) == (0, set())
     remarks = [row["judged"] for row in rows(measured_run)]
-    assert remarks == ["size too small to judge", "size too small to judge", "fine"]
+    assert set(remarks) == {"Gloo on CPUs: not judged"}
     saved = json.loads((measured_run.out / "baseline").read_text())
     assert saved["identity"]["ranks"] == 2
     assert [row["bytes"] for row in saved["rows"]] == [row["bytes"] for row in rows(measured_run)]
 
 
-def test_measurements_below_curve_and_baseline_are_reported(
-    measured_run: SmokeRun, tmp_path: Path
-) -> None:
+def test_measurements_below_a_baseline_are_reported(measured_run: SmokeRun, tmp_path: Path) -> None:
     """The baseline is of two ranks: for one it is refused, not compared."""
     baseline = tmp_path / "baseline"
     saved = json.loads((measured_run.out / "baseline").read_text())
@@ -80,18 +70,12 @@ def test_measurements_below_curve_and_baseline_are_reported(
     # Unknown is no success.
     assert (unlike.status, unlike.findings) == (1, {("collectives", "baseline-unlike", (0,))})
     assert {row["busbw_gb_s"] for row in rows(unlike)} == {None}
-    high = curves(tmp_path / "high", points={"1MiB": 1e6}, source="wish")
-    slow = smoke(tmp_path / "slow", *ONLY, *compare, "--expect", str(high))
-    assert slow.findings == {
-        ("collectives", "baseline-regressed", (0, 1)),
-        ("collectives", "bandwidth-low", (0, 1)),
-    }
-    assert "1e+06 GB/s for cpu x 2 (wish)" in slow.message("bandwidth-low")
-    assert slow.status == 1
+    slow = smoke(tmp_path / "slow", *ONLY, *compare)
+    assert slow.findings == {("collectives", "baseline-regressed", (0, 1))}
 
 
-@pytest.mark.parametrize("option", ["--expect=/absent.json", "--baseline=compare=/absent.json"])
-def test_invalid_file_is_refused_before_any_rank_starts(tmp_path: Path, option: str) -> None:
+def test_absent_baseline_is_refused_before_any_rank_starts(tmp_path: Path) -> None:
+    option = "--baseline=compare=/absent.json"
     command = [PYTHON, str(FOLDER), "smoke", "--out", str(tmp_path / "out"), option]
     result = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
     assert result.returncode == 2

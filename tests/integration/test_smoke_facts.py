@@ -62,20 +62,6 @@ def nccl() -> Path:
     return path
 
 
-def test_facts_are_reported_on_their_rank(tmp_path: Path) -> None:
-    """With the phase facts alone, too."""
-    nccl = own_nccl()
-    shadow = ("--inject", "shadow-nccl:1") if nccl else ()
-    run = smoke(tmp_path, "--only", "facts", "--inject", "user-site:0", *shadow)
-    expected = {("facts", "user-site", (0,))}
-    if nccl:
-        expected.add(("facts", "nccl-shadowed", (1,)))
-        assert row_of(run, 0)["nccl_file"] == str(nccl)
-        assert row_of(run, 1)["nccl_file"] != str(nccl)
-    assert run.findings == expected
-    assert [row_of(run, rank)["rank"] for rank in range(2)] == [0, 1]
-
-
 @pytest.mark.exhaustive
 def test_unused_second_nccl_is_not_mistaken_for_torchs(tmp_path: Path, nccl: Path) -> None:
     copy = shutil.copy(nccl, tmp_path)
@@ -90,17 +76,6 @@ print({str(copy)!r} in files, libraries.nccl_file(files))"""
         [PYTHON, "-c", ask], capture_output=True, text=True, check=True, env=environment()
     ).stdout.split()
     assert result == ["True", str(nccl.resolve())]
-
-
-def test_impossible_shadowing_is_refused_before_the_start(tmp_path: Path) -> None:
-    if own_nccl():
-        pytest.skip(f"the torch of {PYTHON} has a libnccl to shadow")
-    command = [PYTHON, str(FOLDER), "smoke", "--out", str(tmp_path / "out")]
-    command += ["--inject", "shadow-nccl:0"]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
-    assert result.returncode == 2
-    assert "this torch has no libnccl file" in result.stderr
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.exhaustive

@@ -150,10 +150,9 @@ def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
 
 
 def _check(request: SmokeRequest, nodes: NodesRequest) -> None:
-    if request.baseline is not None or request.expect is not None:
-        option = "--baseline" if request.baseline is not None else "The setting expect"
+    if request.baseline is not None:
         raise InvalidSpec(
-            f"{option} works on this machine only.",
+            "--baseline works on this machine only.",
             advice="Leave it out; the report has the bandwidths.",
         )
     engines = {node.engine for node in nodes.selection.nodes}

@@ -43,8 +43,8 @@ class SmokeRequest:
     ranks: None starts one rank per GPU, or two without GPUs. timeout_s: for the whole test. out:
     where the test leaves everything (None: the data folder). folder: where files and checkpoints
     are tested (None: in `out`). strict: warnings about speed are failures. deadlines: seconds for a
-    phase (`barrier=60`) or for every phase (`60`). expect: a file of expected bandwidths. inject:
-    faults to rehearse. baseline: save the measured bandwidths, or compare with saved ones.
+    phase (`barrier=60`) or for every phase (`60`). inject: faults to rehearse.
+    baseline: save the measured bandwidths, or compare with saved ones.
     """
 
     ranks: int | None = None
@@ -60,7 +60,6 @@ class SmokeRequest:
     timeout_s: float = TIMEOUT_S
     out: Path | None = None
     folder: Path | None = None
-    expect: Path | None = None
     baseline: Literal["save", "compare"] | None = None
 
     @property
@@ -72,8 +71,6 @@ class SmokeRequest:
 def check(request: SmokeRequest) -> None:
     """Raise InvalidSpec for options that contradict one another, before anything runs."""
     argv = _request_arguments(request)
-    if request.expect is not None:
-        argv += ["--expect", str(request.expect.absolute())]
     if request.baseline is not None:
         # Whether the phases that run measure bandwidths at all; the test itself reads the file.
         argv += ["--baseline", "save=baseline.json"]
@@ -147,8 +144,6 @@ def in_prefix(
     command += arguments(resolution, request)
     if request.folder:
         command += ["--folder", str(request.folder.absolute())]
-    if request.expect:
-        command += ["--expect", str(request.expect.absolute())]
     if request.baseline:
         command += ["--baseline", f"{request.baseline}={baseline}"]
     remove_old_report(out)

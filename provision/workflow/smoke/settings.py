@@ -33,7 +33,6 @@ SETTINGS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "timeout": ("timeout_s", float),
     "deadline": ("deadlines", _list),
     "folder": ("folder", Path),
-    "expect": ("expect", Path),
 }
 FORMS = {int: "a number", float: "a number of seconds", _switch: "true or false"}
 

@@ -67,9 +67,6 @@ def smoke_in(
     folder = context.folders.smoke(plan.name) / platform.node()
     out = (request.out.absolute() if request.out else folder) / target
     baseline = folder / f"baseline-{target}.json"
-    former = folder.parent / baseline.name  # of an earlier provision
-    if request.baseline == "compare" and not baseline.is_file() and former.is_file():
-        baseline = former
     make_private_directory(folder)
     if request.out is None:
         shutil.rmtree(out, ignore_errors=True)  # of an earlier test, perhaps a killed one
@@ -95,7 +92,6 @@ def smoke_in(
             out,
             files=images.SmokeFiles(
                 folder=request.folder,
-                expect=request.expect,
                 baseline=baseline if request.baseline else None,
                 verb=request.baseline,
             ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import catalog, choice
-from ..errors import CheckpointError, NoCheckpoint, OtherSchema
+from ..errors import CheckpointError, NoCheckpoint
 from ..items import Names
 from ..manifest import FileEntry, element_bytes
 from .root import DAMAGED, INVALID, InspectionError
@@ -115,8 +115,6 @@ def _describe(backend: Backend, folder: str, content: Manifest) -> Contents:
 
 
 def _unreadable(error: CheckpointError) -> InspectionError:
-    if isinstance(error, OtherSchema):
-        return InspectionError(DAMAGED, f"{error}.", "Use the provision that the job uses.")
     return InspectionError(
         DAMAGED,
         f"{error}.",

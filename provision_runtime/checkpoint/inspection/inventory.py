@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...comm.ranks import single_process
 from .. import catalog, copies, disk_usage, layout, retention
-from ..errors import CheckpointError, OtherSchema
+from ..errors import CheckpointError, DamagedFile
 from ..items import Names
 from .root import IN_USE, INVALID, InspectionError
 
@@ -31,7 +31,7 @@ class Checkpoint:
 
     bytes: of all its files. exclusive_bytes: of files that no other checkpoint has, by hard links or
     references. state: "committed"; "replaced" by a newer generation
-    that exists too; "damaged", "other schema" or "unreadable" if its manifest cannot be used:
+    that exists too; "damaged", or "unreadable" (also of another version), if its manifest cannot be used:
     `problem` is then the reason, and the fields from the manifest are None.
     """
 
@@ -190,10 +190,10 @@ def _read_manifest(backend: Backend, folder: str) -> tuple[str, str, Manifest | 
     """The state, the problem and the manifest."""
     try:
         return "committed", "", catalog.read_manifest(backend, folder)
-    except OtherSchema as error:
-        return "other schema", str(error), None
-    except CheckpointError as error:
+    except DamagedFile as error:
         return "damaged", str(error), None
+    except CheckpointError as error:  # of another version
+        return "unreadable", str(error), None
     except OSError as error:
         return "unreadable", f"{backend.root}/{folder}: {error.strerror or error}", None
 

@@ -1,4 +1,4 @@
-"""Part of phase ddp: does a DataLoader with workers deliver every sample once, and unharmed?
+"""Part of phase ddp: does a DataLoader with workers deliver every sample of its rank, and unharmed?
 
 And into pinned memory, if there is a GPU. The workers are forked, as in training code, although
 this process has threads of Gloo or NCCL: the workers use neither. If a worker dies (a bus error
@@ -13,7 +13,6 @@ import re
 import signal
 import tempfile
 import time
-from collections import Counter
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +60,9 @@ def check_loader(context: RankContext) -> Outcome:
     exchanged afterwards."""
     workers = WORKERS_QUICK if context.options.quick else WORKERS
     started = time.monotonic()
-    samples: list[int] = []
     failure: tuple[str, str] | None = None
     try:
-        samples = _load(context, workers)
+        _load(context, workers)
     except SocketsUnusable as error:
         # The text of a worker's exception ends with `module.SocketsUnusable: problem`.
         failure = ("tmpdir-unusable", str(error).strip().splitlines()[-1].partition(": ")[2])
@@ -75,28 +73,8 @@ def check_loader(context: RankContext) -> Outcome:
         "pinned": context.on_gpu,
         "seconds": round(time.monotonic() - started, 3),
     }
-    results = context.exchange("ddp/loader", [failure, samples])
-    findings = loader_findings([failure for failure, _ in results], workers)
-    if not findings:
-        findings = sampler_findings([samples for _, samples in results])
+    findings = loader_findings(context.exchange("ddp/loader", failure), workers)
     return Outcome(f"{format_count(workers, 'loader worker')} per rank", findings, data)
-
-
-def sampler_findings(samples_by_rank: Sequence[Sequence[int]]) -> tuple[Finding, ...]:
-    """Checks that each sample reached exactly one rank."""
-    counts = Counter(sample for samples in samples_by_rank for sample in samples)
-    wrong = set()
-    for sample in {*counts, *range(SAMPLES_PER_RANK * len(samples_by_rank))}:
-        if counts[sample] != 1 or sample >= SAMPLES_PER_RANK * len(samples_by_rank):
-            wrong.add(sample)
-    if not wrong:
-        return ()
-    ranks = [rank for rank, samples in enumerate(samples_by_rank) if wrong & set(samples)]
-    sample = min(wrong)
-    message = (
-        f"sample {sample} was delivered {format_count(counts[sample], 'time')} instead of once"
-    )
-    return (Finding("sampler-wrong", message, tuple(ranks or range(len(samples_by_rank)))),)
 
 
 def loader_findings(
@@ -151,8 +129,8 @@ def loader_timeout_s(remaining_s: float) -> float:
     return max(1.0, remaining_s / 2)
 
 
-def _load(context: RankContext, workers: int) -> list[int]:
-    """This rank's samples, delivered as training code gets them. Raises SampleDamaged."""
+def _load(context: RankContext, workers: int) -> None:
+    """Reads this rank's samples as training code does. Raises SampleDamaged."""
     from torch.utils.data import DataLoader
     from torch.utils.data.distributed import DistributedSampler
 
@@ -179,7 +157,6 @@ def _load(context: RankContext, workers: int) -> list[int]:
             delivered.append(int(row[0]))
     if delivered != list(sampler):
         raise SampleDamaged("the samples are not in the order of the sampler")
-    return delivered
 
 
 def _prepare_worker(parent: int, _: int) -> None:

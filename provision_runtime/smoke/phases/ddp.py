@@ -1,8 +1,7 @@
 """Phase ddp: what data-parallel training takes for granted.
 
-Do all ranks have the same model? Does a step give the gradients of one process? Does the same seed
-give the same losses? dataloader checks that every sample
-comes exactly once, and that workers deliver it.
+Do all ranks have the same model? Does a step give the gradients of one process? dataloader checks
+that workers deliver every sample.
 """
 
 from __future__ import annotations
@@ -24,14 +23,10 @@ if TYPE_CHECKING:
 
 INPUTS, HIDDEN, OUTPUTS = 64, 128, 16
 SAMPLES_PER_RANK = 8
-LEARNING_RATE = 0.1
 
 # float32 has 24 significant bits; the mean over ranks and the mean over the batch add the same
 # numbers in another order.
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
-
-REPEATED_STEPS = 5
-REPEATED_STEPS_QUICK = 2
 
 
 def run(context: RankContext) -> Outcome:
@@ -46,7 +41,6 @@ def run(context: RankContext) -> Outcome:
         return with_finding("parameter-mismatch", difference.message, difference.ranks)
     checks = {
         "gradients": _check_gradients(context, model),
-        "repeat": _check_repeatability(context),
         "loader": dataloader.check_loader(context),
     }
     data: dict[str, Any] = {"parameter_digest": digest}
@@ -60,8 +54,7 @@ def run(context: RankContext) -> Outcome:
     return Outcome(", ".join(messages), tuple(findings), data)
 
 
-# The small model, its batches, and one step. The step does not use torch.optim: in newer releases,
-# importing that imports the compiler, which takes seconds.
+# The small model, its batches, and one step.
 
 
 def _model(context: RankContext) -> torch.nn.Module:
@@ -173,61 +166,3 @@ def digest_finding(digests: Sequence[str]) -> Finding | None:
 
 def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
-
-
-# Repeatability: the same seed gives the same losses and the same model twice, bit for bit, on the
-# CPU. On a GPU both runs are reported, but not judged: kernels that add with atomics may differ in
-# the last bits.
-
-
-def _check_repeatability(context: RankContext) -> Outcome:
-    first, second = _train(context), _train(context)
-    finding = None if context.on_gpu else repeat_finding(first, second)
-    data = {
-        "steps": len(first) - 1,
-        "equal": first == second,
-        "judged": not context.on_gpu,
-        "last_loss": float.fromhex(first[-2]),
-    }
-    message = "" if context.on_gpu else "the same seed gives the same losses"
-    return Outcome(message, (finding,) if finding else (), data)
-
-
-def _train(context: RankContext) -> list[str]:
-    """The exact losses of the first steps after seeding, and a digest of the resulting model."""
-    import torch
-
-    model = _model(context)
-    wrapped = _wrap(context, model)
-    global_inputs, global_targets = _global_batch(context)
-    inputs, targets = (
-        _samples_of_rank(context, global_inputs),
-        _samples_of_rank(context, global_targets),
-    )
-    losses = []
-    for step in range(REPEATED_STEPS_QUICK if context.options.quick else REPEATED_STEPS):
-        context.begin_collective("DistributedDataParallel backward", f"step {step}")
-        # Noise from torch's own generator, which must obey the seed too.
-        noisy = inputs + torch.rand(inputs.shape).to(inputs.device)
-        losses.append(float(_backward(wrapped, noisy, targets)).hex())
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
-                parameter.grad = None
-    return [*losses, data_digest(model.parameters())]
-
-
-def repeat_finding(first: Sequence[str], second: Sequence[str]) -> Finding | None:
-    """Compares two runs of `_train`."""
-    for step, (value, repeated) in enumerate(zip(first, second)):
-        if value == repeated:
-            continue
-        if step == len(first) - 1:
-            message = "the same seed gave two different models after the last step"
-        else:
-            message = (
-                f"the same seed gave two losses in step {step}: "
-                f"{float.fromhex(value)!r} and {float.fromhex(repeated)!r}"
-            )
-        return Finding("not-deterministic", message)
-    return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...checks import expectation, surroundings
 from ...comm.rank_names import name_ranks
 from ...facts import environment
-from .. import distribution_drift, fault_injection
+from ..fault_injection import OTHER_TORCH
 from ..outcome import Finding, Outcome, combine, grouped, majority
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ class RankFacts:
     gpu_name: str | None
     architecture: str | None
     lock_hash: str | None
-    installed: distribution_drift.Installed | None
     cpus: float
     shm_bytes: int | None
     shm_free_bytes: int | None
@@ -52,8 +51,7 @@ class RankFacts:
 
 def run(context: RankContext) -> Outcome:
     started = time.monotonic()
-    with fault_injection.environment_faults(context.options, context.env.rank):
-        facts = environment.collect()
+    facts = environment.collect()
     context.facts = dict(facts)
     if facts["error"]:
         findings = [expectation.broken(facts["error"]), *surroundings.contaminations(facts)]
@@ -94,16 +92,10 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     combined = combine(outcomes)
     ranks = [RankFacts(**row) for outcome in outcomes for row in outcome.data["ranks"]]
     findings = differences_between_ranks(ranks)
-    rows = []
-    for rank in ranks:
-        row = asdict(rank)
-        # A digest for each distribution of each host would make most of the report.
-        del row["installed"]
-        rows.append(row)
     data = {
         **combined.data,
         "collect_s": max(outcome.data["collect_s"] for outcome in outcomes),
-        "ranks": rows,
+        "ranks": list(map(asdict, ranks)),
     }
     is_broken = combined.broken or any(finding.id == "gpu-shared" for finding in findings)
     return Outcome(combined.message, (*combined.findings, *findings), data, is_broken)
@@ -148,8 +140,9 @@ def _backend_problems(context: RankContext) -> list[str]:
 
 def _data(context: RankContext, started: float) -> dict[str, Any]:
     """For the report: this rank's environment and settings, and in `ranks` its row."""
-    facts = _falsified(_rank_facts(context), context.options)
-    row = asdict(facts)
+    row = asdict(_rank_facts(context))
+    if context.options.fault("other-torch", context.env.rank):
+        row["torch"] = OTHER_TORCH
     torch = context.facts["torch"]
     return {
         **{key: row[key] for key in SUMMARY_KEYS},
@@ -158,17 +151,6 @@ def _data(context: RankContext, started: float) -> dict[str, Any]:
         "collect_s": round(time.monotonic() - started, 3),
         "ranks": [row],
     }
-
-
-def _falsified(facts: RankFacts, options: Options) -> RankFacts:
-    """The facts of this rank, changed for the faults that cannot be real here."""
-    if options.fault("other-torch", facts.rank):
-        facts = replace(facts, torch=fault_injection.OTHER_TORCH)
-    small = fault_injection.SMALL_SHM
-    if options.fault("small-shm", facts.rank) and facts.shm_bytes != small:
-        # We are not permitted to mount: report what a rank in its own container would.
-        facts = replace(facts, shm_bytes=small, shm_free_bytes=small, shm_device=-1)
-    return facts
 
 
 def _rank_facts(context: RankContext) -> RankFacts:
@@ -196,7 +178,6 @@ def _rank_facts(context: RankContext) -> RankFacts:
         gpu_name=gpu.get("name"),
         architecture=gpu.get("architecture"),
         lock_hash=facts["lock_hash"],
-        installed=distribution_drift.collect(env),
         cpus=limits["cpus"]["allowed"],
         shm_bytes=shm.get("bytes"),
         shm_free_bytes=shm.get("free_bytes"),
@@ -221,7 +202,6 @@ def differences_between_ranks(ranks: Sequence[RankFacts]) -> list[Finding]:
     findings = []
     for name in COMPARED:
         findings += _differing_values("environment-drift", name, ranks)
-    findings += distribution_drift.differences({rank.rank: rank.installed for rank in ranks})
     # NCCL refuses two ranks on one GPU; with Gloo they may share it.
     ranks_by_gpu = grouped(
         (rank.gpu, rank.rank) for rank in ranks if rank.gpu and rank.backend == "nccl"

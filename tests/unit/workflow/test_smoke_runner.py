@@ -185,8 +185,6 @@ def test_untrusted_report_is_an_error_in_junit(
         ({"skip": ("ddp",), "inject": ("die:1:ddp",)}, "--inject die: ddp"),
         ({"ranks": 2, "inject": ("die:2:ddp",)}, "there is no rank 2 among 2"),
         ({"only": ("barrier",), "baseline": "save"}, "--baseline"),
-        ({"expect": Path("/no/such/file")}, "the setting expect: /no/such/file"),
-        ({"expect": Path(__file__)}, "the setting expect: .*test_smoke_runner.py"),
     ],
 )
 def test_contradicting_options_are_refused_before_the_run(
@@ -207,7 +205,7 @@ def test_host_and_runtime_have_the_same_default_timeout() -> None:
 
 def test_settings_fill_what_a_request_leaves_open() -> None:
     texts = "ranks=4 backend=gloo device=cpu profile=full only=ddp,barrier skip=compute"
-    texts += " require_gpu=true strict=true timeout=30 deadline=5,ddp=9 folder=a expect=b"
+    texts += " require_gpu=true strict=true timeout=30 deadline=5,ddp=9 folder=a"
     filled = with_settings(smoke_runner.SmokeRequest(ranks=2), texts.split())
     assert filled == smoke_runner.SmokeRequest(
         ranks=2,
@@ -221,7 +219,6 @@ def test_settings_fill_what_a_request_leaves_open() -> None:
         timeout_s=30.0,
         deadlines=("5", "ddp=9"),
         folder=Path("a"),
-        expect=Path("b"),
     )
 
 

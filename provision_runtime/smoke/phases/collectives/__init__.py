@@ -81,7 +81,7 @@ def run(context: RankContext) -> Outcome:
     limit = _wire_limit(rank_infos, rank_transports, hardware.device) if is_nccl else None
     # Gloo's rates depend on what else uses the processors.
     weak = pairs.weak_pairs(pair_rates, hosts, local_ranks) if is_nccl else []
-    curves = bandwidth.load_curves(context.options.expect or bandwidth.SHIPPED)
+    curves = bandwidth.load_curves()
     bandwidth_findings = bandwidth.judge_lines(lines, hardware, curves, limit)
     comparison, regressions = _apply_baseline(context, lines, hardware)
     collectives = dict.fromkeys(line["collective"] for line in lines)

@@ -141,7 +141,7 @@ def smallest(scope: Scope, collective: str, dtype: str) -> Row:
 
 def _sizes(scope: Scope, dtype: str) -> list[int]:
     texts = SIZES[scope.device, scope.profile].split()
-    profile_sizes = [parse_size(text, "size") for text in texts]
+    profile_sizes = list(map(parse_size, texts))
     sizes: Sequence[int] = profile_sizes
     if scope.profile == "default" and dtype != "float32":
         sizes = (SHORT_TYPE_BYTES[scope.device],)

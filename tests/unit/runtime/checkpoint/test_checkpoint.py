@@ -596,7 +596,7 @@ def test_manifest_of_another_schema_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "SCHEMA", 3)
         committed = save(tmp_path, 1, {"a": b"1"})
-    with pytest.raises(errors.OtherSchema, match="has schema 3; this code reads 6"):
+    with pytest.raises(errors.CheckpointError, match="has schema 3, this code reads 6"):
         catalog.read_manifest(open_root(tmp_path), committed.folder)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from provision_runtime.job import node
+from provision_runtime.job import agent, node
 from provision_runtime.job.channel import Channel
 
 SAVES = """
@@ -34,7 +34,7 @@ sys.exit(subprocess.call([sys.executable, "-c", {SAVES!r}]))
 
 @pytest.fixture(autouse=True)
 def own_handlers() -> Iterator[None]:
-    numbers = (*node.STOPPING, signal.SIGUSR1, signal.SIGCHLD)
+    numbers = (*agent.STOPPING, signal.SIGUSR1, signal.SIGCHLD)
     handlers = {number: signal.getsignal(number) for number in numbers}
     yield
     signal.set_wakeup_fd(-1)

@@ -1,9 +1,8 @@
-"""Expected bandwidths and baselines: the files, what fits which hardware, and between the points."""
+"""Expected bandwidths and baselines: what fits which hardware, and between the points."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +109,6 @@ def test_reference_values_are_found_by_hardware(
         bandwidth.Hardware("NVIDIA B200", 6, 1, nvls=True),
         # 160 GB/s is healthy without NVLS; the curve is of the sum in the switch.
         bandwidth.Hardware("NVIDIA H800", 8, 1, nvls=False),
-        bandwidth.Hardware("cpu", 8, 1, backend="gloo"),
         bandwidth.Hardware("NVIDIA H200", 8, 1, backend="gloo"),
     ],
 )
@@ -135,72 +133,6 @@ def test_in_switch_reduction_support(
     environment: dict[str, str], nccl: str | None, expected: bool
 ) -> None:
     assert bandwidth.may_use_nvls(environment, nccl) is expected
-
-
-# a file of the user
-
-
-def written(path: Path, **changes: Any) -> Path:
-    reference = {"device": "cpu", "ranks": 2, "points": {"1MiB": 5, "16 MiB": 8.5}, **changes}
-    stated = {key: value for key, value in reference.items() if value is not None}
-    path.write_text(json.dumps({"schema": 1, "curves": [stated]}))
-    return path
-
-
-def test_custom_reference_file(tmp_path: Path) -> None:
-    (custom,) = bandwidth.load_curves(written(tmp_path / "f.json", **{"from": "1MiB"})).curves
-    assert custom.points == ((MIB, 5.0), (16 * MIB, 8.5))
-    assert (custom.from_bytes, custom.collective) == (MIB, "all_reduce")
-
-
-@pytest.mark.parametrize(
-    ("device", "named", "fitting"),
-    [
-        ("cpu", None, ["gloo"]),
-        ("cpu", "nccl", ["nccl"]),
-        ("NVIDIA H200", None, ["nccl"]),
-        ("NVIDIA H200", "gloo", ["gloo"]),
-    ],
-)
-def test_curve_backend_is_named_or_the_devices_default(
-    tmp_path: Path, device: str, named: str | None, fitting: list[str]
-) -> None:
-    curves = bandwidth.load_curves(written(tmp_path / "f.json", device=device, backend=named))
-    hardware = {name: bandwidth.Hardware(device, 2, 1, backend=name) for name in ("nccl", "gloo")}
-    assert [name for name in hardware if curves.find(hardware[name], "all_reduce")] == fitting
-
-
-@pytest.mark.parametrize(
-    ("changes", "entry"),
-    [
-        ({"ranks": "two"}, "curve 1, ranks: 'two'"),
-        ({"ranks": None}, "curve 1: ranks"),
-        ({"ranks": 0}, "curve 1, ranks: 0"),
-        ({"hosts": -1}, "curve 1, hosts: -1"),
-        ({"gpu": "H200"}, "curve 1: no such key: 'gpu'; there are device, ranks, points"),
-        ({"points": {}}, "curve 1, points:"),
-        ({"points": {"1MB": 3}}, "curve 1, points: '1MB'"),
-        ({"points": {"1MiB": -3}}, "curve 1, points, 1MiB: -3"),
-        ({"backend": "NCCL"}, "curve 1, backend: 'NCCL'"),
-        ({"device": 3}, "curve 1, device: 3"),
-        ({"from": "large"}, "curve 1, from: 'large'"),
-    ],
-)
-def test_mistakes_in_a_reference_file_are_named(
-    tmp_path: Path, changes: dict[str, Any], entry: str
-) -> None:
-    with pytest.raises(bandwidth.ReferenceUnreadable) as caught:
-        bandwidth.load_curves(written(tmp_path / "f.json", **changes))
-    assert f"f.json: {entry}" in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2, "curves": []}', "not json"])
-def test_file_that_is_no_reference_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "f.json").write_text(text)
-    with pytest.raises(bandwidth.ReferenceUnreadable):
-        bandwidth.load_curves(tmp_path / "f.json")
-    with pytest.raises(bandwidth.ReferenceUnreadable, match="No such file"):
-        bandwidth.load_curves(tmp_path / "absent.json")
 
 
 # baselines

@@ -379,7 +379,6 @@ def rank(number: int, **more: Any) -> facts_phase.RankFacts:
         host=f"node{number // 8}",
         gpu=f"GPU-{number}",
         backend="nccl",
-        installed=None,
         shm_bytes=GIB,
         shm_free_bytes=GIB,
         shm_device=1,

@@ -47,27 +47,7 @@ def entry(times: list[float], **changes: Any) -> Any:
 )
 def test_busbw_is_algbw_by_the_factor_of_nccl_tests(collective: str, factors: list[float]) -> None:
     assert [measurement.bus_factor(collective, ranks) for ranks in (2, 4, 8, 16)] == factors
-
-
-@given(
-    st.sampled_from(COLLECTIVES), st.integers(1, 1 << 34), st.floats(1e-6, 10), st.integers(2, 4096)
-)
-def test_busbw_is_between_half_and_twice_algbw(
-    collective: str, size: int, seconds: float, ranks: int
-) -> None:
-    algbw = measurement.algbw_gb_s(size, seconds)
-    busbw = measurement.busbw_gb_s(collective, size, seconds, ranks)
-    assert busbw is not None
-    assert 0.5 * algbw <= busbw * (1 + 1e-12)
-    assert busbw <= 2 * algbw
-    assert measurement.busbw_gb_s(collective, size, seconds, 1) is None
-
-
-@given(st.integers(2, 512), st.floats(1.0, 500.0))
-def test_ring_link_bandwidth_equals_busbw(ranks: int, link_gb_s: float) -> None:
-    """t = S * 2(n-1) / (n B): the derivation of nccl-tests' doc/PERFORMANCE.md, backwards."""
-    seconds = 1e9 * 2 * (ranks - 1) / (ranks * link_gb_s * 1e9)
-    assert measurement.busbw_gb_s("all_reduce", 10**9, seconds, ranks) == pytest.approx(link_gb_s)
+    assert measurement.busbw_gb_s(collective, 1 << 20, 1.0, 1) is None
 
 
 # values whose sums are exact
@@ -80,14 +60,6 @@ def test_sums_of_the_largest_values_are_exact(dtype: str, ranks: int) -> None:
     assert ranks * most <= test_values.EXACT[dtype]
     # As large as may be.
     assert most == test_values.LARGEST or ranks * (2 * most + 1) > test_values.EXACT[dtype]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "ranks", "most"),
-    [("float32", 64, 1023), ("float16", 64, 31), ("bfloat16", 64, 3), ("bfloat16", 2, 127)],
-)
-def test_largest_value_shrinks_with_the_ranks(dtype: str, ranks: int, most: int) -> None:
-    assert test_values.largest(dtype, ranks) == most
 
 
 def test_too_many_ranks_for_a_dtype_are_reported() -> None:
@@ -251,22 +223,9 @@ def judged(
     return verdict.finding_id, verdict.remark
 
 
-@given(st.floats(0.1, 1000))
-def test_bands_are_at_90_and_80_percent(busbw: float) -> None:
-    expected = "bandwidth-low"
-    if busbw / 100 >= 0.8:
-        expected = "" if busbw / 100 >= 0.9 else "bandwidth-reduced"
-    assert judged(busbw)[0] == expected
-
-
-@given(st.floats(0.1, 1000), st.integers(1, 512 * (1 << 20) - 1))
-def test_small_messages_are_never_judged(busbw: float, size: int) -> None:
-    assert judged(busbw, size) == ("", bandwidth.TOO_SMALL)
-
-
 def test_results_without_findings() -> None:
     assert judged(5.0, device="NVIDIA Y1") == ("", bandwidth.UNKNOWN)
-    assert judged(5.0, device="cpu") == ("", bandwidth.REHEARSAL)
+    assert judged(5.0, device="cpu", backend="gloo") == ("", bandwidth.REHEARSAL)
     assert judged(5.0, backend="gloo") == ("", bandwidth.THROUGH_THE_HOST)
     assert judged(None) == ("", bandwidth.ONE_RANK)
 

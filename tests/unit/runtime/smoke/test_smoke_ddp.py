@@ -1,4 +1,4 @@
-"""The phase ddp's judgments that need no torch: samples, repeated losses, gradients of other ranks."""
+"""The phase ddp's judgments that need no torch: gradients of other ranks, and workers."""
 
 from __future__ import annotations
 
@@ -9,40 +9,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 
 from provision_runtime.smoke.phases import dataloader, ddp
-
-
-@given(some.integers(1, 9), some.data())
-def test_each_sample_must_reach_exactly_one_rank(ranks: int, data: some.DataObject) -> None:
-    count = dataloader.SAMPLES_PER_RANK * ranks
-    order = data.draw(some.permutations(range(count)))
-    by_rank = [order[rank::ranks] for rank in range(ranks)]
-    assert dataloader.sampler_findings(by_rank) == ()
-    rank = data.draw(some.integers(0, ranks - 1))
-    index = data.draw(some.integers(0, len(by_rank[rank]) - 1))
-    other = data.draw(some.integers(0, count).filter(lambda sample: sample != by_rank[rank][index]))
-    by_rank[rank][index] = other
-    (finding,) = dataloader.sampler_findings(by_rank)
-    assert finding.id == "sampler-wrong"
-    assert rank in finding.ranks
-
-
-def test_a_sample_that_no_rank_got_is_about_all_ranks() -> None:
-    (finding,) = dataloader.sampler_findings([list(range(8)), list(range(8, 15))])
-    assert finding.ranks == (0, 1)
-    assert finding.message.startswith("sample 15 was delivered 0 times")
-
-
-def test_equal_runs_are_bit_identical() -> None:
-    losses = [(0.1).hex(), (0.3).hex(), "digest"]
-    assert ddp.repeat_finding(losses, list(losses)) is None
-    for other in ([losses[0], (0.1 + 0.2).hex(), "digest"], [*losses[:2], "other"]):
-        finding = ddp.repeat_finding(losses, other)
-        assert finding is not None
-        assert finding.id == "not-deterministic"
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,12 @@ def test_paths_become_absolute_and_checkpoints_go_to_the_out_folder() -> None:
 
 
 def test_faults_are_parsed() -> None:
-    chosen = parsed("--inject", "die:1:barrier", "--inject", "flip-bit", "--inject", "user-site:0")
+    chosen = parsed(
+        "--inject", "die:1:barrier", "--inject", "flip-bit", "--inject", "other-torch:0"
+    )
     assert chosen.fault("die", 1, "barrier")
     assert chosen.fault("flip-bit")
-    assert chosen.fault("user-site", 0)
+    assert chosen.fault("other-torch", 0)
     assert not chosen.fault("die", 0, "barrier")
 
 
