@@ -47,7 +47,7 @@ from provision.verbs.why.why import WhyResult
 from provision.workflow.environments import Environment
 from provision.workflow.image.registry import ImageSummary, PulledImage
 from provision.workflow.lock import LockPreview
-from provision.workflow.ship.journal import Verb
+from provision.workflow.ship.ship import Verb
 from provision.workflow.ship.states import State
 from provision_runtime.checkpoint.inspection.audit import Audit
 from provision_runtime.checkpoint.inspection.contents import Contents
@@ -324,7 +324,6 @@ RESULTS = (
             "halted": str,
             "left_out": list[str],
             "stopped": str | None,
-            "journal": Path | None,
             "nodes": {"*": SHIPPED_NODE},
         },
     ),

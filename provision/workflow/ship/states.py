@@ -19,7 +19,7 @@ State = Literal["pending", "fit", "shipped", "verified", "passed", "active", "fa
 # Failures after which nobody knows what the node has done.
 UNKNOWN_REASONS = frozenset({"timed-out", "connection-lost", "killed", "bad-answer", "unread"})
 # Failures that another try may not have. A host that is down is not tried again: that takes long,
-# and --resume does it.
+# and the next ship does it.
 TRANSIENT_REASONS = frozenset(
     {
         "connection-lost",
