@@ -238,6 +238,13 @@ RESULTS = (
         "how the file differs",
         {"differs": bool, "diff": str},
     ),
+    _result("passport-sign", "passport sign", "the signature of a passport", {"signature": Path}),
+    _result(
+        "passport-verify",
+        "passport verify",
+        "who signed a passport",
+        {"passport": Path, "signer": str},
+    ),
     _result(
         "passport-show",
         "passport show",

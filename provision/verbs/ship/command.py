@@ -94,7 +94,8 @@ key_option = click.option(
     "--canary",
     metavar="WAVES",
     help="Activate in waves, and stop at the first that fails: `1,5%,all` is one node, then 5 % of all, "
-    "then all. Without `all`, the others stay ready for `activate`.",
+    "then all. `rack:NAME` and `zone:NAME` are waves too, and `racks` is one for each rack. Without "
+    "`all`, the others stay ready for `activate`.",
 )
 @click.option(
     "--smoke",
@@ -210,6 +211,7 @@ def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRe
     from provision.core.errors import CheckFailed, InvalidSpec
     from provision.workflow.ship.ship import ShipRequest
     from provision.workflow.ship.stages import ShipOptions
+    from provision.workflow.ship.states import expand_waves
 
     selection = selection_of(envs, options)
     left_out = []
@@ -225,7 +227,7 @@ def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRe
     selection = replace(selection, nodes=usable)
     if options.get("smoke") and not options["canary"]:
         raise InvalidSpec("--smoke tests the waves of --canary.", advice="Add --canary 1,all.")
-    waves = (options.get("canary") or "all").split(",")
+    waves = expand_waves((options.get("canary") or "all").split(","), selection.nodes)
     is_shared = (options["target"] or selection.defaults.store) == "shared"
     if options.get("canary") and is_shared:
         raise InvalidSpec(
@@ -244,7 +246,7 @@ def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRe
         shared=is_shared,
         tree=getattr(options["settings"], "tree", 0),
         stage_only=options.get("stage_only", False),
-        waves=tuple(waves),
+        waves=waves,
         module_folder=options.get("module") or "",
         boot_unit=options.get("boot_unit", False),
         allow_older=options.get("allow_older", True),

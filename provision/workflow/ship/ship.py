@@ -37,6 +37,7 @@ from provision.workflow.ship.states import (
 
 # provision.lockfile.FILE; importing that package would take as long as asking 20 nodes.
 LOCK_FILE = "conda-lock.yml"
+LAB_FILE = "lab.yml"
 Profile = Literal["quick", "default", "full"]
 Verb = Literal["ship", "activate", "rollback"]
 
@@ -112,7 +113,7 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
             )
     _check_path(pack, selection)
     required = required_nodes(options.minimum, len(selection.nodes))
-    waves = plan_waves(options.waves, len(selection.nodes))
+    waves = plan_waves(options.waves, selection.nodes, len(selection.nodes))
     test_wave = None
     if request.smoke:
         from provision.workflow.plan import BuildRequest, make_plan
@@ -127,7 +128,7 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
             shipment.ship()
     return replace(
         _report("ship", pack.key, request, shipment),
-        required=min(required, waves[-1], len(shipment.states)),
+        required=min(required, sum(map(len, waves)), len(shipment.states)),
         halted=shipment.halted,
         size=pack.size,
         sent_bytes=shipment.distribution.sent_bytes,
@@ -214,6 +215,7 @@ def _locked_run(context: Context, request: ShipRequest) -> Iterator[RunSetup]:
                 identity=run_identity(context),
                 options=request.options,
                 progress=context.progress,
+                signers=_lab_signers(context),
             )
         except KeyboardInterrupt:
             context.progress.warn(
@@ -221,6 +223,17 @@ def _locked_run(context: Context, request: ShipRequest) -> Iterator[RunSetup]:
                 "from there"
             )
             raise
+
+
+def _lab_signers(context: Context) -> str:
+    """`allowed_signers` of the lab whose envs folder this is; empty if it names none."""
+    folder = context.folders.envs.parent
+    if not (folder / LAB_FILE).is_file():
+        return ""
+    from provision.workflow.lab_definition import read_lab  # few ships need it
+
+    signers = read_lab(folder).allowed_signers
+    return signers.read_text(encoding="utf-8", errors="replace") if signers else ""
 
 
 def _check_path(pack: Pack, selection: NodeSelection) -> None:

@@ -112,9 +112,7 @@ class Shipment(StageRun):
     def _activate_waves(self, check_s: float) -> None:
         """Activate one wave after the other, until one is not good."""
         ready = self.in_state("passed", "active")
-        done = 0
-        for count in plan_waves(self._options.waves, len(self._nodes)):
-            wave, done = ready[done:count], max(done, count)
+        for wave in plan_waves(self._options.waves, ready, len(self._nodes)):
             passed = self.in_state("passed", among=wave)
             self.activate(passed, self._key)
             stragglers = self.in_state("unknown", among=passed)

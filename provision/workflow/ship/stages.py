@@ -67,13 +67,14 @@ class RunIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """One run of an environment over nodes."""
+    """One run of an environment over nodes. signers: of the lab, whose packs alone nodes take."""
 
     name: str
     selection: NodeSelection
     identity: RunIdentity
     options: ShipOptions
     progress: Progress
+    signers: str = ""
 
 
 class StageRun:
@@ -86,6 +87,8 @@ class StageRun:
         self._run = {**asdict(setup.identity), **selection.defaults.rules}
         if setup.options.allow_older:
             self._run["allow_older"] = "yes"
+        if setup.signers:
+            self._run["signers"] = setup.signers
         self._nodes = {node.name: node for node in selection.nodes}
         self._path = str(selection.defaults.path)
         # What every action on the store of an environment needs.

@@ -115,7 +115,7 @@ def test_no_environment_is_made_where_a_group_may_change_it(
 
 
 def sidecar(prefix: Path) -> dict[str, Any]:
-    return pack_record(prefix, "lab", KEY, LOCK_SHA256)
+    return pack_record(prefix, "lab", KEY)
 
 
 class Store:
