@@ -25,6 +25,7 @@ from provision.workflow.ship.states import (
     UNKNOWN_REASONS,
     NodeState,
     common_failure,
+    expand_waves,
     plan_waves,
     required_nodes,
     state_of_failure,
@@ -215,20 +216,42 @@ def test_one_network_store_is_not_taken_for_a_store_of_each_node(
         check()
 
 
+def racked(total: int) -> list[Node]:
+    """n1 to n4 stand in the rack a, all others in b."""
+    return [
+        Node(name=f"n{number}", engine="ssh", address="", rack="a" if number < 5 else "b")
+        for number in range(1, total + 1)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("texts", "total", "waves"),
+    ("texts", "total", "reached"),
     [
         (["all"], 8, [8]),
-        (["1", "5%", "all"], 100, [1, 5, 100]),
+        (["1", " 5%", "all"], 100, [1, 5, 100]),
         (["1", "5%", "all"], 8, [1, 1, 8]),
         (["1", "50%"], 8, [1, 4]),
+        (["1", "rack:b", "6", "all"], 8, [1, 5, 6, 8]),
+        (["racks"], 8, [4, 8]),
+        (["1", "racks"], 8, [1, 4, 8]),
     ],
 )
-def test_waves(texts: list[str], total: int, waves: list[int]) -> None:
-    assert plan_waves(texts, total) == waves
+def test_waves(texts: list[str], total: int, reached: list[int]) -> None:
+    nodes = racked(total)
+    waves = plan_waves(expand_waves(texts, nodes), nodes, total)
+    assert [sum(map(len, waves[: end + 1])) for end in range(len(waves))] == reached
 
 
-@pytest.mark.parametrize("texts", [["3", "1"], ["1", "some"], ["9"], [""]])
+def test_a_wave_takes_nodes_that_are_ready() -> None:
+    """The first one failed; the wave of one node is another."""
+    waves = plan_waves(("1", "rack:b", "all"), racked(6)[1:], 6)
+    assert [[node.name for node in wave] for wave in waves] == [["n2"], ["n5", "n6"], ["n3", "n4"]]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["3", "1"], ["1", "some"], ["9"], [""], ["rack:c"], ["rack:"], ["zones"], ["racks", "1"]],
+)
 def test_waves_that_cannot_be(texts: list[str]) -> None:
     with pytest.raises(InvalidSpec):
-        plan_waves(texts, 8)
+        expand_waves(texts, racked(8))
