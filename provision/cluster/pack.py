@@ -161,8 +161,13 @@ def install_path(store: PurePosixPath, key: str) -> PurePosixPath:
 
 
 def pack_path(folders: Folders, name: str) -> Path:
-    """The folder of an environment's packs; `read_pack` reads the latest one in it."""
-    return folders.packs / name
+    """The folder of an environment's packs; `read_pack` reads the latest one in it.
+
+    An environment that is described in no project may have been packed by an earlier provision.
+    """
+    path, former = folders.packs / name, folders.data / "packs" / name
+    is_former = former.exists() and not (path.exists() or (folders.envs / name).exists())
+    return former if is_former else path
 
 
 def read_pack(path: Path) -> Pack:
