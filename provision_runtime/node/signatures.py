@@ -37,20 +37,20 @@ def require_signed(
     before the active one.
     """
     signers = store.join(SIGNERS)
-    with tempfile.NamedTemporaryFile("w", suffix=f"-lab-{SIGNERS}", encoding="utf-8") as file:
-        if os.path.lexists(signers):
-            require_safe_path(store, signers)
-        elif run.get("signers"):
+    if os.path.lexists(signers):
+        require_safe_path(store, signers)
+        statement = _signed_statement(pack, signed, signers)
+    elif run.get("signers"):
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
             file.write(run["signers"])
             file.flush()
-            signers = file.name
-        else:
-            return
-        try:
-            statement = _signed_statement(pack, signed, signers)
-        except NodeError as error:
-            message = error.message.replace(file.name, f"the lab's {SIGNERS}")
-            raise NodeError(error.reason, message) from error
+            try:
+                statement = _signed_statement(pack, signed, file.name)
+            except NodeError as error:
+                message = error.message.replace(file.name, f"the lab's {SIGNERS}")
+                raise NodeError(error.reason, message) from error
+    else:
+        return
     active = stores.active_key(store, pack.name)
     before = read_json(_record(store, active)) if active else None
     if before is None or run.get("allow_older"):

@@ -109,7 +109,8 @@ def expand_waves(texts: Sequence[str], nodes: Sequence[Node]) -> tuple[str, ...]
     """The waves of `--canary`, each with a number of nodes, `rack:NAME` or `zone:NAME`. `racks` and
     `zones` are one wave for each.
 
-    Raises InvalidSpec for a text that is none of these, and for a wave that reaches no further node.
+    Raises InvalidSpec for a text that is none of these, for a place where no node stands, and for a
+    number below that of the nodes before.
     """
     waves: list[str] = []
     for text in map(str.strip, texts):
@@ -122,14 +123,16 @@ def expand_waves(texts: Sequence[str], nodes: Sequence[Node]) -> tuple[str, ...]
     total, reached = len(nodes), 0
     for text, wave in zip(waves, plan_waves(waves, nodes, total)):
         reached += len(wave)
+        kind, _, place = text.partition(":")
         if _PLACE.match(text):
-            is_wrong = not wave
+            is_wrong = not place or all(getattr(node, kind) != place for node in nodes)
+            why = f"no node of --on stands in `{text}`"
         else:
             is_wrong = required_nodes(text, total, "--canary") < reached
+            why = f"the waves before `{text}` reach more nodes"
         if is_wrong:
             raise InvalidSpec(
-                f"--canary {','.join(texts)}: of {total} nodes, `{text}` reaches none that the waves "
-                "before it do not.",
+                f"--canary {','.join(texts)}: {why}.",
                 advice="Write the small ones first, such as `1,5%,all` or `1,racks,all`. `provision "
                 "nodes list` shows racks.",
             )

@@ -234,6 +234,7 @@ def racked(total: int) -> list[Node]:
         (["1", "rack:b", "6", "all"], 8, [1, 5, 6, 8]),
         (["racks"], 8, [4, 8]),
         (["1", "racks"], 8, [1, 4, 8]),
+        (["4", "racks", "all"], 8, [4, 4, 8, 8]),
     ],
 )
 def test_waves(texts: list[str], total: int, reached: list[int]) -> None:
