@@ -174,8 +174,10 @@ def a_link_to_nothing(signers: Path) -> None:
     signers.symlink_to("/nonexistent")
 
 
-def open_to_all(signers: Path) -> None:
-    signers.chmod(0o666)
+def open_behind_a_link(signers: Path) -> None:
+    target = signers.rename(signers.parents[1] / "signers")
+    target.chmod(0o666)
+    signers.symlink_to(target)
 
 
 @pytest.mark.needs("ssh-keygen")
@@ -184,7 +186,7 @@ def open_to_all(signers: Path) -> None:
     [
         (a_pipe, "allowed_signers is not a file"),
         (a_link_to_nothing, "allowed_signers is not a file"),
-        (open_to_all, "may write to"),
+        (open_behind_a_link, "may write to"),
     ],
 )
 def test_signers_that_are_no_file_of_ours(
