@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypedDict, cast
@@ -245,6 +246,15 @@ def signed_statement(path: Path, signers: Path) -> dict[str, object]:
     openssh.verify_signature(content, signed["signature"].encode(), signers, NAMESPACE)
     statement: dict[str, object] = parse_json(signed["statement"])
     return statement
+
+
+def node_record(path: Path) -> dict[str, object]:
+    """What a node recorded of a pack (`node_pack`); empty without such a record."""
+    with suppress(OSError, ValueError):
+        document = parse_json(path.read_text(encoding="utf-8"))
+        if isinstance(document, dict):
+            return document
+    return {}
 
 
 def node_pack(pack: Pack) -> dict[str, object]:

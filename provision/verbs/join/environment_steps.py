@@ -39,7 +39,6 @@ from provision.workflow.smoke.nodes import NodesRequest, smoke_nodes
 from provision.workflow.smoke.nodes_report import NodesResult
 from provision.workflow.smoke.runner import SmokeRequest
 from provision.workflow.trust import require_trusted_path, require_trusted_prefix
-from provision_runtime.node.store_files import read_json
 from provision_runtime.report import model
 from provision_runtime.report.text import format_count
 
@@ -153,7 +152,7 @@ def _checked_shipment(run: JoinRun, name: str, link: Path, lock: Lock) -> Prefix
         record = record.with_suffix(".signature")
         packed = packs.signed_statement(record, run.lab.allowed_signers)
     else:
-        packed = read_json(str(record)) or {}
+        packed = packs.node_record(record)
     run.progress.info(f"reading every file of {path}")
     root = tree_digests(path, deep=True)["root"]
     if (root, path.name) != (packed.get("root"), packed.get("key")):
