@@ -48,7 +48,7 @@ from provision.verbs.why.why import WhyResult
 from provision.workflow.environments import Environment
 from provision.workflow.image.registry import ImageSummary, PulledImage, VerifiedImage
 from provision.workflow.lock import LockPreview
-from provision.workflow.ship.journal import Verb
+from provision.workflow.ship.ship import Verb
 from provision.workflow.ship.states import State
 from provision_runtime.checkpoint.inspection.audit import Audit
 from provision_runtime.checkpoint.inspection.contents import Contents
@@ -239,6 +239,13 @@ RESULTS = (
         "how the file differs",
         {"differs": bool, "diff": str},
     ),
+    _result("passport-sign", "passport sign", "the signature of a passport", {"signature": Path}),
+    _result(
+        "passport-verify",
+        "passport verify",
+        "who signed a passport",
+        {"passport": Path, "signer": str},
+    ),
     _result(
         "passport-show",
         "passport show",
@@ -327,7 +334,6 @@ RESULTS = (
             "halted": str,
             "left_out": list[str],
             "stopped": str | None,
-            "journal": Path | None,
             "nodes": {"*": SHIPPED_NODE},
         },
     ),

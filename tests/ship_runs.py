@@ -8,7 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -16,7 +16,6 @@ from typing import Any, cast
 from provision.cluster.inventory import NodeDefaults, NodeSelection, select_nodes
 from provision.cluster.pack import Pack, Sidecar
 from provision.core.types import MeterContext
-from provision.workflow.ship.journal import ShipJournal
 from provision.workflow.ship.shipment import Shipment
 from provision.workflow.ship.stages import RunIdentity, RunSetup, ShipOptions
 from tests.node_stores import PackedToy
@@ -152,9 +151,7 @@ def write_image(folder: Path, toy: PackedToy, **changes: Any) -> Pack:
 def shipment(
     nodes: SimulatedNodes,
     image: Pack,
-    journal: ShipJournal | None = None,
     progress: Notes | None = None,
-    finished: Iterable[str] = (),
     identity: RunIdentity = SOURCE,
     **options: Any,
 ) -> Shipment:
@@ -163,9 +160,7 @@ def shipment(
             nodes,
             image.name,
             identity=identity,
-            journal=journal,
             progress=progress,
-            finished=tuple(finished),
             **options,
         ),
         image,
@@ -177,9 +172,7 @@ def setup(
     name: str,
     *,
     identity: RunIdentity = SOURCE,
-    journal: ShipJournal | None = None,
     progress: Notes | None = None,
-    finished: tuple[str, ...] = (),
     **options: Any,
 ) -> RunSetup:
     """options: of ShipOptions."""
@@ -189,8 +182,6 @@ def setup(
         identity=identity,
         options=ShipOptions(**options),
         progress=progress or Notes(),
-        journal=journal,
-        finished=finished,
     )
 
 

@@ -124,8 +124,6 @@ def _result_line(report: ShipReport) -> str:
     if report.dry_run and report.verb != "ship":
         have_it = sum(state.state in ("verified", "active") for state in report.states.values())
         return f"{report.key or report.name}: would be active on {have_it} of {total}"
-    if report.dry_run and report.from_registry:
-        return f"{total} would pull {report.key} ({format_bytes(report.size)})"
     if report.dry_run:
         waiting = sum(state.state == "fit" for state in report.states.values())
         if not waiting:
@@ -144,7 +142,7 @@ def _result_line(report: ShipReport) -> str:
         is_known = all(state.state != "unknown" for state in report.states.values())
         if report.goal == "active" and report.ready == 0 and is_known:
             line += ", so nothing was activated"
-    if report.verb == "ship" and not report.from_registry:
+    if report.verb == "ship":
         line += f"; {_sent_text(report)}"
     return line
 
@@ -181,7 +179,6 @@ def ship_json(report: ShipReport) -> dict[str, object]:
         "halted": report.halted,
         "left_out": [node.name for node in report.left_out],
         "stopped": report.stopped.failure.reason if report.stopped else None,
-        "journal": report.journal,
         "nodes": nodes,
     }
 

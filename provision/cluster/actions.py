@@ -24,8 +24,6 @@ DOCTOR: Action[dict[str, Any]] = Action("doctor")
 ENVIRONMENT_PYTHON: Action[object] = Action("environment-python")
 SMOKE_PREPARE: Action[results.Prepared] = Action("smoke-prepare")
 SMOKE_RUN: Action[results.RanksResult] = Action("smoke-run")
-IMAGE_PULL: Action[results.Installation] = Action("image-pull")
-IMAGE_ACTIVATE: Action[object] = Action("image-activate")
 # Sent by the shell script of provision/workflow/ship/probe.py.
 PROBE: Action[dict[str, bool]] = Action("probe")
 STORE_STATUS: Action[results.StoreStatus] = Action("store-status")

@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypedDict, cast
@@ -223,14 +224,37 @@ def sign(pack: Pack, key: Path, signed_at: str) -> None:
 
 
 def signature(pack: Pack) -> dict[str, str] | None:
-    """The statement and its signature; None if nobody signed the pack."""
+    """The statement and its signature; None if nobody signed the pack. Raises IntegrityError."""
+    return read_signature(pack.signature_path) if pack.signature_path.exists() else None
+
+
+def read_signature(path: Path) -> dict[str, str]:
     try:
-        document: dict[str, str] = parse_json(pack.signature_path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise _damaged(pack.signature_path, str(error)) from error
-    return document
+        document: dict[str, str] = parse_json(path.read_text(encoding="utf-8"))
+        return {"statement": document["statement"], "signature": document["signature"]}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise IntegrityError(
+            f"{path} is not a signature of a pack.",
+            advice="`provision pack NAME --sign KEY` makes one.",
+        ) from error
+
+
+def signed_statement(path: Path, signers: Path) -> dict[str, object]:
+    """What somebody whom `signers` names has signed of a pack. Raises IntegrityError."""
+    signed = read_signature(path)
+    content = signed["statement"].encode()
+    openssh.verify_signature(content, signed["signature"].encode(), signers, NAMESPACE)
+    statement: dict[str, object] = parse_json(signed["statement"])
+    return statement
+
+
+def node_record(path: Path) -> dict[str, object]:
+    """What a node recorded of a pack (`node_pack`); empty without such a record."""
+    with suppress(OSError, ValueError):
+        document = parse_json(path.read_text(encoding="utf-8"))
+        if isinstance(document, dict):
+            return document
+    return {}
 
 
 def node_pack(pack: Pack) -> dict[str, object]:

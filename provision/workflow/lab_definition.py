@@ -25,6 +25,8 @@ from provision.workflow.smoke.settings import with_settings
 FILE = "lab.yml"
 ENVS = "envs"
 INVENTORY = "nodes.yml"
+# Keys that name files of the repository.
+KNOWN_HOSTS, ALLOWED_SIGNERS = "known_hosts", "allowed_signers"
 ADVICE = "docs/onboarding.md describes lab.yml, with an example."
 # Time limit of the first job. On a quiet node it takes a minute; a cold file system needs more.
 JOB_MINUTES = 5
@@ -92,6 +94,7 @@ class Lab:
     cuda: str | None = None
     clusters: tuple[Cluster, ...] = ()
     known_hosts: Path | None = None
+    allowed_signers: Path | None = None
     folders: Mapping[str, Path] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     smoke: tuple[str, ...] = ()
@@ -150,23 +153,26 @@ def _mistakes(folder: Path, document: Mapping[str, Any], lines: YamlLines) -> It
     signers = document.get("facts", {}).get("signers")
     if signers and not (folder / signers).is_file():
         yield lines.line(("facts", "signers")), f"signers: there is no {signers}."
-    known_hosts = document.get("known_hosts")
-    if known_hosts:
-        line = lines.line(("known_hosts",))
-        path = folder / known_hosts
-        if not path.is_file():
-            yield line, f"known_hosts: there is no {path}."
-        elif not path.resolve().is_relative_to(folder.resolve()):
-            yield line, f"known_hosts: {path} is not in this repository."
+    for key in (KNOWN_HOSTS, ALLOWED_SIGNERS):
+        if key in document:
+            path = folder / document[key]
+            if not path.is_file():
+                yield lines.line((key,)), f"{key}: there is no {path}."
+            elif not path.resolve().is_relative_to(folder.resolve()):
+                yield lines.line((key,)), f"{key}: {path} is not in this repository."
 
 
 def _check_smoke_setting(text: str) -> None:
     smoke_runner.check(with_settings(SmokeRequest(), [text]))
 
 
+def _named_file(document: Mapping[str, Any], key: str, folder: Path) -> Path | None:
+    return folder / document[key] if key in document else None
+
+
 def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
     policy = document.get("policy", {})
-    umask, known_hosts = policy.get("umask"), document.get("known_hosts")
+    umask = policy.get("umask")
     mirrors = []
     for text in document.get("mirrors", ()):
         setting = parse_mirror(text, folder)
@@ -180,7 +186,8 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
             Cluster(**{"name": name, **content, "login": _login(content)})
             for name, content in document.get("clusters", {}).items()
         ),
-        known_hosts=folder / known_hosts if known_hosts else None,
+        known_hosts=_named_file(document, KNOWN_HOSTS, folder),
+        allowed_signers=_named_file(document, ALLOWED_SIGNERS, folder),
         folders={key: folder_path(text, folder) for key, text in document.get("paths", {}).items()},
         mirrors=tuple(mirrors),
         smoke=tuple(document.get("smoke", ())),

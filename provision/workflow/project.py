@@ -32,7 +32,6 @@ RENAMED = (
     "smoke/{}",
     "packed/{}",
     "packs/{}",
-    "ships/{}",
     "changes/{}.json",
     "images/.{}.engine.json",
     "images/{}",

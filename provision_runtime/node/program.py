@@ -25,8 +25,6 @@ ACTIONS = {
     "environment-python": "smoke_ranks:find_python",
     "smoke-prepare": "smoke_ranks:prepare",
     "smoke-run": "smoke_ranks:run",
-    "image-pull": "registry_image:pull",
-    "image-activate": "registry_image:activate",
     "store-status": "store_status:status",
     "store-history": "activation:history",
     "store-prepare": "store_lock:prepare",

@@ -8,6 +8,8 @@ give up when a node is missing, the test itself can say which node is missing an
 from __future__ import annotations
 
 import contextlib
+import glob
+import hashlib
 import os
 import shutil
 import signal
@@ -70,8 +72,10 @@ def find_python(environments: list[str], rules: Mapping[str, str]) -> dict[str, 
 
 def prepare(environments: list[str], rules: Mapping[str, str]) -> Prepared:
     """The same, and how the other nodes reach this one. Raises NodeError (also no-address)."""
+    python = find_python(environments, rules)["python"]
     return {
-        "python": find_python(environments, rules)["python"],
+        "python": python,
+        "runtime": _runtime_digest(python),
         "host": socket.gethostname(),
         "address": _address(),
         "port": addresses.free_port(),
@@ -97,6 +101,16 @@ def run(
         return _result(ranks.statuses(), ranks.wait(timeout_s), out)
     finally:
         shutil.rmtree(out, ignore_errors=True)
+
+
+def _runtime_digest(python: str) -> str:
+    """The digest of the runtime package that an environment has; empty if pip did not install it."""
+    prefix = glob.escape(os.path.dirname(os.path.dirname(python)))
+    packages = f"{prefix}/lib/python3*/site-packages/provision_runtime-*.dist-info/RECORD"
+    for path in glob.glob(packages):
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    return ""
 
 
 class _Ranks:

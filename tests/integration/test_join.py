@@ -175,7 +175,7 @@ def install_store(root: Path, locked: Path, world: Server) -> Path:
     marker.unlink()
     marker.write_text(json.dumps({**content, "folder": str(shipped), "pack": shipped.name}))
     (root / "store" / NAME).symlink_to(shipped)
-    record = pack_record(shipped, NAME, shipped.name, content["lock_sha256"])
+    record = pack_record(shipped, NAME, shipped.name)
     (root / "store" / "images").mkdir()
     (root / "store" / "images" / f"{shipped.name}.json").write_text(json.dumps(record))
     return root / "store"

@@ -63,7 +63,7 @@ def ship(store: Path, name: str) -> Path:
     marker.unlink()
     marker.write_text(json.dumps({**content, "folder": str(tree), "pack": key}))
     (store / name).symlink_to(f"envs/{key}")
-    record = pack_record(tree, name, key, content["lock_sha256"])
+    record = pack_record(tree, name, key)
     (store / "images").mkdir()
     (store / "images" / f"{key}.json").write_text(json.dumps(record))
     return tree

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from provision.cluster import pack as packs
+from provision.cluster.pack import Pack
+from provision.core.paths import Folders
 from tests.integration.conftest import Home, make_home
 from tests.integration.shipped_packs import write_pack
 from tests.integration.ssh_hosts import HOSTS, SshHosts
@@ -67,6 +70,10 @@ def lab(ssh_hosts: SshHosts, tmp_path: Path) -> Iterator[Lab]:
     lab.empty()
     yield lab
     lab.empty()
+
+
+def reasons(report: dict[str, Any]) -> set[str]:
+    return {row["reason"] for row in report["nodes"].values() if "reason" in row}
 
 
 def states(report: dict[str, Any]) -> dict[str, str]:
@@ -143,7 +150,7 @@ def test_dead_hosts_are_named_and_the_others_finish(lab: Lab) -> None:
     assert "h4" in result.stdout and "check: " in result.stdout
     active = lab.active(("h1", "h2", "h3", "h4"))
     assert list(active.values()).count(f"envs/{document['key']}") == 2
-    report = lab.report("ship", NAME, "--resume")
+    report = lab.report("ship", NAME, "--on", "h[1-4]")
     assert report["succeeded"]
     assert len(report["nodes"]) == 4
 
@@ -239,6 +246,33 @@ def test_waves_stop_where_a_node_fails(lab: Lab) -> None:
     report = lab.report("ship", NAME, "--on", TWO, "--canary", "1")
     assert sorted(states(report).values()) == ["active", "passed"]
     assert report["succeeded"]
+
+
+def test_hosts_take_packs_of_their_signers_only(lab: Lab, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    line = f'ann@lab namespaces="provision-pack" {key.with_suffix(".pub").read_text()}'
+    for name in TWO_HOSTS:
+        write = f"mkdir -p {STORE} && cat > {STORE}/allowed_signers"
+        lab.hosts[name].run("sh", "-c", f"{write} <<'END'\n{line}END\n")
+
+    def sign(content: str, at: str) -> Pack:
+        write_pack(lab.data, NAME, content, STORE)
+        folders = Folders(data=lab.data, cache=tmp_path, envs=tmp_path / "envs")
+        pack = packs.read_pack(packs.pack_path(folders, NAME))
+        packs.sign(pack, key, at)
+        return pack
+
+    write_pack(lab.data, NAME, "1", STORE)
+    assert reasons(lab.report("ship", NAME, "--on", TWO)) == {"not-signed"}
+    newer = sign("2", "2026-02-02T00:00:00Z")
+    assert set(states(lab.report("ship", NAME, "--on", TWO)).values()) == {"active"}
+    older = sign("3", "2026-01-01T00:00:00Z")
+    assert reasons(lab.report("ship", NAME, "--on", TWO)) == {"older-pack"}
+    assert set(lab.active(TWO_HOSTS).values()) == {f"envs/{newer.key}"}
+    report = lab.report("ship", NAME, "--on", TWO, "--allow-older")
+    assert set(states(report).values()) == {"active"}
+    assert set(lab.active(TWO_HOSTS).values()) == {f"envs/{older.key}"}
 
 
 @pytest.mark.exhaustive

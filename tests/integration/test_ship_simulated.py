@@ -11,7 +11,6 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from provision.cluster.inventory import NodeSelection
-from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship.activation import ActivationRun
 from provision_runtime.node import store_lock
 from provision_runtime.node.store import Store
@@ -20,7 +19,6 @@ from tests.programs import write_program
 from tests.ship_runs import (
     FAULTS,
     REACHED,
-    SOURCE,
     SimulatedNodes,
     bad_disks,
     setup,
@@ -275,39 +273,6 @@ def test_an_image_in_which_some_bytes_are_wrong_is_fetched_anew(
     run = shipment(nodes, write_image(tmp_path, toy))
     run.ship()
     assert set(states(run).values()) == {"active"}
-
-
-def test_a_resumed_run_does_not_ask_finished_nodes(
-    tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    header: ship_journal.JournalHeader = {
-        "verb": "ship",
-        "name": NAME,
-        "key": toy.key,
-        "on": "",
-        "inventory": None,
-        "nodes": [],
-    }
-    journal = ship_journal.create(tmp_path / "journals", SOURCE.id, header)
-    image = write_image(tmp_path, toy)
-    nodes = nodes_of(tmp_path, monkeypatch, "n[1-4]", n4=FAULTS["dead"])
-    shipment(nodes, image, journal=journal, minimum="3").ship()
-    journal.close()
-    recorded = ship_journal.latest(tmp_path / "journals")
-    assert recorded is not None
-    assert {name: str(state) for name, state in recorded.states.items()} == {
-        "n1": "active",
-        "n2": "active",
-        "n3": "active",
-        "n4": "failed:check:unreachable",
-    }
-    # Now the finished ones would fail if anybody asked them, and n4 is back.
-    dead = dict.fromkeys(("n1", "n2", "n3"), FAULTS["dead"])
-    nodes = nodes_of(tmp_path, monkeypatch, "n[1-4]", **dead)
-    run = shipment(nodes, image, finished=["n1", "n2", "n3"])
-    run.ship()
-    assert set(states(run).values()) == {"active"}
-    assert run.distribution.sent_bytes == image.size
 
 
 def test_a_late_node_gets_a_second_chance(

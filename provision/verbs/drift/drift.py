@@ -24,7 +24,6 @@ from provision.verbs.drift.comparison import DISTRIBUTION, FILES, INSTALLED, Exp
 from provision.verbs.drift.survey import DriftRequest
 from provision.workflow.context import Context, refuse_mistyped_name
 from provision.workflow.evidence import evidence_file, load_evidence
-from provision.workflow.ship import journal as ship_journal
 
 if TYPE_CHECKING:
     from provision.workflow.ship.ship import ShipReport
@@ -125,7 +124,7 @@ def fix(
     Raises InvalidSpec if nobody knows what is right, or if the pack here is another one, and what
     `ship` raises.
     """
-    from provision.workflow.ship.ship import ShipRequest, ship
+    from provision.workflow.ship.ship import ShipRequest, run_identity, ship
     from provision.workflow.ship.stages import ShipOptions
 
     repair = drift_repair.plan_repair(record)
@@ -146,7 +145,7 @@ def fix(
     changed = [by_name[name] for name in repair.changed]
     if changed:
         failures = drift_repair.distrust(
-            changed, selection.defaults, request.name, repair.key, ship_journal.new_run_id()
+            changed, selection.defaults, request.name, repair.key, run_identity(context)
         )
         for name, failure in failures.items():
             context.progress.warn(f"{name}: {failure.reason}: {failure.message}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -49,20 +48,13 @@ def plan_repair(record: DriftRecord) -> Repair | None:
 
 
 def distrust(
-    nodes: Sequence[Node],
-    defaults: NodeDefaults,
-    name: str,
-    key: str,
-    run_id: str,
+    nodes: Sequence[Node], defaults: NodeDefaults, name: str, key: str, identity: RunIdentity
 ) -> dict[str, NodeFailure]:
     """Make nodes forget that their environment was verified; returns why some could not.
 
-    Otherwise a ship would find the environment active, and do nothing. run_id: under which the
-    nodes' journals note it.
+    Otherwise a ship would find the environment active, and do nothing.
     """
-    host = socket.gethostname()
-    by = f"`provision drift --fix` on {host}"
-    run = {**asdict(RunIdentity(id=run_id, source=f"{host}:drift", by=by)), **defaults.rules}
+    run = {**asdict(identity), **defaults.rules}
     arguments = {"path": str(defaults.path), "name": name, "key": key, "run": run}
     replies = run_action(
         nodes,

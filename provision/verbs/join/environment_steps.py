@@ -131,8 +131,9 @@ def _shipped(run: JoinRun, name: str, lock: Lock) -> tuple[Prefix | None, str]:
 
 
 def _checked_shipment(run: JoinRun, name: str, link: Path, lock: Lock) -> Prefix:
-    """Raises an error unless nobody else has a hand in it, and its files are those of its pack, which
-    was made from this lock. Nothing in it runs before that."""
+    """Raises an error unless nobody else has a hand in it, it is of this lock, and its files are those
+    of its pack, as the store recorded it or as somebody whom lab.yml allows has signed it. Nothing
+    in it runs before that."""
     path = link.resolve()
     folders, inventory = run.context.folders, run.lab.inventory
     record = path.parents[1] / "images" / f"{path.name}.json"
@@ -147,10 +148,14 @@ def _checked_shipment(run: JoinRun, name: str, link: Path, lock: Lock) -> Prefix
         raise IntegrityError(f"{link} does not have the packages of its lock any more.")
     if not runtime_package.is_current(path, runtime_package.load()):
         raise IntegrityError(f"{link} was shipped by another version of provision.")
-    sidecar = packs.read_sidecar(record)
+    if run.lab.allowed_signers is not None:
+        record = record.with_suffix(".signature")
+        packed = packs.signed_statement(record, run.lab.allowed_signers)
+    else:
+        packed = packs.node_record(record)
     run.progress.info(f"reading every file of {path}")
     root = tree_digests(path, deep=True)["root"]
-    if (root, lock.sha256, path.name) != (sidecar["root"], sidecar["lock_sha256"], sidecar["key"]):
+    if (root, path.name) != (packed.get("root"), packed.get("key")):
         raise IntegrityError(f"The files of {link} are not those of its pack ({record}).")
     try:
         process.run([prefix.python, "-I", "-c", "pass"], timeout_s=START_S)

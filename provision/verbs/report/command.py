@@ -36,6 +36,47 @@ def show(console: Console, name: str, envs: Path | None) -> None:
     console.result("passport-show", document, lines)
 
 
+@passport.command("sign")
+@click.argument("name")
+@click.argument("key", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@verb
+def sign(console: Console, name: str, key: Path, envs: Path | None) -> None:
+    """Sign a passport as it is now, with an ssh key.
+
+    Writes passport.json.sig next to it, as `ssh-keygen -Y sign` does. KEY may be a public key that
+    the ssh agent has.
+    """
+    from provision.core.paths import default_folders
+    from provision.verbs.report import signature as command
+
+    path = command.sign(default_folders(envs), name, key)
+    console.result("passport-sign", {"signature": path}, [f"signed: {path}"])
+
+
+@passport.command("verify")
+@click.argument("target", metavar="PASSPORT")
+@click.option(
+    "--signers",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Those who may sign, as ssh-keygen's ALLOWED SIGNERS.  [default: `allowed_signers` of lab.yml]",
+)
+@verb
+def verify(console: Console, target: str, signers: Path | None, envs: Path | None) -> None:
+    """Say who signed a passport.
+
+    PASSPORT is an environment, or a passport.json with its passport.json.sig. The exit code is 7 if
+    nobody signed it who may, or if it has changed since.
+    """
+    from provision.core.paths import default_folders
+    from provision.verbs.report import signature as command
+
+    path, signer = command.verify(default_folders(envs), target, signers)
+    console.result(
+        "passport-verify", {"passport": path, "signer": signer}, [f"{path}: signed by {signer}"]
+    )
+
+
 @click.command()
 @click.argument("targets", metavar="[PASSPORT...]", nargs=-1)
 @click.option(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.cluster_options import cluster_options, inventory_option, selection_of
-from provision.cli.options import dry_run_option, no_wait_option, option_group
+from provision.cli.cluster_options import cluster_options, selection_of
+from provision.cli.options import dry_run_option, no_wait_option
 from provision.cli.set_option import set_option, setting
 from provision.cli.verb import context_of, verb
 
@@ -17,34 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from provision.cli.console import Console
-    from provision.workflow.ship.journal import Verb
-    from provision.workflow.ship.ship import ShipReport, ShipRequest
+    from provision.workflow.ship.ship import ShipReport, ShipRequest, Verb
 
-on_or_resume_option = click.option(
-    "--on",
-    metavar="NODES",
-    help=(
-        "Nodes: a group of nodes.yml, a node set (`n[1-4]`, `@group`), `slurm:PARTITION`, "
-        "`ssh:HOST,...` or `local`. Required without --resume."
-    ),
-)
-ship_cluster_options = option_group(on_or_resume_option, inventory_option, section="Nodes")
-STORES = ("local", "shared")
-REGISTRY = "registry:"
-to_option = click.option(
-    "--to",
-    "target",
-    metavar="TARGET",
-    help="local: every node has a store of its own. shared: all nodes see one store, which gets "
-    "one copy. registry:IMAGE: nodes pull this image by its digest.  [default: local, or as "
-    "nodes.yml says]",
-)
 store_option = click.option(
     "--to",
     "target",
-    type=click.Choice(STORES),
-    help="local: every node has a store of its own. shared: all nodes see one store.  [default: "
-    "local, or as nodes.yml says]",
+    type=click.Choice(["local", "shared"]),
+    help="local: every node has a store of its own. shared: all nodes see one store, which gets "
+    "one copy.  [default: local, or as nodes.yml says]",
 )
 minimum_option = click.option(
     "--min",
@@ -102,8 +82,8 @@ key_option = click.option(
 
 @click.command()
 @click.argument("name")
-@ship_cluster_options
-@to_option
+@cluster_options
+@store_option
 @minimum_option
 @down_option
 @set_option(ShipSettings)
@@ -111,13 +91,11 @@ key_option = click.option(
     "--stage-only", is_flag=True, help="Send, verify and install the pack, but do not activate it."
 )
 @click.option(
-    "--resume", is_flag=True, help="Go on with the last ship: finished nodes are not asked again."
-)
-@click.option(
     "--canary",
     metavar="WAVES",
     help="Activate in waves, and stop at the first that fails: `1,5%,all` is one node, then 5 % of all, "
-    "then all. Without `all`, the others stay ready for `activate`.",
+    "then all. `rack:NAME` and `zone:NAME` are waves too, and `racks` is one for each rack. Without "
+    "`all`, the others stay ready for `activate`.",
 )
 @click.option(
     "--smoke",
@@ -154,33 +132,13 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     provision ship train --on slurm:gpu
     provision ship train --on 'n[001-128]' --min 95%
     """
-    from provision.cluster.inventory import find_inventory
     from provision.core.errors import InvalidSpec
     from provision.workflow.ship import ship as command
 
-    target = options["target"] or ""
-    if target and target not in STORES and not target.startswith(REGISTRY):
-        raise InvalidSpec(
-            f"--to `{target}` is not a target.",
-            advice="Targets: local, shared, registry:HOST/NAME[:TAG].",
-        )
-    context = context_of(console, envs, options)
-    for option in ("canary", "boot_unit", "module"):
-        if options[option] and target.startswith(REGISTRY):
-            raise InvalidSpec(f"--{option.replace('_', '-')} is for packs, not for --to {target}.")
     if options["canary"] and options["stage_only"]:
         raise InvalidSpec("--stage-only activates nothing, so --canary has no waves.")
-    inventory = find_inventory(context.folders.envs, options["inventory"])
-    if options["on"] is None:
-        if not options["resume"]:
-            raise InvalidSpec("--on is missing.", advice="Name nodes, or --resume the last ship.")
-        options["on"], options["inventory"] = command.recorded_nodes(context, name)
-    request = _request(name, envs, options, inventory=inventory, resume=options["resume"])
-    if target.startswith(REGISTRY):
-        report = command.ship_from_registry(context, request, target[len(REGISTRY) :])
-    else:
-        report = command.ship(context, request)
-    return _print(console, report)
+    context = context_of(console, envs, options)
+    return _print(console, command.ship(context, _request(name, envs, options)))
 
 
 class OnNodes(click.Command):
@@ -248,18 +206,12 @@ def _switch(
     return _print(console, command.switch(context, verb, request, options["key"]))
 
 
-def _request(
-    name: str,
-    envs: Path | None,
-    options: Mapping[str, Any],
-    *,
-    inventory: Path | None = None,
-    resume: bool = False,
-) -> ShipRequest:
+def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRequest:
     from provision.cluster.service import is_out_of_service
     from provision.core.errors import CheckFailed, InvalidSpec
     from provision.workflow.ship.ship import ShipRequest
     from provision.workflow.ship.stages import ShipOptions
+    from provision.workflow.ship.states import expand_waves
 
     selection = selection_of(envs, options)
     left_out = []
@@ -275,7 +227,7 @@ def _request(
     selection = replace(selection, nodes=usable)
     if options.get("smoke") and not options["canary"]:
         raise InvalidSpec("--smoke tests the waves of --canary.", advice="Add --canary 1,all.")
-    waves = (options.get("canary") or "all").split(",")
+    waves = expand_waves((options.get("canary") or "all").split(","), selection.nodes)
     is_shared = (options["target"] or selection.defaults.store) == "shared"
     if options.get("canary") and is_shared:
         raise InvalidSpec(
@@ -294,7 +246,7 @@ def _request(
         shared=is_shared,
         tree=getattr(options["settings"], "tree", 0),
         stage_only=options.get("stage_only", False),
-        waves=tuple(waves),
+        waves=waves,
         module_folder=options.get("module") or "",
         boot_unit=options.get("boot_unit", False),
         allow_older=options.get("allow_older", True),
@@ -303,8 +255,6 @@ def _request(
         name=name,
         selection=selection,
         options=ship_options,
-        inventory=inventory,
-        resume=resume,
         dry_run=options["dry_run"],
         smoke=options.get("smoke"),
         left_out=tuple(left_out),

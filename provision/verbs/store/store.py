@@ -15,7 +15,6 @@ from provision.cluster.remote import Arguments, merge_same_nodes, run_action
 from provision.core.errors import InvalidSpec
 from provision.resolver import spec as specs
 from provision.workflow.context import Context
-from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship.ship import run_identity
 from provision_runtime.node.results import IS_ACTIVE, RemovedEnvironments
 
@@ -67,7 +66,7 @@ def remove(
             "the others.",
             advice=f"When no job uses it: unmount it on every node, then remove {name_or_key} by hand.",
         )
-    identity = run_identity(context, ship_journal.new_run_id())
+    identity = run_identity(context)
     arguments = {
         "name": name,
         "keys": keys,

@@ -6,12 +6,14 @@ import getpass
 import hashlib
 import os
 import re
+import secrets
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Literal
 
 from provision.cluster import pack as packs
@@ -21,10 +23,7 @@ from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
-from provision.workflow.ship import journal as ship_journal
 from provision.workflow.ship.activation import ActivationRun
-from provision.workflow.ship.journal import JournalHeader, RecordedShipment, ShipJournal, Verb
-from provision.workflow.ship.registry_shipment import RegistryShipment
 from provision.workflow.ship.shipment import Shipment
 from provision.workflow.ship.stages import RunIdentity, RunSetup, ShipOptions, StageRun
 from provision.workflow.ship.states import (
@@ -38,7 +37,9 @@ from provision.workflow.ship.states import (
 
 # provision.lockfile.FILE; importing that package would take as long as asking 20 nodes.
 LOCK_FILE = "conda-lock.yml"
+LAB_FILE = "lab.yml"
 Profile = Literal["quick", "default", "full"]
+Verb = Literal["ship", "activate", "rollback"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,8 @@ class ShipReport:
     """What a verb did, by node where it differs.
 
     goal: the state that nodes should reach; required: how many of them. stopped: the reason for
-    which too many nodes failed, if that ended the run. sent_bytes: by this machine. journal: None for
-    a dry run. halted: why a wave was the last. left_out: nodes out of service.
+    which too many nodes failed, if that ended the run. sent_bytes: by this machine. halted: why a
+    wave was the last. left_out: nodes out of service.
     """
 
     verb: Verb
@@ -62,8 +63,6 @@ class ShipReport:
     sent_bytes: int = 0
     copies_between_nodes: int = 0
     dry_run: bool = False
-    from_registry: bool = False
-    journal: Path | None = None
     halted: str = ""
     left_out: tuple[Node, ...] = ()
 
@@ -88,15 +87,11 @@ class ShipReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ShipRequest:
-    """inventory: the nodes.yml that the selection was made with, if any. resume: go on with the
-    latest ship of this environment from here. smoke: the profile with which each wave is tested.
-    left_out: nodes out of service."""
+    """smoke: the profile with which each wave is tested. left_out: nodes out of service."""
 
     name: str
     selection: NodeSelection
     options: ShipOptions
-    inventory: Path | None = None
-    resume: bool = False
     dry_run: bool = False
     smoke: Profile | None = None
     left_out: tuple[Node, ...] = ()
@@ -118,22 +113,22 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
             )
     _check_path(pack, selection)
     required = required_nodes(options.minimum, len(selection.nodes))
-    waves = plan_waves(options.waves, len(selection.nodes))
+    waves = plan_waves(options.waves, selection.nodes, len(selection.nodes))
     test_wave = None
     if request.smoke:
         from provision.workflow.plan import BuildRequest, make_plan
 
         make_plan(context, BuildRequest(name=request.name))  # raises before anything is activated
         test_wave = partial(_test_wave, context, request, request.smoke)
-    with _recorded_run(context, "ship", request, pack.key) as run:
+    with _locked_run(context, request) as run:
         shipment = Shipment(run, pack, test_wave)
         if request.dry_run:
             shipment.check(shipment.in_state("pending"), options.deadline_s)
         else:
             shipment.ship()
     return replace(
-        _report("ship", pack.key, request, shipment, run.journal),
-        required=min(required, waves[-1], len(shipment.states)),
+        _report("ship", pack.key, request, shipment),
+        required=min(required, sum(map(len, waves)), len(shipment.states)),
         halted=shipment.halted,
         size=pack.size,
         sent_bytes=shipment.distribution.sent_bytes,
@@ -168,26 +163,6 @@ def _test_wave(
     return f"smoke test: {result.verdict} ({', '.join(ids) or 'no result'}); evidence: {result.evidence}"
 
 
-def ship_from_registry(context: Context, request: ShipRequest, image: str) -> ShipReport:
-    """Have nodes pull an image by the digest that its registry has for a reference now.
-
-    Raises what `image show` raises for a registry that does not respond.
-    """
-    from provision import image as images  # a ship of a pack has no use for it, and starts faster
-
-    specs.check_name(request.name)
-    required_nodes(request.options.minimum, len(request.selection.nodes))
-    tag = images.parse_registry_reference(image)
-    remote = images.find_remote(tag)
-    reference, size = tag.with_digest(remote.digest), remote.size
-    with _recorded_run(context, "ship", request, reference) as run:
-        shipment = RegistryShipment(run)
-        if not request.dry_run:
-            shipment.ship(reference, size)
-    report = _report("ship", reference, request, shipment, run.journal)
-    return replace(report, size=size, from_registry=True)
-
-
 def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) -> ShipReport:
     """Make an environment that nodes have the active one. key: None for the latest pack here, or to
     roll back to the one that was active before."""
@@ -201,7 +176,7 @@ def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) 
             f"--key {key} is not a key of {name}.",
             advice=f"Keys look like {name}-0123456789ab: the folders in `envs` on the nodes.",
         )
-    with _recorded_run(context, verb, request, key or "") as run:
+    with _locked_run(context, request) as run:
         activation = ActivationRun(run)
         histories = activation.ask_history()
         if key is None:
@@ -210,12 +185,10 @@ def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) 
             activation.select(key, histories)
         if key is not None and not request.dry_run:
             activation.switch(key)
-    return _report(verb, key or "", request, activation, run.journal)
+    return _report(verb, key or "", request, activation)
 
 
-def _report(
-    verb: Verb, key: str, request: ShipRequest, run: StageRun, journal: ShipJournal | None
-) -> ShipReport:
+def _report(verb: Verb, key: str, request: ShipRequest, run: StageRun) -> ShipReport:
     return ShipReport(
         verb=verb,
         name=run.name,
@@ -226,82 +199,41 @@ def _report(
         details=dict(run.details),
         stopped=run.stopped,
         dry_run=request.dry_run,
-        journal=journal.path if journal else None,
         left_out=request.left_out,
     )
 
 
 @contextmanager
-def _recorded_run(
-    context: Context, verb: Verb, request: ShipRequest, key: str
-) -> Iterator[RunSetup]:
-    """One run of an environment from here at a time, with its journal. Builds and packs may go on
-    meanwhile."""
+def _locked_run(context: Context, request: ShipRequest) -> Iterator[RunSetup]:
+    """One run of an environment from here at a time. Builds and packs may go on meanwhile."""
     lock = f"{request.name}.ship"
     with environment_lock(context.folders, lock, context.progress, wait=context.wait):
-        recorded = _latest_ship(context, request.name) if request.resume else None
-        if recorded is not None and recorded.header["key"] != key:
-            raise InvalidSpec(
-                f"The last ship of {request.name} was of {recorded.header['key']}, and the pack is "
-                f"{key} now.",
-                advice="Leave out --resume: nothing is sent twice either way.",
-            )
-        journal = None
-        if recorded is not None and not request.dry_run:
-            journal = ship_journal.reopen(recorded)
-        elif not request.dry_run:
-            header: JournalHeader = {
-                "verb": verb,
-                "name": request.name,
-                "key": key,
-                "on": request.selection.text,
-                "inventory": str(request.inventory.absolute()) if request.inventory else None,
-                "nodes": [node.name for node in request.selection.nodes],
-            }
-            run_id = ship_journal.new_run_id()
-            journal = ship_journal.create(_journals(context, request.name), run_id, header)
-        states = recorded.states if recorded else {}
-        names = [node.name for node in request.selection.nodes if node.name in states]
         try:
             yield RunSetup(
                 name=request.name,
                 selection=request.selection,
-                identity=run_identity(context, journal.run_id if journal else ""),
+                identity=run_identity(context),
                 options=request.options,
                 progress=context.progress,
-                journal=journal,
-                finished=[name for name in names if states[name].state == "active"],
+                signers=_lab_signers(context),
             )
         except KeyboardInterrupt:
-            if journal is not None:
-                context.progress.warn(
-                    f"the states of nodes up to now are in {journal.path}; others may have changed "
-                    "too. The same command again asks them, and goes on from there"
-                )
+            context.progress.warn(
+                "nodes may have changed up to now; the same command again asks them, and goes on "
+                "from there"
+            )
             raise
-        finally:
-            if journal is not None:
-                journal.close()
 
 
-def _journals(context: Context, name: str) -> Path:
-    return context.folders.project_data / "ships" / name
+def _lab_signers(context: Context) -> str:
+    """`allowed_signers` of the lab whose envs folder this is; empty if it names none."""
+    folder = context.folders.envs.parent
+    if not (folder / LAB_FILE).is_file():
+        return ""
+    from provision.workflow.lab_definition import read_lab  # few ships need it
 
-
-def recorded_nodes(context: Context, name: str) -> tuple[str, Path | None]:
-    """The nodes of the latest run of an environment: its --on and its nodes.yml. Raises
-    InvalidSpec."""
-    header = _latest_ship(context, specs.check_name(name)).header
-    return header["on"], Path(header["inventory"]) if header["inventory"] else None
-
-
-def _latest_ship(context: Context, name: str) -> RecordedShipment:
-    recorded = ship_journal.latest(_journals(context, name))
-    if recorded is None:
-        raise InvalidSpec(
-            f"No ship of {name} from here can be resumed.", advice="Leave out --resume."
-        )
-    return recorded
+    signers = read_lab(folder).allowed_signers
+    return signers.read_text(encoding="utf-8", errors="replace") if signers else ""
 
 
 def _check_path(pack: Pack, selection: NodeSelection) -> None:
@@ -318,7 +250,7 @@ def _check_path(pack: Pack, selection: NodeSelection) -> None:
         )
 
 
-def run_identity(context: Context, run_id: str) -> RunIdentity:
+def run_identity(context: Context) -> RunIdentity:
     """Of a run that changes stores from here."""
     try:
         user = getpass.getuser()
@@ -328,7 +260,7 @@ def run_identity(context: Context, run_id: str) -> RunIdentity:
         user = f"{os.environ['SUDO_USER']} as {user}"
     host = socket.gethostname()
     return RunIdentity(
-        id=run_id,
+        id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
         source=f"{host}:{os.getuid()}:{context.folders.data}",
         by=f"{user}@{host} (process {os.getpid()})",
     )

@@ -64,24 +64,21 @@ class Shipment(StageRun):
         activate."""
         first_check_s = FIRST_CHECK_SHARE * self._options.deadline_s
         second_check_s = self._options.deadline_s - first_check_s
-        try:
-            self.check(self.in_state("pending"), first_check_s)
-            if not self._is_worth_sending():
-                # Before gigabytes go out that nobody could activate.
-                self._check_again(second_check_s)
-            if self._is_worth_sending():
-                self._prepare(self.in_state("fit", "verified", "passed"))
-                if stragglers := self._check_again(second_check_s):
-                    self._prepare(stragglers)
-            if not self._options.stage_only and self.may_activate():
-                self._activate_waves(second_check_s)
-            if self._options.boot_unit:
-                self._install_boot_unit()
-            if self._options.module_folder:
-                arguments = {**self._common, "folder": self._options.module_folder}
-                self.ask(self.in_state("active"), actions.STORE_MODULE, arguments, stage="module")
-        finally:
-            self.sync()
+        self.check(self.in_state("pending"), first_check_s)
+        if not self._is_worth_sending():
+            # Before gigabytes go out that nobody could activate.
+            self._check_again(second_check_s)
+        if self._is_worth_sending():
+            self._prepare(self.in_state("fit", "verified", "passed"))
+            if stragglers := self._check_again(second_check_s):
+                self._prepare(stragglers)
+        if not self._options.stage_only and self.may_activate():
+            self._activate_waves(second_check_s)
+        if self._options.boot_unit:
+            self._install_boot_unit()
+        if self._options.module_folder:
+            arguments = {**self._common, "folder": self._options.module_folder}
+            self.ask(self.in_state("active"), actions.STORE_MODULE, arguments, stage="module")
         self.release()
 
     def _install_boot_unit(self) -> None:
@@ -115,9 +112,7 @@ class Shipment(StageRun):
     def _activate_waves(self, check_s: float) -> None:
         """Activate one wave after the other, until one is not good."""
         ready = self.in_state("passed", "active")
-        done = 0
-        for count in plan_waves(self._options.waves, len(self._nodes)):
-            wave, done = ready[done:count], max(done, count)
+        for wave in plan_waves(self._options.waves, ready, len(self._nodes)):
             passed = self.in_state("passed", among=wave)
             self.activate(passed, self._key)
             stragglers = self.in_state("unknown", among=passed)
@@ -160,7 +155,6 @@ class Shipment(StageRun):
             else:
                 remaining.append(self._nodes[name])
         self._check_stores(remaining, check_s)
-        self.sync()
 
     def _check_stores(self, nodes: Sequence[Node], check_s: float) -> None:
         for reply in self.replies(
@@ -248,7 +242,6 @@ class Shipment(StageRun):
                     self.record(node.name, NodeState(state="verified"))
         else:
             self.distribution.distribute(waiting, servers, self._statuses)
-        self.sync()
 
     def _servers(self) -> list[Node]:
         """Nodes that have the image and whose addresses are here. Those where it was active before

@@ -13,7 +13,6 @@ from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import Arguments, NodeReply, merge_same_nodes, run_action
 from provision.core.types import Progress
-from provision.workflow.ship.journal import ShipJournal
 from provision.workflow.ship.states import (
     TRANSIENT_REASONS,
     CommonFailure,
@@ -68,16 +67,14 @@ class RunIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """One run of an environment over nodes. finished: those that an earlier part of this run
-    activated, and that are not asked again. journal: None for a run that changes nothing."""
+    """One run of an environment over nodes. signers: of the lab, whose packs alone nodes take."""
 
     name: str
     selection: NodeSelection
     identity: RunIdentity
     options: ShipOptions
     progress: Progress
-    journal: ShipJournal | None = None
-    finished: Sequence[str] = ()
+    signers: str = ""
 
 
 class StageRun:
@@ -86,10 +83,12 @@ class StageRun:
     def __init__(self, setup: RunSetup) -> None:
         selection, name = setup.selection, setup.name
         self._selection, self.name, self._options = selection, name, setup.options
-        self._journal, self._progress = setup.journal, setup.progress
+        self._progress = setup.progress
         self._run = {**asdict(setup.identity), **selection.defaults.rules}
         if setup.options.allow_older:
             self._run["allow_older"] = "yes"
+        if setup.signers:
+            self._run["signers"] = setup.signers
         self._nodes = {node.name: node for node in selection.nodes}
         self._path = str(selection.defaults.path)
         # What every action on the store of an environment needs.
@@ -97,7 +96,6 @@ class StageRun:
         self._leased: set[str] = set()
         self._had_second_chance: set[str] = set()
         self.states = {name: NodeState(state="pending") for name in self._nodes}
-        self.states.update((name, NodeState(state="active")) for name in setup.finished)
         self.details = {name: NodeDetails() for name in self._nodes}
         self.stopped: CommonFailure | None = None
 
@@ -123,7 +121,6 @@ class StageRun:
             self._attach(rest, key, active=False)
         else:
             install_on(candidates)
-        self.sync()
 
     def _until_one_is(
         self, state: State, nodes: Sequence[Node], step: Callable[[Sequence[Node]], None]
@@ -189,7 +186,6 @@ class StageRun:
                 self.record(node.name, NodeState(state="active"))
         else:
             activate_on(candidates)
-        self.sync()
 
     def release(self) -> None:
         """Let other runs in where this one ended before the activation. Where nobody responds, the
@@ -267,10 +263,7 @@ class StageRun:
         return [replies[node.name] for node in nodes]
 
     def record(self, name: str, state: NodeState) -> None:
-        if self.states[name] != state:
-            self.states[name] = state
-            if self._journal is not None:
-                self._journal.record(name, state)
+        self.states[name] = state
 
     def record_failure(self, reply: NodeReply[ResultT], failure: NodeFailure) -> None:
         """A machine that is listed under two names is used once."""
@@ -281,10 +274,6 @@ class StageRun:
             del self._nodes[name], self.states[name], self.details[name]
         else:
             self.record(name, state_of_failure(failure))
-
-    def sync(self) -> None:
-        if self._journal is not None:
-            self._journal.sync()
 
     def is_stopped(self) -> bool:
         """Whether too many nodes failed for one reason. Stragglers do not count before their second

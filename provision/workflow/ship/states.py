@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from provision.cluster.failures import NodeFailure
+from provision.cluster.inventory import Node
 from provision.core.errors import InvalidSpec
 
 # pending: not asked yet. fit: it could take the image. shipped: the image is there, and not verified
@@ -19,7 +20,7 @@ State = Literal["pending", "fit", "shipped", "verified", "passed", "active", "fa
 # Failures after which nobody knows what the node has done.
 UNKNOWN_REASONS = frozenset({"timed-out", "connection-lost", "killed", "bad-answer", "unread"})
 # Failures that another try may not have. A host that is down is not tried again: that takes long,
-# and --resume does it.
+# and the next ship does it.
 TRANSIENT_REASONS = frozenset(
     {
         "connection-lost",
@@ -38,6 +39,7 @@ TRANSIENT_REASONS = frozenset(
 # More nodes than this failing for one reason is no accident of single nodes.
 COMMON_SHARE = 0.2
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
+_PLACE = re.compile("(rack|zone):")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,20 +105,55 @@ def required_nodes(minimum: str, total: int, option: str = "--min") -> int:
     return int(minimum)
 
 
-def plan_waves(texts: Sequence[str], total: int) -> list[int]:
-    """How many of the nodes each wave of `--canary` reaches, with the waves before it.
+def expand_waves(texts: Sequence[str], nodes: Sequence[Node]) -> tuple[str, ...]:
+    """The waves of `--canary`, each with a number of nodes, `rack:NAME` or `zone:NAME`. `racks` and
+    `zones` are one wave for each.
 
-    Raises InvalidSpec for a text that is no number of nodes, and for a wave that reaches fewer than the
-    one before.
+    Raises InvalidSpec for a text that is none of these, for a place where no node stands, and for a
+    number below that of the nodes before.
     """
-    waves = [required_nodes(text.strip(), total, "--canary") for text in texts]
-    if waves != sorted(waves):
-        raise InvalidSpec(
-            f"--canary {','.join(texts)}: of {total} nodes these are {', '.join(map(str, waves))}, and "
-            "each wave must reach more.",
-            advice="Write the small ones first, such as `1,5%,all`.",
-        )
-    return waves
+    waves: list[str] = []
+    for text in map(str.strip, texts):
+        if text in ("racks", "zones"):
+            kind = text.removesuffix("s")
+            places = dict.fromkeys(filter(None, (getattr(node, kind) for node in nodes)))
+            waves += [f"{kind}:{place}" for place in places] or [f"{kind}:"]
+        else:
+            waves.append(text)
+    total, reached = len(nodes), 0
+    for text, wave in zip(waves, plan_waves(waves, nodes, total)):
+        reached += len(wave)
+        kind, _, place = text.partition(":")
+        if _PLACE.match(text):
+            is_wrong = not place or all(getattr(node, kind) != place for node in nodes)
+            why = f"no node of --on stands in `{text}`"
+        else:
+            is_wrong = required_nodes(text, total, "--canary") < reached
+            why = f"the waves before `{text}` reach more nodes"
+        if is_wrong:
+            raise InvalidSpec(
+                f"--canary {','.join(texts)}: {why}.",
+                advice="Write the small ones first, such as `1,5%,all` or `1,racks,all`. `provision "
+                "nodes list` shows racks.",
+            )
+    return tuple(waves)
+
+
+def plan_waves(waves: Sequence[str], nodes: Sequence[Node], total: int) -> list[list[Node]]:
+    """Which nodes each wave activates. nodes: those that are ready, of `total`; a number counts the
+    nodes of the waves before, too."""
+    planned, remaining = [], list(nodes)
+    for text in waves:
+        if _PLACE.match(text):
+            kind, _, place = text.partition(":")
+            wave = [node for node in remaining if place and getattr(node, kind) == place]
+        else:
+            count = required_nodes(text, total, "--canary") - (len(nodes) - len(remaining))
+            wave = remaining[: max(count, 0)]
+        names = {node.name for node in wave}
+        remaining = [node for node in remaining if node.name not in names]
+        planned.append(wave)
+    return planned
 
 
 def common_failure(states: Mapping[str, NodeState], required: int) -> CommonFailure | None:

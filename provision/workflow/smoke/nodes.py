@@ -22,6 +22,7 @@ from provision.cluster.service import is_out_of_service
 from provision.core.atomic import atomic_write
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import Verdict
+from provision.environment import runtime_package
 from provision.workflow.context import Context
 from provision.workflow.passport import record_smoke_over_nodes
 from provision.workflow.plan import BuildRequest, Plan, make_plan
@@ -256,6 +257,11 @@ class _NodesRun:
         results = groups_smoke.run_groups(
             groups, self.prepared, ranks, argv, test.timeout_s, self.defaults
         )
+        runtime = runtime_package.load().sha256
+        results = {
+            group: groups_smoke.with_runtime_finding(result, self.prepared, runtime)
+            for group, result in results.items()
+        }
         self.rounds.append(Round(purpose=purpose, results=results))
         for index, result in enumerate(results.values(), start=1):
             folder = self.out / f"{len(self.rounds):02}-{index:03}"

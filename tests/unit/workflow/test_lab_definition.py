@@ -44,7 +44,7 @@ policy: {{groups: [ml], umask: "027", home_free_gib: 2, test_here: false, job_mi
 
 def write(folder: Path, text: str) -> Path:
     (folder / "lab.yml").write_text(text)
-    for name in ("known_hosts", "facts_signers"):
+    for name in ("known_hosts", "allowed_signers", "facts_signers"):
         (folder / name).touch()
     (folder / "secret").symlink_to("/etc/hostname")
     return folder

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 from pathlib import Path
 from typing import cast
 
@@ -16,21 +14,18 @@ from hypothesis import strategies as some
 from provision import lockfile
 from provision.cli.main import cli
 from provision.cluster.failures import REASONS, NodeFailure
-from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.inventory import Node
 from provision.cluster.pack import Pack, node_pack
 from provision.cluster.remote import NodeReply
-from provision.core.errors import IntegrityError, InvalidSpec
-from provision.core.paths import Folders
-from provision.workflow.context import Context
-from provision.workflow.ship import journal as ship_journal
+from provision.core.errors import InvalidSpec
 from provision.workflow.ship import ship
 from provision.workflow.ship.distribution import part_path, plan_wave
-from provision.workflow.ship.stages import ShipOptions
 from provision.workflow.ship.states import (
     TRANSIENT_REASONS,
     UNKNOWN_REASONS,
     NodeState,
     common_failure,
+    expand_waves,
     plan_waves,
     required_nodes,
     state_of_failure,
@@ -38,7 +33,7 @@ from provision.workflow.ship.states import (
 from provision_runtime.node.results import StoreStatus
 from provision_runtime.node.store import Store, StoredPack
 from tests.node_stores import pack_toy
-from tests.ship_runs import Notes, SimulatedNodes, shipment, write_image
+from tests.ship_runs import SimulatedNodes, shipment, write_image
 
 ACTIVE = NodeState(state="active")
 
@@ -156,108 +151,12 @@ def test_waves_reach_every_node_once(
         assert (clients_per_server + 1) ** rounds <= (total + 1) * (clients_per_server + 1)
 
 
-HEADER: ship_journal.JournalHeader = {
-    "verb": "ship",
-    "name": "toy",
-    "key": "toy-0123456789ab",
-    "on": "n[1-3]",
-    "inventory": None,
-    "nodes": ["n1", "n2", "n3"],
-}
-
-
-def test_a_journal_reads_back_what_was_recorded(tmp_path: Path) -> None:
-    journal = ship_journal.create(tmp_path, ship_journal.new_run_id(), HEADER)
-    journal.record("n1", NodeState(state="fit"))
-    journal.record("n1", ACTIVE)
-    journal.record("n2", failed("disk-full"))
-    recorded = ship_journal.latest(tmp_path)  # not closed: as if it had been killed
-    assert recorded is not None
-    assert recorded.header["nodes"] == ["n1", "n2", "n3"]
-    assert recorded.states == {"n1": ACTIVE, "n2": failed("disk-full")}
-    journal.close()
-    continued = ship_journal.reopen(recorded)
-    assert continued.run_id == journal.run_id
-    continued.record("n2", ACTIVE)
-    continued.close()
-    assert ship_journal.read(journal.path).states["n2"] == ACTIVE
-
-
-def test_the_latest_journal_counts_and_old_ones_are_removed(tmp_path: Path) -> None:
-    assert ship_journal.latest(tmp_path / "none") is None
-    for number in range(ship_journal.RETAINED_JOURNALS + 5):
-        ship_journal.create(tmp_path, f"run-{number:03}", HEADER).close()
-    recorded = ship_journal.latest(tmp_path)
-    assert recorded is not None
-    assert recorded.header["run"] == "run-024"
-    assert len(list(tmp_path.iterdir())) == ship_journal.RETAINED_JOURNALS
-
-
-def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
-    journal = ship_journal.create(tmp_path, "run", HEADER)
-    journal.record("n1", ACTIVE)
-    journal.close()
-    with journal.path.open("a") as file:
-        file.write('{"at": 1, "node": "n2", "sta')
-    assert ship_journal.read(journal.path).states == {"n1": ACTIVE}
-
-
-def test_a_run_is_resumed_from_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """nodes.yml was named from the folder of the first run."""
-    folders = Folders(data=tmp_path / "data", cache=tmp_path, envs=tmp_path / "envs")
-    context = Context(folders=folders, progress=Notes())
-    selection = NodeSelection(text="@gpu", nodes=())
-    monkeypatch.chdir(tmp_path)
-    request = ship.ShipRequest(
-        name="toy", selection=selection, options=ShipOptions(), inventory=Path("nodes.yml")
-    )
-    with ship._recorded_run(context, "ship", request, "toy-1"):
-        pass
-    monkeypatch.chdir("/")
-    assert ship.recorded_nodes(context, "toy") == ("@gpu", tmp_path / "nodes.yml")
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [],
-        ["not json", "{}"],
-        [json.dumps({"schema": 2, "run": "r", **HEADER})],
-        [
-            json.dumps({"schema": 1, "run": "r", **HEADER}),
-            '{"at": 1, "node": "n1", "state": "happy"}',
-        ],
-    ],
-)
-def test_a_journal_that_is_damaged_is_refused_with_its_line(
-    tmp_path: Path, lines: list[str]
-) -> None:
-    path = tmp_path / "run.jsonl"
-    path.write_text("".join(f"{line}\n" for line in lines))
-    with pytest.raises(IntegrityError, match=r"run\.jsonl"):
-        ship_journal.read(path)
-
-
 @pytest.mark.parametrize("key", ["../../x", "other-0123456789ab", "train"])
 @pytest.mark.parametrize("verb", ["activate", "rollback"])
 def test_key_of_no_environment_of_that_name_reaches_no_node(verb: str, key: str) -> None:
     result = CliRunner().invoke(cli, [verb, "train", "--on", "local", "--key", key])
     assert result.exit_code == 3, result.output
     assert f"--key {key} is not a key of train" in result.output
-
-
-def test_nobody_else_may_write_to_a_journal(tmp_path: Path) -> None:
-    """`--resume` reads the nodes.yml that it names, and nodes.yml names programs."""
-    before = os.umask(0)
-    try:
-        journal = ship_journal.create(tmp_path / "ships" / "toy", "run", HEADER)
-    finally:
-        os.umask(before)
-    journal.close()
-    for path in (journal.path, journal.path.parent, journal.path.parent.parent):
-        assert not path.stat().st_mode & 0o022, path
 
 
 def reply_of_a_store(node: Node, is_network: bool) -> NodeReply[StoreStatus]:
@@ -317,20 +216,43 @@ def test_one_network_store_is_not_taken_for_a_store_of_each_node(
         check()
 
 
+def racked(total: int) -> list[Node]:
+    """n1 to n4 stand in the rack a, all others in b."""
+    return [
+        Node(name=f"n{number}", engine="ssh", address="", rack="a" if number < 5 else "b")
+        for number in range(1, total + 1)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("texts", "total", "waves"),
+    ("texts", "total", "reached"),
     [
         (["all"], 8, [8]),
-        (["1", "5%", "all"], 100, [1, 5, 100]),
+        (["1", " 5%", "all"], 100, [1, 5, 100]),
         (["1", "5%", "all"], 8, [1, 1, 8]),
         (["1", "50%"], 8, [1, 4]),
+        (["1", "rack:b", "6", "all"], 8, [1, 5, 6, 8]),
+        (["racks"], 8, [4, 8]),
+        (["1", "racks"], 8, [1, 4, 8]),
+        (["4", "racks", "all"], 8, [4, 4, 8, 8]),
     ],
 )
-def test_waves(texts: list[str], total: int, waves: list[int]) -> None:
-    assert plan_waves(texts, total) == waves
+def test_waves(texts: list[str], total: int, reached: list[int]) -> None:
+    nodes = racked(total)
+    waves = plan_waves(expand_waves(texts, nodes), nodes, total)
+    assert [sum(map(len, waves[: end + 1])) for end in range(len(waves))] == reached
 
 
-@pytest.mark.parametrize("texts", [["3", "1"], ["1", "some"], ["9"], [""]])
+def test_a_wave_takes_nodes_that_are_ready() -> None:
+    """The first one failed; the wave of one node is another."""
+    waves = plan_waves(("1", "rack:b", "all"), racked(6)[1:], 6)
+    assert [[node.name for node in wave] for wave in waves] == [["n2"], ["n5", "n6"], ["n3", "n4"]]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["3", "1"], ["1", "some"], ["9"], [""], ["rack:c"], ["rack:"], ["zones"], ["racks", "1"]],
+)
 def test_waves_that_cannot_be(texts: list[str]) -> None:
     with pytest.raises(InvalidSpec):
-        plan_waves(texts, 8)
+        expand_waves(texts, racked(8))

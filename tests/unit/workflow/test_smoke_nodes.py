@@ -25,7 +25,12 @@ from provision.workflow.smoke import node_groups as groups
 from provision.workflow.smoke import nodes as smoke_nodes
 from provision.workflow.smoke import nodes_report as smoke_nodes_report
 from provision.workflow.smoke.isolation import Isolation
-from provision.workflow.smoke.node_groups import GroupFinding, GroupResult, PreparedNode
+from provision.workflow.smoke.node_groups import (
+    GroupFinding,
+    GroupResult,
+    PreparedNode,
+    with_runtime_finding,
+)
 from provision.workflow.smoke.nodes_report import NodesResult, Round
 from provision_runtime.node.results import RanksResult
 from provision_runtime.report import findings as catalog
@@ -224,6 +229,20 @@ def nodes_result(**fields: Any) -> NodesResult:
         "evidence": Path("/evidence"),
     }
     return NodesResult(**{**usual, **fields})
+
+
+def test_nodes_with_another_runtime_are_named_where_a_test_did_not_pass() -> None:
+    prepared = {
+        name: PreparedNode(
+            node=node(name), python="/p", host="", address="", port=1, gpus=0, runtime=runtime
+        )
+        for name, runtime in (("n1", "ours"), ("n2", "older"), ("n3", ""))
+    }
+    missing = judge(reply("n1", failing_report("rank-missing", [1]), status=1), reply("n2"))
+    noted = with_runtime_finding(missing, prepared, "ours")
+    assert named(noted)[-1] == ("other-runtime", ("n2",))
+    assert noted.verdict == missing.verdict
+    assert with_runtime_finding(missing, prepared, "older").findings[-1].nodes == ("n1",)
 
 
 REFUSED = NodeFailure(stage="prepare", reason="refused", message="no sshd")

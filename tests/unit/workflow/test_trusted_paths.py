@@ -6,6 +6,7 @@ from __future__ import annotations
 import grp
 import json
 import os
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from provision.adapters import openssh
 from provision.cli.main import cli
 from provision.core.errors import SystemRefused
 from provision.core.paths import Folders
@@ -26,6 +28,7 @@ from provision.verbs.join.join_run import JoinRun
 from provision.workflow.lab_definition import Lab, LabEnvironment
 from provision.workflow.project import require_prefix
 from provision.workflow.trust import require_trusted_path
+from provision_runtime.node.signatures import NAMESPACE
 from tests.node_stores import pack_record
 from tests.programs import write_program
 from tests.progress import Recorder
@@ -115,7 +118,7 @@ def test_no_environment_is_made_where_a_group_may_change_it(
 
 
 def sidecar(prefix: Path) -> dict[str, Any]:
-    return pack_record(prefix, "lab", KEY, LOCK_SHA256)
+    return pack_record(prefix, "lab", KEY)
 
 
 class Store:
@@ -212,10 +215,6 @@ def another_lock_in_the_environment(store: Store) -> None:
     (store.prefix / prefixes.MARKER).write_text(json.dumps({**content, "lock_sha256": "9" * 64}))
 
 
-def another_lock_in_the_record(store: Store) -> None:
-    store.write({**sidecar(store.prefix), "lock_sha256": "9" * 64})
-
-
 def record_of_another_pack(store: Store) -> None:
     store.write({**sidecar(store.prefix), "key": "lab-ba9876543210"})
 
@@ -262,10 +261,9 @@ def record_of_a_stranger(store: Store) -> None:
         (another_file, "not those of its pack"),
         (another_package, "does not have the packages of its lock"),
         (another_lock_in_the_environment, "is of another lock"),
-        (another_lock_in_the_record, "not those of its pack"),
         (record_of_another_pack, "not those of its pack"),
-        (no_record, "it is missing"),
-        (record_that_is_none, "it is not JSON"),
+        (no_record, "not those of its pack"),
+        (record_that_is_none, "not those of its pack"),
         (another_runtime, "by another version of provision"),
         (store_of_a_group, f"the group {GROUP} may write to"),
         (store_of_a_stranger, "belongs to the user 65533"),
@@ -297,3 +295,21 @@ def test_members_trust_the_group_that_their_lab_names(join_run: JoinRun, store: 
     inventory.write_text(text)
     prefix, problem = of_shipped(join_run)
     assert prefix is not None and not problem
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_what_the_lab_did_not_sign_never_runs(
+    join_run: JoinRun, store: Store, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    signers = tmp_path / "allowed_signers"
+    signers.write_text(f"ann@lab {key.with_suffix('.pub').read_text()}")
+    join_run.lab = replace(join_run.lab, allowed_signers=signers)
+    assert "is not a signature" in of_shipped(join_run)[1]
+    for root, is_used in ((sidecar(store.prefix)["root"], True), ("7" * 64, False)):
+        statement = json.dumps({**sidecar(store.prefix), "root": root})
+        signature = openssh.sign(statement, key, NAMESPACE)
+        document = {"statement": statement, "signature": signature}
+        store.record.with_suffix(".signature").write_text(json.dumps(document))
+        assert (of_shipped(join_run)[0] is not None) is is_used

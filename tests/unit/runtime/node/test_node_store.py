@@ -15,7 +15,6 @@ import zstandard
 from provision_runtime.node import (
     activation,
     install,
-    registry_image,
     store_files,
     store_journal,
     store_lock,
@@ -354,18 +353,6 @@ def test_links_in_the_place_of_our_files_are_not_written_through(
     else:
         ship(store, toy)
     assert victim.read_text() == "years"
-
-
-def test_an_image_of_a_registry_is_not_recorded_through_a_link(
-    store: Store, tmp_path: Path
-) -> None:
-    (tmp_path / "victim").write_text("years")
-    staged = Path(store.path, "staging", f"{NAME}.image")
-    staged.parent.mkdir(parents=True)
-    staged.symlink_to(tmp_path / "victim")
-    registry_image.activate(store.path, NAME, "lab/toy@sha256:00", RUN)
-    assert (tmp_path / "victim").read_text() == "years"
-    assert Path(store.path, f"{NAME}.image").read_text() == "lab/toy@sha256:00\n"
 
 
 @pytest.mark.parametrize("location", ["envs/KEY", "envs/.KEY.unpacking", "envs/.KEY.removing"])

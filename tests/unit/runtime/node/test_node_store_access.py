@@ -21,7 +21,6 @@ from provision.workflow.ship.probe import probe_script
 from provision_runtime.node import (
     activation,
     install,
-    registry_image,
     store_lock,
     store_status,
     transfer,
@@ -165,7 +164,6 @@ def test_where_a_stranger_has_a_hand_nothing_runs_and_nothing_is_written(
             "activate": lambda: activation.activate(store.path, NAME, toy.key, RUN),
             "distrust": lambda: store_lock.distrust(store.path, NAME, toy.key, RUN),
             "release": lambda: store_lock.release(store.path, NAME, RUN),
-            "image": lambda: registry_image.activate(store.path, NAME, "lab/toy@sha256:0", RUN),
         }
     for name, action in actions.items():
         with pytest.raises(NodeError) as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from provision_runtime.node import (
     store_files,
     store_status,
 )
+from provision_runtime.node.errors import NodeError
 from provision_runtime.node.results import IS_ACTIVE
 from provision_runtime.node.signatures import NAMESPACE
 from provision_runtime.node.store import Store
@@ -130,6 +133,82 @@ def test_only_packs_of_allowed_signers(store: Store, toy: PackedToy, key: Path) 
     assert states(store) == {toy.key: "active"}
     # The record counts from then on.
     activation.activate(store.path, NAME, toy.key, RUN)
+
+
+@pytest.mark.needs("ssh-keygen")
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('ann@lab valid-before="20200101" KEY', "key has expired"),
+        ('ann@lab namespaces="git" KEY', "not permitted for use in signature namespace"),
+        ("ann@lab namespaces KEY", "allowed_signers:1: "),
+        ("", "No principal matched"),
+    ],
+)
+def test_signers_that_do_not_allow_it(
+    store: Store, toy: PackedToy, key: Path, line: str, why: str
+) -> None:
+    public_key = key.with_suffix(".pub").read_text()
+    Path(store.path, "allowed_signers").write_text(line.replace("KEY", public_key))
+    with pytest.raises(NodeError, match=why) as error:
+        bring(store, toy, signed(toy, key, "2026-01-01"))
+    assert error.value.reason == "not-signed"
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_bad_line_of_the_signers_does_not_hide_the_others(
+    store: Store, toy: PackedToy, key: Path
+) -> None:
+    signers = Path(store.path, "allowed_signers")
+    signers.write_text("this is no line\n" + signers.read_text())
+    bring(store, toy, signed(toy, key, "2026-01-01"))
+
+
+def a_pipe(signers: Path) -> None:
+    signers.unlink()
+    os.mkfifo(signers)
+
+
+def a_link_to_nothing(signers: Path) -> None:
+    signers.unlink()
+    signers.symlink_to("/nonexistent")
+
+
+def open_behind_a_link(signers: Path) -> None:
+    target = signers.rename(signers.parents[1] / "signers")
+    target.chmod(0o666)
+    signers.symlink_to(target)
+
+
+@pytest.mark.needs("ssh-keygen")
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (a_pipe, "allowed_signers is not a file"),
+        (a_link_to_nothing, "allowed_signers is not a file"),
+        (open_behind_a_link, "may write to"),
+    ],
+)
+def test_signers_that_are_no_file_of_ours(
+    store: Store, toy: PackedToy, key: Path, change: Callable[[Path], None], why: str
+) -> None:
+    change(Path(store.path, "allowed_signers"))
+    with pytest.raises(NodeError, match=why):
+        bring(store, toy, signed(toy, key, "2026-01-01"))
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_signers_of_the_lab_count_where_the_store_names_none(
+    store: Store, toy: PackedToy, other: PackedToy, key: Path
+) -> None:
+    signers = Path(store.path, "allowed_signers")
+    text = signers.read_text()
+    signers.unlink()
+    with pytest.raises(NodeError, match="the lab's allowed_signers demands one"):
+        bring(store, toy, None, signers=text)
+    bring(store, toy, signed(toy, key, "2026-02-02"), signers=text)
+    with refused("older-pack"):
+        bring(store, other, signed(other, key, "2026-01-01"), signers=text)
 
 
 @pytest.mark.needs("ssh-keygen")
