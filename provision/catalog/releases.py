@@ -388,7 +388,7 @@ def _aarch64_wheel(wheel: dict[str, Any], default: IndexDefault) -> dict[str, An
 def _unreleased_wheel(
     tag: str, wheel: dict[str, Any], row: dict[str, Any], defaults: dict[Platform, IndexDefault]
 ) -> Build:
-    """A wheel that was built and is no part of the release. Of its facts only those are known that
+    """A wheel that was built and is not part of the release. Of its facts only those are known that
     all wheels of a release share."""
     default = defaults[PLATFORM]
     facts = {

@@ -197,7 +197,7 @@ def read_text(path: Path) -> str:
     try:
         return read_source_text(path)
     except YamlError as error:
-        raise InvalidSpec(f"{path} is no file of provision: {error.problem}.") from error
+        raise InvalidSpec(f"{path} is not a file of provision: {error.problem}.") from error
     except UnicodeDecodeError as error:
         raise InvalidSpec(
             f"{path} is not UTF-8 text (byte {error.start}).", advice="Save it as UTF-8."

@@ -125,7 +125,7 @@ def _environment(
         smoke, verdicts = UNREADABLE, ()
     state = quick_state(prefix, folder)
     if is_unfinished(context.folders, name):
-        reason = f"a change of it runs, or was killed: `provision build {name}` takes that back"
+        reason = f"a change is running, or was killed: `provision build {name}` undoes it"
         state = EnvironmentState(state="stale", reason=reason)
     installed = marker.read(prefix.path) if prefix else None
     installed_at = None

@@ -80,7 +80,7 @@ def verify_signature(content: bytes, signature: bytes, signers: str, namespace: 
             status, output = _keygen(["verify", "-n", namespace, "-I", name, *options], content)
             if status == 0:
                 return name
-    raise NodeError("not-signed", f"by nobody whom {signers} allows, or of other bytes ({output})")
+    raise NodeError("not-signed", f"no signer that {signers} allows signed these bytes ({output})")
 
 
 def _keygen(arguments: list[str], content: bytes) -> tuple[int, str]:

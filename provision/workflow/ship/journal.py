@@ -135,7 +135,9 @@ def read(path: Path) -> RecordedShipment:
         failure = None
         if "reason" in event:
             if event["reason"] not in REASONS:
-                raise _damaged(path, f"{event['reason']!r} is no reason that this provision has")
+                raise _damaged(
+                    path, f"{event['reason']!r} is not a reason that this provision knows"
+                )
             failure = NodeFailure(
                 stage=event["stage"], reason=event["reason"], message=event["message"]
             )

@@ -186,7 +186,7 @@ def test_misspelled_group_among_other_nodes(inventory: Path) -> None:
 def test_misspelled_prefix(on: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         select_nodes(on)
-    assert f"`slrum:` in --on `{on}` is no kind of nodes." in str(caught.value)
+    assert f"`slrum:` in --on `{on}` is not a kind of node." in str(caught.value)
     assert "slurm:PARTITION" in caught.value.advice
 
 

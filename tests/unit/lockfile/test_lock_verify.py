@@ -149,7 +149,7 @@ def test_sound_lock_has_no_finding(verified: Verify) -> None:
             "dependency",
             "__glibc is 2.28 0 in virtual-packages.yml",
         ),
-        ("numpy", {"dependencies": {"python": "==>>1"}}, "dependency", "is no requirement"),
+        ("numpy", {"dependencies": {"python": "==>>1"}}, "dependency", "is not a requirement"),
         (
             "torch",
             {"dependencies": {"sympy": "*"}},

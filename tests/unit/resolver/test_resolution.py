@@ -545,7 +545,7 @@ def test_wheels_that_are_no_part_of_a_release_are_taken_if_the_request_insists()
         assert f"torch=={insisted.torch}+cu129" in requirements(insisted)
         assert insisted.local_version == f"{insisted.torch}+cu129"
         warning = next(each for each in insisted.warnings if each.what == "source")
-        assert "is no part of the release: built for Linux but left out" in warning.reason
+        assert "is not part of the release: built for Linux but left out" in warning.reason
         assert "huggingface/kernels#399" in warning.source
         assert resolve(torch=torch, cuda="12.9").source == "conda-forge"
         assert resolve(torch=torch, source="wheels", cuda="12").cuda != "12.9"
