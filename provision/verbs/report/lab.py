@@ -88,7 +88,7 @@ def lab_report(context: Context, files: Sequence[Path]) -> LabReport:
 
     Raises InvalidSpec for a file that does not exist, IntegrityError for one that is damaged.
     """
-    records = {}
+    records: dict[tuple[str, str], MachineRecord] = {}
     for file in files:
         for record in _read(file).records:
             earlier = records.get((record.user, record.host))

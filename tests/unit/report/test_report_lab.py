@@ -24,7 +24,7 @@ LOCK, OTHER_LOCK = "a" * 64, "b" * 64
 
 
 def environment(**changes: Any) -> dict[str, Any]:
-    values = {
+    values: dict[str, Any] = {
         "project": "/home/ada/vision",
         "name": "train",
         "prefix": "/home/ada/prefixes/train",
@@ -54,7 +54,7 @@ def verdict(host: str, word: str = "pass", elsewhere: str = "", days: float = 1)
 
 
 def machine(user: str, host: str, *environments: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    values = {
+    values: dict[str, Any] = {
         "user": user,
         "host": host,
         "provision": "1.0",
