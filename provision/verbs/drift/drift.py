@@ -58,8 +58,11 @@ def compare_nodes(
     record = drift_record.compose(survey, expectation, written_at)
     file = hashlib.sha256(selection.text.encode()).hexdigest()[:12]
     folder = context.folders.drift(request.name)
-    make_private_directory(folder)
-    write_record(folder / f"{file}.json", record)
+    try:
+        make_private_directory(folder)
+        write_record(folder / f"{file}.json", record)
+    except OSError as error:
+        context.progress.warn(f"the result is not kept for `report --lab`: {error}")
     return record
 
 

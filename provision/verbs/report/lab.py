@@ -114,7 +114,7 @@ def _read(file: Path) -> LabReport:
     except OSError as error:
         raise InvalidSpec(f"{file}: {error.strerror}.", advice=advice) from error
     except (ValueError, AttributeError) as error:
-        raise IntegrityError(f"{file} is no record of a lab: {error}.", advice=advice) from error
+        raise IntegrityError(f"{file} is not a record of a lab: {error}.", advice=advice) from error
 
 
 def _this_machine(context: Context) -> MachineRecord:
@@ -146,7 +146,8 @@ def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
                     row["node"]: ": ".join(filter(None, [row["state"], *row["findings"]]))
                     for row in test["nodes"]
                 }
-                yield _event(name, "smoke", test["on"], test["started_at"], test["verdict"], states)
+                at = _seconds(test["started_at"])
+                yield _event(name, "smoke", test["on"], at, test["verdict"], states)
         for path in sorted(folders.drift("*").parent.glob("*/*.json")):
             try:
                 record = load_nodes(path)
@@ -159,9 +160,8 @@ def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
                 state = node.get("failure") or node["verdict"]
                 states[node["name"]] = f"{state}: {facts}" if facts else state
             verdict = DRIFT_VERDICTS.get(record["verdict"], "unknown")
-            yield _event(
-                record["name"], "drift", record["on"], record["written_at"], verdict, states
-            )
+            at = _seconds(record["written_at"])
+            yield _event(record["name"], "drift", record["on"], at, verdict, states)
         for path in sorted((folders.project_data / "ships").glob("*")):
             try:
                 shipment = ship_journal.latest(path)
@@ -174,27 +174,27 @@ def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
                 states |= dict.fromkeys(missing, "unknown")
                 verdicts = {state.partition(":")[0] for state in states.values()}
                 verdict = "fail" if "failed" in verdicts else "unknown"
-                yield NodesEvent(
-                    environment=shipment.header["name"],
-                    event="ship",
-                    on=shipment.header["on"],
-                    at=shipment.path.stat().st_mtime,
-                    verdict="pass" if verdicts == {"active"} else verdict,
-                    states=dict(fold_equal(states)),
-                )
+                verdict = "pass" if verdicts == {"active"} else verdict
+                at = shipment.path.stat().st_mtime
+                header = shipment.header
+                yield _event(header["name"], "ship", header["on"], at, verdict, states)
 
 
 def _event(
-    name: str, event: str, on: str, at: str, verdict: str, states: Mapping[str, str]
+    name: str, event: str, on: str, at: float, verdict: str, states: Mapping[str, str]
 ) -> NodesEvent:
     return NodesEvent(
         environment=name,
         event=event,
         on=on,
-        at=datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp(),
+        at=at,
         verdict=verdict,
         states=dict(fold_equal(states)),
     )
+
+
+def _seconds(time_text: str) -> float:
+    return datetime.fromisoformat(time_text.replace("Z", "+00:00")).timestamp()
 
 
 def _jobs(context: Context, problems: list[str]) -> Iterator[JobDiagnosis]:
