@@ -191,7 +191,9 @@ def test_misspelled_prefix(on: str) -> None:
 
 
 def test_a_mistyped_group_is_no_host(inventory: Path) -> None:
-    with pytest.raises(InvalidSpec, match=r"`dekss` is not a group in nodes\.yml; there is `desks`"):
+    with pytest.raises(
+        InvalidSpec, match=r"`dekss` is not a group in nodes\.yml; there is `desks`"
+    ):
         select_nodes("dekss", inventory)
     # A host whose name is like a group's, and a name that is like none.
     for host in ("desk1", "ssh:dekss", "storage"):
