@@ -43,6 +43,7 @@ from provision.verbs.launch.jobs import HostJob
 from provision.verbs.launch.launch import SubmittedJob
 from provision.verbs.lock.inspection import ExportedLock
 from provision.verbs.notebook.notebook import RunningNotebook
+from provision.verbs.report.lab import LabReport
 from provision.verbs.status.status import MachineStatus
 from provision.verbs.why.why import WhyResult
 from provision.workflow.environments import Environment
@@ -253,6 +254,7 @@ RESULTS = (
         FileFields("passport"),
     ),
     _result("report", "report", "the page's content", Page),
+    _result("report-lab", "report --lab", "what each machine recorded", LabReport),
     _result("report-nodes", "report --nodes", "the page's content", NodesPage),
     _result("smoke", "smoke", "the report of each tested place", {"results": list[SmokeResult]}),
     _result("smoke-nodes", "smoke --on", "every node and every test", FileFields("smoke-nodes")),

@@ -57,7 +57,8 @@ def main() -> int:
             problems += broken
             write(site_path(path), text)
     for name, modules in API.items():
-        write(PurePosixPath("api", f"{name}.md"), api_page(name, modules))
+        text = f"---\nsearch:\n  boost: 0.3\n---\n\n{api_page(name, modules)}"
+        write(PurePosixPath("api", f"{name}.md"), text)
     for name in ("site.css", "file_worker.js"):
         shutil.copyfile(DOCS / name, PAGES / name)
     print("\n".join(problems), file=sys.stderr)

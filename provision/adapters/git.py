@@ -76,7 +76,7 @@ _FAILURES: tuple[tuple[re.Pattern[str], type[ProvisionError], str, str], ...] = 
     (
         _NO_REPOSITORY,
         InvalidSpec,
-        "{repository} is no git repository that you may read ({reason}).",
+        "{repository} is not a git repository that you can read ({reason}).",
         "Check the address. Hosts also say so of private repositories.",
     ),
     (

@@ -383,7 +383,7 @@ def _wheel_on_platform(default: IndexDefault) -> dict[str, Any]:
 def _unreleased_wheel(
     tag: str, wheel: dict[str, Any], row: dict[str, Any], defaults: dict[Platform, IndexDefault]
 ) -> Build:
-    """A wheel that was built and is no part of the release. Of its facts only those are known that
+    """A wheel that was built and is not part of the release. Of its facts only those are known that
     all wheels of a release share."""
     default = defaults[PLATFORM]
     facts = {

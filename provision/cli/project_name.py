@@ -144,7 +144,7 @@ class _Typed:
         question = did_you_mean(first, self.names)
         if question:
             meant = question.split("`")[1]
-            problem = f"`{first}` is no environment. {question}"
+            problem = f"`{first}` is not an environment. {question}"
             self._refuse(problem, [meant, *words[1:]], [default, *words])
         return default
 

@@ -203,7 +203,7 @@ def _refuse_mistyped_group(text: str, lab: Inventory) -> None:
     similar = difflib.get_close_matches(text, lab.groups, n=1, cutoff=0.7)
     if similar:
         raise InvalidSpec(
-            f"`{text}` is no group of nodes.yml; there is `{similar[0]}`.",
+            f"`{text}` is not a group in nodes.yml; there is `{similar[0]}`.",
             advice=f"Write --on {similar[0]}, or --on ssh:{text} if that is a host.",
         )
 
@@ -280,7 +280,7 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
             nodes = _slurm_nodes(operand.removeprefix("slurm:"))
         elif operand.count(":") == 1:
             raise InvalidSpec(
-                f"`{operand.partition(':')[0]}:` in --on `{text}` is no kind of nodes.",
+                f"`{operand.partition(':')[0]}:` in --on `{text}` is not a kind of node.",
                 advice=_groups_advice(lab),
             )
         elif operand.startswith("@"):

@@ -61,5 +61,5 @@ def decode(text: str, action: str) -> dict[str, Any]:
             errors.append(value.get("problem") if isinstance(value, dict) else None)
     for error in errors:
         if error is not None and error["reason"] not in REASONS:
-            raise ValueError(f"{error['reason']!r} is no reason that this provision has")
+            raise ValueError(f"{error['reason']!r} is not a reason that this provision knows")
     return reply

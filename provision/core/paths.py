@@ -75,6 +75,10 @@ class Folders:
         """What the latest smoke tests of an environment left: reports, logs, baselines."""
         return self.project_data / "smoke" / name
 
+    def drift(self, name: str) -> Path:
+        """The latest comparison of nodes with an environment: a file for each `--on`."""
+        return self.project_data / "drift" / name
+
     def passport(self, name: str) -> Path:
         """The folder with the passport of an environment: it is of this user's prefix and machine,
         and so is not in `envs`, which is shared."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from provision.core.json_text import parse_json
 
@@ -39,6 +40,10 @@ def _value(kind: Any, value: object) -> object:
         return {name: _value(arguments[1], item) for name, item in value.items()}
     if origin is tuple and isinstance(value, list):
         return tuple(_value(arguments[0], item) for item in value)
-    if origin is UnionType and type(value) in arguments:
+    if origin is UnionType:
+        return value if value is None else _value(arguments[0], value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if origin is Literal and value in arguments:
         return value
     raise ValueError(f"{str(value)[:80]!r} is not of type {kind}")

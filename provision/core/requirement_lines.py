@@ -38,7 +38,7 @@ ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
 
 
 class _NotUnderstood(ValueError):
-    """Why a text is no requirement, and what to write instead."""
+    """Why a text is not a requirement, and what to write instead."""
 
     def __init__(self, reason: str, next_step: str = "") -> None:
         super().__init__(reason)
@@ -201,7 +201,7 @@ def _parse_requirement(text: str, *, editable: bool) -> tuple[PipRequirement, st
     if not (editable or repository or _is_location(location)):
         if named:
             raise _NotUnderstood(
-                f"`{location}` is no address", f"write `{named['name']}=={location}`"
+                f"`{location}` is not an address", f"write `{named['name']}=={location}`"
             )
         return _index_requirement(text)
     if named and _CONDA_BUILD.match(location):

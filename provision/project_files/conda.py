@@ -88,7 +88,7 @@ class _Environment:
             elif key in rules["forms"] and value is not None:
                 self.mistake((key,), f"`{key}:` is {rules['forms'][key]}, not `{value}`.")
             elif value is not None:
-                self.mistake((key,), f"`{key}` is no key of an environment.yml.")
+                self.mistake((key,), f"`{key}` is not a key of environment.yml.")
 
     def _dependency(self, path: Path, item: Any, source: Sequence[str]) -> Iterator[Statement]:
         """A package, the requirements of `pip:`, or a section for another tool."""
@@ -99,7 +99,7 @@ class _Environment:
                 statement = statement.because(reason, kind="ignored")
             yield statement
         elif not isinstance(item, Mapping):
-            self.mistake(path, f"`{item}` is no package; write it as text.")
+            self.mistake(path, f"`{item}` is not a package; write it as text.")
         for tool, items in item.items() if isinstance(item, Mapping) else ():
             section = (*path, tool)
             if tool != "pip":
@@ -119,7 +119,7 @@ class _Environment:
                     if isinstance(text, str):
                         yield from parse_lines(text, self.file, line)
                     else:
-                        problem = f"`{text}` is no requirement; write it as text."
+                        problem = f"`{text}` is not a requirement; write it as text."
                         self.mistake((*section, index), problem)
 
 

@@ -24,7 +24,7 @@ def lock_statements(file: str, text: str, selection: Selection | None = None) ->
     try:
         document = parse_document(text, "pipfile")
     except InvalidDocument as error:
-        raise InvalidSpec(f"{file} is no Pipfile.lock: {error}.") from error
+        raise InvalidSpec(f"{file} is not a Pipfile.lock: {error}.") from error
     toml = TomlFile(file=file, text=text, document=document)
     return list(_statements(toml, selection or Selection(), ("_meta",), "sources"))
 

@@ -23,7 +23,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
         lock = Pylock.from_dict(document)
     except (PylockValidationError, ValueError) as error:
         raise InvalidSpec(
-            f"{file} is no pylock.toml: {error}.",
+            f"{file} is not a pylock.toml: {error}.",
             advice="Write it anew with the tool that made it.",
         ) from error
     toml = TomlFile(file=file, text=text, document=document)

@@ -23,7 +23,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
         if file.endswith(".tool-versions") and not written.startswith("python "):
             statement = statement.because("it is another tool than Python")
         elif match is None:
-            statement = statement.because("it is no version of Python", kind="unknown")
+            statement = statement.because("it is not a version of Python", kind="unknown")
         elif any(earlier.kind == "python" for earlier in result):
             statement = statement.because("the first version is the one that python starts")
         else:

@@ -86,7 +86,8 @@ def cfg_statements(file: str, text: str, selection: Selection | None = None) -> 
         parser.read_string(text, file)
     except configparser.Error as error:
         raise InvalidSpec(
-            f"{file} is no setup.cfg: {error.message.splitlines()[0]}", advice="Correct the file."
+            f"{file} is not a setup.cfg: {error.message.splitlines()[0]}",
+            advice="Correct the file.",
         ) from error
     keywords: list[_Keyword] = []
     for section in ("metadata", "options", "options.extras_require"):

@@ -43,7 +43,7 @@ def named_minor(specifier: str) -> str:
 def _clause(text: str) -> tuple[str, list[str]]:
     match = _CLAUSE.fullmatch(text)
     if match is None:
-        raise ValueError(f"`{text.strip()}` is no version")
+        raise ValueError(f"`{text.strip()}` is not a version")
     operator = "==" if match[1] in (None, "=", "===") else match[1]
     return operator, match[2].split(".")
 

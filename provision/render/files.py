@@ -7,6 +7,7 @@ opens with what made it and a digest of the rest, so that writing it again loses
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,11 +25,13 @@ FileState = Literal["missing", "ours", "edited"]
 MADE_BY = "# Made by provision from "
 DIGEST = "# sha256 of what follows: "
 REPORT_MADE_BY = "Made by provision report"
+# Digests and commits: 12 digits suffice to find them.
+_HASH = re.compile(r"\b([0-9a-f]{12})([0-9a-f]{20,})\b")
 OUR_TEMPLATES = Templates()
 
 DOCKERFILE = "Dockerfile"
 REPORT = "report.html"
-NODES_REPORT = "nodes.html"
+NODES_REPORT, LAB_REPORT = "nodes.html", "lab.html"
 LAB = "lab.yml"
 INVENTORY = "nodes.yml"
 HEALTH_CHECK = "slurm-health-check.sh"
@@ -97,20 +100,14 @@ def render_inventory(values: Values) -> str:
     return render_page(INVENTORY, values)
 
 
-def render_report(values: Values, *, remake: Sequence[str]) -> str:
-    """The page of passports and smoke reports, self-contained."""
-    return _render_evidence(REPORT, values, remake)
+def render_report(page: str, values: Values, *, remake: Sequence[str]) -> str:
+    """A page of evidence, self-contained: of passports, of nodes that were compared, or of a lab.
 
-
-def render_nodes_report(values: Values, *, remake: Sequence[str]) -> str:
-    """The page of nodes that were compared, self-contained."""
-    return _render_evidence(NODES_REPORT, values, remake)
-
-
-def _render_evidence(page: str, values: Values, remake: Sequence[str]) -> str:
-    """All content of documents is escaped, since they may come from anybody."""
+    All content of documents is escaped, since they may come from anybody.
+    """
     made_by = f"{REPORT_MADE_BY}; remake with: {shlex.join(remake)}"
-    text = render_page(page, {**values, "made_by": made_by}, escaped=True)
+    content = {**values, "made_by": made_by, "split_hashes": _HASH.split}
+    text = render_page(page, content, escaped=True)
     # JSON can hold halves of surrogate pairs, which no file can.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -200,7 +197,7 @@ def read_text(path: Path) -> str:
     try:
         return read_source_text(path)
     except YamlError as error:
-        raise InvalidSpec(f"{path} is no file of provision: {error.problem}.") from error
+        raise InvalidSpec(f"{path} is not a file of provision: {error.problem}.") from error
     except UnicodeDecodeError as error:
         raise InvalidSpec(
             f"{path} is not UTF-8 text (byte {error.start}).", advice="Save it as UTF-8."

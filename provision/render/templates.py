@@ -113,7 +113,7 @@ def require_inside(path: Path, folder: Path) -> None:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise InvalidSpec(
             f"{path} is a link to {path.resolve()}, out of the folder of templates.",
-            advice="Put the file itself there: generated files must not depend on what lies "
+            advice="Put the file itself there: generated files must not depend on what is "
             "elsewhere on this machine.",
         )
 

@@ -5,7 +5,6 @@ The page invents nothing: `missing` lists what the evidence lacks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from provision.core.documents import Passport, ReasonRow
@@ -124,7 +123,7 @@ def _environment(files: Sequence[EvidenceFile]) -> EnvironmentRecord:
     for pin in newest["pins"]:
         locked = pin.get("locked") or ""
         choice = ReasonedChoice(
-            pin["manager"], pin["requirement"], pin["reason"], _short(pin["source"]), locked
+            pin["manager"], pin["requirement"], pin["reason"], pin["source"], locked
         )
         pins.append(choice)
     return EnvironmentRecord(
@@ -143,12 +142,7 @@ def _environment(files: Sequence[EvidenceFile]) -> EnvironmentRecord:
 
 def _choice(choice: ReasonRow) -> ReasonedChoice:
     value = format_value(choice["value"])
-    return ReasonedChoice(choice["what"], value, choice["reason"], _short(choice["source"]))
-
-
-def _short(source: str) -> str:
-    """A source whose commits have 12 digits, which suffice to find them."""
-    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", source)
+    return ReasonedChoice(choice["what"], value, choice["reason"], choice["source"])
 
 
 def _products(passport: Passport) -> dict[str, str]:

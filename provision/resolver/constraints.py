@@ -86,7 +86,7 @@ def _source(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
         yield Violation(axis="source", fact=f"{candidate} is not from {title}", source=REQUESTED)
     elif candidate.build is not None and candidate.build.unreleased:
         insists = spec.source != sources.AUTO and spec.cuda == candidate.cuda
-        fact = f"{candidate} is no part of the release: {candidate.build.unreleased}"
+        fact = f"{candidate} is not part of the release: {candidate.build.unreleased}"
         if not insists:
             fact += f"; --cuda {candidate.cuda} --source {candidate.source.name} insists on it"
         yield Violation(

@@ -141,7 +141,7 @@ def _unreleased_builds(
                 if spec.cuda and means(spec.cuda, cuda):
                     version = candidate.release.version
                     fact = (
-                        f"{source.name} of torch {version} with CUDA {cuda} are no part of the "
+                        f"{source.name} of torch {version} with CUDA {cuda} are not part of the "
                         f"release: {note}"
                     )
                     if any(build.cuda == cuda and build.source is source for build in of_release):

@@ -353,7 +353,7 @@ def _list_problem(key: SpecKey, value: Any) -> str | None:
         return f"`{key.name}` is a list of texts."
     files = [item for item in value if FILE_NAME.fullmatch(item)]
     if files and key.name in ("pip", "conda"):
-        problem = f"`{key.name}` holds `{files[0]}`, which looks like a file and is no package."
+        problem = f"`{key.name}` holds `{files[0]}`, which looks like a file and is not a package."
         if not files[0].startswith("environment."):
             problem += f" Did you mean -r? `provision add NAME -r {files[0]}` adds what it lists."
         return problem

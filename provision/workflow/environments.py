@@ -30,7 +30,7 @@ UNREADABLE, OF_ANOTHER_LOCK = "unreadable", "of another lock"
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeVerdict:
-    """The verdict of the smoke test in the prefix or the image.
+    """The verdict of the smoke test in the prefix or the image, and the host of the test.
 
     elsewhere: where it was measured; empty if on this machine, with its present GPUs and driver.
     measured_at: seconds since 1970, None if not known.
@@ -38,6 +38,7 @@ class SmokeVerdict:
 
     target: str
     verdict: str
+    host: str
     elsewhere: str
     measured_at: float | None
 
@@ -49,7 +50,7 @@ class Environment:
     project: its folder. reason: of the state, in words. size: bytes of the prefix when it was
     installed, None if nobody recorded them. installed_at: seconds since 1970. image: whether there is one, and whether it is
     of the present lock. image_size: bytes of its layout. smoke: the verdicts of the present lock in
-    words, or why there are none.
+    words, or why there are none. lock: the hash of the installed one.
     """
 
     project: Path
@@ -64,6 +65,7 @@ class Environment:
     kernel: bool
     smoke: str
     verdicts: tuple[SmokeVerdict, ...] = ()
+    lock: str = ""
 
 
 def environments(context: Context) -> list[Environment]:
@@ -123,7 +125,7 @@ def _environment(
         smoke, verdicts = UNREADABLE, ()
     state = quick_state(prefix, folder)
     if is_unfinished(context.folders, name):
-        reason = f"a change of it runs, or was killed: `provision build {name}` takes that back"
+        reason = f"a change is running, or was killed: `provision build {name}` undoes it"
         state = EnvironmentState(state="stale", reason=reason)
     installed = marker.read(prefix.path) if prefix else None
     installed_at = None
@@ -143,6 +145,7 @@ def _environment(
         kernel=has_kernel,
         smoke=smoke,
         verdicts=verdicts,
+        lock=prefix.lock_sha256 if prefix else "",
     )
 
 
@@ -173,6 +176,7 @@ def _verdicts(
         verdict = SmokeVerdict(
             target=target,
             verdict=result["verdict"],
+            host=result["measured_on"]["host"],
             elsewhere=elsewhere,
             measured_at=passports.measured_at(result),
         )

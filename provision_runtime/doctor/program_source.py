@@ -170,7 +170,7 @@ def _notebook_lines(text: str, starts: Dict[int, int]) -> List[str]:
             source = re.sub(r"(?m)^(\s*)(?:[%!?].*|[\w.]+\?\??)$", r"\1pass", source)
             lines += re.sub(r"(?m)^(\s*[\w, ]+=\s*)[%!].*$", r"\1None", source).split("\n")
     except (KeyError, TypeError) as error:
-        raise ValueError(f"it is no notebook of format 4: {error}") from error
+        raise ValueError(f"it is not a notebook of format 4: {error}") from error
     return lines
 
 

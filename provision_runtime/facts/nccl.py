@@ -35,7 +35,7 @@ NAME_IN_LIBRARY = re.compile(rb"NCCL_[A-Z0-9_]+(?=\0)")
 # The least likeness of a mistyped name and the right one: one or two letters of fifteen.
 NEARLY = 0.88
 UNKNOWN = "unknown to this test"
-NO_SETTING = "is no setting of NCCL, nor of a plug-in that provision knows"
+NO_SETTING = "is not a setting of NCCL, nor of a plug-in that provision knows"
 NUMBER = re.compile(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
 
 
@@ -159,7 +159,7 @@ def without_effect(names: Iterable[str], library: str, version: str | None) -> d
         releases = facts["variables"].get(name)
         if releases is None:
             nearest = difflib.get_close_matches(name, {*known, *facts["variables"]}, 1, NEARLY)
-            result[name] = f"is no setting of NCCL; {nearest[0]} is" if nearest else NO_SETTING
+            result[name] = f"is not a setting of NCCL; {nearest[0]} is" if nearest else NO_SETTING
         elif version is not None:
             first, release, last = (
                 [int(part) for part in text.split(".")[:2]]

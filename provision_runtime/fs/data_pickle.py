@@ -28,5 +28,5 @@ def load(pickled: bytes) -> Any:
         if holds_only_data(pickled):
             return pickle.loads(pickled)
     except Exception as error:  # whatever pickle and pickletools raise
-        raise ValueError(f"it is no pickle: {error}") from error
+        raise ValueError(f"it is not a pickle: {error}") from error
     raise ValueError("it is a pickle that could run code")

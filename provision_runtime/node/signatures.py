@@ -103,7 +103,7 @@ def verify_signature(content: bytes, signature: bytes, signers: str, namespace: 
             output, why = _keygen(["verify", "-n", namespace, "-I", name, *options], content)
             if output:
                 return name
-    raise NodeError("not-signed", f"by nobody whom {signers} allows, or of other bytes ({why})")
+    raise NodeError("not-signed", f"no signer that {signers} allows signed these bytes ({why})")
 
 
 def _keygen(arguments: list[str], content: bytes) -> tuple[list[str], str]:

@@ -73,7 +73,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
         for place, document in enumerate(documents)
     ]
     text = render.render_report(
-        report.template_values(report.build_page(result)), remake=["provision", "report"]
+        render.REPORT,
+        report.template_values(report.build_page(result)),
+        remake=["provision", "report"],
     )
     return measurable(text)
 
@@ -92,7 +94,7 @@ def test_nodes_fit_into_the_page_and_the_chart(tmp_path: Path, width: int, count
     for number in range(3, count, 50):
         nodes[f"n{number:04}"] = drift_records.facts(driver="535.104.05", kernel="6.8.0-1010-aws")
     values = report.nodes_template_values(drift_records.record(nodes))
-    text = render.render_nodes_report(values, remake=["provision", "report"])
+    text = render.render_report(render.NODES_REPORT, values, remake=["provision", "report"])
     result = measured(measurable(text), tmp_path, width)
     assert (result["window"], result["wide"], result["over"]) == (width, width, [])
     assert result["cut"] == []

@@ -288,7 +288,7 @@ def _problems(unpacked: Path, final: Path) -> Iterator[str]:
             if name.startswith("/") or ".." in name.split("/"):
                 yield f"lists {name}, which is outside of every environment"
             elif not path.parent.resolve().is_relative_to(unpacked.resolve()):
-                yield f"lists {name}, which lies behind a link out of the package"
+                yield f"lists {name}, which is behind a link that leads out of the package"
             elif path.is_symlink() and _leads_to_outer_folder(str(path.readlink()), name, final):
                 target = path.readlink()
                 yield f"has {name}, a link to the folder {target} outside of the environment"

@@ -147,7 +147,7 @@ def unsatisfied_specs(
                 version = f"{package.version} {package.build}".rstrip()
                 unsatisfied.append((spec, f"is {version}"))
         except Exception as error:
-            unsatisfied.append((spec, f"is no requirement ({_first_line(error)})"))
+            unsatisfied.append((spec, f"is not a requirement ({_first_line(error)})"))
     return unsatisfied
 
 

@@ -73,7 +73,7 @@ def examine_script(path: Path) -> Diagnosis:
     """A batch script or training program."""
     if not path.is_file():
         raise InvalidSpec(
-            f"There is no file {path}.", advice="Name one batch script or program, no folder."
+            f"There is no file {path}.", advice="Name a batch script or program, not a folder."
         )
     return run_doctor(["--script", str(path)])
 

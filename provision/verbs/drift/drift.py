@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import replace
@@ -16,6 +17,7 @@ from provision.cluster.pack import Pack
 from provision.core.atomic import atomic_write
 from provision.core.documents import DriftRecord
 from provision.core.errors import InvalidSpec, StaleLock
+from provision.core.paths import make_private_directory
 from provision.resolver import spec as specs
 from provision.verbs.drift import record as drift_record
 from provision.verbs.drift import repair as drift_repair
@@ -35,7 +37,10 @@ PACK_FILE = re.compile(r".+-[0-9a-f]{12}\.(json|sqsh|tar\.zst)")
 def compare_nodes(
     context: Context, selection: NodeSelection, request: DriftRequest, expect: str | None
 ) -> DriftRecord:
-    """The record of a comparison. expect: as `read_expectation` takes it."""
+    """The record of a comparison, which this machine keeps until the next of the same nodes.
+
+    expect: as `read_expectation` takes it.
+    """
     refuse_mistyped_name(context.folders, specs.check_name(request.name))
     if request.prefix and not PurePosixPath(request.prefix).is_absolute():
         raise InvalidSpec(
@@ -49,7 +54,15 @@ def compare_nodes(
     with context.progress.meter(f"asking {count} nodes", count) as meter:
         survey = drift.survey(selection, request, expectation, on_reply=lambda _: meter.advance(1))
     written_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return drift_record.compose(survey, expectation, written_at)
+    record = drift_record.compose(survey, expectation, written_at)
+    file = hashlib.sha256(selection.text.encode()).hexdigest()[:12]
+    folder = context.folders.drift(request.name)
+    try:
+        make_private_directory(folder)
+        write_record(folder / f"{file}.json", record)
+    except OSError as error:
+        context.progress.warn(f"the result is not kept for `report --lab`: {error}")
+    return record
 
 
 def read_expectation(context: Context, target: str, *, deep: bool) -> ExpectedNode:

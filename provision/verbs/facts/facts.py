@@ -227,7 +227,7 @@ def verify(
         shown.append(f"signature of {principal}")
     elif signers is not None and not sha256:
         raise IntegrityError(
-            f"{address} has no signature ({SIGNATURE.removeprefix('.')} beside it).",
+            f"{address} has no signature ({SIGNATURE.removeprefix('.')} next to it).",
             advice=f"Whoever publishes it makes one: ssh-keygen -Y sign -n {NAMESPACE} -f KEY {FACTS}",
         )
     if address.startswith(OCI) and "@sha256:" in address:

@@ -21,10 +21,14 @@ proposal_options = option_group(
     click.option(
         "--name", metavar="NAME", help="Name of the environment.  [default: the folder's name]"
     ),
-    click.option("--torch", metavar="VERSION", help="PyTorch release, whatever the files state."),
-    click.option("--cuda", metavar="X.Y", help="CUDA version, whatever the files state."),
-    click.option("--cpu", is_flag=True, help="A build without CUDA, whatever the files state."),
-    click.option("--python", metavar="X.Y", help="Python version, whatever the files state."),
+    click.option(
+        "--torch", metavar="VERSION", help="PyTorch release, instead of what the files say."
+    ),
+    click.option("--cuda", metavar="X.Y", help="CUDA version, instead of what the files say."),
+    click.option(
+        "--cpu", is_flag=True, help="A build without CUDA, instead of what the files say."
+    ),
+    click.option("--python", metavar="X.Y", help="Python version, instead of what the files say."),
     click.option(
         "--group",
         "groups",

@@ -50,7 +50,7 @@ def _home_notes(facts: AccountFacts, policy: Policy) -> Iterator[Note]:
     if facts.free_inodes is not None and facts.free_inodes < LEAST_INODES:
         free = format_count(facts.free_inodes, "file")
         yield warning(
-            f"your home has room for {free} only, of whatever size",
+            f"your home has room for only {free}, however small",
             advice="Remove small files: caches, old environments.",
         )
 

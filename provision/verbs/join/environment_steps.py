@@ -141,7 +141,7 @@ def _checked_shipment(run: JoinRun, name: str, link: Path, lock: Lock) -> Prefix
         require_trusted_path(folders, trusted, inventory)
     prefix = prefixes.find(name, path)
     if prefix is None:
-        raise IntegrityError(f"{link} is no environment of provision.")
+        raise IntegrityError(f"{link} is not an environment of provision.")
     if prefix.lock_sha256 != lock.sha256:
         raise IntegrityError(f"{link} is of another lock ({prefix.lock_sha256[:12]}).")
     if drifts.find_package_drift(prefix, lock):

@@ -84,7 +84,7 @@ def _verdict_lines(report: JoinReport, width: int) -> list[str]:
     names = ", ".join(report.open_steps)
     text = f"{report.lab}: still open: {names}."
     if report.acted:
-        text += " Settle what is said there, and run `provision join` again: it goes on there."
+        text += " Do what it asks, then run `provision join` again: it continues from there."
     else:
         text += " `provision join` goes on there."
     return _wrapped(text, "", width)

@@ -111,7 +111,7 @@ def _check_nodes(lab: Lab, cluster: Cluster, inventory: Inventory) -> LabCheck:
             return LabCheck(
                 subject=subject,
                 verdict="fail",
-                message=f"`{cluster.nodes}` is no group of nodes.yml",
+                message=f"`{cluster.nodes}` is not a group in nodes.yml",
                 advice=f"Groups: {', '.join(sorted(inventory.groups)) or 'none'}. Or write "
                 f"{FORMS[cluster.engine]}.",
             )

@@ -26,7 +26,7 @@ def check_feasible(job: launch.JobSpec, partition: Partition, nodes: Sequence[Sl
         problems.append(f"of the {len(nodes)} nodes of --on, {able} can run it ({reasons})")
     if problems:
         raise InvalidSpec(
-            f"This job would wait for ever: {'; '.join(problems)}.",
+            f"This job would wait forever: {'; '.join(problems)}.",
             advice="Ask for less or for other nodes. --force submits it all the same.",
         )
 

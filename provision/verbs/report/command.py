@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from provision.cli.options import output_file_option
-from provision.cli.verb import verb
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
     from provision.report import NodesPage, Page
+    from provision.verbs.report.lab import LabReport
 
 
 @click.group()
@@ -86,6 +87,12 @@ def verify(console: Console, target: str, signers: Path | None, envs: Path | Non
     help="Draw nodes and facts instead: FILE is what `provision drift --output FILE` wrote.",
 )
 @click.option(
+    "--lab",
+    is_flag=True,
+    help="One page of everything that this machine has recorded. PASSPORT is then what `--lab "
+    "--json` printed on another machine.",
+)
+@click.option(
     "--format",
     type=click.Choice(["html", "markdown"]),
     default="html",
@@ -99,6 +106,7 @@ def report(
     console: Console,
     targets: tuple[str, ...],
     nodes: Path | None,
+    lab: bool,
     format: str,
     envs: Path | None,
     output: Path | None,
@@ -113,6 +121,8 @@ def report(
     not depend on verdicts.
 
     \b
+    Environments, nodes, jobs and members of a lab:
+    provision report --lab -o lab.html
     The same environment on two nodes:
     provision report node1/passport.json node2/passport.json -o report.html
     Nodes that were compared:
@@ -121,20 +131,25 @@ def report(
     from provision.core.paths import default_folders
     from provision.verbs.report import report as command
 
-    if bool(targets) == bool(nodes):
-        raise click.UsageError("Name passports, or a file with --nodes.")
-    if format == "markdown" and (nodes or output):
+    if sum(map(bool, (targets and not lab, nodes, lab))) != 1:
+        raise click.UsageError("Name passports, a file with --nodes, or --lab.")
+    if format == "markdown" and (nodes or lab or output):
         raise click.UsageError(
             "--format markdown prints passports and smoke reports to standard output."
         )
-    remake = ["provision", "report", *(["--nodes", str(nodes)] if nodes else targets)]
+    remake = ["provision", "report", *(["--lab"] if lab else ()), *targets]
+    if nodes:
+        remake += ["--nodes", str(nodes)]
     if envs:
         remake += ["--envs", str(envs)]
     if output:
         remake += ["-o", str(output)]
-    page: Page | NodesPage
-    name = "report-nodes" if nodes else "report"
-    if nodes:
+    page: Page | NodesPage | LabReport
+    name = "report-nodes" if nodes else "report-lab" if lab else "report"
+    if lab:
+        files = [Path(target) for target in targets]
+        page, text = command.render_lab(context_of(console, envs), files, remake)
+    elif nodes:
         page, text = command.render_nodes(nodes, remake)
     else:
         page = command.gather(default_folders(envs), targets)
@@ -146,15 +161,4 @@ def report(
         console.document(name, page, text)
         return
     command.write(output, text, force=force)
-    text = f"wrote {output}: {page.title}, {page.verdict}, {_extent(page)}"
-    console.result(name, page, text)
-
-
-def _extent(page: Page | NodesPage) -> str:
-    from provision.report import NodesPage
-
-    if isinstance(page, NodesPage):
-        return page.summary
-    runs = len(page.measurements)
-    noun = "run" if runs == 1 else "runs"
-    return f"{runs} {noun} of the smoke test"
+    console.result(name, page, f"wrote {output}: {command.summary(page)}")

@@ -1,4 +1,4 @@
-"""`provision report`: passports and smoke reports as one page, or nodes as another."""
+"""`provision report`: a page of passports and smoke reports, of nodes, or of a lab."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, StaleLock
 from provision.core.paths import Folders
 from provision.report import NodesPage, Page
+from provision.verbs.report.lab import LabReport, lab_report
+from provision.verbs.report.lab_page import page_values
+from provision.workflow.context import Context
 from provision.workflow.evidence import evidence_file, load_evidence
+from provision_runtime.report.text import format_count
 
 
 def gather(folders: Folders, targets: Sequence[str]) -> Page:
@@ -24,7 +28,7 @@ def gather(folders: Folders, targets: Sequence[str]) -> Page:
 
 def render_page(page: Page, remake: Sequence[str]) -> str:
     """The page as HTML. remake: the command that makes it again."""
-    return render.render_report(report.template_values(page), remake=remake)
+    return render.render_report(render.REPORT, report.template_values(page), remake=remake)
 
 
 def markdown(page: Page) -> str:
@@ -38,7 +42,25 @@ def render_nodes(file: Path, remake: Sequence[str]) -> tuple[NodesPage, str]:
     Raises InvalidSpec and IntegrityError for a file that cannot be drawn.
     """
     values = report.nodes_template_values(report.load_nodes(file))
-    return values["page"], render.render_nodes_report(values, remake=remake)
+    return values["page"], render.render_report(render.NODES_REPORT, values, remake=remake)
+
+
+def render_lab(
+    context: Context, files: Sequence[Path], remake: Sequence[str]
+) -> tuple[LabReport, str]:
+    """What the machines of a lab have recorded, as values and as HTML."""
+    content = lab_report(context, files)
+    return content, render.render_report(render.LAB_REPORT, page_values(content), remake=remake)
+
+
+def summary(page: Page | NodesPage | LabReport) -> str:
+    """A page in a line."""
+    if isinstance(page, LabReport):
+        return f"{page.title}, {page_values(page)['summary']}"
+    extent = page.summary if isinstance(page, NodesPage) else ""
+    if isinstance(page, Page):
+        extent = f"{format_count(len(page.measurements), 'run')} of the smoke test"
+    return f"{page.title}, {page.verdict}, {extent}"
 
 
 def write(path: Path, text: str, *, force: bool) -> None:

@@ -236,7 +236,7 @@ def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRe
         )
     if options.get("module") and not options["module"].startswith("/"):
         raise InvalidSpec(
-            f"--module {options['module']} is no folder of the nodes.",
+            f"--module {options['module']} is not a folder on the nodes.",
             advice="Write an absolute path, which is in their MODULEPATH.",
         )
     ship_options = ShipOptions(

@@ -95,7 +95,8 @@ def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | Non
         return _selection(job, "slurm", clustershell.expand(allocated), defaults)
     if selection is None or not job:
         raise InvalidSpec(
-            f"`{job}` is no job.", advice="Write what `provision launch` printed: its JOB and --on."
+            f"`{job}` is not a job.",
+            advice="Write what `provision launch` printed: its JOB and --on.",
         )
     return selection
 

@@ -55,8 +55,8 @@ def examine(context: Context, subject: str) -> WhyResult:
         snapshot = collect(_selection(context, subject))
     if not snapshot.ranks:
         raise CheckFailed(
-            f"No rank of yours{f' of {subject}' if subject else ''} runs on this machine, and none has "
-            "left a record within a day.",
+            f"None of your ranks{f' of {subject}' if subject else ''} runs on this machine, and none "
+            "has left a record in the last day.",
             advice="A rank is a Python process with RANK or LOCAL_RANK, and WORLD_SIZE, in its "
             "environment. Ranks of other users need root and their PID: provision why PID.",
         )

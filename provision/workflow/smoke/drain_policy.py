@@ -38,7 +38,7 @@ def decide(
         elif finding.id in TIME_FINDINGS:
             not_drained[node] = f"{finding.id} may mean that it is only slow"
         elif finding.id not in NODE_FAULTS:
-            not_drained[node] = f"{finding.id} is no fault of the node itself"
+            not_drained[node] = f"{finding.id} is not a fault of the node itself"
         else:
             drained[node] = f"{REASON}{finding.id}"
     earlier = sum(node.reason.startswith(REASON) for node in left_out)

@@ -186,12 +186,14 @@ def test_misspelled_group_among_other_nodes(inventory: Path) -> None:
 def test_misspelled_prefix(on: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         select_nodes(on)
-    assert f"`slrum:` in --on `{on}` is no kind of nodes." in str(caught.value)
+    assert f"`slrum:` in --on `{on}` is not a kind of node." in str(caught.value)
     assert "slurm:PARTITION" in caught.value.advice
 
 
 def test_a_mistyped_group_is_no_host(inventory: Path) -> None:
-    with pytest.raises(InvalidSpec, match=r"`dekss` is no group of nodes\.yml; there is `desks`"):
+    with pytest.raises(
+        InvalidSpec, match=r"`dekss` is not a group in nodes\.yml; there is `desks`"
+    ):
         select_nodes("dekss", inventory)
     # A host whose name is like a group's, and a name that is like none.
     for host in ("desk1", "ssh:dekss", "storage"):

@@ -92,7 +92,7 @@ def test_a_requirement_is_read_from_its_own_text(line: str) -> None:
         ("numpy=1.26", "conda's way", "numpy==1.26"),
         ("requirements.txt", "a file's name", "-r requirements.txt"),
         ("1.26.4", "a version", "PACKAGE==1.26.4"),
-        ("numpy@1.26", "no address", "numpy==1.26"),
+        ("numpy@1.26", "not an address", "numpy==1.26"),
         ("a==${VERSION}", "the variable", "the value"),
         ("hg+https://h.example/a", "repository of hg", "clone it"),
         ("https://g.example/org/a", "no archive", "git+https://g.example/org/a"),

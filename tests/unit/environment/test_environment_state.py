@@ -269,6 +269,7 @@ def verdict(
     return SmokeVerdict(
         target=target,
         verdict=word,
+        host="gpu07",
         elsewhere=elsewhere,
         measured_at=None if age_s is None else NOW - age_s,
     )

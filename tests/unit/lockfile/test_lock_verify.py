@@ -124,7 +124,7 @@ def test_sound_lock_has_no_finding(verified: Verify) -> None:
         ("numpy", {"dependencies": {"python_abi": "3.11.* *_cp311"}}, "dependency", "python_abi is not there"),
         ("numpy", {"dependencies": {"__cuda": ">=12"}}, "dependency", "__cuda is not there in virtual-packages.yml"),
         ("numpy", {"dependencies": {"__glibc": ">=2.34"}}, "dependency", "__glibc is 2.28 0 in virtual-packages.yml"),
-        ("numpy", {"dependencies": {"python": "==>>1"}}, "dependency", "is no requirement"),
+        ("numpy", {"dependencies": {"python": "==>>1"}}, "dependency", "is not a requirement"),
         ("torch", {"dependencies": {"sympy": "*"}}, "dependency", "needs sympy, which is not in the lock"),
         ("numpy", {"hash": {"md5": MD5}}, "hash", "has no sha256"),
         ("numpy", {"hash": {"md5": MD5, "sha256": "A" * 64}}, "hash", "which is not a sha256"),

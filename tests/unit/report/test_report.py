@@ -369,10 +369,3 @@ def test_runs_are_named_by_what_distinguishes_them(
     runs: list[tuple[str, str, str, str]], expected: list[str]
 ) -> None:
     assert comparison.labels(runs) == expected
-
-
-def test_commits_in_sources_are_short(tmp_path: Path) -> None:
-    document = passport()
-    document["reasons"][0]["source"] = "a/b@e3f009bbc0d7509ed5c85b633313ec72aa2d1a40:c"
-    [environment] = page_of(tmp_path, document).environments
-    assert environment.choices[0].source == "a/b@e3f009bbc0d7:c"

@@ -26,7 +26,7 @@ OLD = facts(driver="535.104.05")
 
 def html(document: DriftRecord) -> str:
     values = report.nodes_template_values(document)
-    return render.render_nodes_report(values, remake=["provision", "report"])
+    return render.render_report(render.NODES_REPORT, values, remake=["provision", "report"])
 
 
 def row(chart: NodeChart, title: str) -> ChartRow:

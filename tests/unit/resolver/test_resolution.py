@@ -504,7 +504,7 @@ def test_wheels_that_are_no_part_of_a_release_are_taken_if_the_request_insists()
         assert f"torch=={insisted.torch}+cu129" in requirements(insisted)
         assert insisted.local_version == f"{insisted.torch}+cu129"
         warning = next(each for each in insisted.warnings if each.what == "source")
-        assert "is no part of the release: built for Linux but left out" in warning.reason
+        assert "is not part of the release: built for Linux but left out" in warning.reason
         assert "huggingface/kernels#399" in warning.source
         assert resolve(torch=torch, cuda="12.9").source == "conda-forge"
         assert resolve(torch=torch, source="wheels", cuda="12").cuda != "12.9"
@@ -551,15 +551,15 @@ def test_gpus_with_an_arm_cpu_do_not_fit_another_platform() -> None:
 
 def test_refusal_mentions_unreleased_wheels() -> None:
     message = refusal(torch="2.11", cuda="12.9", source="auto", python="3.13", nccl="2.99")
-    assert "no part of the release" not in message.partition("Nearest")[0]
+    assert "not part of the release" not in message.partition("Nearest")[0]
     message = refusal(torch="2.15", cuda="13.4", source="wheels")
     assert (
-        "wheels of torch 2.15.0 with CUDA 13.4 are no part of the release: in the nightly"
+        "wheels of torch 2.15.0 with CUDA 13.4 are not part of the release: in the nightly"
         in message
     )
     assert "insists" not in message
-    assert "no part of the release" not in refusal(torch="2.11", cuda="12.4", source="wheels")
-    assert "no part of the release" not in refusal(torch="2.11", cuda="12.9", source="pytorch")
+    assert "not part of the release" not in refusal(torch="2.11", cuda="12.4", source="wheels")
+    assert "not part of the release" not in refusal(torch="2.11", cuda="12.9", source="pytorch")
 
 
 def test_gpu_newer_than_every_suitable_toolkit() -> None:

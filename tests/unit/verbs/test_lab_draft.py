@@ -160,7 +160,7 @@ def test_the_sample_lab_is_valid(lab: Path) -> None:
 @pytest.mark.parametrize(
     "file,before,after,subject,message",
     [
-        ("nodes.yml", "gpu:", "gpus:", "clusters.main.nodes", "`gpu` is no group of nodes.yml"),
+        ("nodes.yml", "gpu:", "gpus:", "clusters.main.nodes", "`gpu` is not a group in nodes.yml"),
         ("nodes.yml", "from: slurm, partition: gpu", "from: ssh, hosts: n1", "clusters.main.nodes",
          "is from ssh, not slurm"),
         ("nodes.yml", "schema: 1", "schema: 3", "nodes.yml", "nodes.yml:2: schema"),

@@ -1,4 +1,4 @@
-"""Jobs of Slurm that would wait for ever, and nodes of Slurm that ssh would reach."""
+"""Jobs of Slurm that would wait forever, and nodes of Slurm that ssh would reach."""
 
 from __future__ import annotations
 

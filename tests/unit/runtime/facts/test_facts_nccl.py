@@ -140,8 +140,8 @@ def test_names_that_nccl_does_not_read(tmp_path: Path) -> None:
     names = ["NCCL_IB_DISBALE", "NCCL_SOCKET_IFNAM", "NCCL_TYPO_X", "NCCL_OF_THIS_BUILD"]
     names += ["NCCL_IB_TIMEOUT", "NCCL_SHARP_MAX", "NCCL_FASTRAK_CTRL_DEV", "NCCL_HOME", "PATH"]
     assert nccl.without_effect(names, str(library), None) == {
-        "NCCL_IB_DISBALE": "is no setting of NCCL; NCCL_IB_DISABLE is",
-        "NCCL_SOCKET_IFNAM": "is no setting of NCCL; NCCL_SOCKET_IFNAME is",
+        "NCCL_IB_DISBALE": "is not a setting of NCCL; NCCL_IB_DISABLE is",
+        "NCCL_SOCKET_IFNAM": "is not a setting of NCCL; NCCL_SOCKET_IFNAME is",
         "NCCL_TYPO_X": nccl.NO_SETTING,
     }
     assert "NCCL_OF_THIS_BUILD" in nccl.without_effect(names, "", None)

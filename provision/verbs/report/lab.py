@@ -1,0 +1,219 @@
+"""The page of a lab: what machines have recorded of environments, nodes and jobs.
+
+Each machine records what was built, tested, shipped, compared and diagnosed from it.
+`report --lab --json` prints that, and one page draws it for all machines.
+"""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from provision import __version__
+from provision.cluster.folding import fold_equal
+from provision.core import host
+from provision.core.credentials import without_credentials
+from provision.core.dataclass import dataclass
+from provision.core.errors import IntegrityError, InvalidSpec, ProvisionError
+from provision.core.json_text import parse_json
+from provision.core.prefix_registry import all_projects
+from provision.core.project import project_title
+from provision.core.records import parse_record
+from provision.environment import passport as passports
+from provision.report import load_nodes
+from provision.workflow.context import Context
+from provision.workflow.environments import Environment, environments_of_all
+from provision.workflow.lab_definition import FILE, read_lab
+from provision.workflow.ship import journal as ship_journal
+from provision_runtime.hang import model
+from provision_runtime.hang.diagnosis import diagnose
+
+DRIFT_VERDICTS = {"same": "pass", "drift": "fail"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesEvent:
+    """The latest time that nodes were tested (smoke), shipped to (ship) or compared (drift).
+    at: seconds since 1970. states: of nodes, which are folded."""
+
+    environment: str
+    event: str
+    on: str
+    at: float
+    verdict: str
+    states: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDiagnosis:
+    """What `provision why` concluded of a job."""
+
+    job: str
+    at: float
+    verdict: str
+    summary: str
+    causes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineRecord:
+    """What a user's provision has recorded on one machine. at: when it was read, in seconds since
+    1970. problems: records that could not be read."""
+
+    user: str
+    host: str
+    provision: str
+    gpus: str
+    at: float
+    environments: tuple[Environment, ...]
+    nodes: tuple[NodesEvent, ...]
+    jobs: tuple[JobDiagnosis, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabReport:
+    """The records of a lab's machines: the newest of each user and host."""
+
+    title: str
+    records: tuple[MachineRecord, ...]
+
+
+def lab_report(context: Context, files: Sequence[Path]) -> LabReport:
+    """What this machine has recorded, and what files have of other machines.
+
+    Raises InvalidSpec for a file that does not exist, IntegrityError for one that is damaged.
+    """
+    records: dict[tuple[str, str], MachineRecord] = {}
+    for file in files:
+        for record in _read(file).records:
+            earlier = records.get((record.user, record.host))
+            if earlier is None or earlier.at < record.at:
+                records[record.user, record.host] = record
+    here = _this_machine(context)
+    records[here.user, here.host] = here
+    title = project_title(context.folders.envs)
+    folder = context.folders.envs.parent
+    if (folder / FILE).is_file():
+        title = read_lab(folder).name
+    return LabReport(title=title, records=tuple(records[key] for key in sorted(records)))
+
+
+def _read(file: Path) -> LabReport:
+    advice = "Name files that `provision report --lab --json` printed."
+    try:
+        text = file.read_text(encoding="utf-8")
+        schema = parse_json(text).get("schema")
+        if schema != "provision.report-lab/1":
+            raise ValueError(f"it is of schema {schema!r}")
+        return parse_record(LabReport, text)
+    except OSError as error:
+        raise InvalidSpec(f"{file}: {error.strerror}.", advice=advice) from error
+    except (ValueError, AttributeError) as error:
+        raise IntegrityError(f"{file} is not a record of a lab: {error}.", advice=advice) from error
+
+
+def _this_machine(context: Context) -> MachineRecord:
+    problems: list[str] = []
+    machine = host.this_machine()
+    return MachineRecord(
+        user=getpass.getuser(),
+        host=platform.node(),
+        provision=__version__,
+        gpus=", ".join(machine.gpus) + (f"; driver {machine.driver}" if machine.gpus else ""),
+        at=round(time.time(), 3),
+        environments=tuple(environments_of_all(context)),
+        nodes=tuple(_nodes(context, problems)),
+        jobs=tuple(_jobs(context, problems)),
+        problems=tuple(problems),
+    )
+
+
+def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
+    for folders in all_projects(context.folders):
+        for path in sorted(folders.passport("*").parent.glob(f"*/{passports.FILE}")):
+            name = path.parent.name
+            try:
+                test = (passports.find(folders, name) or {}).get("smoke_nodes")
+            except ProvisionError:  # `environments_of_all` has warned of it
+                continue
+            if test is not None:
+                states = {
+                    row["node"]: ": ".join(filter(None, [row["state"], *row["findings"]]))
+                    for row in test["nodes"]
+                }
+                at = _seconds(test["started_at"])
+                yield _event(name, "smoke", test["on"], at, test["verdict"], states)
+        for path in sorted(folders.drift("*").parent.glob("*/*.json")):
+            try:
+                record = load_nodes(path)
+            except ProvisionError as error:
+                problems.append(error.message)
+                continue
+            states = {}
+            for node in record["nodes"]:
+                facts = ", ".join([*node.get("differs", ()), *node.get("unread", ())])
+                state = node.get("failure") or node["verdict"]
+                states[node["name"]] = f"{state}: {facts}" if facts else state
+            verdict = DRIFT_VERDICTS.get(record["verdict"], "unknown")
+            at = _seconds(record["written_at"])
+            yield _event(record["name"], "drift", record["on"], at, verdict, states)
+        for path in sorted((folders.project_data / "ships").glob("*")):
+            try:
+                shipment = ship_journal.latest(path)
+            except ProvisionError as error:
+                problems.append(error.message)
+                continue
+            if shipment is not None:
+                states = {node: str(state) for node, state in shipment.states.items()}
+                missing = set(shipment.header["nodes"]) - set(states)
+                states |= dict.fromkeys(missing, "unknown")
+                verdicts = {state.partition(":")[0] for state in states.values()}
+                verdict = "fail" if "failed" in verdicts else "unknown"
+                verdict = "pass" if verdicts == {"active"} else verdict
+                at = shipment.path.stat().st_mtime
+                header = shipment.header
+                yield _event(header["name"], "ship", header["on"], at, verdict, states)
+
+
+def _event(
+    name: str, event: str, on: str, at: float, verdict: str, states: Mapping[str, str]
+) -> NodesEvent:
+    return NodesEvent(
+        environment=name,
+        event=event,
+        on=on,
+        at=at,
+        verdict=verdict,
+        states=dict(fold_equal(states)),
+    )
+
+
+def _seconds(time_text: str) -> float:
+    return datetime.fromisoformat(time_text.replace("Z", "+00:00")).timestamp()
+
+
+def _jobs(context: Context, problems: list[str]) -> Iterator[JobDiagnosis]:
+    """The latest diagnosis of each job whose ranks `provision why` has read here."""
+    diagnoses = {}
+    for path in sorted((context.folders.data / "why").glob("*.json")):
+        try:
+            documents = parse_json(path.read_text(encoding="utf-8"))
+            snapshots = [model.from_json(document) for document in documents]
+        except (OSError, ValueError) as error:
+            problems.append(f"{path}: {error}")
+            continue
+        for job in diagnose(snapshots):
+            causes = tuple(f"{cause.id}: {cause.message}" for cause in job.causes)
+            diagnoses[job.job] = JobDiagnosis(
+                job=job.job.strip(":") or "ranks",
+                at=path.stat().st_mtime,
+                verdict=job.verdict,
+                summary=without_credentials(job.summary),
+                causes=causes,
+            )
+    yield from diagnoses.values()
