@@ -1,6 +1,5 @@
-"""This host: its identity, its NVIDIA driver and GPUs (from nvidia-smi), the CPUs that
-this process may use, and processes by an identity that outlives their numbers (from /proc and
-cgroups)."""
+"""This host: its identity, its NVIDIA driver and GPUs (from nvidia-smi), the CPUs and memory
+that this process may use, and processes by an identity that outlives their numbers (from /proc)."""
 
 from __future__ import annotations
 
@@ -10,9 +9,8 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterator
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from provision.core import process
 from provision.core.errors import TimedOut, ToolMissing
@@ -29,11 +27,9 @@ def usable_cpus(root: Path = ROOT) -> int:
     os.cpu_count() knows neither, and a container with a quota of 2 CPUs on a host with 64 would
     start 64 threads.
     """
-    cpus: float = len(os.sched_getaffinity(0))
-    quota = _cpu_quota(root)
-    if quota is not None:
-        cpus = min(cpus, quota)
-    return max(1, math.ceil(cpus))
+    from provision_runtime.facts import limits  # few ask, and its imports take 5 ms
+
+    return max(1, math.ceil(limits.cpus(root)["allowed"]))
 
 
 def current_umask() -> int:
@@ -46,61 +42,14 @@ def current_umask() -> int:
 
 def available_memory(root: Path = ROOT) -> int:
     """Bytes of memory that this process may still use, on the machine and in its cgroups."""
+    from provision_runtime.facts import limits
+
     meminfo = (root / "proc/meminfo").read_text()
     free = int(meminfo.partition("MemAvailable:")[2].split()[0]) << 10
-    for group in _groups("memory", root):
-        for names in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            try:
-                limit, usage = (int((group / name).read_text()) for name in names)
-                # Files in memory, which give way.
-                stat = (group / "memory.stat").read_text()
-            except (OSError, ValueError):  # "max": no limit
-                continue
-            free = min(free, limit - usage + int(stat.partition("inactive_file ")[2].split()[0]))
+    for group in limits.memory_groups(root):
+        if group["limit"] is not None and group["usage"] is not None:
+            free = min(free, group["limit"] - group["usage"])
     return free
-
-
-def _cpu_quota(root: Path) -> float | None:
-    """The tightest quota of the process's cgroup and those above it, in CPUs; None without one."""
-    quotas = [_read_quota(group) for group in _groups("cpu", root)]
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """The folders of the process's cgroup and those above it.
-
-    A container usually sees its own cgroup as the top of the hierarchy, whatever /proc says.
-    """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and controller not in controllers.split(","):
-            continue
-        # Version 2 has one hierarchy, without a name.
-        hierarchy = root / "sys/fs/cgroup" / controllers
-        relative = PurePosixPath(path.lstrip("/"))
-        for group in (relative, *relative.parents):
-            yield hierarchy / group
-
-
-def _read_quota(group: Path) -> float | None:
-    """The quota of one cgroup in CPUs: cpu.max of version 2, cpu.cfs_* of version 1."""
-    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-        try:
-            quota, period = " ".join((group / name).read_text() for name in names).split()
-            cpus = float(quota) / float(period)
-        except (OSError, ValueError, ZeroDivisionError):  # "max" and -1 mean no quota
-            continue
-        if cpus > 0:
-            return cpus
-    return None
 
 
 def process_identity() -> list[str]:

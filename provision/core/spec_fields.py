@@ -439,9 +439,7 @@ CPU = SpecKey(
 def declared_keys(spec_class: type[Spec]) -> tuple[SpecKey, ...]:
     """The keys that the fields declare, with their names, options and defaults filled in."""
     keys = []
-    for declared in fields(spec_class):
-        if "key" not in declared.metadata:
-            continue  # the name: it is the folder's
+    for declared in fields(spec_class)[1:]:  # the first is the name: it is the folder's
         spec_key: SpecKey = declared.metadata["key"]
         option = spec_key.option or "--" + declared.name.replace("_", "-")
         default = spec_key.default
@@ -460,15 +458,13 @@ SPEC_KEYS = declared_keys(Spec)
 # The flags that add packages unless they are switched off.
 DEFAULT_PACKAGE_KEYS = tuple(key for key in SPEC_KEYS if key.installs and key.default == "yes")
 
-_KEYS_BY_OPTION = {key.option: key for key in SPEC_KEYS}
-
 
 def _query_key(name: str, help: str, **changes: Any) -> SpecKey:
     """An option of a query: that of a request with another help, and perhaps looser forms."""
-    return replace(_KEYS_BY_OPTION[f"--{name}"], name=name, default="", help=help, **changes)
+    (spec_key,) = (key for key in SPEC_KEYS if key.option == f"--{name}")
+    return replace(spec_key, name=name, default="", help=help, **changes)
 
 
-# The options of a query.
 QUERY_KEYS = (
     _query_key("torch", "PyTorch release: 2, 2.3, 2.3.1, '>=2.3,<2.6' or latest.", metavar="EXPR"),
     _query_key(

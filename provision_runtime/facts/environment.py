@@ -123,7 +123,6 @@ def torch_facts() -> TorchFacts:
             "compiled": _nccl_compiled(torch),
             "loaded": libraries.nccl_version(nccl_file) if nccl_file else None,
             "file": nccl_file,
-            "distribution": _nccl_distribution(torch.version.cuda),
         },
         "arch_list": flags.split() if flags else [],
         "cuda_available": bool(torch.cuda.is_available()),
@@ -161,19 +160,6 @@ def _nccl_compiled(torch: Any) -> str | None:
     if isinstance(version, tuple):
         return ".".join(str(part) for part in version[:3])
     return libraries.decode_nccl(version)
-
-
-def _nccl_distribution(cuda: str | None) -> dict[str, str] | None:
-    """The wheel that brought NCCL; only torch's wheels have it in a separate package."""
-    from importlib import metadata
-
-    if cuda is None:
-        return None
-    name = f"nvidia-nccl-cu{cuda.split('.')[0]}"
-    try:
-        return {"name": name, "version": metadata.version(name)}
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _devices(torch: Any) -> list[DeviceFacts]:

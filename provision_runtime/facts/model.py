@@ -60,12 +60,9 @@ class PciGpu(TypedDict):
 
 
 class NcclFacts(TypedDict):
-    """distribution: the wheel that brought it."""
-
     compiled: Optional[str]
     loaded: Optional[str]
     file: Optional[str]
-    distribution: Optional[Dict[str, str]]
 
 
 class DeviceFacts(TypedDict):

@@ -42,7 +42,6 @@ class PcieLink:
     address: str
     generation: int
     lanes: int
-    card_generation: int
     card_lanes: int
     path: str = ""
 
@@ -124,7 +123,7 @@ def pcie_link(folder: Path) -> PcieLink | None:
     # The folder is a link into the tree of devices: the slot's port is the folder above.
     slot = _generation(folder.resolve().parent / "max_link_speed")
     generation = card if slot is None else min(card, slot)
-    return PcieLink(folder.name, generation, lanes, card, card_lanes, _path(folder))
+    return PcieLink(folder.name, generation, lanes, card_lanes, _path(folder))
 
 
 def current_gb_s(folder: Path) -> float:

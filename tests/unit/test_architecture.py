@@ -54,6 +54,7 @@ RUNTIME_FOR_HOST = (
     "provision_runtime.report",
     "provision_runtime.facts.digests",
     "provision_runtime.facts.freshness",
+    "provision_runtime.facts.limits",
     "provision_runtime.hang",
     "provision_runtime.node.errors",
     "provision_runtime.node.program",

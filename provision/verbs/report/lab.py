@@ -1,6 +1,6 @@
 """The page of a lab: what machines have recorded of environments, nodes and jobs.
 
-Each machine records what was built, tested, shipped, compared and diagnosed from it.
+Each machine records what was built, tested, compared and diagnosed from it.
 `report --lab --json` prints that, and one page draws it for all machines.
 """
 
@@ -28,7 +28,6 @@ from provision.report import load_nodes
 from provision.workflow.context import Context
 from provision.workflow.environments import Environment, environments_of_all
 from provision.workflow.lab_definition import FILE, read_lab
-from provision.workflow.ship import journal as ship_journal
 from provision_runtime.hang import model
 from provision_runtime.hang.diagnosis import diagnose
 
@@ -37,7 +36,7 @@ DRIFT_VERDICTS = {"same": "pass", "drift": "fail"}
 
 @dataclass(frozen=True, kw_only=True)
 class NodesEvent:
-    """The latest time that nodes were tested (smoke), shipped to (ship) or compared (drift).
+    """The latest time that nodes were tested (smoke) or compared (drift).
     at: seconds since 1970. states: of nodes, which are folded."""
 
     environment: str
@@ -162,22 +161,6 @@ def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
             verdict = DRIFT_VERDICTS.get(record["verdict"], "unknown")
             at = _seconds(record["written_at"])
             yield _event(record["name"], "drift", record["on"], at, verdict, states)
-        for path in sorted((folders.project_data / "ships").glob("*")):
-            try:
-                shipment = ship_journal.latest(path)
-            except ProvisionError as error:
-                problems.append(error.message)
-                continue
-            if shipment is not None:
-                states = {node: str(state) for node, state in shipment.states.items()}
-                missing = set(shipment.header["nodes"]) - set(states)
-                states |= dict.fromkeys(missing, "unknown")
-                verdicts = {state.partition(":")[0] for state in states.values()}
-                verdict = "fail" if "failed" in verdicts else "unknown"
-                verdict = "pass" if verdicts == {"active"} else verdict
-                at = shipment.path.stat().st_mtime
-                header = shipment.header
-                yield _event(header["name"], "ship", header["on"], at, verdict, states)
 
 
 def _event(

@@ -1,9 +1,8 @@
-"""The host: usable CPUs by prepared cgroups, processes by identity, and nvidia-smi's answers (also
+"""The host: usable CPUs and memory, processes by identity, and nvidia-smi's answers (also
 the ugly ones: never a guess, and a reason if nothing is known)."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,85 +12,29 @@ import pytest
 
 from provision.core import host
 from provision.core.types import HostGpus
+from provision_runtime.facts import limits
 from tests.paths import DATA
 from tests.programs import write_program
 
 
-def lay_out(root: Path, cgroup: str, files: dict[str, str]) -> Path:
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(cgroup)
-    for name, text in files.items():
-        path = root / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "files", "cpus"),
-    [
-        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),  # a container sees its own as the top
-        ("0::/a/b\n", {"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "max 100000\n"}, 4),
-        ("0::/a/b\n", {"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "50000 100000\n"}, 1),
-        (
-            "4:cpu,cpuacct:/job\n3:memory:/job\n",
-            {
-                "cpu,cpuacct/job/cpu.cfs_quota_us": "300000\n",
-                "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
-            },
-            3,
-        ),
-        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
-        ("0::/\n", {"cpu.max": "nonsense"}, 8),
-        ("0::/\n", {}, 8),
-    ],
-)
-def test_cpus_are_limited_by_the_tightest_quota(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cgroup: str,
-    files: dict[str, str],
-    cpus: int,
+def test_cpus_are_limited_by_affinity_and_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert host.usable_cpus(lay_out(tmp_path, cgroup, files)) == cpus
+    monkeypatch.setattr(limits, "_affinity", lambda root: 8)
+    for quota, cpus in ((None, 8), (1.5, 2), (0.2, 1)):
+        monkeypatch.setattr(limits, "cpu_quota", lambda root, quota=quota: quota)
+        assert host.usable_cpus() == cpus
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "files", "gib"),
-    [
-        ("0::/\n", {}, 8),
-        ("0::/\n", {"memory.max": "max", "memory.current": "1", "memory.stat": ""}, 8),
-        (
-            "0::/job\n",
-            {
-                "job/memory.max": f"{4 << 30}\n",
-                "job/memory.current": f"{3 << 30}\n",
-                "job/memory.stat": f"anon {2 << 30}\ninactive_file {1 << 30}\n",
-            },
-            2,
-        ),
-        (
-            "3:memory:/job\n",
-            {
-                "memory/job/memory.limit_in_bytes": f"{4 << 30}\n",
-                "memory/job/memory.usage_in_bytes": f"{1 << 30}\n",
-                "memory/job/memory.stat": "inactive_file 0\n",
-            },
-            3,
-        ),
-    ],
-)
 def test_memory_is_limited_by_the_tightest_group(
-    tmp_path: Path, cgroup: str, files: dict[str, str], gib: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = lay_out(tmp_path, cgroup, files)
-    (root / "proc/meminfo").write_text(f"MemFree: 1 kB\nMemAvailable: {8 << 20} kB\n")
-    assert host.available_memory(root) == gib << 30
-
-
-def test_affinity_is_used_without_proc(tmp_path: Path) -> None:
-    assert host.usable_cpus(tmp_path) == len(os.sched_getaffinity(0))
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(f"MemFree: 1 kB\nMemAvailable: {8 << 20} kB\n")
+    groups = [{"limit": None, "usage": 1 << 30}, {"limit": 4 << 30, "usage": 2 << 30}]
+    assert host.available_memory(tmp_path) == 8 << 30
+    monkeypatch.setattr(limits, "memory_groups", lambda root: groups)
+    assert host.available_memory(tmp_path) == 2 << 30
 
 
 def test_changed_start_time_means_the_process_ended() -> None:

@@ -88,7 +88,6 @@ def test_an_idle_card_has_the_rate_of_its_slot(tmp_path: Path) -> None:
             address="0000:1b:00.0",
             generation=4,
             lanes=8,
-            card_generation=5,
             card_lanes=16,
             path="pci0000:00/0000:00:01.0/0000:1b:00.0",
         )

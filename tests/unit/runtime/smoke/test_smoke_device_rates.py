@@ -9,7 +9,7 @@ from provision_runtime.report.codec import packaged_json
 from provision_runtime.smoke import device_rates
 
 H100 = "NVIDIA H100 80GB HBM3"
-PCIE_5 = wires.PcieLink("a", 5, 16, 5, 16)
+PCIE_5 = wires.PcieLink("a", 5, 16, 16)
 
 
 def slow(device: str, **rates: float) -> list[str]:
