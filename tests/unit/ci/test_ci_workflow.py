@@ -26,6 +26,7 @@ from provision import ci, resolver
 from provision.catalog.data_files import load
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec
+from provision.core.project import project_folder
 from provision.core.spec_fields import SPEC_KEYS, Spec
 from provision.resolver import spec
 from provision.verbs.build import command as build
@@ -413,7 +414,8 @@ def test_collection_makes_page_and_summary(format: str, passport: bool, lab: Pat
             name="vision",
         )
         document["lock"]["sha256"] = hashlib.sha256(LOCK).hexdigest()
-        evidence.write(lab / "data" / "passports" / "vision" / "passport.json", document)
+        data = lab / "data" / project_folder(lab / "data", lab / "envs")
+        evidence.write(data / "passports" / "vision" / "passport.json", document)
     environment = {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "HOME": str(lab),

@@ -39,8 +39,8 @@ if os.fork() == 0:
 # How each of them starts a program, CHILD, which writes its number into FIFO and stays.
 STARTS = {
     "a tool of the host": "from provision.core.process import run; run([CHILD])",
-    "a job's command": "import os; from provision_runtime.job.node import _start\n"
-    "_start([CHILD], dict(os.environ))",
+    "a job's command": "import os; from provision_runtime.job.agent import start\n"
+    "start([CHILD], dict(os.environ))",
     "the ranks of a smoke test": RUNTIME_RANKS,
     "the ranks of a node": NODE_RANKS,
     "a worker of a DataLoader": LOADER_WORKER,

@@ -38,7 +38,7 @@ def test_a_script(tmp_path: Path) -> None:
     result = doctor("script", str(tmp_path / "no.sbatch"))
     assert (result.exit_code, "There is no file" in result.output) == (3, True)
     result = doctor("script", str(tmp_path))
-    assert (result.exit_code, "no folder" in result.output) == (3, True)
+    assert (result.exit_code, "not a folder" in result.output) == (3, True)
 
 
 @pytest.mark.parametrize(
