@@ -51,7 +51,11 @@ def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float =
         if selection.has(process.rank) and selection.prefix in ("", process.prefix)
     ]
     states = _observe(ranks, observed_s, start, start + timeout_s)
-    on_record = {stem: rank for stem, rank in ended.records().items() if selection.has(rank)}
+    on_record = {
+        stem: rank
+        for stem, rank in ended.records().items()
+        if selection.has(rank) and not ended.is_older(stem, rank.launcher)
+    }
     if selection.prefix and not ranks:  # no record has its prefix
         on_record = {}
     if selection.pid is not None:

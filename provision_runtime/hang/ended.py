@@ -41,6 +41,15 @@ def records() -> dict[str, Rank]:
     return {stem: rank for _, stem, rank in sorted(ranks, reverse=True)}
 
 
+def is_older(stem: str, pid: int) -> bool:
+    """Whether a rank on record started before the process that has this number now: that is another
+    one than the rank's, because numbers are used again."""
+    try:
+        return int(stem.split(",")[-2]) < int(folder.start_time(pid))
+    except OSError:  # it has ended
+        return False
+
+
 def missing(running: list[RankState], ended: dict[str, Rank]) -> list[RankState]:
     """The ranks that should run on this node and do not: those on record, and by torchrun's numbers."""
     states = {(state.job, state.rank): state for state in running}

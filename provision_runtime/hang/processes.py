@@ -46,8 +46,8 @@ def rank_processes(pid: int | None = None) -> list[RankProcess]:
     """This user's ranks, or those among a process and those below it, whoever runs it."""
     parents = parents_of_all()
     ranks: dict[int, RankProcess] = {}
-    for number in sorted(parents):
-        above = _above(number, parents)
+    for above in sorted((_above(number, parents) for number in parents), key=len):
+        number = above[0]
         try:
             is_own = os.stat(f"/proc/{number}").st_uid == os.getuid()
             if is_own if pid is None else pid in above:

@@ -15,6 +15,7 @@ import pytest
 
 from provision_runtime.hang import ended, flight_recorder, folder, model, record, stacks, state
 from provision_runtime.hang import processes as rank_processes
+from provision_runtime.hang.collect import Selection, collect
 from provision_runtime.hang.model import Frame, Rank, Thread
 from provision_runtime.hang.processes import Activity
 from provision_runtime.hang.state import Look
@@ -127,6 +128,17 @@ def run_rank(rank_folder: Path, code: str, **variables: str) -> subprocess.Popen
     return subprocess.Popen(
         [sys.executable, "-c", start + code], env=env, stdout=subprocess.PIPE, text=True
     )
+
+
+@pytest.mark.parametrize("start,ranks", [("1", []), ("99999999999", [3])])
+def test_a_record_of_a_launcher_whose_number_is_used_again_is_not_ours(
+    rank_folder: Path, start: str, ranks: list[int]
+) -> None:
+    """Processes count to 32,768 on many systems, and begin again."""
+    own = os.getpid()
+    stem = Path(folder.ensure_folder()) / f"3,4,3,4,{own},{own - 1},{start},n1:29500"
+    Path(f"{stem}.stacks").write_text("/srv\n")
+    assert [rank.rank for rank in collect(Selection(pid=own)).ranks] == ranks
 
 
 def end_of(process: subprocess.Popen[str]) -> int:
