@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def test_every_action_is_described() -> None:
         ("job-cancel", {"id": "none"}),
         ("job-ranks", {"id": "none"}),
         ("drift-facts", {"path": "/tmp/none", "name": "lab"}),
+        ("smoke-prepare", {"environments": [sys.prefix], "rules": {}}),
     ],
 )
 def test_what_the_program_prints_is_valid(action: str, arguments: dict[str, Any]) -> None:
