@@ -293,7 +293,9 @@ def test_a_build_is_as_spec_yml_says(lab: Home) -> None:
         (folder / "spec.yml").write_text(f"{lines}pip: [archived]\n{build}")
         if answer == "8":
             stale = lab.run("lock", "settings")
-            assert stale.returncode == 6 and "`build` of spec.yml changed" in stale.stderr
+            assert (
+                stale.returncode == 6 and "the request changed since it was locked" in stale.stderr
+            )
         result = lab.run("lock", "settings", "--relock")
         assert result.returncode == 0, result.stderr
         assert "`build` in spec.yml has no effect on mistyped" in result.stderr
