@@ -11,21 +11,16 @@ CUDA and Python count. Its other lines are notes, about packages that no file re
 from __future__ import annotations
 
 import fnmatch
-import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
-from provision.core.credentials import public_request
 from provision.core.package_names import package_name
-from provision.core.paths import SPEC
 from provision.core.statements import Statement
 from provision.project_files.decision import COMPANIONS, TORCH
 from provision.project_files.requirements import shell_words
 from provision.project_files.rules import table
 
-MENTIONS_LIMIT = 1 << 20  # bytes of a file
 _REQUESTS = ("pip", "conda")
 _OF_TORCH = (*TORCH, *COMPANIONS, "pytorch-cuda", "cudatoolkit", "cuda-version", "cpuonly")
 
@@ -136,35 +131,6 @@ def _is_about_torch(statement: Statement) -> bool:
     return statement.kind == "cuda" or (
         statement.kind in _REQUESTS and package_name(statement.value) in _OF_TORCH
     )
-
-
-def named_releases(folder: Path, read: Collection[str]) -> Iterator[str]:
-    """Lines that name a release of PyTorch, in files of a folder that are not read: `FILE:LINE TEXT`.
-
-    Looks two folders down, into files of the kinds that install things.
-    """
-    rules = table("mentions")
-    for parent, folders, names in os.walk(folder):
-        path = Path(parent)
-        depth = len(path.relative_to(folder).parts)
-        folders[:] = [
-            name
-            for name in sorted(folders)
-            if depth < 2
-            and (not name.startswith(".") or name in rules["hidden"])
-            and name not in rules["foreign"]
-            and not (path / name / SPEC).exists()
-        ]
-        for name in sorted(names):
-            shown = str((path / name).relative_to(folder))
-            patterns = [rule for rule in rules["files"] if fnmatch.fnmatch(name, rule)]
-            if shown not in read and patterns and (path / name).is_file():
-                content = (path / name).read_bytes()[:MENTIONS_LIMIT].decode(errors="replace")
-                for number, line in enumerate(content.splitlines(), 1):
-                    release = re.search(rules["release"], line)
-                    if release and re.search(rules["files"][patterns[0]], line):
-                        text = line[max(release.start() - 50, 0) : release.end() + 30]
-                        yield f"{shown}:{number} {public_request(text.strip())}"
 
 
 def _decided_name(statement: Statement) -> str:

@@ -25,6 +25,7 @@ from provision.project_files import repository
 from provision.project_files.account import Entry
 from provision.project_files.conda import environment_statements
 from provision.project_files.decision import CPU, Choices
+from provision.project_files.named_releases import named_releases
 from provision.project_files.request import Request, decide
 from provision.project_files.toml_file import Selection
 from provision.resolver import spec as specs
@@ -127,7 +128,7 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
 
 def _require_no_other_release(folder: Path, read: Collection[str]) -> None:
     """Raise InvalidSpec if files that are not read name a release of PyTorch."""
-    lines = list(islice(repository.named_releases(folder, read), 3))
+    lines = list(islice(named_releases(folder, read), 3))
     if lines:
         listed = "".join(f"\n  {line}" for line in lines)
         raise InvalidSpec(

@@ -106,13 +106,14 @@ def _read(file: Path) -> LabReport:
     advice = "Name files that `provision report --lab --json` printed."
     try:
         text = file.read_text(encoding="utf-8")
-        schema = parse_json(text).get("schema")
+        document = parse_json(text)
+        schema = document.get("schema") if isinstance(document, dict) else None
         if schema != "provision.report-lab/1":
-            raise ValueError(f"it is of schema {schema!r}")
+            raise ValueError(f"its schema is {schema or 'not stated'}")
         return parse_record(LabReport, text)
     except OSError as error:
         raise InvalidSpec(f"{file}: {error.strerror}.", advice=advice) from error
-    except (ValueError, AttributeError) as error:
+    except ValueError as error:
         raise IntegrityError(f"{file} is not a record of a lab: {error}.", advice=advice) from error
 
 

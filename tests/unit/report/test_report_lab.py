@@ -152,4 +152,6 @@ def test_other_files_are_refused(tmp_path: Path, text: str | None, code: int) ->
     file = tmp_path / "record.json"
     if text is not None:
         file.write_text(text)
-    assert run(str(file)).exit_code == code
+    result = run(str(file))
+    assert result.exit_code == code
+    assert "attribute" not in result.output
