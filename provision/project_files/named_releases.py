@@ -36,9 +36,18 @@ def named_releases(folder: Path, read: Collection[str]) -> Iterator[str]:
             shown = str((path / name).relative_to(folder))
             patterns = [rule for rule in rules["files"] if fnmatch.fnmatch(name, rule)]
             if shown not in read and patterns and (path / name).is_file():
-                content = (path / name).read_bytes()[:MENTIONS_LIMIT].decode(errors="replace")
+                content = _beginning(path / name)
                 for number, line in enumerate(content.splitlines(), 1):
                     release = re.search(rules["release"], line)
                     if release and re.search(rules["files"][patterns[0]], line):
                         text = line[max(release.start() - 50, 0) : release.end() + 30]
                         yield f"{shown}:{number} {public_request(text.strip())}"
+
+
+def _beginning(path: Path) -> str:
+    """The beginning of a file's text; empty if this user may not read it."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MENTIONS_LIMIT).decode(errors="replace")
+    except OSError:
+        return ""

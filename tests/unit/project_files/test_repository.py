@@ -138,6 +138,11 @@ def test_files_that_say_nothing_about_the_repository(tmp_path: Path, file: str, 
     assert read(tmp_path, {file: text, "requirements.txt": "numpy\n"}).source == "requirements.txt"
 
 
+def test_file_that_cannot_be_read_names_nothing(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").symlink_to("/proc/self/mem")
+    assert read(tmp_path, {"requirements.txt": "numpy\n"}).source == "requirements.txt"
+
+
 def test_lock_leads_where_nothing_else_does(tmp_path: Path) -> None:
     lock = "version = 1\nrequires-python = '==3.10.*'\n[[package]]\nname = 'toy'\nsource = {virtual = '.'}\n"
     assert read(tmp_path, {"uv.lock": lock}).request.content == {"python": "3.10"}
