@@ -41,37 +41,8 @@ TEST_TOOLS = [
 NO_RESTART = "--max-worker-restart=0"
 # Some unit tests wait, for a server or a process: one more worker than cores.
 PARALLEL = ("-n", "3", "--dist", "loadfile", NO_RESTART)
-# Tests of text, of data and of properties: what they find does not depend on the Python.
-TEXT_TESTS = (
-    "test_architecture",
-    "test_catalog",
-    "test_ci_assignment",
-    "test_ci_workflow",
-    "test_conda_lock_v1",
-    "test_content_hash",
-    "test_distributions",
-    "test_documented_commands",
-    "test_explanation",
-    "test_help",
-    "test_input_forms",
-    "test_isolation",
-    "test_image_manifest",
-    "test_launch_contract",
-    "test_launch_jobs",
-    "test_lock_verify",
-    "test_named_options",
-    "test_quickstart",
-    "test_render",
-    "test_resolution",
-    "test_resolution_properties",
-    "test_runtime_api",
-    "test_similar_names",
-    "test_spec",
-    "test_suggest",
-    "test_table",
-    "test_templates",
-    "test_update_data",
-)
+# The runtime runs in the Python of every environment; the rest reads what is outside.
+TESTS_OF_PYTHONS = ("tests/unit/runtime", "tests/unit/core", "tests/unit/cli")
 # Integration tests mostly wait, for an engine, an index or a deadline: more files than cores. Long
 # files begin first (tests/integration/conftest.py orders them).
 OVERLAPPING = ("-n", "6", "--dist", "loadfile", "--no-loadscope-reorder", NO_RESTART)
@@ -156,20 +127,19 @@ def _selection(session: nox.Session, folder: str, options: Sequence[str]) -> lis
 def hosts(session: nox.Session) -> None:
     """Unit tests on the oldest supported Python that this machine has. `-- 3.12` selects others.
 
-    The first case of each: what differs between Pythons is syntax and library, which one case uses.
-    None of TEXT_TESTS. `exhaustive` runs all, on every Python.
+    The first case of each test in TESTS_OF_PYTHONS: mypy compares all code with that Python's library.
+    `exhaustive` runs all tests, on every Python.
     """
     pythons = _other_pythons()
     if not pythons and "all" in os.environ.get("PROVISION_REQUIRE", "").split(","):
         session.error("PROVISION_REQUIRE demands all parts, but there is no other Python")
     selected = {name: pythons[name] for name in session.posargs or list(pythons)[:1]}
     for name, python in selected.items():
-        left_out = [f"--ignore-glob=*/{test}.py" for test in TEXT_TESTS]
-        _unit_tests_on(session, name, python, ["--first-cases", *left_out])
+        _unit_tests_on(session, name, python, ["--first-cases", *TESTS_OF_PYTHONS])
 
 
 def _unit_tests_on(
-    session: nox.Session, name: str, python: Path, options: Sequence[str] = ()
+    session: nox.Session, name: str, python: Path, tests: Sequence[str] = ("tests/unit",)
 ) -> Path:
     """Install the package for that Python, run the unit tests, and return the venv's bin folder."""
     venv = Path(session.create_tmp()).absolute() / f"py{name}"
@@ -189,7 +159,7 @@ def _unit_tests_on(
     ]
     session.run(*_pip("install", bin_folder / "python"), "--quiet", ".", *tools)
     session.run(
-        str(bin_folder / "python"), "-m", "pytest", "-q", *PARALLEL, *options, "tests/unit",
+        str(bin_folder / "python"), "-m", "pytest", "-q", *PARALLEL, *tests,
         env={"PROVISION_REQUIRE": None},  # it has fewer tools
     )  # fmt: skip
     return bin_folder

@@ -60,6 +60,7 @@ def test_failure_does_not_stop_the_batch(shelf: Home) -> None:
     assert {row["status"] for row in again.values()} == {"kept"}
 
 
+@pytest.mark.exhaustive
 def test_batch_lock_equals_single_lock(shelf: Home) -> None:
     assert shelf.run("lock", "--all").returncode == 0
     for path in shelf.envs.glob("*/conda-lock.yml"):
@@ -98,6 +99,7 @@ def test_an_empty_folder_has_nothing_to_lock(shelf: Home, tmp_path: Path) -> Non
     assert os.fspath(tmp_path) in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_matrix_lock(shelf: Home, tmp_path: Path) -> None:
     """Builds of the table that fit a question, each as an environment; one that the records lack is named and stops nothing."""
     arguments_ = (

@@ -516,6 +516,7 @@ def test_spec_of_the_user_keeps_its_comments(lab: Home) -> None:
     assert "# mine" in path.read_text() and "toy" not in path.read_text()
 
 
+@pytest.mark.exhaustive
 def test_requirements_file(lab: Home, tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text("toyparts>=1  # parts\n")
     (tmp_path / "requirements.txt").write_text(
@@ -719,6 +720,7 @@ def test_editable_counts_at_once_and_is_not_portable(lab: Home, project: Path) -
     assert result.returncode == 3 and "mine is an editable" in result.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("git")
 def test_failed_project_leaves_no_wheel(lab: Home, project: Path) -> None:
     before = contents(lab)

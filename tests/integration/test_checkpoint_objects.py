@@ -246,6 +246,7 @@ print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child i
 """
 
 
+@pytest.mark.exhaustive
 def test_killed_writer_leaves_old_or_new_checkpoint(store: s3.S3, root: str) -> None:
     roots = {pattern: f"{root}/{place}" for place, pattern in enumerate(DEATHS)}
     for place in roots.values():

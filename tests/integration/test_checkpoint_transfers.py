@@ -36,6 +36,7 @@ def test_exported_files_are_what_the_format_says(results: dict[str, Any]) -> Non
     assert narrow == {**floats, "f8": "F8_E4M3", "flags": "BOOL", "counts": "I64"}
 
 
+@pytest.mark.exhaustive
 def test_what_cannot_be_exported_is_named_and_leaves_nothing(results: dict[str, Any]) -> None:
     texts, left = results["refused_exports"]
     expected = [

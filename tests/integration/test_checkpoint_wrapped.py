@@ -32,6 +32,7 @@ def test_wrapped_models_resume_under_the_names_of_the_plain_one(
         assert outcome[case][:4] == [True, True, True, NAMES]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", ["fsdp1 True", "fsdp1 False"])
 def test_an_optimizer_with_flat_parameters_is_refused(
     rank_results: list[dict[str, Any]], case: str

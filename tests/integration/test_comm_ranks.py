@@ -16,6 +16,7 @@ def results() -> dict[str, Any]:
     return run("store_exchanges.py")
 
 
+@pytest.mark.exhaustive
 def test_all_gather_leaves_no_keys_in_any_store(results: dict[str, Any]) -> None:
     assert results["left"] == {"tcp": 0, "file": 0, "hash": 0, "prefix": 0}
     assert results["keeping"] == [[[0], [1], [2]], 1]  # a store that keeps everything is asked once

@@ -70,6 +70,7 @@ def test_a_libstdcxx_that_lacks_symbols(tmp_path: Path) -> None:
     assert "libstdc++" in document["findings"][0]["advice"]
 
 
+@pytest.mark.exhaustive
 def test_a_gpu_that_this_torch_has_no_code_for(tmp_path: Path) -> None:
     """The capability is made up; the architectures are those of the real build."""
     tool = tmp_path / "nvidia-smi"

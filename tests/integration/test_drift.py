@@ -301,6 +301,7 @@ def write_pack(folder: Path, prefix: Path, key: str) -> Path:
     return folder / f"{key}.json"
 
 
+@pytest.mark.exhaustive
 def test_expected_pack_overrules_the_majority(nodes: SimulatedNodes) -> None:
     key = "train-0123456789ab"
     for name in nodes.names:

@@ -71,6 +71,7 @@ def test_fix_ships_to_nodes_whose_environment_deviates(stores: Stores) -> None:
     assert stores.version("n2").read_text() == "1" * 1000
 
 
+@pytest.mark.exhaustive
 def test_fix_with_another_pack_would_make_more_drift(stores: Stores, short_path: Path) -> None:
     (stores.hosts.store("n4") / "toy").unlink()
     other = pack_toy(short_path, "2")
@@ -86,6 +87,7 @@ def test_fix_with_another_pack_would_make_more_drift(stores: Stores, short_path:
     assert stores.differences() == {"n4": {"environment"}}
 
 
+@pytest.mark.exhaustive
 def test_fix_needs_a_store_and_a_majority(stores: Stores) -> None:
     assert stores.drift("--fix", "--prefix", "/opt/train").exit_code == 3
     for name in ("n1", "n2"):

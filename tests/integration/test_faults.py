@@ -235,6 +235,7 @@ def test_dry_run_shows_what_a_new_lock_would_change(desk: Home) -> None:
     assert contents(desk) == before
 
 
+@pytest.mark.exhaustive
 def test_packages_given_later_are_added(desk: Home) -> None:
     assert desk.run("lock", NAME, "--pip", "six", "--relock").returncode == 0
     assert desk.run("lock", NAME, "--pip", "tqdm", "--relock").returncode == 0
@@ -278,6 +279,7 @@ def test_changed_hash_is_refused_and_the_old_prefix_works(
     assert not leftovers(shared_lab)
 
 
+@pytest.mark.exhaustive
 def test_changed_hash_is_refused_on_a_terminal(shared_lab: Home) -> None:
     """uv's words go to the terminal there, and must still be understood."""
     import yaml
@@ -294,6 +296,7 @@ def test_changed_hash_is_refused_on_a_terminal(shared_lab: Home) -> None:
     assert "numpy" in output and "is not the file that the lock names" in output
 
 
+@pytest.mark.exhaustive
 def test_missing_package_is_named(shared_lab: Home, source: Source, works: Works) -> None:
     """An index that answers, but has nothing of what is locked; uv's cache is empty, so it must be asked."""
     with Gone() as server:
@@ -384,6 +387,7 @@ def test_image_without_an_engine(desk: Home) -> None:
     assert "No Docker engine answers" in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_prefix_elsewhere_is_remembered(desk: Home, source: Source, tmp_path: Path) -> None:
     place = tmp_path / "elsewhere with space" / "lab"
     assert desk.run("env", "create", NAME, "--prefix", str(place)).returncode == 0
@@ -393,6 +397,7 @@ def test_prefix_elsewhere_is_remembered(desk: Home, source: Source, tmp_path: Pa
     assert desk.run("env", "diff", NAME).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_prefix_without_interpreter_is_rebuilt(lab: Home, works: Works) -> None:
     (prefix(lab) / "bin" / "python").unlink()
     assert lab.run("env", "create", NAME).returncode == 0
@@ -417,6 +422,7 @@ def test_invalid_environment_file(desk: Home, text: str) -> None:
     assert "environment.yml" in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_damaged_evidence_is_rewritten(shared_lab: Home) -> None:
     passport = shared_lab.project / "passports" / NAME / "passport.json"
     for damage in ("{", '{"schema": 1}', '{"schema": 1, "lock": {}, "smoke": {"prefix": {}}}'):
@@ -428,6 +434,7 @@ def test_damaged_evidence_is_rewritten(shared_lab: Home) -> None:
     assert shared_lab.run("passport", "show", NAME).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_same_name_in_two_folders_has_two_prefixes(
     shared_lab: Home, request_: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -441,6 +448,7 @@ def test_same_name_in_two_folders_has_two_prefixes(
     assert shared_lab.run("env", "diff", NAME).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_while_packaging_python_leaves_the_channel_intact(desk: Home) -> None:
     (channel,) = (desk.root / "data" / "channels").glob("py*")
     before = sorted(path.name for path in channel.rglob("*.conda"))
@@ -505,6 +513,7 @@ def test_ctrl_c_leaves_nothing(shared_lab: Home, works: Works) -> None:
     assert result == ""
 
 
+@pytest.mark.exhaustive
 def test_waiting_run_reuses_the_first_runs_result(desk: Home) -> None:
     """Two different requests for one name: the second must not replace a lock that it would have refused to replace."""
     first = desk.start("lock", NAME, "--pip", "six", "--relock")

@@ -130,6 +130,7 @@ def image_of(layout: Path, size: int) -> Image:
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_image_larger_than_the_engines_disk(own: Engine, tmp_path: Path) -> None:
     client = own.start()
     with pytest.raises(NoSpace, match=r"The Docker engine needs about 180 MiB .*docker system df"):
@@ -157,6 +158,7 @@ def test_the_engines_disk_gets_full_during_load(own: Engine, tmp_path: Path) -> 
     client.close()
 
 
+@pytest.mark.exhaustive
 def test_engine_killed_during_load(own: Engine, tmp_path: Path) -> None:
     client = own.start()
     toy = image_of(tmp_path / "toy", 30 << 20)

@@ -129,6 +129,7 @@ def test_existing_layers_are_not_fetched(
     assert digest_in(tmp_path / "out") == toy.manifest_digest
 
 
+@pytest.mark.exhaustive
 def test_damaged_documents_are_rewritten(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ def test_interrupted_layer_is_resumed(
     assert meters.advanced == sum(meters.meters.values())
 
 
+@pytest.mark.exhaustive
 def test_failed_pull_is_resumed_by_the_next(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
@@ -303,6 +305,7 @@ def test_occupied_target_is_refused_before_any_request(
     assert not (tmp_path / "out.tar").exists()
 
 
+@pytest.mark.exhaustive
 def test_leftovers_of_an_undelivered_pull_are_removed_by_the_next(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
@@ -319,6 +322,7 @@ def test_leftovers_of_an_undelivered_pull_are_removed_by_the_next(
     assert digest_in(layout) == digest_in(tmp_path / "out") == toy.manifest_digest
 
 
+@pytest.mark.exhaustive
 def test_corrupt_leftovers_are_not_trusted(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
@@ -402,6 +406,7 @@ def test_wrong_bytes_are_refused_and_removed(
     assert not list(context.folders.cache.rglob("index.json"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.mounts
 def test_full_disk_is_named_and_received_bytes_stay(
     host: str, toy: Image, context: Context, tmp_path: Path

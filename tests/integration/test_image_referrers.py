@@ -159,6 +159,7 @@ def test_registry_without_referrers_still_gets_the_image(
     assert "not all documents were attached to the image" in result.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("api", ["none", "whole", "pages"])
 def test_attached_documents_are_read_back(host: str, toy: Image, api: str) -> None:
     line = (
@@ -201,6 +202,7 @@ def test_verdicts_of_another_image_are_refused(host: str, toy: Image) -> None:
         image.referrer_content(at, f"sha256:{'0' * 64}", referrer, "application/json")
 
 
+@pytest.mark.exhaustive
 def test_inspect_shows_the_verdicts(host: str, toy: Image, tmp_path: Path) -> None:
     measured: Verdict = {"measured_on": {"host": "node1"}, "report": REPORT}
     in_image: Verdict = {**measured, "verdict": "pass", "image_id": toy.image_id}

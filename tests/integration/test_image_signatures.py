@@ -120,6 +120,7 @@ def test_push_signs_and_verify_reads_it(
     assert verify(place, other).exit_code == 7
 
 
+@pytest.mark.exhaustive
 def test_a_signature_of_another_image_does_not_count(
     host: str, toy: Image, keys: tuple[Path, Path], tmp_path: Path
 ) -> None:

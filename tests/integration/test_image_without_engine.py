@@ -200,6 +200,7 @@ def test_skopeo_reads_the_layout(toy_image: Image, tmp_path: Path, kind: str) ->
         assert json.loads(completed.stdout)["Digest"] == toy_image.manifest_digest
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("skopeo")
 def test_skopeo_decompresses_the_layers(
     toy_image: Image, packed_folder: Path, tmp_path: Path
@@ -282,6 +283,7 @@ def demanded(plan: Plan) -> Plan:
     return replace(plan, request=replace(plan.request, image="demand"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("docker-registry", "skopeo")
 def test_base_from_a_registry_gives_the_same_layers(
     environment_parts: EnvironmentParts,
@@ -345,6 +347,7 @@ def test_copy_gets_its_name_only_when_complete(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
 
 
+@pytest.mark.exhaustive
 def test_only_the_image_is_exported(toy_image: Image, tmp_path: Path) -> None:
     """Not what else lies in its folder; and an image that has lost a file is not written at all."""
     shutil.copytree(toy_image.layout, tmp_path / "layout")

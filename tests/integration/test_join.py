@@ -254,6 +254,7 @@ def test_a_new_commit_of_the_lab_reaches_its_members(
     assert report["have"][-1] == {"kind": "contact", "text": "room 3"}
 
 
+@pytest.mark.exhaustive
 def test_the_origin_is_away_later(member: Member, lab: Path, address: str) -> None:
     assert member.join(address)[0] == 0
     lab.rename(lab.with_name("moved"))
@@ -358,6 +359,7 @@ def remount(folder: Path, options: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.mounts
 def test_a_full_home(member: Member, address: str) -> None:
     with tmpfs(member.home, "size=64k"):
@@ -391,6 +393,7 @@ def test_a_full_scratch(member: Member, address_to_install: str) -> None:
         assert (status, report["open"]) == (0, []), report
 
 
+@pytest.mark.exhaustive
 @pytest.mark.mounts
 def test_a_read_only_home(member: Member, address: str) -> None:
     with tmpfs(member.home, "size=64m"):
@@ -409,6 +412,7 @@ def test_a_read_only_home(member: Member, address: str) -> None:
         assert (kernels / NAME / "kernel.json").is_file()
 
 
+@pytest.mark.exhaustive
 def test_no_folder_on_scratch(member: Member, lab: Path) -> None:
     shutil.rmtree(member.scratch)
     member.scratch.write_text("a file where a folder should be")
@@ -420,6 +424,7 @@ def test_no_folder_on_scratch(member: Member, lab: Path) -> None:
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_folder_for_temporary_files_with_a_long_path(member: Member, lab: Path) -> None:
     text = (lab / "lab.yml").read_text()
     long = member.scratch / ("long" * 20)
@@ -430,6 +435,7 @@ def test_a_folder_for_temporary_files_with_a_long_path(member: Member, lab: Path
     assert "the path is too long" in note and str(long) in note
 
 
+@pytest.mark.exhaustive
 def test_lines_of_start_files(member: Member, lab: Path) -> None:
     (member.home / ".bashrc").write_text("export LD_LIBRARY_PATH=/opt/cuda/lib64\n")
     code = member.root / "code"
@@ -443,6 +449,7 @@ def test_lines_of_start_files(member: Member, lab: Path) -> None:
 # Faults of environments
 
 
+@pytest.mark.exhaustive
 def test_a_lock_that_is_not_portable(
     member: Member, lab_to_install: Path, tmp_path: Path, world: Server, packaged_python: Path
 ) -> None:
@@ -468,6 +475,7 @@ def test_a_lock_that_is_not_portable(
 IMAGE = "127.0.0.1:1/serve@sha256:" + "0" * 64
 
 
+@pytest.mark.exhaustive
 def test_an_image_that_cannot_be_pulled(member: Member, lab: Path) -> None:
     """With a lock in the repository that is used, without one the step stays open."""
     text = (lab / "lab.yml").read_text()
@@ -485,6 +493,7 @@ def test_an_image_that_cannot_be_pulled(member: Member, lab: Path) -> None:
     assert row["notes"][1]["message"].startswith(f"{NAME} was shipped to this machine")
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_of_somebody_elses_name(member: Member, lab: Path) -> None:
     folder = member.home / ".local" / "share" / "jupyter" / "kernels" / NAME
     folder.mkdir(parents=True)
@@ -510,6 +519,7 @@ def test_what_was_shipped_is_used_and_never_removed(member: Member, lab: Path, s
     assert (shipped / "bin" / "python").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_cluster_of_kubernetes_leaves_nothing_open(member: Member, lab: Path) -> None:
     """No first job runs there, which is said each time, and waits for nobody."""
     with (lab / "lab.yml").open("a") as file:

@@ -130,6 +130,7 @@ def test_nothing_starts_where_another_user_can_change_the_environment(
     assert not ran.exists()
 
 
+@pytest.mark.exhaustive
 def test_a_host_that_does_not_start_ends_the_others(
     lab: Home, plain_prefix: Path, ssh_hosts: SshHosts
 ) -> None:

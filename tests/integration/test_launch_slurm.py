@@ -90,6 +90,7 @@ def test_a_node_that_differs_ends_the_job_by_name(
     assert "ran" not in log.splitlines()
 
 
+@pytest.mark.exhaustive
 def test_nodes_that_on_leaves_out_are_excluded(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_nodes_that_on_leaves_out_are_excluded(
     assert sorted(lines) == ["on n3", "on n4"]
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_is_launched_within_another_is_no_part_of_it(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_job_that_is_launched_within_another_is_no_part_of_it(
     assert f"of {job}\n" in log_of(lab, job)
 
 
+@pytest.mark.exhaustive
 def test_a_site_that_exports_nothing_to_jobs(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path
 ) -> None:
@@ -305,6 +308,7 @@ def test_held_jobs_are_explained_and_canceled(
     slurm_cluster.wait_for_job(job, "CANCELLED")
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_slurm_holds_is_explained(
     lab: Home, slurm_cluster: SlurmCluster, plain_prefix: Path, tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_channels_lock_the_cuda_build(options: dict[str, object], build: str) ->
     )
 
 
+@pytest.mark.exhaustive
 def test_cuda_libraries_of_a_later_minor_version_are_locked_beside_a_build() -> None:
     options: dict[str, object] = {"torch": "2.6", "cuda": "12.6", "source": "conda-forge"}
     _, packages = solve(**options, conda=["cuda-version=12.8"])
@@ -189,6 +190,7 @@ os._exit(0)  # rattler may crash while the interpreter shuts down
 """
 
 
+@pytest.mark.exhaustive
 def test_environment_file_of_the_pytorch_channel_is_solved_with_strict_priority() -> None:
     """As conda has it: a package's records in lower channels count for nothing. The nvidia channel
     has cuda-version for 12.5 and later only, so nothing may require it."""
@@ -382,6 +384,7 @@ def test_update_changes_only_what_it_must(tmp_path: Path) -> None:
     assert python["python"] == fresh["python"] and 2 < len(python) < 30
 
 
+@pytest.mark.exhaustive
 def test_wheel_update_changes_only_what_it_must(tmp_path: Path) -> None:
     path = tmp_path / lockfile.FILE
     resolution = of_a_day(path, "2024-10-01", torch="2.3", cuda="12.1", companions=False)
@@ -435,6 +438,7 @@ def test_single_package_as_of_another_day(tmp_path: Path) -> None:
     assert other.returncode == 6 and "the request changed" in other.stderr
 
 
+@pytest.mark.exhaustive
 def test_wheels_of_several_platforms() -> None:
     resolution, packages = solve(
         torch="2.13", cuda="13.0", source="wheels", companions=False, platforms=BOTH
@@ -460,11 +464,13 @@ def test_wheels_of_several_platforms() -> None:
         )
 
 
+@pytest.mark.exhaustive
 def test_package_of_both_managers_comes_from_conda() -> None:
     _, packages = solve(torch="2.3", cuda="12.1", conda=("numpy=1.26.*",))
     assert [package.manager for package in packages if package.name == "numpy"] == ["conda"]
 
 
+@pytest.mark.exhaustive
 def test_condas_package_under_another_name_stands_for_the_wheel() -> None:
     conda_names = ("python-graphviz", "msgpack-python")
     _, packages = solve(torch="2.3", cuda="12.1", conda=conda_names, pip=("graphviz", "msgpack"))
@@ -472,6 +478,7 @@ def test_condas_package_under_another_name_stands_for_the_wheel() -> None:
     assert not wheels & {"graphviz", "msgpack"}
 
 
+@pytest.mark.exhaustive
 def test_a_c_library_does_not_stand_for_a_wheel_of_its_name() -> None:
     """conda's xxhash 0.8 is a C library; the request's fast checkpoints need the wheel's 2.0."""
     _, packages = solve(torch="2.3", cuda="12.1", conda=("zstd", "xxhash"), pip=("zstd",))
@@ -480,6 +487,7 @@ def test_a_c_library_does_not_stand_for_a_wheel_of_its_name() -> None:
         assert {(name, "conda"), (name, "pip")} <= managers
 
 
+@pytest.mark.exhaustive
 def test_wheel_that_needs_torch_accepts_condas() -> None:
     _, packages = solve(
         torch="2.3", cuda="12.1", source="pytorch", companions=False, pip=("torchmetrics",)
@@ -538,6 +546,7 @@ def test_lock_bytes_are_reproducible(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.exhaustive
 def test_relock_replaces_a_damaged_lock(tmp_path: Path) -> None:
     other_home = make_home(tmp_path)
     home = dataclasses.replace(

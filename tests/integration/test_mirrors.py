@@ -161,6 +161,7 @@ def test_a_mirrors_password_is_in_no_file(world: Server, tmp_path: Path) -> None
             assert b"swordfish" not in path.read_bytes(), path
 
 
+@pytest.mark.exhaustive
 def test_lock_is_the_same_with_and_without_a_mirror(world: Server, tmp_path: Path) -> None:
     """In the open, everything is where its own address says: here in a folder, with pip's settings for the index."""
     place = world.folder.as_uri()
@@ -281,6 +282,7 @@ def test_mirror_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Pa
     assert (verified.returncode, verified.stdout) == (0, f"{NAME}: 6 packages, nothing wrong\n")
 
 
+@pytest.mark.exhaustive
 def test_mirror_folder_can_be_served(folder: Path, locked: Path, tmp_path: Path) -> None:
     home = user(tmp_path, locked=locked)
     with served(folder) as server:
@@ -291,6 +293,7 @@ def test_mirror_folder_can_be_served(folder: Path, locked: Path, tmp_path: Path)
     assert json.loads(meta.read_text())["channel"] == conda.channel_url("lab").rstrip("/")
 
 
+@pytest.mark.exhaustive
 def test_incomplete_mirror_folder_is_reported(folder: Path, locked: Path, tmp_path: Path) -> None:
     partial = tmp_path / "partial"
     shutil.copytree(folder, partial)
@@ -456,6 +459,7 @@ def test_command_completes_once_the_mirror_recovers(
     assert not list(result.mirror.rglob("*.part"))
 
 
+@pytest.mark.exhaustive
 def test_interrupted_mirroring_is_resumed(world: Server, locked: Path, tmp_path: Path) -> None:
     home, folder = user(tmp_path / "home", locked=locked), tmp_path / "mirror"
     world.fault("torch-", "stall")
@@ -486,6 +490,7 @@ def test_full_disk_is_not_blamed_on_the_mirror(world: Server, locked: Path, tmp_
         subprocess.run(["umount", small], check=True)
 
 
+@pytest.mark.exhaustive
 def test_settings_are_read_from_the_config(
     world: Server, locked: Path, tmp_path: Path, folder: Path
 ) -> None:

@@ -151,6 +151,7 @@ def lock(lab: Home, name: str, *options: str) -> tuple[dict[str, str], str]:
     return {row["name"]: row["version"] for row in document["package"]}, result.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.conda
 def test_condas_packages_do_not_hold_named_wheels_back(lab: Home) -> None:
     versions, _ = lock(lab, "fixed", "--torch", "2.14.0", "--pip", "server")
@@ -169,6 +170,7 @@ def test_named_wheels_decide_an_open_release_of_torch(lab: Home, torch: str) -> 
     assert again.returncode == 0 and "already locked" in again.stdout, again.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.conda
 def test_a_spec_of_a_user_stays_locked(lab: Home) -> None:
     """The range stays in a spec.yml that is not ours to rewrite; the lock decides from then on."""
@@ -183,6 +185,7 @@ def test_a_spec_of_a_user_stays_locked(lab: Home) -> None:
         assert result.returncode == 0 and expected in result.stdout, result.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.conda
 def test_a_python_that_was_not_requested_gives_way(lab: Home) -> None:
     options = ("--torch", "2.14.0", "--pip", "modern")
@@ -193,6 +196,7 @@ def test_a_python_that_was_not_requested_gives_way(lab: Home) -> None:
     assert refused.returncode == 5 and "modern" in refused.stderr
 
 
+@pytest.mark.exhaustive
 def test_an_index_that_does_not_respond_is_said(lab: Home) -> None:
     words = ("render", "silent", *OPTIONS, "--torch", ">=2.13", "--pip", "server")
     result = lab.run(*words, PIP_INDEX_URL="http://127.0.0.1:9", UV_CACHE_DIR=f"{lab.root}/empty")
@@ -200,6 +204,7 @@ def test_an_index_that_does_not_respond_is_said(lab: Home) -> None:
     assert "may not be what the named wheels go with" in result.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.conda
 def test_an_added_wheel_is_not_held_back_by_what_is_locked(lab: Home) -> None:
     versions, _ = lock(lab, "grown", "--torch", "2.14.0")
@@ -224,6 +229,7 @@ def test_what_was_given_up_is_said(lab: Home) -> None:
     assert accepted.returncode == 0 and "old-release" not in accepted.stderr, accepted.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.conda
 @pytest.mark.parametrize("setting", ["UV_INDEX", "PIP_FIND_LINKS"])
 def test_older_releases_on_disk_are_said(lab: Home, tmp_path: Path, setting: str) -> None:
@@ -239,6 +245,7 @@ def test_older_releases_on_disk_are_said(lab: Home, tmp_path: Path, setting: str
     assert result.returncode == 0 and "ancient 1.0; 2.0 has" in result.stderr, result.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.conda
 def test_a_conda_package_without_a_version_gives_way(lab: Home) -> None:
     versions, _ = lock(lab, "numpy", "--torch", "2.14.1", "--pip", "legacy", "--conda", "numpy")
@@ -279,6 +286,7 @@ def test_a_lock_that_fails_leaves_no_wheel(lab: Home) -> None:
     assert not (lab.envs / "failed").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.conda
 def test_a_build_is_as_spec_yml_says(lab: Home) -> None:
     """Its settings are part of the request; its wheel goes with the request for it."""
@@ -308,6 +316,7 @@ def test_a_build_is_as_spec_yml_says(lab: Home) -> None:
     assert [path.name for path in (folder / "wheels").iterdir()] == ["own-1-py3-none-any.whl"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.conda
 def test_what_is_added_by_default_gives_way(lab: Home) -> None:
     """The index has no xxhash."""

@@ -62,6 +62,7 @@ def test_partition_with_states_and_gpus(user: Home, slurm_cluster: SlurmCluster)
     assert f"{GPUS} x GPU" in result.stdout
 
 
+@pytest.mark.exhaustive
 def test_quick_starts_list_nodes_and_jobs(user: Home, slurm_cluster: SlurmCluster) -> None:
     """As printed: the first command of an administrator, the last of a user of Slurm."""
     conf = slurm_cluster.environment["SLURM_CONF"]
@@ -117,6 +118,7 @@ def test_dead_node_of_an_allocation_does_not_end_the_others(
     assert reasons(report) == {"n4": ["no-slurmd"]}
 
 
+@pytest.mark.exhaustive
 def test_task_that_is_killed_does_not_end_the_others(
     user: Home, slurm_cluster: SlurmCluster
 ) -> None:

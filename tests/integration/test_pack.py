@@ -190,6 +190,7 @@ def test_mounted_pack_runs_at_its_path(lab: Home, world: Server, short_path: Pat
         subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.exhaustive
 def test_unchanged_environment_is_not_packed_again(lab: Home, world: Server) -> None:
     one = run_pack(lab, world, FAST)
     status = Path(one["image"]).stat()
@@ -213,6 +214,7 @@ def test_damaged_image_is_made_again(lab: Home, world: Server) -> None:
     packs.check_image(packs.read_pack(packs_folder(lab)))
 
 
+@pytest.mark.exhaustive
 def test_removing_an_environment_removes_its_packs(lab: Home, world: Server) -> None:
     run_pack(lab, world, FAST)
     preview = lab.run("env", "remove", NAME, "--dry-run")
@@ -359,6 +361,7 @@ def test_killed_pack_leaves_nothing_half(
     assert packs.read_pack(folder).sidecar == whole.sidecar
 
 
+@pytest.mark.exhaustive
 def test_interrupted_pack_leaves_nothing(lab: Home, world: Server, tmp_path: Path) -> None:
     data = tmp_path / "data"
     child = lab.start("pack", NAME, FAST, *behind(world.url), PROVISION_DATA=str(data))

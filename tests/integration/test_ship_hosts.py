@@ -238,6 +238,7 @@ def test_a_node_mounts_again_what_a_restart_unmounted(lab: Lab) -> None:
     assert lab.active(TWO_HOSTS)["h1"] == ""
 
 
+@pytest.mark.exhaustive
 def test_waves_stop_where_a_node_fails(lab: Lab) -> None:
     write_pack(lab.data, NAME, "1", STORE)
     report = lab.report("ship", NAME, "--on", TWO, "--canary", "1,all", "--min", "all")

@@ -73,6 +73,7 @@ def test_a_ship_reaches_all_nodes_and_sends_one_image(
     assert {node.method for node in again.details.values()} == {None}
 
 
+@pytest.mark.exhaustive
 def test_new_nodes_get_the_image_from_those_that_have_it(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_common_failure_stops_the_run_and_nothing_is_sent(
     assert run.distribution.sent_bytes == 0
 
 
+@pytest.mark.exhaustive
 def test_a_stage_only_ship_activates_nothing_and_activation_sends_nothing(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +230,7 @@ def test_rollback_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert set(nodes.active().values()) == {second.key}
 
 
+@pytest.mark.exhaustive
 def test_a_node_without_the_environment_keeps_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +248,7 @@ def test_a_node_without_the_environment_keeps_what_it_has(
     assert set(nodes.active().values()) == {first.key}
 
 
+@pytest.mark.exhaustive
 def test_two_runs_at_once_do_not_mix(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +279,7 @@ def test_an_image_in_which_some_bytes_are_wrong_is_fetched_anew(
     assert set(states(run).values()) == {"active"}
 
 
+@pytest.mark.exhaustive
 def test_a_late_node_gets_a_second_chance(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +304,7 @@ def test_a_python_that_is_too_old_says_so(
     assert states(run) == {"n1": "active", "old": "failed:check:python-too-old"}
 
 
+@pytest.mark.exhaustive
 def test_a_shared_store_gets_one_copy_and_all_nodes_use_it(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +327,7 @@ def test_a_shared_store_gets_one_copy_and_all_nodes_use_it(
     assert {str(state) for state in switched.states.values()} == {"active"}
 
 
+@pytest.mark.exhaustive
 def test_a_path_that_is_not_shared_is_said(
     tmp_path: Path, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

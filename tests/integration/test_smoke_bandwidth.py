@@ -49,6 +49,7 @@ def measured_run(tmp_path_factory: pytest.TempPathFactory) -> SmokeRun:
     return smoke(folder, *ONLY, "--baseline", f"save={folder / 'baseline'}")
 
 
+@pytest.mark.exhaustive
 def test_measurements_are_saved(measured_run: SmokeRun) -> None:
     assert (measured_run.status, measured_run.findings) == (0, set())
     remarks = [row["judged"] for row in rows(measured_run)]

@@ -32,6 +32,7 @@ print("exact")
 """
 
 
+@pytest.mark.exhaustive
 def test_the_known_product_is_the_exact_one_in_every_type() -> None:
     answer = subprocess.run(
         [PYTHON, "-c", EXACT, str(FOLDER.parent)],

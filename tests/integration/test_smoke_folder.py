@@ -249,6 +249,7 @@ TEMPORARY_FOLDERS = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("script", "problem"), TEMPORARY_FOLDERS, ids=["long path", "read-only"])
 def test_no_sockets_for_loader_workers(tmp_path: Path, script: str, problem: str) -> None:
     """The loader would wait for minutes: its workers cannot make their sockets."""
@@ -277,6 +278,7 @@ def test_shared_memory_too_small_for_loader_workers(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_dead_rank_leaves_the_folder_clean(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     _, findings = finish(

@@ -335,6 +335,7 @@ def test_blocked_port_is_reported_by_the_blocked_rank(
     assert "rank 1" in outputs[1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("interface", "id", "ranks"),
     [

@@ -119,6 +119,7 @@ def test_expectations_that_match_pass(tmp_path: Path) -> None:
     assert ("rehearsal on Gloo/CPU" in run.phases["facts"].message) is is_rehearsal
 
 
+@pytest.mark.exhaustive
 def test_unmet_expectation_fails_with_a_message(tmp_path: Path) -> None:
     expected = ("--expect-torch", "0.1", "--expect-cuda", "9.9", "--require-gpu")
     run = smoke(tmp_path, "--only", "facts", "--ranks", "1", "--backend", "auto", *expected)

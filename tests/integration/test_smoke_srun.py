@@ -52,6 +52,7 @@ def test_tasks_of_srun_form_one_world(slurm_cluster: SlurmCluster, tmp_path: Pat
     assert report["hosts"] == ["n1", "n2"]
 
 
+@pytest.mark.exhaustive
 def test_separate_worlds_end_at_once(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
     """Each task believes that it is alone."""
     alone = ("env", "-u", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE=2")

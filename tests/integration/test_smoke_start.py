@@ -67,6 +67,7 @@ def test_runs_from_a_copy_anywhere(copied: Path, tmp_path: Path) -> None:
     assert passes(tmp_path / "out", child).world_size == 2
 
 
+@pytest.mark.exhaustive
 def test_under_torchrun(copied: Path, tmp_path: Path) -> None:
     command = [PYTHON, *TORCHRUN, *LOOPBACK, str(copied)]
     child = start(tmp_path / "out", command, *UNTIL_COLLECTIVES)

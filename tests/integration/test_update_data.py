@@ -188,6 +188,7 @@ def test_wheel_contradicts_a_hand_sourced_fact(data: Path, served: str, tmp_path
     assert "but 2.99.9 by metadata torch==2.4.0+cu118 (PyTorch wheel index)" in result.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
