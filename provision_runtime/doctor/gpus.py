@@ -126,7 +126,8 @@ def logs(machine: Machine) -> Iterator[Result]:
         pass
     except OSError as error:
         yield Limitation(f"{FABRIC_LOG}: {error.strerror}", f"sudo tail {FABRIC_LOG}")
-    for command in (("dmesg",), ("journalctl", "-k", "-b", "--no-pager")):
+    # Both in seconds after boot, when links come up.
+    for command in (("dmesg",), ("journalctl", "-k", "-b", "--no-pager", "-o", "short-monotonic")):
         output = machine.run(*command)
         if output is not None and output.status == 0:
             for finding, line in kernel_findings(output.text):

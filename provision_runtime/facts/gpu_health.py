@@ -195,9 +195,9 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         word = (element.text or "").strip()
         # What is configured wrongly has many names.
         if word in FABRIC_FAULTS or "configuration" in element.tag:
-            if word not in (*ABSENT, *NO):
+            if word not in (*NO_VALUE, *NO):
                 fabric_faults.append(f"{element.tag} {word}")
-        elif word not in (*ABSENT, *REFUSED, *FABRIC_HEALTHY):
+        elif word not in (*NO_VALUE, *FABRIC_HEALTHY):
             unreadable.append(f"fabric {element.tag}: {word}")
     for tag in FLAGS:
         if words.get(tag, "") not in (*YES, *NO, *NO_VALUE):
