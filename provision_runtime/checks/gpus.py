@@ -76,9 +76,8 @@ def _driver_findings(name: str, gpu: GpuHealth) -> list[Finding]:
     if gpu.recovery:
         findings += filter(None, [recovery_finding(gpu.recovery, name)])
     has_errors = bool(gpu.errors) and not gpu.lost
-    is_limited = "(Restricted)" in gpu.license or (
-        gpu.license == "Unlicensed" and gpu.virtualization == VGPU
-    )
+    is_limited = "(Restricted)" in (gpu.license or "")
+    is_limited |= gpu.license == "Unlicensed" and gpu.virtualization == VGPU
     for is_fault, id, problem in (
         (gpu.lost, "gpu-lost", "gives the driver no answer"),
         (has_errors, "gpu-driver-errors", f"gives the driver errors for {', '.join(gpu.errors)}"),

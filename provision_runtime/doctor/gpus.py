@@ -98,16 +98,15 @@ def _silent_driver(error: str, status: int) -> Observation:
 
 
 def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[Observation]:
-    status = machine.run("nvidia-smi", *gpu_health.NVLINK_STATUS, timeout_s=SMI_DEEP_S)
-    errors = machine.run("nvidia-smi", *gpu_health.NVLINK_ERRORS, timeout_s=SMI_DEEP_S)
-    remotes = machine.run("nvidia-smi", *gpu_health.NVLINK_REMOTES, timeout_s=SMI_DEEP_S)
-    if status is None or errors is None or remotes is None:
-        return
+    texts = []
+    for query in (gpu_health.NVLINK_STATUS, gpu_health.NVLINK_ERRORS, gpu_health.NVLINK_REMOTES):
+        output = machine.run("nvidia-smi", *query, timeout_s=SMI_DEEP_S)
+        texts.append(output.text if output else "")
     findings = judge.nvlink_findings(
-        gpu_health.parse_nvlinks(status.text),
-        gpu_health.parse_nvlink_errors(errors.text),
+        gpu_health.parse_nvlinks(texts[0]),
+        gpu_health.parse_nvlink_errors(texts[1]),
         log.gpus,
-        gpu_health.parse_nvlink_remotes(remotes.text),
+        gpu_health.parse_nvlink_remotes(texts[2]),
     )
     for finding, evidence in findings:
         verb = "--status" if finding.id in ("nvlink-down", "nvlink-slow") else "-e"
