@@ -31,14 +31,14 @@ WITHOUT_VALUE = (
 # torchrun numbers the nodes itself with any rendezvous but the static one.
 NUMBERS_NODES = r"--rdzv[-_]backend[= ]['\"]?(?!static)\w|--standalone"
 NODE_RANK = r"--(?:node|machine)[-_]rank[= ]['\"]?\$\{?\w+\}?"
+ENDPOINT = r"(?:MASTER_ADDR=|--(?:rdzv[-_]endpoint|master[-_]addr|main_process_ip)[= ])['\"]?"
 # An address or number that each node would make for itself.
-OWN_VALUE = r"(?:%s\$\(hostname|--(?:rdzv[-_]id|master[-_]port|main_process_port)[= ]\$RANDOM)"
+OWN_VALUE = ENDPOINT + r"\$\(hostname|--(?:rdzv[-_]id|master[-_]port|main_process_port)[= ]\$RANDOM"
 TORCHRUN = r"(?s)\b(?:torchrun|torch\.distributed\.(?:run|launch))\s(.*)"
 NODE_COUNT = r"--(?:nnodes|num_machines)[= ]['\"]?"
 # Commands other than srun that start programs on other nodes.
 REMOTE = r"\b(?:ssh|pdsh|clush|mpirun|mpiexec|prun)\b"
 RANK_EXPORT = r"\s*export (?:(?:LOCAL_|NODE_|MACHINE_)?RANK|CUDA_VISIBLE_DEVICES)="
-ENDPOINT = r"(?:MASTER_ADDR=|--(?:rdzv[-_]endpoint|master[-_]addr|main_process_ip)[= ])['\"]?"
 LOOPBACK = r"['\"]?(?:localhost|127\.0\.0\.1)"
 # Where the address of the store comes from, and why it is not one that all nodes reach.
 ADDRESSES = {
@@ -307,9 +307,10 @@ def _addresses(script: BatchScript) -> Iterator[Observation]:
     for line in script.lines if script.spans_nodes else ():
         if re.search(ENDPOINT + LOOPBACK, line.text):
             yield script.fault("address-local", "each node waits for itself", line)
-        if re.search(OWN_VALUE % ENDPOINT, line.text.replace("\\", "")) and line in script.steps:
-            if not re.search(OWN_VALUE % ENDPOINT, _shell_text(line.text)):
-                yield script.fault("address-local", "each node makes another value", line)
+        # What the batch script does not expand, each task does.
+        in_task = re.search(OWN_VALUE, line.text.replace("\\", ""))
+        if line in script.steps and in_task and not re.search(OWN_VALUE, _shell_text(line.text)):
+            yield script.fault("address-local", "each node makes another value", line)
         for pattern, reason in ADDRESSES.items():
             if re.search(pattern, line.text):
                 yield script.fault("address-uncertain", reason, line)

@@ -79,7 +79,9 @@ def test_ports_of_one_kind(cards: list[Card], ids: list[str], tmp_path: Path) ->
 def test_a_bridge_to_the_nvswitches_is_no_port(tmp_path: Path) -> None:
     captured = machine(tmp_path, [GOOD] * 8 + [DOWN] * 4)
     for index in range(8, 12):
-        (tmp_path / f"sys/class/infiniband/mlx5_{index}/device/vpd").write_bytes(b"\x90SMDL=SW_MNG\xff")
+        (tmp_path / f"sys/class/infiniband/mlx5_{index}/device/vpd").write_bytes(
+            b"\x90SMDL=SW_MNG\xff"
+        )
     assert list(fabric.ports(captured)) == []
     assert len(wires.network_ports(tmp_path)) == 8
 

@@ -60,7 +60,8 @@ def test_tcp_beside_infiniband_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "found"), [("efa, fabric is efa", []), ("tcp;ofi_rxm, fabric", ["transport-socket"])]
+    ("provider", "found"),
+    [("efa, fabric is efa", []), ("tcp;ofi_rxm, fabric", ["transport-socket"])],
 )
 def test_a_plugin_that_sends_by_tcp(provider: str, found: list[str]) -> None:
     line = f"n1:1:1 [0] NCCL INFO NET/OFI Selected provider is {provider} (found 4 nics)"
