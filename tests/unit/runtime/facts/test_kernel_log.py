@@ -126,6 +126,15 @@ CORRECTED_AER = "[  77.1] pcieport 0000:16:01.0: AER: Corrected error received: 
         ("[500.1] pcieport 0000:16:01.0: pciehp: Slot(1): Link Down", "pcie-fatal", "0000:16:01.0"),
         ("{1}[Hardware Error]: event severity: recoverable", "machine-check", "uncorrected"),
         ("[Hardware Error]: Deferred error, no action required.", "machine-check", "uncorrected"),
+        ("nvidia 0000:65:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+         "pcie-fatal", "0000:65:00.0"),
+        ("mce: Uncorrected hardware memory error in user-access at 3fba8d000", "machine-check", ""),
+        ("blk_update_request: I/O error, dev nvme0n1, sector 12", "disk-fault", "nvme0n1"),
+        ("EXT4-fs error (device nvme0n1p2): ext4_find_entry:1455: inode #2", "disk-fault", "nvme0n1p2"),
+        ("XFS (md0): Metadata corruption detected at xfs_agi_verify", "disk-fault", "md0"),
+        ("blk_update_request: I/O error, dev sr0, sector 0", None, ""),  # virtual media
+        ("libceph: osd1 10.0.0.2:6801 socket closed (con state OPEN)", None, ""),  # it was idle
+        ("libceph: osd1 10.0.0.2:6801 socket closed (con state V1_BANNER)", "server-hangs", "osd1"),
         ("lockd: server filer not responding, still trying", "server-hangs", "filer"),
         ("LustreError: 167-0: fs-MDT0000-mdc-ffff8800: This client was evicted by fs-MDT0000",
          "server-hangs", "fs-MDT0000"),
