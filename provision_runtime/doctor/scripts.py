@@ -131,13 +131,14 @@ def parse(name: str, text: str) -> BatchScript:
     options: dict[str, str] = {}
     lines = []
     pending, first_number = "", 0
-    end_of_document = ""
+    end_of_document, is_quoted = "", False
     for number, raw in enumerate(text.splitlines(), 1):
         if end_of_document:
             if raw.strip() == end_of_document:
                 end_of_document = ""
-            continue
-        if raw.startswith("#SBATCH"):
+            if is_quoted:
+                continue
+        elif raw.startswith("#SBATCH"):
             if any(line.text.strip() for line in lines):
                 lines.append(ScriptLine(number, raw))
             else:
@@ -146,13 +147,14 @@ def parse(name: str, text: str) -> BatchScript:
         if raw.lstrip().startswith("#"):
             continue
         first_number = first_number or number
-        if raw.endswith("\\") or _is_open(pending + raw):
+        if raw.endswith("\\") or (not end_of_document and _is_open(pending + raw)):
             pending += raw[:-1] + " " if raw.endswith("\\") else raw + "\n"
             continue
         lines.append(ScriptLine(first_number, pending + raw))
-        # A quoted delimiter: the shell expands nothing in the document.
-        document = re.search(r"<<-?\s*['\"](\w+)['\"]", raw)
-        end_of_document = document[1] if document else ""
+        document = re.search(r"(?<!<)<<-?\s*(['\"]?)([A-Za-z_]\w*)", raw)
+        if document:
+            # A quoted delimiter: the shell expands nothing in the document.
+            is_quoted, end_of_document = bool(document[1]), document[2]
         pending, first_number = "", 0
     if pending:
         lines.append(ScriptLine(first_number, pending))
@@ -188,6 +190,7 @@ def _late_options(script: BatchScript) -> Iterator[Observation]:
     for line in script.lines:
         if line.text.startswith("#SBATCH"):
             yield script.fault("sbatch-ignored", f"a command comes before line {line.number}", line)
+            return
 
 
 def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observation]:

@@ -100,6 +100,7 @@ def test_variables_of_a_task_that_the_batch_script_expands(
         ("srun torchrun --nnodes=4 train", ["node-count-fixed"]),
         ("srun torchrun --nnodes 4 train", ["node-count-fixed"]),
         ("srun torchrun --nnodes 4 \\", ["node-count-fixed"]),  # the file ends here
+        ("cat <<END\ndon't\nEND\nsrun torchrun --nnodes 4 train", ["node-count-fixed"]),
         ("N=2  # don't change\nsrun torchrun --nnodes 4 train", ["node-count-fixed"]),
         ("declare -a A=(\n  --nnodes=4\n)\nsrun torchrun ${A[@]} train", ["node-count-fixed"]),
         ("NNODES=4\nsrun torchrun --nnodes=$NNODES train", ["node-count-fixed"]),
@@ -154,7 +155,8 @@ def test_node_counts_that_contradict_the_job(
         ("--gres=gpu:8 --ntasks-per-node=8", "srun x --nproc_per_node=8", ["processes-many"]),
         ("--gres=gpu:8 -n8", "srun x --nproc_per_node=$SLURM_GPUS_ON_NODE", ["processes-many"]),
         ("--gres=gpu:8 -n16", "srun --cpu-bind=none train", []),
-        ("-N1", "date\n#SBATCH --nodes=4", ["sbatch-ignored"]),
+        ("-N1", "date\n#SBATCH --nodes=4\n#SBATCH -n4", ["sbatch-ignored"]),
+        ("-N1", "cat > job <<END\n#SBATCH --nodes=4\nEND\nsbatch job", []),
         ("--gres=gpu:8", "CUDA_VISIBLE_DEVICES=0,1 x --nproc_per_node=4", ["processes-many"]),
         ("--gpus-per-node=8", "srun torchrun --nproc_per_node=8 x", []),
     ],
