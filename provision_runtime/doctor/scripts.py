@@ -129,7 +129,7 @@ def examine(path: Path, slurm_version: str | None) -> list[Observation]:
 
 def parse(name: str, text: str) -> BatchScript:
     options: dict[str, str] = {}
-    lines = []
+    lines: list[ScriptLine] = []
     pending, first_number = "", 0
     end_of_document, is_quoted = "", False
     for number, raw in enumerate(text.splitlines(), 1):

@@ -232,8 +232,8 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         unreadable.append(f"fabric state: {state}")
     values: Dict[str, Any] = {}
     for line in _FIELDS.split("\n")[1:-1]:
-        kind, name, *paths = line.split()
-        values[name] = {"flag": _flag, "number": _number, "text": _text}[kind](gpu, *paths)
+        kind, field, *paths = line.split()
+        values[field] = {"flag": _flag, "number": _number, "text": _text}[kind](gpu, *paths)
     if is_workstation:
         values["ecc"] = None
     if is_workstation or values["virtualization"] in VIRTUAL:
