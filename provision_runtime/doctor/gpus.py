@@ -53,7 +53,15 @@ def health(machine: Machine) -> Iterator[Result]:
     except ValueError as error:
         yield _silent_driver(str(error), output.status)
         return
-    for finding in (*judge.log_findings(log), *judge.gpu_findings(log.gpus)):
+    # Only hosts with NVSwitches of their own need a fabric manager.
+    manager = machine.run("nv-fabricmanager", "--version") if _has_nvswitch(machine) else None
+    match = re.search(r"\d+\.\d+(\.\d+)?", manager.text) if manager else None
+    for finding in (
+        *judge.log_findings(log),
+        *judge.gpu_findings(log.gpus),
+        judge.domain_finding(log.gpus),
+        judge.fabric_finding(log, match[0] if match else None),
+    ):
         yield from judged(finding, SMI_QUERY, finding)
     if output.status and not log.messages:
         message = f"nvidia-smi ended with status {output.status}, and does not say why"
@@ -63,15 +71,8 @@ def health(machine: Machine) -> Iterator[Result]:
         addresses = ", ".join(gpu["address"] for gpu in on_bus)
         yield observation("gpu-off-bus", message, "/sys/bus/pci/devices", addresses)
     yield from _links(machine, log)
-    domain = judge.domain_finding(log.gpus)
-    yield from judged(domain, SMI_QUERY, domain)
     if any(gpu.domain for gpu in log.gpus):
         yield from _imex_service(machine)
-    # Only hosts with NVSwitches of their own need a fabric manager.
-    manager = machine.run("nv-fabricmanager", "--version") if _has_nvswitch(machine) else None
-    match = re.search(r"\d+\.\d+(\.\d+)?", manager.text) if manager else None
-    fabric = judge.fabric_finding(log, match[0] if match else None)
-    yield from judged(fabric, SMI_QUERY, fabric)
 
 
 def _imex_service(machine: Machine) -> Iterator[Observation]:
