@@ -59,6 +59,10 @@ FLAGS = (
 )
 
 
+# None: a GPU does not support it, or the driver did not say.
+Flag = Optional[bool]
+Number = Optional[float]
+Text = Optional[str]
 # Fields of GpuHealth, and the elements that have them: the first that a GPU has and supports.
 _FIELDS = """
 flag persistence persistence_mode
@@ -103,37 +107,37 @@ class GpuHealth:
 
     address: str
     lost: bool
-    persistence: Optional[bool]
-    display: Optional[bool]
-    mig: Optional[bool]
+    persistence: Flag
+    display: Flag
+    mig: Flag
     mig_instances: int
-    ecc: Optional[bool]
-    ecc_pending: Optional[bool]
+    ecc: Flag
+    ecc_pending: Flag
     uncorrectable: Optional[int]
-    sram_threshold_exceeded: Optional[bool]
-    pages_pending: Optional[bool]
-    rows_pending: Optional[bool]
-    rows_failed: Optional[bool]
+    sram_threshold_exceeded: Flag
+    pages_pending: Flag
+    rows_pending: Flag
+    rows_failed: Flag
     repairs_pending: List[str]
     throttled: List[str]
-    temperature_c: Optional[float]
-    clock_mhz: Optional[float]
-    default_clock_mhz: Optional[float]
-    power_limit_w: Optional[float]
-    default_power_limit_w: Optional[float]
-    pcie_lanes: Optional[float]
-    max_pcie_lanes: Optional[float]
-    max_pcie_gen: Optional[float]
-    device_pcie_gen: Optional[float]
-    host_pcie_gen: Optional[float]
-    fabric: Optional[str]
-    fabric_status: Optional[str]
+    temperature_c: Number
+    clock_mhz: Number
+    default_clock_mhz: Number
+    power_limit_w: Number
+    default_power_limit_w: Number
+    pcie_lanes: Number
+    max_pcie_lanes: Number
+    max_pcie_gen: Number
+    device_pcie_gen: Number
+    host_pcie_gen: Number
+    fabric: Text
+    fabric_status: Text
     fabric_faults: List[str]
-    domain: Optional[str]
-    product: Optional[str]
-    virtualization: Optional[str]
-    license: Optional[str]
-    recovery: Optional[str]
+    domain: Text
+    product: Text
+    virtualization: Text
+    license: Text
+    recovery: Text
     errors: List[str]
     unreadable: List[str]
     is_whole: bool
