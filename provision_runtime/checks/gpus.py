@@ -76,9 +76,8 @@ def _driver_findings(name: str, gpu: GpuHealth) -> list[Finding]:
     if gpu.recovery:
         findings += filter(None, [recovery_finding(gpu.recovery, name)])
     has_errors = bool(gpu.errors) and not gpu.lost
-    is_limited = "(Restricted)" in gpu.license or (
-        gpu.license == "Unlicensed" and gpu.virtualization == VGPU
-    )
+    is_limited = "(Restricted)" in (gpu.license or "")
+    is_limited |= gpu.license == "Unlicensed" and gpu.virtualization == VGPU
     for is_fault, id, problem in (
         (gpu.lost, "gpu-lost", "gives the driver no answer"),
         (has_errors, "gpu-driver-errors", f"gives the driver errors for {', '.join(gpu.errors)}"),
@@ -139,15 +138,16 @@ def _link_findings(name: str, gpu: GpuHealth) -> list[Finding]:
     """Lanes and generation of PCIe: what GPU and slot can do together, and what its board has."""
     if gpu.virtualization == VGPU:
         return []
-    model = model_of(gpu.product)
-    lanes = 0.0 if model.get("narrow_by_design") else gpu.max_pcie_lanes or 0.0
-    lanes = max(lanes, model.get("pcie_lanes", 0))
+    model, is_guest = model_of(gpu.product), gpu.virtualization == PASS_THROUGH
+    # A guest does not see the slot, which clouds wire with half of a card's lanes.
+    hides_slot = model.get("narrow_by_design") or (is_guest and "pcie_lanes" in model)
+    lanes = max(0.0 if hides_slot else gpu.max_pcie_lanes or 0.0, model.get("pcie_lanes", 0))
     if gpu.pcie_lanes and gpu.pcie_lanes < lanes:
         message = f"{name} uses {gpu.pcie_lanes:.0f} of {lanes:.0f} PCIe lanes"
         return [Finding("pcie-reduced", message)]
-    # The generation under load: an idle link is slower on purpose. A guest does not see the slot.
-    possible = min(filter(None, (gpu.device_pcie_gen, gpu.host_pcie_gen)), default=0.0)
-    if gpu.virtualization != PASS_THROUGH:
+    # The generation under load: an idle link is slower on purpose.
+    possible = min(gpu.device_pcie_gen or 0.0, gpu.host_pcie_gen or 0.0)
+    if not is_guest:
         possible = max(possible, model.get("pcie_gen", 0))
     if gpu.max_pcie_gen and gpu.max_pcie_gen < possible:
         message = f"{name} is limited to PCIe {gpu.max_pcie_gen:.0f}; it should have {possible:.0f}"
@@ -174,9 +174,10 @@ def nvlink_findings(
     known, or in a guest with a part of the board, as many as most others of its kind: some boards
     do not wire every link. remotes: by UUID, how many links lead to each device."""
     findings = []
-    # Partitions of a board, and instances of a GPU, get a part of the links or none.
-    is_part = any(gpu.virtualization == VGPU or gpu.mig for gpu in health)
-    is_part |= len(gpus) < _BOARD_GPUS and PASS_THROUGH in {gpu.virtualization for gpu in health}
+    # A GPU in MIG mode uses no NVLink; partitions of a board get a part of the links or none.
+    gpus = [gpu for gpu in gpus if gpu.index >= len(health) or not health[gpu.index].mig]
+    modes = {gpu.virtualization for gpu in health}
+    is_part = VGPU in modes or (len(health) < _BOARD_GPUS and PASS_THROUGH in modes)
     expected = {}
     for gpu in gpus:
         model: Model = {} if is_part else model_of(gpu.product)

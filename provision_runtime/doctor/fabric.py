@@ -69,7 +69,7 @@ def _kinds(machine: Machine) -> list[list[_Port]]:
         is_first = path.name == "1" and not re.fullmatch(r"\.[1-7]", function)
         model = (_text(card / "hca_type"), _text(card / "board_id"))
         kind = (*model, layer, str(is_first and layer != "Ethernet"), function, path.name)
-        if state != "DOWN" or not is_off:
+        if (state != "DOWN" or not is_off) and not wires.is_switch_bridge(card):
             pcie = wires.current_gb_s(card / "device") * 8
             port = _Port(f"{card.name}:{path.name}", kind, state, _text(path / "rate"), pcie)
             kinds.setdefault(kind, []).append(port)

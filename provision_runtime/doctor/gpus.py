@@ -53,7 +53,15 @@ def health(machine: Machine) -> Iterator[Result]:
     except ValueError as error:
         yield _silent_driver(str(error), output.status)
         return
-    for finding in (*judge.log_findings(log), *judge.gpu_findings(log.gpus)):
+    # Only hosts with NVSwitches of their own need a fabric manager.
+    manager = machine.run("nv-fabricmanager", "--version") if _has_nvswitch(machine) else None
+    match = re.search(r"\d+\.\d+(\.\d+)?", manager.text) if manager else None
+    for finding in (
+        *judge.log_findings(log),
+        *judge.gpu_findings(log.gpus),
+        judge.domain_finding(log.gpus),
+        judge.fabric_finding(log, match[0] if match else None),
+    ):
         yield from judged(finding, SMI_QUERY, finding)
     if output.status and not log.messages:
         message = f"nvidia-smi ended with status {output.status}, and does not say why"
@@ -63,15 +71,8 @@ def health(machine: Machine) -> Iterator[Result]:
         addresses = ", ".join(gpu["address"] for gpu in on_bus)
         yield observation("gpu-off-bus", message, "/sys/bus/pci/devices", addresses)
     yield from _links(machine, log)
-    domain = judge.domain_finding(log.gpus)
-    yield from judged(domain, SMI_QUERY, domain)
     if any(gpu.domain for gpu in log.gpus):
         yield from _imex_service(machine)
-    # Only hosts with NVSwitches of their own need a fabric manager.
-    manager = machine.run("nv-fabricmanager", "--version") if _has_nvswitch(machine) else None
-    match = re.search(r"\d+\.\d+(\.\d+)?", manager.text) if manager else None
-    fabric = judge.fabric_finding(log, match[0] if match else None)
-    yield from judged(fabric, SMI_QUERY, fabric)
 
 
 def _imex_service(machine: Machine) -> Iterator[Observation]:
@@ -98,16 +99,15 @@ def _silent_driver(error: str, status: int) -> Observation:
 
 
 def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[Observation]:
-    status = machine.run("nvidia-smi", *gpu_health.NVLINK_STATUS, timeout_s=SMI_DEEP_S)
-    errors = machine.run("nvidia-smi", *gpu_health.NVLINK_ERRORS, timeout_s=SMI_DEEP_S)
-    remotes = machine.run("nvidia-smi", *gpu_health.NVLINK_REMOTES, timeout_s=SMI_DEEP_S)
-    if status is None or errors is None or remotes is None:
-        return
+    texts = []
+    for query in (gpu_health.NVLINK_STATUS, gpu_health.NVLINK_ERRORS, gpu_health.NVLINK_REMOTES):
+        output = machine.run("nvidia-smi", *query, timeout_s=SMI_DEEP_S)
+        texts.append(output.text if output else "")
     findings = judge.nvlink_findings(
-        gpu_health.parse_nvlinks(status.text),
-        gpu_health.parse_nvlink_errors(errors.text),
+        gpu_health.parse_nvlinks(texts[0]),
+        gpu_health.parse_nvlink_errors(texts[1]),
         log.gpus,
-        gpu_health.parse_nvlink_remotes(remotes.text),
+        gpu_health.parse_nvlink_remotes(texts[2]),
     )
     for finding, evidence in findings:
         verb = "--status" if finding.id in ("nvlink-down", "nvlink-slow") else "-e"
@@ -126,7 +126,8 @@ def logs(machine: Machine) -> Iterator[Result]:
         pass
     except OSError as error:
         yield Limitation(f"{FABRIC_LOG}: {error.strerror}", f"sudo tail {FABRIC_LOG}")
-    for command in (("dmesg",), ("journalctl", "-k", "-b", "--no-pager")):
+    # Both in seconds after boot, when links come up.
+    for command in (("dmesg",), ("journalctl", "-k", "-b", "--no-pager", "-o", "short-monotonic")):
         output = machine.run(*command)
         if output is not None and output.status == 0:
             for finding, line in kernel_findings(output.text):

@@ -31,8 +31,14 @@ WITHOUT_VALUE = (
 # torchrun numbers the nodes itself with any rendezvous but the static one.
 NUMBERS_NODES = r"--rdzv[-_]backend[= ]['\"]?(?!static)\w|--standalone"
 NODE_RANK = r"--(?:node|machine)[-_]rank[= ]['\"]?\$\{?\w+\}?"
-RANK_EXPORT = r"\s*export (?:(?:LOCAL_|NODE_|MACHINE_)?RANK|CUDA_VISIBLE_DEVICES)="
 ENDPOINT = r"(?:MASTER_ADDR=|--(?:rdzv[-_]endpoint|master[-_]addr|main_process_ip)[= ])['\"]?"
+# An address or number that each node would make for itself.
+OWN_VALUE = ENDPOINT + r"\$\(hostname|--(?:rdzv[-_]id|master[-_]port|main_process_port)[= ]\$RANDOM"
+TORCHRUN = r"(?s)\b(?:torchrun|torch\.distributed\.(?:run|launch))\s(.*)"
+NODE_COUNT = r"--(?:nnodes|num_machines)[= ]['\"]?"
+# Commands other than srun that start programs on other nodes.
+REMOTE = r"\b(?:ssh|pdsh|clush|mpirun|mpiexec|prun)\b"
+RANK_EXPORT = r"\s*export (?:(?:LOCAL_|NODE_|MACHINE_)?RANK|CUDA_VISIBLE_DEVICES)="
 LOOPBACK = r"['\"]?(?:localhost|127\.0\.0\.1)"
 # Where the address of the store comes from, and why it is not one that all nodes reach.
 ADDRESSES = {
@@ -44,6 +50,9 @@ ADDRESSES = {
 }
 # A quotation, or an escaped character; the group is what double quotes hold.
 _QUOTED = r"(\"(?:\\.|[^\"\\])*\")|'[^']*'|\\."
+_NO_QUOTE = r"[^\"'\\#]|(?<!\s)#|(?<=\s)#[^\n]*"
+# What may come before an assignment.
+_DECLARED = r"\s*(?:(?:export|local|readonly|declare(?: +-\w+)*) +)*"
 # One-letter options of sbatch and srun.
 LONG_NAMES = {"-N": "--nodes", "-c": "--cpus-per-task", "-n": "--ntasks", "-G": "--gpus"}
 
@@ -79,7 +88,8 @@ class BatchScript:
 
     def expanded(self, text: str) -> str:
         """A line with the values of the script's variables, and of its arrays."""
-        values = dict(re.findall(r"(?m)^\s*(?:export +)?(\w+)=\(?['\"]?([^'\")$]*)", self.text))
+        pattern = rf"(?m)^{_DECLARED}(\w+)=(\((?:\$\([^)]*\)|[^)])*|['\"]?[^'\")$]*)"
+        values = {name: value.lstrip("('\"") for name, value in re.findall(pattern, self.text)}
         return re.sub(
             r"\$\{?(\w+)(?:\[@\])?\}?", lambda match: values.get(match[1], match[0]), text
         )
@@ -105,10 +115,12 @@ def examine(path: Path, slurm_version: str | None) -> list[Observation]:
         message = f"the file cannot be read: {error}"
         return [observation("script-unreadable", message, name, type(error).__name__)]
     return [
+        *_late_options(script),
         *_cpus(script, slurm_version),
         *_hidden_gpus(script),
         *_early_expansion(script),
         *_node_count(script),
+        *_worlds(script),
         *_addresses(script),
         *_gpu_variables(script),
         *_processes(script),
@@ -117,36 +129,43 @@ def examine(path: Path, slurm_version: str | None) -> list[Observation]:
 
 def parse(name: str, text: str) -> BatchScript:
     options: dict[str, str] = {}
-    lines = []
+    lines: list[ScriptLine] = []
     pending, first_number = "", 0
-    end_of_document = ""
+    end_of_document, is_quoted = "", False
     for number, raw in enumerate(text.splitlines(), 1):
         if end_of_document:
             if raw.strip() == end_of_document:
                 end_of_document = ""
-            continue
-        if raw.startswith("#SBATCH"):
-            options.update(parse_options(raw[len("#SBATCH") :]))
+            if is_quoted:
+                continue
+        elif raw.startswith("#SBATCH"):
+            if any(line.text.strip() for line in lines):
+                lines.append(ScriptLine(number, raw))
+            else:
+                options.update(parse_options(raw[len("#SBATCH") :]))
             continue
         if raw.lstrip().startswith("#"):
             continue
         first_number = first_number or number
-        if raw.endswith("\\") or _is_open(pending + raw):
+        if raw.endswith("\\") or (not end_of_document and _is_open(pending + raw)):
             pending += raw[:-1] + " " if raw.endswith("\\") else raw + "\n"
             continue
         lines.append(ScriptLine(first_number, pending + raw))
-        # A quoted delimiter: the shell expands nothing in the document.
-        document = re.search(r"<<-?\s*['\"](\w+)['\"]", raw)
-        end_of_document = document[1] if document else ""
+        document = re.search(r"(?<!<)<<-?\s*(['\"]?)([A-Za-z_]\w*)", raw)
+        if document:
+            # A quoted delimiter: the shell expands nothing in the document.
+            is_quoted, end_of_document = bool(document[1]), document[2]
         pending, first_number = "", 0
+    if pending:
+        lines.append(ScriptLine(first_number, pending))
     return BatchScript(name, options, tuple(lines))
 
 
 def _is_open(text: str) -> bool:
     """True if a quotation, or an array, continues in the next line."""
-    if re.match(r"\s*\w+\+?=\([^)]*$", text):
+    if re.match(_DECLARED + r"\w+\+?=\([^)]*$", text):
         return True
-    return re.fullmatch(rf"(?s)(?:{_QUOTED}|[^\"'\\])*", text) is None
+    return re.fullmatch(rf"(?s)(?:{_QUOTED}|{_NO_QUOTE})*", text) is None
 
 
 def parse_options(text: str) -> dict[str, str]:
@@ -167,6 +186,13 @@ def parse_options(text: str) -> dict[str, str]:
     return options
 
 
+def _late_options(script: BatchScript) -> Iterator[Observation]:
+    for line in script.lines:
+        if line.text.startswith("#SBATCH"):
+            yield script.fault("sbatch-ignored", f"a command comes before line {line.number}", line)
+            return
+
+
 def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observation]:
     cpus = script.options.get("--cpus-per-task", "1")
     version = tuple(map(int, re.findall(r"\d+", slurm_version or "")[:2])) or FORGETS_CPUS[0]
@@ -174,12 +200,14 @@ def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observatio
         return
     if "SRUN_CPUS_PER_TASK" in script.text:
         return
-    for step in script.steps:
+    # The last one trains; those before it copy data or print versions.
+    for step in script.steps[-1:]:
         options = parse_options(script.expanded(step.text).partition("srun ")[2])
         if "--cpus-per-task" not in options:
             message = f"--cpus-per-task={cpus} is not passed to srun in line {step.number}"
+            if slurm_version is None:
+                message += " (the version of Slurm is unknown: from 23.11 on, srun takes it over)"
             yield script.fault("srun-cpus", message, step)
-            return
 
 
 def _hidden_gpus(script: BatchScript) -> Iterator[Observation]:
@@ -189,7 +217,8 @@ def _hidden_gpus(script: BatchScript) -> Iterator[Observation]:
         bind = options.get("--gpu-bind", "")
         is_split = "--gpus-per-task" in options or bind.startswith(("single", "per_task", "map"))
         has_one_task = _tasks_per_node(options) == 1
-        if is_split and not has_one_task and bind != "none":
+        is_shared = bind == "none" or options.get("--gres-flags") == "allow-task-sharing"
+        if is_split and not has_one_task and not is_shared:
             option = f"--gpu-bind={bind}" if bind else "--gpus-per-task"
             message = f"{option} hides the GPUs of a node's other tasks"
             yield observation("gpus-hidden", message, f"{script.name}:{step.number}", option)
@@ -227,12 +256,43 @@ def _node_count(script: BatchScript) -> Iterator[Observation]:
         return
     for line in script.lines:
         text = script.expanded(line.text)
-        match = re.search(r"--(?:nnodes|num_machines)[= ]['\"]?(\d+)(?::(\d+))?", text)
+        match = re.search(NODE_COUNT + r"(\d+)(?::(\d+))?", text)
         if match is None:
             continue
         least, most = int(match[1]), int(match[2] or match[1])
         if not least <= int(nodes) <= most:
             message = f"line {line.number} says {match[1]} nodes, #SBATCH --nodes says {nodes}"
+            yield script.fault("node-count-fixed", message, line, "--nnodes=$SLURM_NNODES")
+            return
+
+
+def _worlds(script: BatchScript) -> Iterator[Observation]:
+    """Launchers whose nodes do not form one world, in a job of several nodes."""
+    if not script.spans_nodes:
+        return
+    numbers_nodes = re.search(NUMBERS_NODES, script.text)
+    for line in script.lines:
+        text = script.expanded(line.text)
+        launcher = re.search(TORCHRUN, line.text)
+        several = re.search(NODE_COUNT + r"(?!1\b)[\w$]", text)
+        is_alone = not script.steps and not re.search(REMOTE, script.text)
+        is_command = "--nodes" in script.options and not re.match(_DECLARED + r"\w+=", line.text)
+        if several and is_alone and is_command:
+            message = "without srun, the command starts on the first node only"
+            yield script.fault("node-count-fixed", message, line)
+        options = script.options_of(line)
+        is_part = {"-w", "--nodelist", "--relative"} & options.keys()
+        if line not in script.steps or options.get("--nodes") == "1" or is_part:
+            continue
+        rank = re.search(r"--(?:node|machine)[-_]rank[= ]['\"]?(\S)", text)
+        has_address = re.search(r"--(?:rdzv[-_]endpoint|master[-_]addr)[= ]", text)
+        is_common = rank[1].isdigit() if rank else launcher and has_address
+        if several and not numbers_nodes and is_common:
+            yield script.fault("rank-expanded-early", "all nodes get the same node rank", line)
+        # Arguments in variables may say anything.
+        plain = launcher and not re.search(r"(?:^|\s)[^-\s]\S*\s+\"?\$|^\"?\$", launcher[1])
+        if plain and not (rank or has_address or re.search(NODE_COUNT, text)):
+            message = "on each node a world of its own starts: --nnodes is 1"
             yield script.fault("node-count-fixed", message, line, "--nnodes=$SLURM_NNODES")
 
 
@@ -250,6 +310,10 @@ def _addresses(script: BatchScript) -> Iterator[Observation]:
     for line in script.lines if script.spans_nodes else ():
         if re.search(ENDPOINT + LOOPBACK, line.text):
             yield script.fault("address-local", "each node waits for itself", line)
+        # What the batch script does not expand, each task does.
+        in_task = re.search(OWN_VALUE, line.text.replace("\\", ""))
+        if line in script.steps and in_task and not re.search(OWN_VALUE, _shell_text(line.text)):
+            yield script.fault("address-local", "each node makes another value", line)
         for pattern, reason in ADDRESSES.items():
             if re.search(pattern, line.text):
                 yield script.fault("address-uncertain", reason, line)
@@ -279,8 +343,14 @@ def _processes(script: BatchScript) -> Iterator[Observation]:
         count = re.search(r"(?:^|:)(\d+)(?:$|[,(])", gpus)
         gpus = str(visible[1].count(",") + 1) if visible else count[1] if count else ""
         text = script.expanded(line.text)
-        each = re.search(r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\d+)", text)
+        each = re.search(r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\$?\{?\w+)", text)
         tasks = _tasks_per_node(options) if line in script.steps else 1
-        if each and gpus and int(each[1]) * tasks > int(gpus):
-            message = f"{tasks} x {each[1]} processes for {gpus} GPUs on a node"
+        if each is None:
+            continue
+        # Not a number: one process for each GPU, or for each task.
+        is_more = tasks > 1
+        if each[1].isdigit():
+            is_more = bool(gpus) and int(each[1]) * tasks > int(gpus)
+        if is_more:
+            message = f"{tasks} x {each[1]} processes for {gpus or 'the'} GPUs on a node"
             yield script.fault("processes-many", message, line)

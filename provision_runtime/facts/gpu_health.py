@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import List, Optional
+from typing import Any, Dict, List, Optional
 from xml.etree import ElementTree
 
 # Brands for games and workstations leave ECC off unless somebody switches it on: only data center
@@ -59,6 +59,37 @@ FLAGS = (
 )
 
 
+# None: a GPU does not support it, or the driver did not say.
+Flag = Optional[bool]
+Number = Optional[float]
+Text = Optional[str]
+# Fields of GpuHealth, and the elements that have them: the first that a GPU has and supports.
+_FIELDS = """
+flag persistence persistence_mode
+flag display display_active
+flag mig mig_mode/current_mig
+flag ecc ecc_mode/current_ecc
+flag ecc_pending ecc_mode/pending_ecc
+flag sram_threshold_exceeded ecc_errors/aggregate/sram_threshold_exceeded
+flag pages_pending retired_pages/pending_retirement retired_pages/pending_blacklist
+flag rows_pending remapped_rows/remapped_row_pending
+flag rows_failed remapped_rows/remapped_row_failure
+number temperature_c temperature/gpu_temp
+number clock_mhz applications_clocks/graphics_clock
+number default_clock_mhz default_applications_clocks/graphics_clock
+number power_limit_w gpu_power_readings/current_power_limit power_readings/power_limit
+number default_power_limit_w gpu_power_readings/default_power_limit power_readings/default_power_limit
+number pcie_lanes pci/pci_gpu_link_info/link_widths/current_link_width
+number max_pcie_lanes pci/pci_gpu_link_info/link_widths/max_link_width
+number max_pcie_gen pci/pci_gpu_link_info/pcie_gen/max_link_gen
+number device_pcie_gen pci/pci_gpu_link_info/pcie_gen/max_device_link_gen
+number host_pcie_gen pci/pci_gpu_link_info/pcie_gen/max_host_link_gen
+text product product_name
+text virtualization gpu_virtualization_mode/virtualization_mode
+text license vgpu_software_licensed_product/license_status grid_licensed_product/license_status
+"""
+
+
 @dataclass(frozen=True)
 class GpuHealth:
     """lost: the driver prints neither its name nor its UUID, or says so.
@@ -76,37 +107,37 @@ class GpuHealth:
 
     address: str
     lost: bool
-    persistence: Optional[bool]
-    display: Optional[bool]
-    mig: Optional[bool]
+    persistence: Flag
+    display: Flag
+    mig: Flag
     mig_instances: int
-    ecc: Optional[bool]
-    ecc_pending: Optional[bool]
+    ecc: Flag
+    ecc_pending: Flag
     uncorrectable: Optional[int]
-    sram_threshold_exceeded: Optional[bool]
-    pages_pending: Optional[bool]
-    rows_pending: Optional[bool]
-    rows_failed: Optional[bool]
+    sram_threshold_exceeded: Flag
+    pages_pending: Flag
+    rows_pending: Flag
+    rows_failed: Flag
     repairs_pending: List[str]
     throttled: List[str]
-    temperature_c: Optional[float]
-    clock_mhz: Optional[float]
-    default_clock_mhz: Optional[float]
-    power_limit_w: Optional[float]
-    default_power_limit_w: Optional[float]
-    pcie_lanes: Optional[float]
-    max_pcie_lanes: Optional[float]
-    max_pcie_gen: Optional[float]
-    device_pcie_gen: Optional[float]
-    host_pcie_gen: Optional[float]
-    fabric: Optional[str]
-    fabric_status: Optional[str]
+    temperature_c: Number
+    clock_mhz: Number
+    default_clock_mhz: Number
+    power_limit_w: Number
+    default_power_limit_w: Number
+    pcie_lanes: Number
+    max_pcie_lanes: Number
+    max_pcie_gen: Number
+    device_pcie_gen: Number
+    host_pcie_gen: Number
+    fabric: Text
+    fabric_status: Text
     fabric_faults: List[str]
-    domain: Optional[str]
-    product: Optional[str]
-    virtualization: Optional[str]
-    license: str
-    recovery: Optional[str]
+    domain: Text
+    product: Text
+    virtualization: Text
+    license: Text
+    recovery: Text
     errors: List[str]
     unreadable: List[str]
     is_whole: bool
@@ -175,7 +206,6 @@ def _partial_gpus(text: str) -> Iterator[GpuHealth]:
 
 
 def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
-    link = "pci/pci_gpu_link_info"
     # The active reasons, as in `hw_thermal_slowdown`.
     reasons = []
     # nvidia-smi renamed throttle reasons to event reasons in 2023.
@@ -195,62 +225,36 @@ def _gpu(gpu: ElementTree.Element, is_whole: bool) -> GpuHealth:
         word = (element.text or "").strip()
         # What is configured wrongly has many names.
         if word in FABRIC_FAULTS or "configuration" in element.tag:
-            if word not in (*ABSENT, *NO):
+            if word not in (*NO_VALUE, *NO):
                 fabric_faults.append(f"{element.tag} {word}")
-        elif word not in (*ABSENT, *REFUSED, *FABRIC_HEALTHY):
+        elif word not in (*NO_VALUE, *FABRIC_HEALTHY):
             unreadable.append(f"fabric {element.tag}: {word}")
     for tag in FLAGS:
         if words.get(tag, "") not in (*YES, *NO, *NO_VALUE):
             unreadable.append(f"{tag}: {words[tag]}")
     if state not in (None, *FABRIC_STATES):
         unreadable.append(f"fabric state: {state}")
+    values: Dict[str, Any] = {}
+    for line in _FIELDS.split("\n")[1:-1]:
+        kind, field, *paths = line.split()
+        values[field] = {"flag": _flag, "number": _number, "text": _text}[kind](gpu, *paths)
+    if is_workstation:
+        values["ecc"] = None
+    if is_workstation or values["virtualization"] in VIRTUAL:
+        values["persistence"] = None
     return GpuHealth(
+        **values,
         address=gpu.get("id", ""),
         lost=(is_nameless and is_whole and recovery != RESET_REQUIRED) or LOST in words.values(),
-        persistence=None
-        if is_workstation or gpu.findtext("gpu_virtualization_mode/virtualization_mode") in VIRTUAL
-        else _flag(gpu, "persistence_mode"),
-        display=_flag(gpu, "display_active"),
-        mig=_flag(gpu, "mig_mode/current_mig"),
         mig_instances=len(gpu.findall("mig_devices/mig_device")),
-        ecc=None if is_workstation else _flag(gpu, "ecc_mode/current_ecc"),
-        ecc_pending=_flag(gpu, "ecc_mode/pending_ecc"),
         uncorrectable=_uncorrectable(gpu),
-        sram_threshold_exceeded=_flag(gpu, "ecc_errors/aggregate/sram_threshold_exceeded"),
-        pages_pending=_flag(
-            gpu, "retired_pages/pending_retirement", "retired_pages/pending_blacklist"
-        ),
-        rows_pending=_flag(gpu, "remapped_rows/remapped_row_pending"),
-        rows_failed=_flag(gpu, "remapped_rows/remapped_row_failure"),
         repairs_pending=[tag for tag in FLAGS if "repair" in tag and words.get(tag) in YES],
         throttled=reasons,
-        temperature_c=_number(gpu, "temperature/gpu_temp"),
-        clock_mhz=_number(gpu, "applications_clocks/graphics_clock"),
-        default_clock_mhz=_number(gpu, "default_applications_clocks/graphics_clock"),
-        power_limit_w=_number(
-            gpu, "gpu_power_readings/current_power_limit", "power_readings/power_limit"
-        ),
-        default_power_limit_w=_number(
-            gpu, "gpu_power_readings/default_power_limit", "power_readings/default_power_limit"
-        ),
-        pcie_lanes=_number(gpu, f"{link}/link_widths/current_link_width"),
-        max_pcie_lanes=_number(gpu, f"{link}/link_widths/max_link_width"),
-        max_pcie_gen=_number(gpu, f"{link}/pcie_gen/max_link_gen"),
-        device_pcie_gen=_number(gpu, f"{link}/pcie_gen/max_device_link_gen"),
-        host_pcie_gen=_number(gpu, f"{link}/pcie_gen/max_host_link_gen"),
         fabric=state if state in FABRIC_STATES else None,
         # Other than Success, it is the name of an error.
         fabric_status=None if status in ABSENT else status,
         fabric_faults=fabric_faults,
         domain=f"{cluster} clique {_text(gpu, 'fabric/cliqueId')}" if cluster else None,
-        product=_text(gpu, "product_name"),
-        virtualization=_text(gpu, "gpu_virtualization_mode/virtualization_mode"),
-        license=_text(
-            gpu,
-            "vgpu_software_licensed_product/license_status",
-            "grid_licensed_product/license_status",
-        )
-        or "",
         recovery=recovery,
         # The status of the fabric is the name of an error itself.
         errors=[

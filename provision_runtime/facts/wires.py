@@ -145,14 +145,21 @@ def _generation(path: Path) -> int | None:
     return PCIE_GENERATIONS.get(float(match[1])) if match else None
 
 
+def is_switch_bridge(card: Path) -> bool:
+    """Whether a ConnectX-7 leads to the NVSwitches of an HGX B200 or B300, and to no network: its vital
+    product data, which root alone can read, say so (NVIDIA Fabric Manager user guide)."""
+    return "SMDL=SW_MNG" in read_text(card / "device/vpd")
+
+
 def network_ports(root: Path = Path("/")) -> list[PortFacts]:
     """The ports of RDMA cards that are up and whose rate the kernel reports."""
     ports: list[PortFacts] = []
     for folder in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
         rate = PORT_RATE.match(read_text(folder / "rate"))
-        if rate is None or PORT_ACTIVE not in read_text(folder / "state"):
-            continue
         card = folder.parent.parent
+        is_active = PORT_ACTIVE in read_text(folder / "state")
+        if rate is None or not is_active or is_switch_bridge(card):
+            continue
         driver = (card / "device" / "driver").resolve().name
         ports.append(
             {

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 INFINIBAND = "InfiniBand"
 EFA = "efa"
+# Providers of libfabric that send by TCP or UDP (`tcp;ofi_rxm`).
+TCP_PROVIDERS = ("tcp", "udp", "sockets")
 # NVLink SHARP sums in the third generation of the switch, which Hopper brought (NVIDIA's H100
 # white paper).
 NVLS_MAJOR = 9
@@ -113,14 +115,16 @@ def _socket(ranks: Sequence[RankTransports]) -> list[Finding]:
     """TCP between hosts that have a fabric."""
     affected: dict[int, str] = {}
     for sender, receiver, transport in _peers(ranks):
-        if sender.host != receiver.host and transport.startswith(f"{NET}/{SOCKET}"):
+        is_tcp = transport.startswith(f"{NET}/{SOCKET}")
+        is_tcp |= any(name.startswith(TCP_PROVIDERS) for name in sender.log.plugins)
+        if sender.host != receiver.host and is_tcp:
             fabric = _fabric(sender, [rank for rank in ranks if rank.host == sender.host])
             if fabric:
                 affected[sender.rank] = fabric
     if not affected:
         return []
     fabrics = " and ".join(sorted(set(affected.values())))
-    message = f"NCCL sends to other hosts by TCP (NET/Socket), although {fabrics} is up"
+    message = f"NCCL sends to other hosts by TCP, although {fabrics} is up"
     return [Finding("transport-socket", message, tuple(affected))]
 
 

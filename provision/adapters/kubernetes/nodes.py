@@ -17,12 +17,15 @@ GPU_COUNT, GPU_REPLICAS = "nvidia.com/gpu.count", "nvidia.com/gpu.replicas"
 # "nvidia.com/gpu", with ".shared" if they are divided, and "nvidia.com/mig-1g.12gb".
 _GPU_RESOURCES = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.+)")
 # Conditions that are faults if they are True: of kubelets, node-problem-detector (its config folder;
-# AKS: GPU conditions of learn.microsoft.com/azure/aks/node-problem-detector) and NVSentinel
-# (docs/INTEGRATIONS.md); 2026-11. Others, such as EtcdIsVoter, are no faults by themselves.
+# AKS: GPU conditions of learn.microsoft.com/azure/aks/node-problem-detector; OKE: health checks of
+# oracle-quickstart/oci-hpc-oke) and NVSentinel (docs/INTEGRATIONS.md); 2026-11. Others, such as
+# EtcdIsVoter, are no faults by themselves.
 _FAULTS = re.compile(
     r"\w+Pressure|NetworkUnavailable|\w*(Problem|Deadlock|Corrupt|Unhealthy|Fatal)\w*|ReadonlyFilesystem"
     r"|Frequent\w+|XfsShutdown|KernelOops|NTPProblem|Cper\w+|Gpu\w+(Watch|Error)|SysLogs\w+|SyslogError"
-    r"|NVSwitch\w+|DCGMError|CSPMaintenance|GPUMissing|NVLinkStatusInactive|XIDErrors?|IBLinkFlapping"
+    r"|NVSwitch\w+|DCGMError|CSPMaintenance|GPUMissing|NVLinkStatusInactive|(GPU)?XIDErrors?"
+    r"|Gpu(Count|Ecc|RowRemap|Bus|Pcie|FabricM\w+|BadPages|Xid|Imex)|NvlinkSpeed|DcgmiHealth|Rdma\w+"
+    r"|IpAddress|NodeHasPcieErrors|IBLinkFlapping"
     r"|VMEventScheduled|PreemptScheduled|RebootScheduled|RedeployScheduled|TerminateScheduled"
 )
 # Of the EKS node monitoring agent (docs.aws.amazon.com/eks/latest/userguide/node-health.html) and

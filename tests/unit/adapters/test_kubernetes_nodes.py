@@ -112,6 +112,7 @@ def node(**fields: object) -> kubernetes_nodes.KubernetesNode:
     [
         ("DiskPressure", "True", True),
         ("KernelDeadlock", "True", True),
+        *((name, "True", True) for name in ("GpuBus", "RdmaLink", "DcgmiHealth", "GPUXIDErrors")),
         ("FrequentContainerdRestart", "True", True),
         ("SysLogsXIDError", "True", True),
         ("GpuNvlinkWatch", "True", True),

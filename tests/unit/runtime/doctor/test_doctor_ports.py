@@ -9,6 +9,7 @@ import pytest
 from provision_runtime.doctor import fabric
 from provision_runtime.doctor.machine import Machine
 from provision_runtime.doctor.probe import Observation
+from provision_runtime.facts import wires
 
 NDR, HDR, ETHERNET = "400 Gb/sec (4X NDR)", "200 Gb/sec (2X NDR)", "Ethernet"
 # Function, state, physical state, rate, link layer.
@@ -73,6 +74,16 @@ def test_ports_of_one_kind(cards: list[Card], ids: list[str], tmp_path: Path) ->
     results = fabric.ports(machine(tmp_path, cards))
     found = [result.finding.id for result in results if isinstance(result, Observation)]
     assert found == ids
+
+
+def test_a_bridge_to_the_nvswitches_is_no_port(tmp_path: Path) -> None:
+    captured = machine(tmp_path, [GOOD] * 8 + [DOWN] * 4)
+    for index in range(8, 12):
+        (tmp_path / f"sys/class/infiniband/mlx5_{index}/device/vpd").write_bytes(
+            b"\x90SMDL=SW_MNG\xff"
+        )
+    assert list(fabric.ports(captured)) == []
+    assert len(wires.network_ports(tmp_path)) == 8
 
 
 @pytest.mark.parametrize(

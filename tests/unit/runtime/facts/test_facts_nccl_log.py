@@ -75,7 +75,7 @@ IB_PLUGIN = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so"
         (WITHOUT_GDRDMA, 39, {"gdrdma": False}),
         (SOCKET, 15, {"network": "Socket", "version": "2.14.3", "gdrdma": False}),
         (SOCKET, 15, {"peers": {6: "NET/Socket/3", 14: "P2P/IPC/read"}}),
-        (EFA, 0, {"network": "AWS Libfabric", "plugins": ["aws-ofi-nccl 1.4.0aws"]}),
+        (EFA, 0, {"network": "AWS Libfabric", "plugins": ["aws-ofi-nccl 1.4.0aws", "efa"]}),
         ("n:1:2 [0] NCCL INFO Assigned NET plugin IB to comm\n", 0, {"network": "IB"}),
         ("n:1:2 [0] NCCL INFO Using network Libfabric\n", 0, {"network": "Libfabric"}),
         (NVLS, 0, {"nvls_supported": True, "nvls_channels": 16, "channels": 16}),

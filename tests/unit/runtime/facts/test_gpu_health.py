@@ -103,6 +103,19 @@ XML = """<?xml version="1.0" ?>
             "</max_host_link_gen></pcie_gen></pci_gpu_link_info></pci>",
             [],
         ),
+        # A guest: the slot's generation is unknown.
+        (
+            "<pci><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen><max_device_link_gen>6"
+            "</max_device_link_gen><max_host_link_gen>N/A</max_host_link_gen></pcie_gen>"
+            "</pci_gpu_link_info></pci>",
+            [],
+        ),
+        # Values that a lost GPU has not are no second fault.
+        (
+            "<fabric><health><incorrect_configuration>GPU is lost</incorrect_configuration>"
+            "<summary>GPU is lost</summary></health></fabric>",
+            ["gpu-lost"],
+        ),
         # A slot of an older generation is no fault.
         (
             "<pci><pci_gpu_link_info><pcie_gen><max_link_gen>3</max_link_gen><max_device_link_gen>4"
@@ -190,6 +203,7 @@ GUEST = VGPU.replace(">VGPU<", ">Pass-Through<").replace("Licensed (Expiry: N/A)
         ("NVIDIA GB300", 4, [53.125] * 18, "6 1 1", 1400, ""),
         ("NVIDIA GH200 480GB", 1, [], "4 1 1", 900, ""),
         ("NVIDIA L40S", 8, [], "4 16 16", 350, ""),
+        ("NVIDIA L40S", 1, [], "4 16 8", 350, GUEST),
         ("NVIDIA L4", 1, [], "4 16 8", 72, GUEST),
         ("NVIDIA A10G", 4, [], "4 16 8", 300, GUEST),
         ("Tesla T4", 1, [], "3 16 8", 70, GUEST),
@@ -235,6 +249,12 @@ def test_boards_have_all_of_their_nvlinks(
 ) -> None:
     found = judge.nvlink_findings(nvlinks(product, gpus, rates), {})
     assert [finding.id for finding, _ in found] == ["nvlink-down"] * gpus
+
+
+def test_a_gpu_in_mig_mode_hides_no_dead_link_of_another() -> None:
+    gpus = nvlinks("NVIDIA H100 80GB HBM3", 2, [])
+    health = gpu_health.parse(XML.format(gpus=f'<gpu id="0">{MIG}</gpu><gpu id="1"></gpu>')).gpus
+    assert [line.split()[0] for _, line in judge.nvlink_findings(gpus, {}, health)] == ["GPU-1:"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ XID = "[  900.1] NVRM: Xid (PCI:0000:1b:00): "
 FABRIC = "[Jul 23 2024 07:53:55] [ERROR] [tid 841] "
 LINK_DOWN = "[  912.0] mlx5_core 0000:9a:00.0 ib2: Link down"
 LINK_UP = "[  950.0] mlx5_core 0000:9a:00.0 ib2: Link up"
+IB = "[  901.0] mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link "
 NFS = "[  500.0] nfs: server filer not responding, still trying"
 FATAL_AER = "pcieport 0000:00:1c.0: AER: Uncorrected (Fatal) error received: 0000:1b:00.0"
 CORRECTED_AER = "[  77.1] pcieport 0000:16:01.0: AER: Corrected error received: 0000:1b:00.0"
@@ -109,6 +110,39 @@ CORRECTED_AER = "[  77.1] pcieport 0000:16:01.0: AER: Corrected error received: 
         (f"{FATAL_AER}\npcieport 0000:00:1c.0: AER: device recovery successful",
          "kernel-event-past", "1c.0"),
         ("[4.2] nvidia-nvlink: Nvlink Core is being initialized, major device number 510", None, ""),
+        # Lines that other drivers, releases of the kernel, and servers write.
+        (IB + "DOWN", "nic-link-down", "mlx5_5, at [901.0]"),
+        (IB + "INIT", "nic-link-down", "mlx5_5"),  # no subnet manager
+        (f"{IB}DOWN\n{IB}INIT\n{IB}ACTIVE", "kernel-event-past", "mlx5_5"),
+        ("bond0: (slave ens1f0): link status definitely down, disabling", "nic-link-down", "ens1f0"),
+        ("mlx5_core: probe of 0000:01:00.0 failed with error -22", "nic-fault", "0000:01:00.0"),
+        ("mlx5_core 0000:01:00.0: probe with driver mlx5_core failed with error -110", "nic-fault", ""),
+        ("mlx5_core 0000:3b:00.0: temp_warn:166: High temperature on sensors", "nic-fault", "hot"),
+        ("NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",
+         "gpu-xid", "NVLinks"),
+        ("NVRM: GPU0 Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0xF)", "gpu-xid", "bus"),
+        ("NVRM: GspRmAlloc failed: Reset required [NV_ERR_RESET_REQUIRED]", "gpu-xid", "reset"),
+        ("pcieport 0000:16:01.0: AER: device recovery failed", "pcie-fatal", "0000:16:01.0"),
+        ("[500.1] pcieport 0000:16:01.0: pciehp: Slot(1): Link Down", "pcie-fatal", "0000:16:01.0"),
+        ("{1}[Hardware Error]: event severity: recoverable", "machine-check", "uncorrected"),
+        ("[Hardware Error]: Deferred error, no action required.", "machine-check", "uncorrected"),
+        ("nvidia 0000:65:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+         "pcie-fatal", "0000:65:00.0"),
+        ("mce: Uncorrected hardware memory error in user-access at 3fba8d000", "machine-check", ""),
+        ("blk_update_request: I/O error, dev nvme0n1, sector 12", "disk-fault", "nvme0n1"),
+        ("EXT4-fs error (device nvme0n1p2): ext4_find_entry:1455: inode #2", "disk-fault", "nvme0n1p2"),
+        ("XFS (md0): Metadata corruption detected at xfs_agi_verify", "disk-fault", "md0"),
+        ("blk_update_request: I/O error, dev sr0, sector 0", None, ""),  # virtual media
+        ("libceph: osd1 10.0.0.2:6801 socket closed (con state OPEN)", None, ""),  # it was idle
+        ("libceph: osd1 10.0.0.2:6801 socket closed (con state V1_BANNER)", "server-hangs", "osd1"),
+        ("lockd: server filer not responding, still trying", "server-hangs", "filer"),
+        ("LustreError: 167-0: fs-MDT0000-mdc-ffff8800: This client was evicted by fs-MDT0000",
+         "server-hangs", "fs-MDT0000"),
+        (r"CIFS: VFS: \\filer has not responded in 180 seconds. Reconnecting...", "server-hangs", "filer"),
+        ("INFO: task tokio worker:12 blocked for more than 122 seconds.", "task-hung", "tokio worker"),
+        ("INFO: task cp:12 blocked in I/O wait for more than 122 seconds.", "task-hung", "cp"),
+        ("INFO: rcu_sched self-detected stall on CPU", "task-hung", "processor"),
+        ("Out of memory (oom_kill_allocating_task): Killed process 9 (cp)", "out-of-memory", "cp"),
     ],
 )  # fmt: skip
 def test_lines(line: str, id: str | None, part: str) -> None:

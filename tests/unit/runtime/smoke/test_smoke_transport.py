@@ -59,6 +59,17 @@ def test_tcp_beside_infiniband_fails() -> None:
     assert ids(two_hosts("NET/Socket/0", [IB_PORT])) == [("transport-socket", (0, 1))]
 
 
+@pytest.mark.parametrize(
+    ("provider", "found"),
+    [("efa, fabric is efa", []), ("tcp;ofi_rxm, fabric", ["transport-socket"])],
+)
+def test_a_plugin_that_sends_by_tcp(provider: str, found: list[str]) -> None:
+    line = f"n1:1:1 [0] NCCL INFO NET/OFI Selected provider is {provider} (found 4 nics)"
+    plugins = nccl_log.parse([line], 0).plugins
+    hosts = two_hosts("NET/AWS Libfabric/0", [{**IB_PORT, "driver": "efa"}], plugins=plugins)
+    assert [id for id, _ in ids(hosts)] == found
+
+
 def test_tcp_without_a_fabric_is_fine() -> None:
     assert ids(two_hosts("NET/Socket/0", [])) == []
 
