@@ -144,12 +144,9 @@ def _of_text(
         elif statement.kind == "include":
             included = os.path.normpath(PurePath(text_file).parent / statement.value)
             if included in unknown_in:
-                verb = "add NAME -r" if statement.text.startswith("-") else "import"
-                yield statement.because(
-                    "it has packages that no other file requests",
-                    f"provision {verb} {shlex.quote(included)}",
-                    kind="note",
-                )
+                reason = "it has packages that no other file requests"
+                step = f"provision add NAME -r {shlex.quote(included)}"
+                yield statement.because(reason, step, kind="note")
         elif statement.kind == "unknown":
             if statement.next_step != "provision init":
                 yield statement

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from provision import catalog, render, resolver, sources
@@ -38,6 +38,7 @@ from provision.workflow.resolution import check_requirements, resolve
 
 PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
 NOTHING = "nothing"
+SHOWN = 3  # lines of an error
 # The newest release that fits the machine; `latest` would be the newest, whether it fits or not.
 ANY_TORCH = ">=2.0"
 _EDITABLE = re.compile(r"(?P<name>(?:.+ @ )?)file:(?P<path>/.*)")
@@ -110,10 +111,10 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
     selection.check()
     statements = repository.combined(by_file)
     request = _decide(statements, choices)
-    if request.disputes:
+    if request.disputes or not _has_build(request):
         statements = repository.combined(by_file, texts_narrow=False)
         request = _decide(statements, choices)
-    _require_one_build(request, [path_here(folder / name) for name in files])
+    _require_one_build(request, statements, {path_here(folder / name) for name in files})
     if "torch" not in request.content:
         notes = repository.releases_in_notes(statements)
         _require_no_other_release(chain(notes, named_releases(folder, files)))
@@ -130,9 +131,21 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
     )
 
 
+def _has_build(request: Request) -> bool:
+    """Whether a build is known for a release and a CUDA, where both are stated."""
+    build = {key: request.content.get(key) for key in ("torch", "cuda", "python")}
+    if not (build["torch"] and build["cuda"]):
+        return True
+    try:
+        resolver.resolve(specs.combine({}, build, name=""))
+    except (NoSuchBuild, InvalidSpec):
+        return False
+    return True
+
+
 def _require_no_other_release(lines: Iterable[str]) -> None:
     """Raise InvalidSpec if lines that do not count name a release of PyTorch."""
-    listed = "".join(f"\n  {line}" for line in islice(lines, 3))
+    listed = "".join(f"\n  {line}" for line in islice(lines, SHOWN))
     if listed:
         raise InvalidSpec(
             f"No file that counts names a release of PyTorch, and others do:{listed}",
@@ -141,16 +154,24 @@ def _require_no_other_release(lines: Iterable[str]) -> None:
         )
 
 
-def _require_one_build(request: Request, files: Collection[str]) -> None:
-    """Raise InvalidSpec if files that a text includes contradict each other. files: those that were
-    read by their name."""
-    for dispute in request.disputes:
-        if len({*dispute} - {*files}) == 2:
-            earlier, later = sorted(dispute)
-            raise InvalidSpec(
-                f"{earlier} and {later} contradict each other, and a text installs both.",
-                advice=f"Choose one: `provision import {earlier}` or `provision import {later}`.",
-            )
+def _require_one_build(request: Request, statements: Sequence[Statement], files: Set[str]) -> None:
+    """Raise InvalidSpec if a text installs several builds: files that contradict each other, or
+    several files of conda, each of which is an environment. files: those that were read by their
+    name."""
+    choices: set[tuple[str, ...]] = {pair for pair in request.disputes if files.isdisjoint(pair)}
+    environments = [
+        os.path.normpath(PurePath(item.file).parent / item.value)
+        for item in statements
+        if item.kind == "include" and item.value.endswith((".yml", ".yaml"))
+    ]
+    if len(set(environments)) > 1:
+        choices.add(tuple(environments))
+    for choice in choices:
+        names = sorted(set(choice))
+        steps = " or ".join(f"`provision import {name}`" for name in names)
+        raise InvalidSpec(
+            f"A text installs several builds: {', '.join(names)}.", advice=f"Choose one: {steps}."
+        )
 
 
 def read_one(file: Path, choices: Choices, selection: Selection | None = None) -> Reading:
@@ -162,7 +183,7 @@ def read_one(file: Path, choices: Choices, selection: Selection | None = None) -
     folder = file.absolute().parent if repository.is_usual(file.name) else Path(file.stem)
     request = _decide(statements, choices)
     if repository.is_text(file.name):
-        _require_one_build(request, [path_here(file)])
+        _require_one_build(request, statements, {path_here(file)})
     return Reading(request=request, source=file.name, folder=folder)
 
 
@@ -179,8 +200,11 @@ def require_decided(reading: Reading) -> None:
     """Raise InvalidSpec if files contradict themselves, or request nothing that was understood."""
     request = reading.request
     if request.contradictions:
+        more = request.contradictions[SHOWN:]
         raise InvalidSpec(
-            "\n".join(request.contradictions),
+            "\n".join(
+                [*request.contradictions[:SHOWN], *([f"And {len(more)} more."] if more else [])]
+            ),
             advice="Correct the file, or say which counts: --torch, --cuda, --cpu, --python.",
         )
     if not set(request.content) - {"channels"} and reading.source != NOTHING:

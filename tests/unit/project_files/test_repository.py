@@ -81,7 +81,6 @@ def test_text_decides_the_torch_that_no_other_file_requests(tmp_path: Path) -> N
     "lead,readme,content",
     [
         ("torch", "pip install torch==2.1.2+cu118", {"torch": "2.1.2", "cuda": "11.8"}),
-        ("torch", "conda install pytorch=1.7.1 cudatoolkit=11.0", {"torch": "1.7.1"}),
         (
             "torch==2.3.1",
             "pip install torch --index-url https://w.example/whl/cu118",
@@ -92,7 +91,12 @@ def test_text_decides_the_torch_that_no_other_file_requests(tmp_path: Path) -> N
             "pip install torch==2.3.1 torchvision",
             {"torch": "2.3.1", "companions": True},
         ),
-        # What it contradicts does not count, nor what it says besides.
+        # What contradicts, or has no build, does not count, nor what the text says besides.
+        (
+            "torch==2.2.0",
+            "conda install pytorch pytorch-cuda=12.4",
+            {"torch": "2.2.0", "cuda": None},
+        ),
         ("torch>=2", "pip install torch==1.13.1+cu117", {"torch": ">=2", "cuda": None}),
         (
             "torch>=2",
@@ -142,6 +146,13 @@ def test_readme_leads_before_its_translations(tmp_path: Path) -> None:
         ),
         (
             {
+                "requirements.txt": "torch\n",
+                "README.md": "`conda install pytorch=1.7.1 cudatoolkit=11.0`",
+            },
+            "README.md:1 pytorch=1.7.1",
+        ),
+        (
+            {
                 "pyproject.toml": "[project]\nname = 'toy'\ndependencies = ['rich']\n"
                 "[project.optional-dependencies]\ngpu = ['torch == 2.3.1']\n"
             },
@@ -156,35 +167,43 @@ def test_release_in_a_line_that_does_not_count_is_not_passed_over(
         read(tmp_path, files)
 
 
+@pytest.mark.parametrize(
+    "command,files",
+    [
+        ("pip install -r", {"cpu.txt": "torch==2.3.1+cpu", "gpu.txt": "torch==2.3.1+cu121"}),
+        ("conda env create -f", {"a.yml": "dependencies: [rich]", "b.yml": "dependencies: [rich]"}),
+    ],
+)
 def test_files_that_a_text_includes_are_builds_to_choose_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, files: dict[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    commands = "    pip install -r cpu.txt\n    pip install -r gpu.txt\n"
-    files = {"README.md": commands, "cpu.txt": "torch==2.3.1+cpu", "gpu.txt": "torch==2.3.1+cu121"}
+    first, second = files
+    readme = {"README.md": f"    {command} {first}\n    {command} {second}\n"}
     with pytest.raises(InvalidSpec) as caught:
-        read(tmp_path, files)
-    assert "`provision import cpu.txt` or `provision import gpu.txt`" in caught.value.advice
+        read(tmp_path, files | readme)
+    assert f"`provision import {first}` or `provision import {second}`" in caught.value.advice
     with pytest.raises(InvalidSpec):
         read_one(tmp_path / "README.md", Choices())
 
 
 @pytest.mark.parametrize(
-    "command,step",
+    "command,included",
     [
-        ("conda env create -f", "provision import x.yml"),
-        ("pip install -r", "provision add NAME -r x.yml"),
+        ("conda env create -f", ("x.yml", "dependencies: [pytorch=2.1, rich]")),
+        ("pip install -r", ("x.txt", "torch==2.1.2\nrich")),
     ],
 )
 def test_file_that_a_text_includes_beside_others_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, included: tuple[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    included = "dependencies: [pytorch=2.1, rich]" if "conda" in command else "torch==2.1.2\nrich"
-    files = {"setup.py": SETUP, "README.md": f"`{command} x.yml`", "x.yml": included}
+    name, text = included
+    files = {"setup.py": SETUP, "README.md": f"`{command} {name}`", name: text}
     request = read(tmp_path, files).request
     assert request.content["torch"].startswith("2.1")
-    assert [entry.next_step for entry in request.entries if entry.outcome == "left out"] == [step]
+    steps = [entry.next_step for entry in request.entries if entry.outcome == "left out"]
+    assert steps == [f"provision add NAME -r {name}"]
 
 
 @pytest.mark.parametrize("second,python", [("3.9", "3.9"), ("3.10", None)])
