@@ -147,6 +147,8 @@ def _of_text(
                 reason = "it has packages that no other file requests"
                 step = f"provision add NAME -r {shlex.quote(included)}"
                 yield statement.because(reason, step, kind="note")
+            elif not has_torch:
+                yield statement
         elif statement.kind == "unknown":
             if statement.next_step != "provision init":
                 yield statement

@@ -60,7 +60,7 @@ def read_file(path: Path, selection: Selection | None = None) -> list[Statement]
     chosen = selection or Selection()
 
     def read(file: Path, text: str) -> list[Statement]:
-        return _reader(file, text)(path_here(file), text, chosen)
+        return _reader(file, text)(_shown(file), text, chosen)
 
     return list(map(_located, read_files(path, read)))
 
@@ -109,7 +109,7 @@ def _yaml_reader(path: Path, text: str) -> Reader:
     if {"environments", "packages"} <= keys.keys():
         raise InvalidSpec(
             f"{path} is a pixi.lock: its conda packages do not say what was requested.",
-            advice=f"provision import {path_here(path.with_name('pixi.toml'))}",
+            advice=f"provision import {_shown(path.with_name('pixi.toml'))}",
         )
     return conda.environment_statements
 
@@ -134,7 +134,7 @@ def _located(statement: Statement) -> Statement:
     return replace(statement, value=str(requirement), requirement=requirement)
 
 
-def path_here(path: Path) -> str:
+def _shown(path: Path) -> str:
     """A path as the user would name it from here."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))

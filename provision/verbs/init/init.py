@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path, PurePath
@@ -30,7 +30,6 @@ from provision.workflow import lab_definition
 from provision.workflow.context import Context
 from provision.workflow.project_files import (
     editable_requirement,
-    path_here,
     printed_step,
     read_file,
 )
@@ -114,7 +113,7 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
     if request.disputes or not _has_build(request):
         statements = repository.combined(by_file, texts_narrow=False)
         request = _decide(statements, choices)
-    _require_one_build(request, statements, {path_here(folder / name) for name in files})
+    _require_one_build(request, statements)
     if "torch" not in request.content:
         notes = repository.releases_in_notes(statements)
         _require_no_other_release(chain(notes, named_releases(folder, files)))
@@ -154,24 +153,24 @@ def _require_no_other_release(lines: Iterable[str]) -> None:
         )
 
 
-def _require_one_build(request: Request, statements: Sequence[Statement], files: Set[str]) -> None:
+def _require_one_build(request: Request, statements: Sequence[Statement]) -> None:
     """Raise InvalidSpec if a text installs several builds: files that contradict each other, or
-    several files of conda, each of which is an environment. files: those that were read by their
-    name."""
-    choices: set[tuple[str, ...]] = {pair for pair in request.disputes if files.isdisjoint(pair)}
-    environments = [
-        os.path.normpath(PurePath(item.file).parent / item.value)
+    several files of conda, each of which is an environment."""
+    included = {
+        os.path.normpath(PurePath(item.file).parent / item.value): item.kind
         for item in statements
-        if item.kind == "include" and item.value.endswith((".yml", ".yaml"))
-    ]
-    if len(set(environments)) > 1:
-        choices.add(tuple(environments))
+        if item.kind in ("include", "note") and repository.is_text(PurePath(item.file).name)
+    }
+    choices = [set(pair) for pair in request.disputes if included.keys() >= set(pair)]
+    read = [name for name, kind in included.items() if kind == "include"]
+    choices.append({name for name in read if name.endswith((".yml", ".yaml"))})
     for choice in choices:
-        names = sorted(set(choice))
-        steps = " or ".join(f"`provision import {name}`" for name in names)
-        raise InvalidSpec(
-            f"A text installs several builds: {', '.join(names)}.", advice=f"Choose one: {steps}."
-        )
+        if len(choice) > 1:
+            steps = " or ".join(f"`provision import {name}`" for name in sorted(choice))
+            raise InvalidSpec(
+                f"A text installs several builds: {', '.join(sorted(choice))}.",
+                advice=f"Choose one: {steps}.",
+            )
 
 
 def read_one(file: Path, choices: Choices, selection: Selection | None = None) -> Reading:
@@ -182,8 +181,7 @@ def read_one(file: Path, choices: Choices, selection: Selection | None = None) -
     selection.check()
     folder = file.absolute().parent if repository.is_usual(file.name) else Path(file.stem)
     request = _decide(statements, choices)
-    if repository.is_text(file.name):
-        _require_one_build(request, statements, {path_here(file)})
+    _require_one_build(request, statements)
     return Reading(request=request, source=file.name, folder=folder)
 
 

@@ -180,9 +180,13 @@ def test_files_that_a_text_includes_are_builds_to_choose_from(
     monkeypatch.chdir(tmp_path)
     first, second = files
     readme = {"README.md": f"    {command} {first}\n    {command} {second}\n"}
-    with pytest.raises(InvalidSpec) as caught:
-        read(tmp_path, files | readme)
-    assert f"`provision import {first}` or `provision import {second}`" in caught.value.advice
+    for lead in (
+        {},
+        {"setup.py": "from setuptools import setup\nsetup(install_requires=['rich'])\n"},
+    ):
+        with pytest.raises(InvalidSpec) as caught:
+            read(tmp_path, files | readme | lead)
+        assert f"`provision import {first}` or `provision import {second}`" in caught.value.advice
     with pytest.raises(InvalidSpec):
         read_one(tmp_path / "README.md", Choices())
 
@@ -259,6 +263,7 @@ def test_release_that_an_unread_file_names_is_not_passed_over(
         ("envs/lab/environment.yml", "- pytorch=2.1"),
         ("main.py", "assert torch.__version__ >= '2.1'"),
         ("docs/CHANGELOG.md", "PyTorch 2.1 works"),
+        ("setup-gpu.txt", "lion-pytorch==0.1.2"),
         (".github/ISSUE_TEMPLATE/bug.md", "like PyTorch 2.1"),
     ],
 )
