@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from provision.cli.console import output_width, wrap
@@ -42,19 +42,20 @@ def account_lines(entries: Sequence[Entry]) -> list[str]:
             lines += [f"      {entry.next_step}"] if is_short and entry.next_step else []
         if not is_short:
             lines.append(f"    and {len(group) - SHOWN} more; --json lists them")
-            step = _one_step([entry.next_step for entry in group])
-            lines += [f"      {step}"] if step else []
+            lines += [f"      {step}" for step in _merged(entry.next_step for entry in group)]
     if any(entry.next_step.startswith("provision add") for entry in entries):
         lines += _wrapped("(`provision add` changes an environment that `provision build` made)", 2)
     return lines
 
 
-def _one_step(steps: Sequence[str]) -> str:
-    """One command for all of some commands that differ in what they add; else the first one."""
-    start = re.match(r"provision add \S+ (?:--conda )?", steps[0])
-    if start is None or not all(step.startswith(start[0]) for step in steps):
-        return steps[0]
-    return start[0] + " ".join(step.removeprefix(start[0]) for step in steps)
+def _merged(steps: Iterable[str]) -> list[str]:
+    """Each of some commands once, and those that differ in what they add as one."""
+    merged: dict[str, dict[str, None]] = {}
+    for step in filter(None, steps):
+        start = re.match(r"provision add \S+ (?:--conda )?", step)
+        command = start[0] if start else step
+        merged.setdefault(command, {})[step.removeprefix(command)] = None
+    return [command + " ".join(additions) for command, additions in merged.items()]
 
 
 def _wrapped(text: str, indent: int) -> list[str]:

@@ -64,7 +64,8 @@ class Package:
 class RequestDecision:
     """One pass over the statements, for one Python.
 
-    releases: of torch, that are allowed. unpaired: companions that go with any torch.
+    releases: of torch, that are allowed. unpaired: companions that go with any torch. disputes: the
+    files of statements that contradict each other, the later one first.
     """
 
     statements: Sequence[Statement]
@@ -81,6 +82,7 @@ class RequestDecision:
     unpaired: set[Statement] = field(default_factory=set)
     entries: dict[Statement, Entry] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
+    disputes: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Read the packages that are requested on this platform. What is not one gets its entry."""
@@ -167,6 +169,7 @@ class RequestDecision:
             where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
             step = f"add `{option}` to take this one" if option else "remove one of the two lines"
             self.leave_out(statement, f"it contradicts `{earlier.text}` ({where})", step)
+            self.disputes.append((statement.file, earlier.file))
             if statement.file == earlier.file:
                 self.contradictions.append(
                     f"{where}: `{earlier.text}` and, in line {statement.line}, `{statement.text}` "

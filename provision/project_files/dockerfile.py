@@ -103,12 +103,13 @@ def image_statements(image: str, file: str, line: int) -> list[Statement]:
     """What the name of a base image states about torch, CUDA or Python."""
     note = Statement(file=file, line=line, text=f"FROM {image}", kind="note")
     stated = []
-    for tag, kind, value in table("images"):
+    for tag, kind, value, *reason in table("images"):
         match = re.match(tag, image)
         if match:
             value = match.expand(value)
             requirement = parse_lines(value)[0].requirement if kind == "pip" else None
-            stated.append(replace(note, kind=kind, value=value, requirement=requirement))
+            statement = note.because("".join(reason), kind=kind)
+            stated.append(replace(statement, value=value, requirement=requirement))
     return stated or [note.because("its tag names no release of PyTorch, CUDA or Python")]
 
 
@@ -130,6 +131,8 @@ def _command(file: str, line: int, command: str) -> Iterator[Statement]:
     pending = iter(words)
     for word in pending:
         kind: Kind = "conda"
+        if word.startswith("("):
+            break  # a remark, as READMEs have them in their code
         if word in options["with_value"]:
             next(pending, None)
             continue

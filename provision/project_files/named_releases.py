@@ -35,7 +35,8 @@ def named_releases(folder: Path, read: Collection[str]) -> Iterator[str]:
         for name in sorted(names):
             shown = str((path / name).relative_to(folder))
             patterns = [rule for rule in rules["files"] if fnmatch.fnmatch(name, rule)]
-            if shown not in read and patterns and (path / name).is_file():
+            is_history = any(fnmatch.fnmatch(name.upper(), rule) for rule in rules["history"])
+            if shown not in read and patterns and not is_history and (path / name).is_file():
                 content = _beginning(path / name)
                 for number, line in enumerate(content.splitlines(), 1):
                     release = re.search(rules["release"], line)

@@ -108,9 +108,9 @@ def _take_conda(decision: RequestDecision, package: Package) -> None:
         _add_channel(decision, public_request(package.channel))
         became += f", channels: {package.channel}"
     decision.content.setdefault("conda", []).append(text)
-    is_same = not is_extra and package.build in text
-    reason = "" if is_same else "its build string fits one environment"
-    outcome: Outcome = "taken" if is_same else "translated"
+    has_build = package.build in text
+    reason = "" if has_build else "its build string fits one environment"
+    outcome: Outcome = "taken" if has_build and not is_extra else "translated"
     decision.end(package.statement, outcome, became=became, reason=reason)
 
 

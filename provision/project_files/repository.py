@@ -4,13 +4,16 @@ The first leading file that requests something leads. Each further one adds the 
 earlier one requests. Files of a Python version add that.
 
 Texts for people or for containers (a README, a Dockerfile, a script) follow. Where no earlier file
-requests packages, the first text that does leads. Where none requests torch, its lines about torch,
-CUDA and Python count. Its other lines are notes, about packages that no file requests.
+requests packages, the first text that does leads. Else its lines about torch, CUDA and Python count
+as far as they agree with all others. Its other lines are notes, about packages that no file requests.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import os
+import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -32,8 +35,11 @@ def files_to_read(names: Collection[str]) -> tuple[str, ...]:
     if not files:
         files = [name for name in rules["locks"] if name in names][:1]
     files += [name for name in rules["python"] if name in names]
-    texts = [name for pattern in rules["texts"] for name in fnmatch.filter(sorted(names), pattern)]
-    return (*files, *dict.fromkeys(texts))
+    # README.md before its translations, README-ja.md and README_zh.md.
+    shortest_first = sorted(names, key=lambda name: (len(name), name))
+    for pattern in rules["texts"]:
+        files += fnmatch.filter(shortest_first, pattern)
+    return tuple(dict.fromkeys(files))
 
 
 def is_usual(name: str) -> bool:
@@ -62,15 +68,27 @@ def unreadable(name: str, problem: str) -> Statement:
     return Statement(file=name, line=None, text=name, kind="unknown", reason=problem.rstrip("."))
 
 
-def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
-    """The statements of several files in their order, without those that an earlier file decides."""
+def releases_in_notes(statements: Iterable[Statement]) -> Iterator[str]:
+    """Lines that name a release of PyTorch and do not count: `FILE:LINE TEXT`."""
+    for item in statements:
+        is_offer = " --extra " in item.next_step or " --group " in item.next_step
+        if (is_offer or item.kind == "note") and re.search(table("mentions")["release"], item.text):
+            step = f" ({item.next_step})" if is_offer else ""
+            yield f"{item.file}:{item.line} {item.text}{step}"
+
+
+def combined(files: Sequence[Sequence[Statement]], *, texts_narrow: bool = True) -> list[Statement]:
+    """The statements of several files in their order, without those that an earlier file decides.
+
+    texts_narrow: what texts install of torch counts besides the torch that an earlier file requests.
+    """
     result: list[Statement] = []
     decided: dict[str, str] = {}
     for statements in files:
         read = {statement.file for statement in result}
         adds = [statement for statement in statements if statement.file not in read]
         if adds and is_text(PurePath(statements[0].file).name):
-            result += _of_text(adds, result)
+            result += _of_text(adds, result, narrows=texts_narrow)
             continue
         names: dict[str, str] = {}
         for statement in adds:
@@ -85,7 +103,9 @@ def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
     return result
 
 
-def _of_text(statements: Sequence[Statement], earlier: Sequence[Statement]) -> Iterator[Statement]:
+def _of_text(
+    statements: Sequence[Statement], earlier: Sequence[Statement], *, narrows: bool
+) -> Iterator[Statement]:
     """What a text adds to the files before it. Statements of files that it includes follow its own."""
     text_file = statements[0].file
     own = {package_name(item.value) for item in earlier if item.kind == "name"}
@@ -99,30 +119,49 @@ def _of_text(statements: Sequence[Statement], earlier: Sequence[Statement]) -> I
     has_torch = not requested.isdisjoint(TORCH)
     pythons = {item.value for item in statements if "python" in (_decided_name(item), item.kind)}
     has_python = "python" in requested or any(item.kind == "python" for item in earlier)
-    torch_lines = {statement.line for statement in statements if _is_about_torch(statement)}
+    torch_lines = {
+        (item.file, item.line)
+        for item in statements
+        if item.kind in _REQUESTS and _is_about_torch(item)
+    }
     known = {"", *requested, *table("files")["installers"]}
+    unknown_in = {item.file for item in statements if _decided_name(item) not in known}
     noted: set[tuple[int | None, str]] = set()
     for statement in statements:
         requirement = statement.requirement
         name = _decided_name(statement)
         is_torch = _is_about_torch(statement)
-        is_option = statement.line in torch_lines and statement.kind not in _REQUESTS
-        if (is_torch or is_option or statement.kind == "note") and not has_torch:
+        on_torch_line = (statement.file, statement.line) in torch_lines
+        is_option = on_torch_line and statement.kind not in _REQUESTS
+        counts = not has_torch or (narrows and on_torch_line)
+        if (counts and (is_torch or is_option)) or statement.kind == "note":
             yield statement
         elif "python" in (name, statement.kind):
             if not has_python and len(pythons) == 1:
                 yield statement
         elif statement.file != text_file or (requirement and requirement.is_path):
             continue  # of an included file, or the repository itself
+        elif statement.kind == "include":
+            included = os.path.normpath(PurePath(text_file).parent / statement.value)
+            if included in unknown_in:
+                reason = "it has packages that no other file requests"
+                step = f"provision add NAME -r {shlex.quote(included)}"
+                yield statement.because(reason, step, kind="note")
+            elif not has_torch:
+                yield statement
         elif statement.kind == "unknown":
             if statement.next_step != "provision init":
                 yield statement
         elif (is_torch or name not in known) and (statement.line, statement.text) not in noted:
             noted.add((statement.line, statement.text))
             words = shell_words(requirement) if requirement else f"--conda {statement.value}"
+            step = f"provision add NAME {words}"
+            if is_torch:
+                release = re.fullmatch(r"(?:py)?torch={1,2}(\d+(?:\.\d+)+)\S*", statement.value)
+                step = f"provision init --torch {release[1]}" if release else ""
             yield statement.because(
                 f"the lines of {statement.file} are notes where other files state packages",
-                "" if is_torch else f"provision add NAME {words}",
+                step,
                 kind="note",
             )
 

@@ -96,7 +96,8 @@ def end_torch(
         if package.name in COMPANIONS and not became:
             became.append("companions: true")
         is_same = not package.specifier or release == _expression(package)
-        outcome: Outcome = "taken" if is_same and statement not in with_cuda else "translated"
+        is_taken = is_same and statement not in with_cuda and not statement.reason
+        outcome: Outcome = "taken" if is_taken else "translated"
         decision.end(statement, outcome, became=", ".join(became) or "torch")
 
 

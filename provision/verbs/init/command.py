@@ -56,8 +56,8 @@ def init(console: Console, envs: Path | None, **options: Any) -> None:
     """Propose a spec.yml for this repository.
 
     Reads its files (environment.yml, pixi.toml, requirements.txt, pyproject.toml, Pipfile,
-    setup.cfg, setup.py; the first leads, and the others add to it), what its Dockerfile, scripts
-    and README install, else the active conda environment, and asks nvidia-smi about this machine.
+    setup.cfg, setup.py; the first leads, and the others add to it) and what its Dockerfile, scripts
+    and README install, and asks nvidia-smi about this machine.
     """
     from provision.cli.verb import context_of
     from provision.verbs.init import init as command
@@ -160,7 +160,7 @@ def _ask_cuda(reading: Reading, choice: CudaChoice, *, is_asking: bool) -> CudaC
 
     if not is_asking:
         raise command.no_cuda(reading.request, choice.note)
-    sentence = f"No file states for which CUDA, and this machine does not tell: {choice.note}."
+    sentence = f"The files leave the CUDA open, and this machine does not tell: {choice.note}."
     click.echo("\n".join(wrap(sentence, output_width())))
     cuda = click.prompt(
         "CUDA version of the machines that will run this, or cpu",

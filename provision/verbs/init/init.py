@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from pathlib import Path
+from itertools import chain, islice
+from pathlib import Path, PurePath
 from typing import Any
 
 from provision import catalog, render, resolver, sources
 from provision.adapters import conda
 from provision.core.atomic import atomic_write
-from provision.core.errors import InUse, InvalidSpec, NoSuchBuild, ToolFailed
+from provision.core.errors import InUse, InvalidSpec, NoSuchBuild
 from provision.core.paths import SPEC
 from provision.core.platforms import PLATFORM
-from provision.core.process import run
 from provision.core.settings import folder_settings
 from provision.core.statements import Statement
 from provision.core.types import HostGpus, Resolution
 from provision.project_files import repository
 from provision.project_files.account import Entry
-from provision.project_files.conda import environment_statements
 from provision.project_files.decision import CPU, Choices
 from provision.project_files.named_releases import named_releases
 from provision.project_files.request import Request, decide
@@ -31,13 +28,16 @@ from provision.project_files.toml_file import Selection
 from provision.resolver import spec as specs
 from provision.workflow import lab_definition
 from provision.workflow.context import Context
-from provision.workflow.project_files import editable_requirement, printed_step, read_file
+from provision.workflow.project_files import (
+    editable_requirement,
+    printed_step,
+    read_file,
+)
 from provision.workflow.resolution import check_requirements, resolve
 
 PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
-CONDA_COMMANDS = ("conda", "mamba", "micromamba")
-EXPORT_TIMEOUT_S = 60.0
 NOTHING = "nothing"
+SHOWN = 3  # lines of an error
 # The newest release that fits the machine; `latest` would be the newest, whether it fits or not.
 ANY_TORCH = ">=2.0"
 _EDITABLE = re.compile(r"(?P<name>(?:.+ @ )?)file:(?P<path>/.*)")
@@ -79,8 +79,8 @@ class CudaChoice:
 
 
 def read_repository(folder: Path, choices: Choices, selection: Selection | None = None) -> Reading:
-    """`provision init`: what a repository's files request together; without files, the active conda
-    environment. selection: the groups and extras that are taken."""
+    """`provision init`: what a repository's files request together; without files, nothing.
+    selection: the groups and extras that are taken."""
     selection = selection or Selection()
     names = [path.name for path in folder.iterdir() if path.is_file()]
     by_file: list[list[Statement]] = []
@@ -103,16 +103,20 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
                 f"Nothing was read: {', '.join(unread)} may say what this repository needs.",
                 advice=f"provision import {unread[0]}   or, to start without it, --torch VERSION",
             )
-        statements, source = _active_conda()
         selection.check()
-        if not (statements or choices.torch):
-            _require_no_other_release(folder, ())
-        return Reading(request=_decide(statements, choices), source=source, folder=folder)
-    statements = repository.combined(by_file)
+        if not choices.torch:
+            _require_no_other_release(named_releases(folder, ()))
+        return Reading(request=_decide([], choices), source=NOTHING, folder=folder)
     selection.check()
+    statements = repository.combined(by_file)
     request = _decide(statements, choices)
+    if request.disputes or not _has_build(request):
+        statements = repository.combined(by_file, texts_narrow=False)
+        request = _decide(statements, choices)
+    _require_one_build(request, statements)
     if "torch" not in request.content:
-        _require_no_other_release(folder, files)
+        notes = repository.releases_in_notes(statements)
+        _require_no_other_release(chain(notes, named_releases(folder, files)))
     stated = {
         Path(statement.file).name
         for statement in statements
@@ -126,16 +130,47 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
     )
 
 
-def _require_no_other_release(folder: Path, read: Collection[str]) -> None:
-    """Raise InvalidSpec if files that are not read name a release of PyTorch."""
-    lines = list(islice(named_releases(folder, read), 3))
-    if lines:
-        listed = "".join(f"\n  {line}" for line in lines)
+def _has_build(request: Request) -> bool:
+    """Whether a build is known for a release and a CUDA, where both are stated."""
+    build = {key: request.content.get(key) for key in ("torch", "cuda", "python")}
+    if not (build["torch"] and build["cuda"]):
+        return True
+    try:
+        resolver.resolve(specs.combine({}, build, name=""))
+    except (NoSuchBuild, InvalidSpec):
+        return False
+    return True
+
+
+def _require_no_other_release(lines: Iterable[str]) -> None:
+    """Raise InvalidSpec if lines that do not count name a release of PyTorch."""
+    listed = "".join(f"\n  {line}" for line in islice(lines, SHOWN))
+    if listed:
         raise InvalidSpec(
-            f"No file that is read requests PyTorch, and others name a release of it:{listed}",
+            f"No file that counts names a release of PyTorch, and others do:{listed}",
             advice="Say which you want, like `--torch 2.3.1 --cuda 12.1`, or let `provision import "
             "FILE` read one of them.",
         )
+
+
+def _require_one_build(request: Request, statements: Sequence[Statement]) -> None:
+    """Raise InvalidSpec if a text installs several builds: files that contradict each other, or
+    several files of conda, each of which is an environment."""
+    included = {
+        os.path.normpath(PurePath(item.file).parent / item.value): item.kind
+        for item in statements
+        if item.kind in ("include", "note") and repository.is_text(PurePath(item.file).name)
+    }
+    choices = [set(pair) for pair in request.disputes if included.keys() >= set(pair)]
+    read = [name for name, kind in included.items() if kind == "include"]
+    choices.append({name for name in read if name.endswith((".yml", ".yaml"))})
+    for choice in choices:
+        if len(choice) > 1:
+            steps = " or ".join(f"`provision import {name}`" for name in sorted(choice))
+            raise InvalidSpec(
+                f"A text installs several builds: {', '.join(sorted(choice))}.",
+                advice=f"Choose one: {steps}.",
+            )
 
 
 def read_one(file: Path, choices: Choices, selection: Selection | None = None) -> Reading:
@@ -145,7 +180,9 @@ def read_one(file: Path, choices: Choices, selection: Selection | None = None) -
     statements = read_file(file, selection)
     selection.check()
     folder = file.absolute().parent if repository.is_usual(file.name) else Path(file.stem)
-    return Reading(request=_decide(statements, choices), source=file.name, folder=folder)
+    request = _decide(statements, choices)
+    _require_one_build(request, statements)
+    return Reading(request=request, source=file.name, folder=folder)
 
 
 def _decide(statements: Sequence[Statement], choices: Choices) -> Request:
@@ -161,8 +198,11 @@ def require_decided(reading: Reading) -> None:
     """Raise InvalidSpec if files contradict themselves, or request nothing that was understood."""
     request = reading.request
     if request.contradictions:
+        more = request.contradictions[SHOWN:]
         raise InvalidSpec(
-            "\n".join(request.contradictions),
+            "\n".join(
+                [*request.contradictions[:SHOWN], *([f"And {len(more)} more."] if more else [])]
+            ),
             advice="Correct the file, or say which counts: --torch, --cuda, --cpu, --python.",
         )
     if not set(request.content) - {"channels"} and reading.source != NOTHING:
@@ -235,7 +275,7 @@ def no_cuda(request: Request, why: str) -> InvalidSpec:
     """The error where nobody can be asked which CUDA is meant."""
     example = suggested_cuda(request)
     return InvalidSpec(
-        f"No file states for which CUDA, and this machine does not tell: {why}.",
+        f"The files leave the CUDA open, and this machine does not tell: {why}.",
         advice=f"Say it: `--cuda {example}` for machines with GPUs, `--cpu` for a build without "
         "CUDA. `cuda:` in lab.yml sets the default of a lab.",
     )
@@ -388,20 +428,6 @@ def write(proposal: Proposal) -> None:
 def environment_name(text: str) -> str:
     """A text as an environment's name: lower case, other characters as `-`."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "lab"
-
-
-def _active_conda() -> tuple[list[Statement], str]:
-    """The active conda environment by its own history; nothing if none is active."""
-    name = os.environ.get("CONDA_DEFAULT_ENV", "")
-    commands = [command for command in CONDA_COMMANDS if shutil.which(command)]
-    if not commands or name in ("", "base"):
-        return [], NOTHING
-    export = [commands[0], "env", "export", "--from-history"]
-    try:
-        text = run(export, timeout_s=EXPORT_TIMEOUT_S).stdout
-        return environment_statements(" ".join(export), text), f"the conda environment {name}"
-    except (ToolFailed, InvalidSpec):
-        return [], NOTHING
 
 
 def _problems_here(resolution: Resolution, machine: HostGpus) -> list[str]:

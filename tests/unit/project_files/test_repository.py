@@ -77,6 +77,139 @@ def test_text_decides_the_torch_that_no_other_file_requests(tmp_path: Path) -> N
     assert left == ["provision add NAME rich"]
 
 
+@pytest.mark.parametrize(
+    "lead,readme,content",
+    [
+        ("torch", "pip install torch==2.1.2+cu118", {"torch": "2.1.2", "cuda": "11.8"}),
+        (
+            "torch==2.3.1",
+            "pip install torch --index-url https://w.example/whl/cu118",
+            {"cuda": "11.8"},
+        ),
+        (
+            "torch>=2",
+            "pip install torch==2.3.1 torchvision",
+            {"torch": "2.3.1", "companions": True},
+        ),
+        # What contradicts, or has no build, does not count, nor what the text says besides.
+        (
+            "torch==2.2.0",
+            "conda install pytorch pytorch-cuda=12.4",
+            {"torch": "2.2.0", "cuda": None},
+        ),
+        ("torch>=2", "pip install torch==1.13.1+cu117", {"torch": ">=2", "cuda": None}),
+        (
+            "torch>=2",
+            "pip install torch==2.3.1+cu118\n    pip install torch==2.3.1+cu121",
+            {"torch": ">=2", "cuda": None},
+        ),
+    ],
+)
+def test_text_narrows_the_torch_that_another_file_requests(
+    tmp_path: Path, lead: str, readme: str, content: dict[str, object]
+) -> None:
+    files = {"requirements.txt": f"{lead}\n", "README.md": f"    {readme}\n"}
+    stated = read(tmp_path, files).request.content
+    assert {key: stated.get(key) for key in content} == content
+
+
+def test_release_that_does_not_count_has_its_option(tmp_path: Path) -> None:
+    files = {"requirements.txt": "torch==2.4.0\n", "README.md": "`pip install torch==2.3.1+cu121`"}
+    [left] = [one for one in read(tmp_path, files).request.entries if one.outcome == "left out"]
+    assert left.next_step == "provision init --torch 2.3.1"
+
+
+def test_base_image_does_not_say_the_cuda_of_torch(tmp_path: Path) -> None:
+    files = {"requirements.txt": "torch==2.4.0\n", "Dockerfile": "FROM nvidia/cuda:11.8.0-devel\n"}
+    assert "cuda" not in read(tmp_path, files).request.content
+
+
+def test_readme_leads_before_its_translations(tmp_path: Path) -> None:
+    readme = "`pip install torch==2.{}`"
+    files = {"README-ja.md": readme.format("1.2"), "README.md": readme.format("3.1")}
+    assert read(tmp_path, files).request.content["torch"] == "2.3.1"
+
+
+@pytest.mark.parametrize(
+    "files,line",
+    [
+        (
+            {"requirements.txt": "rich\n", "Dockerfile": "FROM nvcr.io/nvidia/pytorch:20.12-py3\n"},
+            "Dockerfile:1 FROM nvcr.io/nvidia/pytorch:20.12-py3",
+        ),
+        (
+            {
+                "requirements.txt": "torch\n",
+                "README.md": "`pip install torch==2.3.1+cu118` `pip install torch==2.3.1+cu121`",
+            },
+            "README.md:1 torch==2.3.1+cu118",
+        ),
+        (
+            {
+                "requirements.txt": "torch\n",
+                "README.md": "`conda install pytorch=1.7.1 cudatoolkit=11.0`",
+            },
+            "README.md:1 pytorch=1.7.1",
+        ),
+        (
+            {
+                "pyproject.toml": "[project]\nname = 'toy'\ndependencies = ['rich']\n"
+                "[project.optional-dependencies]\ngpu = ['torch == 2.3.1']\n"
+            },
+            "gpu: torch == 2.3.1 (provision init --extra gpu)",
+        ),
+    ],
+)
+def test_release_in_a_line_that_does_not_count_is_not_passed_over(
+    tmp_path: Path, files: dict[str, str], line: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=re.escape(line)):
+        read(tmp_path, files)
+
+
+@pytest.mark.parametrize(
+    "command,files",
+    [
+        ("pip install -r", {"cpu.txt": "torch==2.3.1+cpu", "gpu.txt": "torch==2.3.1+cu121"}),
+        ("conda env create -f", {"a.yml": "dependencies: [rich]", "b.yml": "dependencies: [rich]"}),
+    ],
+)
+def test_files_that_a_text_includes_are_builds_to_choose_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, files: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = files
+    readme = {"README.md": f"    {command} {first}\n    {command} {second}\n"}
+    for lead in (
+        {},
+        {"setup.py": "from setuptools import setup\nsetup(install_requires=['rich'])\n"},
+    ):
+        with pytest.raises(InvalidSpec) as caught:
+            read(tmp_path, files | readme | lead)
+        assert f"`provision import {first}` or `provision import {second}`" in caught.value.advice
+    with pytest.raises(InvalidSpec):
+        read_one(tmp_path / "README.md", Choices())
+
+
+@pytest.mark.parametrize(
+    "command,included",
+    [
+        ("conda env create -f", ("x.yml", "dependencies: [pytorch=2.1, rich]")),
+        ("pip install -r", ("x.txt", "torch==2.1.2\nrich")),
+    ],
+)
+def test_file_that_a_text_includes_beside_others_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, included: tuple[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, text = included
+    files = {"setup.py": SETUP, "README.md": f"`{command} {name}`", name: text}
+    request = read(tmp_path, files).request
+    assert request.content["torch"].startswith("2.1")
+    steps = [entry.next_step for entry in request.entries if entry.outcome == "left out"]
+    assert steps == [f"provision add NAME -r {name}"]
+
+
 @pytest.mark.parametrize("second,python", [("3.9", "3.9"), ("3.10", None)])
 def test_text_decides_the_python_if_it_names_one(
     tmp_path: Path, second: str, python: str | None
@@ -129,6 +262,9 @@ def test_release_that_an_unread_file_names_is_not_passed_over(
         ("node_modules/README.md", "torch==2.1"),
         ("envs/lab/environment.yml", "- pytorch=2.1"),
         ("main.py", "assert torch.__version__ >= '2.1'"),
+        ("docs/CHANGELOG.md", "PyTorch 2.1 works"),
+        ("setup-gpu.txt", "lion-pytorch==0.1.2"),
+        (".github/ISSUE_TEMPLATE/bug.md", "like PyTorch 2.1"),
     ],
 )
 def test_files_that_say_nothing_about_the_repository(tmp_path: Path, file: str, text: str) -> None:

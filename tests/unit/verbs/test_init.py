@@ -13,11 +13,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from provision.adapters import conda
+from provision.cli.account import account_lines
 from provision.cli.main import cli
 from provision.core.errors import InUse, NoSuchBuild
 from provision.core.paths import Folders
 from provision.core.types import HostGpus
 from provision.core.yaml_text import parse_yaml
+from provision.project_files.account import Entry
 from provision.project_files.request import Choices
 from provision.resolver import spec as specs
 from provision.verbs.init import init
@@ -218,6 +220,20 @@ def test_packages_of_an_export_are_added_by_one_command(tmp_path: Path) -> None:
     result = invoke(tmp_path, "import", str(path), "--name", "lab", "--dry-run")
     assert "left out 4" in result.output and "and 1 more" in result.output
     assert "\n      provision add lab --conda a=1.0 b=1.1 c=1.2 d=1.3\n" in result.output
+
+
+def test_steps_of_one_reason_are_merged_by_command() -> None:
+    steps = ["rich", "--conda ffmpeg", "rich", "--conda mamba"]
+    entries = [
+        Entry(
+            file="a", line=1, text=step, outcome="left out", next_step=f"provision add lab {step}"
+        )
+        for step in steps
+    ]
+    assert [line.strip() for line in account_lines(entries) if line.startswith(" " * 6)] == [
+        "provision add lab rich",
+        "provision add lab --conda ffmpeg mamba",
+    ]
 
 
 def test_build_that_does_not_exist_is_refused(tmp_path: Path) -> None:
