@@ -145,7 +145,7 @@ def all_below(folder: Path) -> set[str]:
         (
             [SOUND, ("lib", LINK, b"OUTSIDE")],
             listed("lib/there"),
-            "lists lib/there, which lies behind a link",
+            "lists lib/there, which is behind a link",
         ),
         (
             [SOUND],

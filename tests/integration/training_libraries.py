@@ -289,7 +289,7 @@ def safetensors() -> Any:
     checkpoint.save({"model": model, "odd": odd}, root, step=1)
     outcome = []
     for number, dtype in enumerate((None, "bfloat16")):
-        chosen = transfer.ExportOptions("model", dtype=dtype, shard_gb=2e-5 + number)
+        chosen = transfer.ExportOptions("model", dtype=dtype, shard_gb=1e-5 + number)
         exported = transfer.export_step(str(root), {}, 1, str(out / str(dtype)), chosen)
         model.config.save_pretrained(exported.folder)
         read = AutoModelForCausalLM.from_pretrained(exported.folder, dtype="auto")

@@ -44,7 +44,7 @@ def _line(row: Row, entries: Sequence[Measured]) -> Line:
         "time_us_by_rank": [round(median, 2) for median in medians],
         "slowest_rank": medians.index(max(medians)),
         "algbw_gb_s": round(measurement.algbw_gb_s(row.bytes, slowest_s), 6),
-        "busbw_gb_s": None if busbw is None else round(busbw, 6),
+        "busbw_gb_s": None if busbw is None else float(f"{busbw:.6g}"),
         "wrong": sum(entry["wrong"] for entry in entries),
     }
 
