@@ -179,7 +179,8 @@ def test_images_reach_the_registry(tmp_path: Path, packaged_python: Path) -> Non
     ):
         log = folder / "log"
         network[REGISTRY].start("docker-registry", "serve", str(folder / "config.yml"), log=log)
-        for git in (["init", "-q"], ["add", "envs"]):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@lab.example")
+        for git in (["init", "-q"], ["add", "envs"], [*identity, "commit", "-qm", "lab"]):
             subprocess.run(["git", *git], cwd=user.envs.parent, check=True)
         built = user.run(*shlex.split(build))
         assert built.returncode == 0, built.stderr
