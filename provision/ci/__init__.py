@@ -16,11 +16,9 @@ from provision.ci.runners import (
     read_runners,
 )
 from provision.ci.workflow import (
-    WorkflowFormat,
     WorkflowPaths,
     check_jobs,
-    github_matrices,
-    gitlab_values,
+    job_matrices,
     summary,
     template_values,
 )

@@ -31,7 +31,6 @@ class CiTarget:
 
     resolution: Resolution
     platform: Platform
-    locked: bool = False  # its lock is in the folder of environments
 
     @property
     def name(self) -> str:

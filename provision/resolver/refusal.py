@@ -15,7 +15,7 @@ from provision.resolver import constraints
 from provision.resolver.suggest import Neighbor, nearest
 from provision.sources.base import Candidate, Source, Violation, means
 
-NEAREST = 6
+NEAREST = 3
 FACTS = 3  # of a kind: a range has many builds, each with its own fact
 # What may still contradict a request for which release, CUDA and source exist.
 REMAINING_AXES = constraints.CHANGEABLE[3:] + constraints.MACHINE

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision import ci, render, resolver
-from provision import lockfile as locks
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
 from provision.resolver import spec as specs
@@ -22,7 +21,6 @@ from provision.workflow.render import unified_diff
 class WorkflowRequest:
     """What the command line requests. out: None to print the workflow."""
 
-    format: ci.WorkflowFormat
     runners: Path
     out: Path | None = None
     force: bool = False
@@ -42,7 +40,7 @@ def workflow(context: Context, request: WorkflowRequest) -> Workflow:
     reads; they are read here too, so that their mistakes are seen before it runs.
     """
     file = ci.read_runners(request.runners)
-    assignments = _assign(context, request, file)
+    assignments = _assign(context, file)
     paths = ci.WorkflowPaths(
         jobs_command=(*_command(context, request), "--jobs"),
         envs=_relative(context.folders.envs),
@@ -50,8 +48,7 @@ def workflow(context: Context, request: WorkflowRequest) -> Workflow:
         workflow=_relative(request.out) if request.out else None,
     )
     text = render.render_workflow(
-        request.format,
-        ci.template_values(request.format, file.workflow, paths),
+        ci.template_values(file.workflow, paths),
         made_from=paths.runners,
         remake=_remake(context, request),
         templates=context.templates,
@@ -61,31 +58,23 @@ def workflow(context: Context, request: WorkflowRequest) -> Workflow:
 
 
 def jobs(context: Context, request: WorkflowRequest) -> Workflow:
-    """What the workflow's first job hands to the others: GitHub's outputs, or GitLab's child
-    pipeline."""
+    """What the workflow's first job hands to the others: GitHub's outputs."""
     file = ci.read_runners(request.runners)
-    assignments = _assign(context, request, file)
-    listed = _jobs(assignments)
-    if request.format == "github":
-        matrices = ci.github_matrices(listed, file.workflow)
-        text = "".join(f"{name}={matrix}\n" for name, matrix in matrices.items())
-    else:
-        values = ci.gitlab_values(listed, file.workflow, _relative(context.folders.envs))
-        text = render.render_gitlab_jobs(values, context.templates)
+    assignments = _assign(context, file)
+    matrices = ci.job_matrices(_jobs(assignments), file.workflow)
+    text = "".join(f"{name}={matrix}\n" for name, matrix in matrices.items())
     summary = ci.summary(assignments, image=file.workflow.image)
     return Workflow(text=text, assignments=assignments, summary=summary)
 
 
-def _assign(
-    context: Context, request: WorkflowRequest, file: ci.RunnersFile
-) -> tuple[ci.RunnerAssignment, ...]:
+def _assign(context: Context, file: ci.RunnersFile) -> tuple[ci.RunnerAssignment, ...]:
     """The jobs of each environment. Raises one error for all environments that do not resolve."""
     assignments = []
     for target in list(_targets(context)):
         assignments.append(
             ci.assign(target, file.runners, gpus=file.workflow.gpus, across=file.workflow.across)
         )
-    ci.check_jobs(request.format, _jobs(assignments))
+    ci.check_jobs(_jobs(assignments))
     return tuple(assignments)
 
 
@@ -145,10 +134,8 @@ def _targets_of_environment(context: Context, name: str) -> list[ci.CiTarget]:
         resolution = resolver.resolve(spec)
     except NoSuchBuild as error:
         raise NoSuchBuild(f"{name}: {error.message}", advice=error.advice) from error
-    locked = (folder / locks.FILE).is_file()
     return [
-        ci.CiTarget(resolution=resolution, platform=platform, locked=locked)
-        for platform in resolution.platforms
+        ci.CiTarget(resolution=resolution, platform=platform) for platform in resolution.platforms
     ]
 
 
@@ -159,7 +146,7 @@ def _relative(path: Path) -> str:
 
 def _command(context: Context, request: WorkflowRequest) -> list[str]:
     """What the workflow's own command and that of its first job have in common."""
-    argv = ["provision", "matrix", "ci", "--format", request.format]
+    argv = ["provision", "matrix", "ci"]
     runners, envs = _relative(request.runners), _relative(context.folders.envs)
     if runners != str(ci.FILE):
         argv.append(runners)

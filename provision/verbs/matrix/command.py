@@ -23,19 +23,12 @@ from provision.cli.verb import context_of, print_outcomes, verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from provision.ci import Job, RunnerAssignment, WorkflowFormat
+    from provision.ci import Job, RunnerAssignment
     from provision.cli.console import Console
 
 
 @click.group(invoke_without_command=True)
 @query_options
-@click.option(
-    "--format",
-    type=click.Choice(["table", "csv"]),
-    default="table",
-    show_default=True,
-    help="csv: with every column.",
-)
 @click.pass_context
 def matrix(context: click.Context, /, **options: Any) -> None:
     """Show which PyTorch builds exist, and what each needs.
@@ -58,14 +51,13 @@ def matrix(context: click.Context, /, **options: Any) -> None:
 
 
 @verb
-def _show(console: Console, envs: Path | None, format: str, **options: Any) -> int:
+def _show(console: Console, envs: Path | None, **options: Any) -> int:
     from provision.cli.console import output_width
     from provision.verbs.matrix.matrix import show
-    from provision.verbs.matrix.output import csv_text, terminal_lines
+    from provision.verbs.matrix.output import terminal_lines
 
     table = show(options)
-    lines = csv_text(table) if format == "csv" else terminal_lines(table, output_width())
-    console.result("matrix", table, lines)
+    console.result("matrix", table, terminal_lines(table, output_width()))
     return 0
 
 
@@ -130,20 +122,10 @@ def lock(
 @matrix.command()
 @click.argument("runners", required=False, default="runners.yml", type=click.Path(path_type=Path))
 @click.option(
-    "--format",
-    "format",
-    type=click.Choice(["github", "gitlab"]),
-    required=True,
-    help="The CI service.",
-)
-@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help=(
-        "File to write: .github/workflows/provision.yml or .gitlab-ci.yml.  [default: "
-        "standard output]"
-    ),
+    help="File to write: .github/workflows/provision.yml.  [default: standard output]",
 )
 @click.option(
     "--check",
@@ -161,7 +143,6 @@ def lock(
 def ci(
     console: Console,
     runners: Path,
-    format: WorkflowFormat,
     envs: Path | None,
     output: Path | None,
     check: bool,
@@ -169,7 +150,7 @@ def ci(
     jobs: bool,
     dry_run: bool,
 ) -> int:
-    """Write a CI workflow that builds and tests the environments of the envs folder.
+    """Write a GitHub workflow that builds and tests the environments of the envs folder.
 
     RUNNERS describes the machines that run its jobs, and the workflow; by default it is runners.yml.
     The workflow stays valid when environments and runners change: its first job reads them.
@@ -181,7 +162,7 @@ def ci(
     if jobs and (check or output is not None):
         raise click.UsageError("--jobs prints to standard output; leave out --output and --check.")
     context = context_of(console, envs)
-    request = command.WorkflowRequest(format=format, runners=runners, out=output, force=force)
+    request = command.WorkflowRequest(runners=runners, out=output, force=force)
     if jobs:
         listed = command.jobs(context, request)
         console.info(listed.summary)
@@ -237,6 +218,6 @@ def _document(
 
 
 def _location(job: Job) -> str:
-    runner = job.runner.name if job.runner else "a runner that the service offers"
+    runner = job.runner.name if job.runner else "a runner of GitHub's"
     ranks = "1 rank" if job.ranks == 1 else f"{job.ranks} ranks"
     return f"{runner}, {ranks}" if job.on_gpu else f"{runner}, {ranks} on the CPU"

@@ -31,11 +31,6 @@ def render_page(page: Page, remake: Sequence[str]) -> str:
     return render.render_report(render.REPORT, report.template_values(page), remake=remake)
 
 
-def markdown(page: Page) -> str:
-    """The page's verdicts and findings as Markdown."""
-    return report.markdown_summary(page)
-
-
 def render_nodes(file: Path, remake: Sequence[str]) -> tuple[NodesPage, str]:
     """The page of what `provision drift` wrote, as values and as HTML.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal, cast
@@ -21,7 +20,6 @@ from provision.core.process import clean_environment, run
 from provision.core.schema import schema_error
 from provision.core.types import Place, Prefix, Resolution, SmokeResult, Verdict
 from provision_runtime.report import model as report_model
-from provision_runtime.report.junit import dumps
 
 RUNTIME = Path(str(files("provision_runtime")))
 REPORT = "report.json"
@@ -244,19 +242,3 @@ def failures(results: Sequence[SmokeResult]) -> list[str]:
         if not failed_phases and result.verdict in bad:
             sentences.append(f"{result.where}: the verdict is {result.verdict}")
     return sentences
-
-
-def junit(results: Sequence[SmokeResult]) -> str:
-    """The results as JUnit XML, one suite for each.
-
-    A report that is not trusted, as the test did not end as it says, adds an error of its own.
-    """
-    reports: dict[str, report_model.Report] = {}
-    for result in results:
-        # The document for a report that is not trusted has the schema of the file.
-        report = report_model.parse({**result.report, "schema": report_model.SCHEMA})
-        if report.verdict != result.verdict:
-            problem = f"the report says {report.verdict}, but the test did not end that way"
-            report = replace(report, phases=[*report.phases, _untrusted_phase(problem)])
-        reports[result.where] = report
-    return dumps(reports)

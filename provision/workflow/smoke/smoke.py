@@ -5,11 +5,9 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from provision import image as images
-from provision.core.atomic import atomic_write
 from provision.core.errors import ToolMissing
 from provision.core.paths import make_private_directory
 from provision.core.types import Image, Place, Prefix, SmokeResult
@@ -23,16 +21,8 @@ from provision.workflow.project import require_prefix
 from provision.workflow.smoke import runner as smoke_runner
 
 
-def smoke(
-    context: Context, request: BuildRequest, targets: Sequence[Place], junit: Path | None = None
-) -> list[SmokeResult]:
-    """Test an environment in each place. Its passport gets the verdicts.
-
-    junit: a file for the same results as JUnit XML. An earlier run's file is removed first, or it
-    would pass for this one's.
-    """
-    if junit is not None:
-        junit.unlink(missing_ok=True)
+def smoke(context: Context, request: BuildRequest, targets: Sequence[Place]) -> list[SmokeResult]:
+    """Test an environment in each place. Its passport gets the verdicts."""
     plan = make_plan(context, request)
     smoke_runner.check(plan.smoke_request)
     prefix = require_prefix(context.folders, plan.name, request.prefix)
@@ -43,8 +33,6 @@ def smoke(
     if "prefix" in targets:
         ensure_runtime(context, prefix)
     results = [smoke_in(context, plan, target, prefix, image, client) for target in targets]
-    if junit is not None:
-        atomic_write(junit, smoke_runner.junit(results))
     if plan.smoke_request.is_whole:
         record_smoke(context, plan, prefix, results)
     return results

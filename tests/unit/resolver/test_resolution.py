@@ -120,7 +120,7 @@ def test_refusal_begins_with_the_nearest_and_leaves_sources_to_verbose() -> None
     text = str(caught.value)
     assert text.startswith(
         "There is no build for torch 2.3, CUDA 13.9.\n"
-        "Nearest:\n  `--torch 2.3 --cuda 12.1` (wheels)\n  `--torch "
+        "Nearest:\n  `--torch 2.3 --cuda 12.1` (wheels)\nWhy"
     )
     assert text.endswith("  conda-forge has torch 2.3 with CUDA 11.8, 12.0 only")
     assert "PyPI" not in text and "@" not in text
