@@ -160,7 +160,7 @@ def suggestions(
     solvable: Callable[[Sequence[str]], bool],
 ) -> list[str]:
     """Sentences about what solves the conflict: another version of what the user requested; options
-    that leave packages out, each that is enough by itself, or else the few that are enough together.
+    that leave packages out, each that is enough by itself.
 
     core: the requirements that conflict. other_version: the package and version that would do
     instead of a requirement, if there is one. solvable: takes the requirements that remain.
@@ -171,22 +171,11 @@ def suggestions(
         if replacement is not None:
             sentences.append(f"`{text}` could become {replacement}")
 
-    def is_enough(options: Sequence[str]) -> bool:
-        return solvable([text for text in requirements if reasons.option(text) not in options])
-
-    core_options = _options(core, reasons)
-    sufficient = [option for option in core_options if is_enough([option])]
-    if sufficient:
-        return sentences + [f"{describe_option(option)} solves it" for option in sufficient]
-    together = _options(requirements, reasons)
-    if not core_options or len(together) == 1 or not is_enough(together):
-        return sentences
-    for option in list(together):
-        fewer = [other for other in together if other != option]
-        if is_enough(fewer):
-            together = fewer
-    texts = [describe_option(option) for option in together]
-    return [*sentences, f"{' and '.join(texts)} together solve it"]
+    for option in _options(core, reasons):
+        rest = [text for text in requirements if reasons.option(text) != option]
+        if solvable(rest):
+            sentences.append(f"{describe_option(option)} solves it")
+    return sentences
 
 
 def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:
