@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 # What only `provision smoke` has; the names are those of SmokeRequest's fields.
 local_options = option_group(
     click.option(
-        "--baseline",
-        type=click.Choice(["save", "compare"]),
-        help="Save the measured bandwidths, or compare with the saved ones.",
-    ),
-    click.option(
         "-o",
         "--output",
         "out",

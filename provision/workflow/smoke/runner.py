@@ -42,7 +42,6 @@ class SmokeRequest:
     where the test leaves everything (None: the data folder). folder: where files and checkpoints
     are tested (None: in `out`). strict: warnings about speed are failures. deadlines: seconds for a
     phase (`barrier=60`) or for every phase (`60`). inject: faults to rehearse.
-    baseline: save the measured bandwidths, or compare with saved ones.
     """
 
     ranks: int | None = None
@@ -58,7 +57,6 @@ class SmokeRequest:
     timeout_s: float = TIMEOUT_S
     out: Path | None = None
     folder: Path | None = None
-    baseline: Literal["save", "compare"] | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -69,17 +67,14 @@ class SmokeRequest:
 def check(request: SmokeRequest) -> None:
     """Raise InvalidSpec for options that contradict one another, before anything runs."""
     argv = _request_arguments(request)
-    if request.baseline is not None:
-        # Whether the phases that run measure bandwidths at all; the test itself reads the file.
-        argv += ["--baseline", "save=baseline.json"]
     from provision_runtime.smoke import options
 
     try:
         options.parse(["--out", ".", *argv])
     except options.UsageError as error:
-        # Users write all but two of the test's options as settings.
+        # Users write all but one of the test's options as settings.
         refusal = re.sub(
-            r"--(?!inject|baseline)([a-z-]+)",
+            r"--(?!inject)([a-z-]+)",
             lambda option: f"the setting {option[1].replace('-', '_')}",
             str(error).removeprefix("argument ").rstrip("."),
         )
@@ -126,14 +121,12 @@ def in_prefix(
     request: SmokeRequest,
     env: Mapping[str, str],
     out: Path,
-    baseline: Path,
     on_line: Callable[[str], None] | None = None,
 ) -> SmokeResult:
     """Run the smoke test in a prefix and read its report.
 
     env: the prefix's activation. out: the folder for everything that the test leaves; an earlier
-    report in it is removed. baseline: the file that `--baseline save` writes and `--baseline
-    compare` reads. on_line: called with each line that the test prints, as it comes.
+    report in it is removed. on_line: called with each line that the test prints, as it comes.
     """
     # The runtime package that is installed in the prefix: -I keeps other modules out, -B leaves no
     # byte code in it.
@@ -142,8 +135,6 @@ def in_prefix(
     command += arguments(resolution, request)
     if request.folder:
         command += ["--folder", str(request.folder.absolute())]
-    if request.baseline:
-        command += ["--baseline", f"{request.baseline}={baseline}"]
     remove_old_report(out)
     completed = run(
         command,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from provision import image as images
-from provision.core.errors import ToolMissing
 from provision.core.paths import make_private_directory
 from provision.core.types import Image, Place, Prefix, SmokeResult
 from provision.environment import passport as passports
@@ -51,25 +50,18 @@ def smoke_in(
     Its files stay, so that a finding can be examined.
     """
     request = plan.smoke_request
-    # Machines that share a home may test at the same time, and each has baselines of its own.
+    # Machines that share a home may test at the same time.
     folder = context.folders.smoke(plan.name) / platform.node()
     out = (request.out.absolute() if request.out else folder) / target
-    baseline = folder / f"baseline-{target}.json"
     make_private_directory(folder)
     if request.out is None:
         shutil.rmtree(out, ignore_errors=True)  # of an earlier test, perhaps a killed one
         make_private_directory(out)
-    if request.baseline == "compare" and not baseline.is_file():
-        raise ToolMissing(
-            f"There is no baseline for the {target} of {plan.name} on this machine.",
-            advice=f"`provision smoke {plan.name} --in {target} --baseline save` makes one; run it "
-            "while the machine is healthy.",
-        )
     with context.progress.meter("waiting for the next phase", 0):
         if target == "prefix":
             activation = activation_variables(prefix)
             return smoke_runner.in_prefix(
-                prefix, plan.resolution, request, activation, out, baseline, context.on_smoke_line
+                prefix, plan.resolution, request, activation, out, context.on_smoke_line
             )
         assert image is not None and client is not None
         smoke_runner.remove_old_report(out)
@@ -78,11 +70,7 @@ def smoke_in(
             image,
             smoke_runner.arguments(plan.resolution, request),
             out,
-            files=images.SmokeFiles(
-                folder=request.folder,
-                baseline=baseline if request.baseline else None,
-                verb=request.baseline,
-            ),
+            folder=request.folder,
             timeout_s=request.timeout_s + smoke_runner.STARTING_S,
             gpus=plan.resolution.cuda is not None,
             on_line=context.on_smoke_line,

@@ -331,7 +331,6 @@ def test_passport_and_page_say_which_nodes_passed_and_when(
         (["--on", "ssh:h1", "--drain-max", "2"], "--drain-max limits --drain"),
         (["--on", "ssh:h1", "--drain"], "--drain needs nodes of Slurm"),
         (["--on", "ssh:h1", "--in", "image"], "--in is for tests of this machine"),
-        (["--on", "ssh:h1", "--baseline", "save"], "--baseline works on this machine only"),
         (["--on", "ssh:h1", "--set", "only=checkpoint"], "needs a folder that all of them share"),
     ],
 )

@@ -154,7 +154,6 @@ def test_every_option_of_a_request_is_passed_on() -> None:
         ({"inject": ("explode",)}, "no such fault: 'explode'; there are absent:RANK"),
         ({"skip": ("ddp",), "inject": ("die:1:ddp",)}, "--inject die: ddp"),
         ({"ranks": 2, "inject": ("die:2:ddp",)}, "there is no rank 2 among 2"),
-        ({"only": ("barrier",), "baseline": "save"}, "--baseline"),
     ],
 )
 def test_contradicting_options_are_refused_before_the_run(
