@@ -64,9 +64,6 @@ class PypiWheels(Source):
         is_on_index = build is None or build.on_pypi  # a lab's nightly is not
         return default is not None and default.build == tag and is_on_index
 
-    def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
-        return release.unlisted
-
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
         version, cuda = candidate.release.version, candidate.cuda
         if candidate.build is None:

@@ -14,7 +14,6 @@ from provision.resolver import spec as specs
 from provision.workflow.batch import environment_names
 from provision.workflow.context import Context
 from provision.workflow.index_facts import ensure_release
-from provision.workflow.render import unified_diff
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +101,6 @@ def write(request: WorkflowRequest, workflow: Workflow) -> bool:
         )
     atomic_write(path, workflow.text)
     return True
-
-
-def diff(path: Path, workflow: Workflow) -> str:
-    """How a file differs from the workflow; empty if it does not."""
-    return unified_diff(path, workflow.text)
 
 
 def _targets(context: Context) -> Iterator[ci.CiTarget]:

@@ -127,11 +127,6 @@ def lock(
     type=click.Path(path_type=Path),
     help="File to write: .github/workflows/provision.yml.  [default: standard output]",
 )
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Write nothing; compare with --output, print a diff, and exit with 1 if they differ.",
-)
 @click.option("--force", is_flag=True, help="Replace a file that was edited by hand.")
 @click.option(
     "--jobs",
@@ -145,7 +140,6 @@ def ci(
     runners: Path,
     envs: Path | None,
     output: Path | None,
-    check: bool,
     force: bool,
     jobs: bool,
     dry_run: bool,
@@ -157,10 +151,8 @@ def ci(
     """
     from provision.verbs.matrix import ci as command
 
-    if check and output is None:
-        raise click.UsageError("--check compares with a file; name it with --output.")
-    if jobs and (check or output is not None):
-        raise click.UsageError("--jobs prints to standard output; leave out --output and --check.")
+    if jobs and output is not None:
+        raise click.UsageError("--jobs prints to standard output; leave out --output.")
     context = context_of(console, envs)
     request = command.WorkflowRequest(runners=runners, out=output, force=force)
     if jobs:
@@ -175,11 +167,6 @@ def ci(
         console.document("matrix-ci", document, listed.text)
         return 0
     workflow = command.workflow(context, request)
-    if check and output is not None:
-        diff = command.diff(output, workflow)
-        text = diff.rstrip("\n") or f"{output} is current"
-        console.result("matrix-ci-check", {"differs": bool(diff), "diff": diff}, text)
-        return 1 if diff else 0
     if output is None or dry_run:
         document = _document(workflow.assignments, workflow.text, None)
         console.document("matrix-ci", document, workflow.text)
