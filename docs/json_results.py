@@ -230,15 +230,8 @@ RESULTS = (
         {
             "path": Path | None,
             "jobs": [CI_JOB],
-            "untested": dict[str, list[str]],
             "text": str,
         },
-    ),
-    _result(
-        "matrix-ci-check",
-        "matrix ci --check",
-        "how the file differs",
-        {"differs": bool, "diff": str},
     ),
     _result("passport-sign", "passport sign", "the signature of a passport", {"signature": Path}),
     _result(

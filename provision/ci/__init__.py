@@ -6,7 +6,7 @@ Reads only runners.yml; contacts no runner and no CI service.
 
 from __future__ import annotations
 
-from provision.ci.assignment import CiTarget, Job, RunnerAssignment, assign, misfits
+from provision.ci.assignment import CiTarget, Job, assign, misfits
 from provision.ci.runners import (
     FILE,
     Across,

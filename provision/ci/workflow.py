@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from provision.catalog.data_files import load
-from provision.ci.assignment import Job, RunnerAssignment
+from provision.ci.assignment import Job
 from provision.ci.runners import ADVICE, FILE, Runner, WorkflowSettings
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
@@ -143,22 +143,17 @@ def tests_image(job: Job, image: bool) -> bool:
     return image and job.on_gpu and job.runner is not None and job.runner.engine
 
 
-def summary(assignments: Sequence[RunnerAssignment], *, image: bool) -> str:
-    """What runs where, and what is not tested, as Markdown."""
+def summary(jobs: Sequence[Job], *, image: bool) -> str:
+    """What runs where, and why not elsewhere, as Markdown."""
     lines = ["| environment | platform | runner | tests | ranks |", "|---|---|---|---|---|"]
     remarks = []
-    for assignment in assignments:
-        for job in assignment.jobs:
-            runner = job.runner.name if job.runner else "of the service"
-            device = job.runner.gpu.name if job.on_gpu and job.runner and job.runner.gpu else "CPU"
-            tests = f"{device}, image too" if tests_image(job, image) else device
-            target = job.target
-            lines.append(
-                f"| {target.name} | {target.platform} | {runner} | {tests} | {job.ranks} |"
-            )
-            remarks += [f"- {target.name}: {note}" for note in job.notes]
-        name = assignment.jobs[0].target.name
-        remarks += [f"- {name}: {line}" for line in assignment.untested]
+    for job in jobs:
+        runner = job.runner.name if job.runner else "of the service"
+        device = job.runner.gpu.name if job.on_gpu and job.runner and job.runner.gpu else "CPU"
+        tests = f"{device}, image too" if tests_image(job, image) else device
+        target = job.target
+        lines.append(f"| {target.name} | {target.platform} | {runner} | {tests} | {job.ranks} |")
+        remarks += [f"- {target.name}: {note}" for note in job.notes]
     return "\n".join([*lines, "", *dict.fromkeys(remarks)]) + "\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class Workflow:
     """A CI workflow, or what its first job hands to the others; and where the jobs would run today."""
 
     text: str
-    assignments: tuple[ci.RunnerAssignment, ...]
+    jobs: tuple[ci.Job, ...]
     summary: str
 
 
@@ -39,7 +39,7 @@ def workflow(context: Context, request: WorkflowRequest) -> Workflow:
     reads; they are read here too, so that their mistakes are seen before it runs.
     """
     file = ci.read_runners(request.runners)
-    assignments = _assign(context, file)
+    assigned = _assign(context, file)
     paths = ci.WorkflowPaths(
         jobs_command=(*_command(context, request), "--jobs"),
         envs=_relative(context.folders.envs),
@@ -52,36 +52,29 @@ def workflow(context: Context, request: WorkflowRequest) -> Workflow:
         remake=_remake(context, request),
         templates=context.templates,
     )
-    summary = ci.summary(assignments, image=file.workflow.image)
-    return Workflow(text=text, assignments=assignments, summary=summary)
+    summary = ci.summary(assigned, image=file.workflow.image)
+    return Workflow(text=text, jobs=assigned, summary=summary)
 
 
 def jobs(context: Context, request: WorkflowRequest) -> Workflow:
     """What the workflow's first job hands to the others: GitHub's outputs."""
     file = ci.read_runners(request.runners)
-    assignments = _assign(context, file)
-    matrices = ci.job_matrices(_jobs(assignments), file.workflow)
+    assigned = _assign(context, file)
+    matrices = ci.job_matrices(assigned, file.workflow)
     text = "".join(f"{name}={matrix}\n" for name, matrix in matrices.items())
-    summary = ci.summary(assignments, image=file.workflow.image)
-    return Workflow(text=text, assignments=assignments, summary=summary)
+    summary = ci.summary(assigned, image=file.workflow.image)
+    return Workflow(text=text, jobs=assigned, summary=summary)
 
 
-def _assign(context: Context, file: ci.RunnersFile) -> tuple[ci.RunnerAssignment, ...]:
+def _assign(context: Context, file: ci.RunnersFile) -> tuple[ci.Job, ...]:
     """The jobs of each environment. Raises one error for all environments that do not resolve."""
-    assignments = []
-    for target in list(_targets(context)):
-        assignments.append(
-            ci.assign(target, file.runners, gpus=file.workflow.gpus, across=file.workflow.across)
-        )
-    ci.check_jobs(_jobs(assignments))
-    return tuple(assignments)
-
-
-def _jobs(assigned: Sequence[ci.RunnerAssignment]) -> list[ci.Job]:
     jobs: list[ci.Job] = []
-    for assignment in assigned:
-        jobs += assignment.jobs
-    return jobs
+    for target in list(_targets(context)):
+        jobs += ci.assign(
+            target, file.runners, gpus=file.workflow.gpus, across=file.workflow.across
+        )
+    ci.check_jobs(jobs)
+    return tuple(jobs)
 
 
 def write(request: WorkflowRequest, workflow: Workflow) -> bool:

@@ -21,9 +21,7 @@ from provision.cli.spec_options import (
 from provision.cli.verb import context_of, print_outcomes, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from provision.ci import Job, RunnerAssignment
+    from provision.ci import Job
     from provision.cli.console import Console
 
 
@@ -156,55 +154,36 @@ def ci(
     context = context_of(console, envs)
     request = command.WorkflowRequest(runners=runners, out=output, force=force)
     if jobs:
-        listed = command.jobs(context, request)
-        console.info(listed.summary)
+        workflow = command.jobs(context, request)
         # Where GitHub takes the summary of a step from.
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if step_summary:
             with Path(step_summary).open("a", encoding="utf-8") as file:
-                file.write(listed.summary)
-        document = _document(listed.assignments, listed.text, None)
-        console.document("matrix-ci", document, listed.text)
-        return 0
-    workflow = command.workflow(context, request)
-    if output is None or dry_run:
-        document = _document(workflow.assignments, workflow.text, None)
+                file.write(workflow.summary)
+    else:
+        workflow = command.workflow(context, request)
+    console.info(workflow.summary)
+    is_written = output is not None and not dry_run
+    document = {
+        "path": output if is_written else None,
+        "jobs": [_job(job) for job in workflow.jobs],
+        "text": workflow.text,
+    }
+    if is_written:
+        is_changed = command.write(request, workflow)
+        line = f"wrote {output}" if is_changed else f"unchanged: {output}"
+        console.result("matrix-ci", document, line)
+    else:
         console.document("matrix-ci", document, workflow.text)
-        return 0
-    is_changed = command.write(request, workflow)
-    lines = []
-    for assignment in workflow.assignments:
-        for job in assignment.jobs:
-            lines.append(f"{job.target.name} ({job.target.platform}): {_location(job)}")
-        lines += [f"  {line}" for line in assignment.untested]
-    lines.append(f"wrote {output}" if is_changed else f"unchanged: {output}")
-    document = _document(workflow.assignments, workflow.text, output)
-    console.result("matrix-ci", document, lines)
     return 0
 
 
-def _document(
-    assignments: Sequence[RunnerAssignment], text: str, output: Path | None
-) -> dict[str, object]:
-    jobs, untested = [], {}
-    for assignment in assignments:
-        for job in assignment.jobs:
-            jobs.append(
-                {
-                    "environment": job.target.name,
-                    "platform": job.target.platform,
-                    "runner": job.runner.name if job.runner else None,
-                    "gpu": job.on_gpu,
-                    "ranks": job.ranks,
-                    "notes": job.notes,
-                }
-            )
-        if assignment.untested:
-            untested[assignment.jobs[0].target.name] = assignment.untested
-    return {"path": output, "jobs": jobs, "untested": untested, "text": text}
-
-
-def _location(job: Job) -> str:
-    runner = job.runner.name if job.runner else "a runner of GitHub's"
-    ranks = "1 rank" if job.ranks == 1 else f"{job.ranks} ranks"
-    return f"{runner}, {ranks}" if job.on_gpu else f"{runner}, {ranks} on the CPU"
+def _job(job: Job) -> dict[str, object]:
+    return {
+        "environment": job.target.name,
+        "platform": job.target.platform,
+        "runner": job.runner.name if job.runner else None,
+        "gpu": job.on_gpu,
+        "ranks": job.ranks,
+        "notes": job.notes,
+    }
