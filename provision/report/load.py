@@ -38,13 +38,12 @@ NODES_ADVICE = "Name a file that `provision drift --output FILE` wrote."
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeRun:
-    """One run of the smoke test. report: None if its schema is unknown; `unread` then says so."""
+    """One run of the smoke test."""
 
     location: str  # prefix, image, or report for a report without a passport
     verdict: str
     host: str
-    report: Report | None
-    unread: str = ""
+    report: Report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,18 +115,11 @@ def _read_json(path: Path, description: str, advice: str) -> dict[str, Any]:
 
 
 def _smoke_run(path: Path, location: str, verdict: Verdict) -> SmokeRun:
-    report = verdict["report"]
-    host = verdict["measured_on"]["host"]
-    if report.get("schema") == SCHEMA_VERSIONS[REPORT]:
-        read = _report(report, f"{path}: the smoke report of the {location}")
-        return SmokeRun(location=location, verdict=verdict["verdict"], host=host, report=read)
     return SmokeRun(
         location=location,
         verdict=verdict["verdict"],
-        host=host,
-        report=None,
-        unread=f"the report is of schema {report.get('schema')!r}, "
-        f"and this provision reads schema {SCHEMA_VERSIONS[REPORT]}",
+        host=verdict["measured_on"]["host"],
+        report=_report(verdict["report"], f"{path}: the smoke report of the {location}"),
     )
 
 

@@ -38,11 +38,10 @@ def build_page(evidence: Sequence[EvidenceFile]) -> Page:
             label = f"{_name(file)} in the {run.location} on {run.host}"
             if len(evidence) > 1:
                 label += f" ({file.source})"
-            if run.report is not None:
-                curves += measures.curves(len(measurements), run.report)
-                table = measures.rank_table(len(measurements), run.report)
-                if table is not None:
-                    tables.append(table)
+            curves += measures.curves(len(measurements), run.report)
+            table = measures.rank_table(len(measurements), run.report)
+            if table is not None:
+                tables.append(table)
             measurements.append(_measurement(label, file, run))
     verdicts = {measurement.verdict for measurement in measurements}
     if any(file.outdated for file in evidence):
@@ -125,7 +124,7 @@ def _environment(files: Sequence[EvidenceFile]) -> EnvironmentRecord:
         choices=tuple(_choice(choice) for choice in newest["reasons"]),
         warnings=tuple(_choice(choice) for choice in newest.get("warnings", [])),
         pins=tuple(pins),
-        products=_products(newest),
+        products=products(newest),
         outdated=next((file.outdated for file in files if file.outdated), ""),
     )
 
@@ -135,20 +134,23 @@ def _choice(choice: ReasonRow) -> ReasonedChoice:
     return ReasonedChoice(choice["what"], value, choice["reason"], choice["source"])
 
 
-def _products(passport: Passport) -> dict[str, str]:
+def products(passport: Passport) -> dict[str, str]:
+    """What was made, in words."""
     lock, image, kernel = passport["lock"], passport["image"], passport["kernel"]
-    lock_text = f"{lock['packages']} packages, sha256 {lock['sha256']}"
-    if not lock["portable"]:
-        lock_text += "; not portable: its Python is that of the machine that made it"
-    image_text = "none was made"
-    if image:
-        image_text = f"{image['reference']}, {image['manifest_digest']}, on {image['base']}"
-    return {
-        "lock": lock_text,
+    runtime = passport.get("runtime")
+    made = {
+        "lock": f"{lock['packages']} packages, sha256 {lock['sha256']}",
         "prefix": passport["prefix"]["path"],
-        "image": image_text,
+        "image": "none was made",
         "kernel": kernel["name"] if kernel else "none was registered",
     }
+    if not lock["portable"]:
+        made["lock"] += "; not portable: its Python is that of the machine that made it"
+    if runtime:
+        made["runtime"] = f"{runtime['name']} {runtime['version']} in the prefix"
+    if image:
+        made["image"] = f"{image['reference']}, {image['manifest_digest']}, on {image['base']}"
+    return made
 
 
 def _measurement(label: str, evidence: EvidenceFile, run: SmokeRun) -> Measurement:
@@ -157,10 +159,10 @@ def _measurement(label: str, evidence: EvidenceFile, run: SmokeRun) -> Measureme
         label=label,
         host=run.host,
         verdict=run.verdict,
-        setting=_setting(report) if report else {},
+        setting=_setting(report),
         notes=tuple(_notes(evidence, run)),
-        phases=tuple(_phases(report)) if report else (),
-        facts=flatten(report.facts) if report else {},
+        phases=tuple(_phases(report)),
+        facts=flatten(report.facts),
     )
 
 
@@ -184,8 +186,6 @@ def _notes(evidence: EvidenceFile, run: SmokeRun) -> list[str]:
     notes = []
     if evidence.outdated:
         notes.append(f"It does not count for the environment as it is now: {evidence.outdated}.")
-    if report is None:
-        return [*notes, f"Its phases cannot be shown: {run.unread}."]
     if run.verdict != report.verdict:
         notes.append(
             f"The report says {report.verdict}, but the test did not end that way: "

@@ -108,15 +108,10 @@ def test_passport_without_a_smoke_test_has_no_verdict(tmp_path: Path) -> None:
     assert "not portable" in environment.products["lock"]
 
 
-def test_report_of_another_schema_keeps_its_verdict_without_details(
-    tmp_path: Path,
-) -> None:
+def test_a_passport_with_a_report_of_another_schema_is_refused(tmp_path: Path) -> None:
     old = {"schema": 1, "kind": "smoke", "verdict": "pass"}
-    (run,) = page_of(tmp_path, passport(old)).measurements
-    assert (run.verdict, run.phases) == ("pass", ())
-    assert run.notes == (
-        "Its phases cannot be shown: the report is of schema 1, and this provision reads schema 2.",
-    )
+    with pytest.raises(IntegrityError, match="of schema 1, and this provision reads schema 2"):
+        page_of(tmp_path, passport(old))
 
 
 def test_report_without_a_passport_has_no_environment(tmp_path: Path) -> None:
