@@ -36,10 +36,6 @@ OMISSION_NOTES: Mapping[Manager, str] = {
     "conda": "left out, since pip and uv install no conda packages",
     "pip": "only `# pip` lines, which conda itself does not read (micromamba and conda-lock do)",
 }
-OTHER_FORMAT: Mapping[Manager, str] = {
-    "conda": "--format explicit is for conda packages",
-    "pip": "--format requirements or pylock is for wheels",
-}
 # What chooses a build of PyTorch. A pylock.toml has no conda packages: these are noted in it, so that
 # `provision import` knows the build.
 BUILD_PACKAGES = ("python", "pytorch", "pytorch-cuda", "cudatoolkit", "cuda-version")
@@ -90,9 +86,7 @@ def omitted_entries(
         if omitted:
             notes.append(f"{OMISSION_NOTES[manager]}: {_listed(omitted)}")
         if omitted and len(omitted) == len(entries):
-            notes.append(
-                f"nothing else is locked, so the file installs nothing: {OTHER_FORMAT[manager]}"
-            )
+            notes.append("nothing else is locked, so the file installs nothing")
     optional = [entry for entry in lock.for_platform(platform) if entry.category != "main"]
     if optional:
         categories = ", ".join(sorted({entry.category for entry in optional}))

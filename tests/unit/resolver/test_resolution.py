@@ -188,14 +188,14 @@ def test_conda_forge_nccl_is_within_the_known_range() -> None:
     assert "needs NCCL 2.25.1 or later" in refusal(
         torch="2.6", cuda="12.6", source="conda-forge", nccl="2.23"
     )
-    assert "never had NCCL 2.16" in refusal(
+    assert "is not known to have NCCL 2.16" in refusal(
         torch="2.6", cuda="12.6", source="conda-forge", nccl="2.16"
     )
-    assert "built NCCL 2.18.5 for CUDA 11.2, 11.8, 12.0 only" in refusal(
+    assert "is not known to have NCCL 2.18.5 for CUDA 13.0" in refusal(
         torch="2.10", cuda="13.0", source="conda-forge", nccl="2.18.5"
     )
     assert re.search(
-        r"conda-forge is not known to have NCCL 2\.99, and for CUDA 12\.9 has 2\.17, .*2\.30 \(conda-forge/nccl-feedstock",
+        r"conda-forge is not known to have NCCL 2\.99 for CUDA 12\.9; it has 2\.17, .*2\.30 \(conda-forge/nccl-feedstock",
         refusal(torch="2.10", cuda="12.9", source="conda-forge", nccl="2.99"),
     )
 
