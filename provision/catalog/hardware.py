@@ -315,6 +315,8 @@ def _short_name(name: str) -> str:
 def _suggestion(name: str) -> str:
     """Products with similar names."""
     products = {_plain_name(product): product for product in gpus()}
-    similar = difflib.get_close_matches(_plain_name(name), products, n=5, cutoff=0.5)
-    names = [products[candidate] for candidate in similar]
+    words = set(_plain_name(name).split())
+    similar = [product for product in products if words and words <= set(product.split())]
+    similar += difflib.get_close_matches(_plain_name(name), products, n=5, cutoff=0.5)
+    names = [products[candidate] for candidate in dict.fromkeys(similar)][:5]
     return f"Similar: {', '.join(names)}. " if names else ""

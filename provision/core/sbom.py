@@ -12,7 +12,6 @@ import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Literal
 
 from packaging.utils import canonicalize_name
 
@@ -50,7 +49,6 @@ class Sbom:
 
     name: str
     version: str
-    kind: Literal["platform", "container"]
     reference: str  # by which the document refers to the subject
     packages: Sequence[SbomPackage]
     identity: str  # the same for the same SBOM
@@ -101,7 +99,7 @@ def _license(name: str) -> dict[str, object]:
 
 def _metadata(sbom: Sbom) -> dict[str, object]:
     subject: dict[str, object] = {
-        "type": sbom.kind,
+        "type": "container",
         "bom-ref": sbom.reference,
         "name": sbom.name,
         "version": sbom.version,

@@ -16,18 +16,6 @@ from provision.report.page import build_page
 from provision_runtime.report.table import name_ranks
 from provision_runtime.report.text import format_bytes
 
-__all__ = [
-    "EvidenceFile",
-    "NodesPage",
-    "Page",
-    "build_nodes_page",
-    "build_page",
-    "load",
-    "load_nodes",
-    "nodes_template_values",
-    "template_values",
-]
-
 
 def template_values(page: Page) -> dict[str, object]:
     """The values of templates/report.html.j2."""

@@ -135,12 +135,9 @@ def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
     """Raise IntegrityError, with the entry, if the document violates its schema."""
     version = document.get("schema")
     if version != SCHEMA_VERSIONS[kind]:
-        made_by = ""
-        if isinstance(document.get("made_by"), str):
-            made_by = f" (made by {document['made_by']})"
         raise IntegrityError(
-            f"{label} is of schema {version!r}{made_by}, "
-            f"and this provision reads schema {SCHEMA_VERSIONS[kind]}.",
+            f"{label} is of schema {version!r}, and this provision reads schema "
+            f"{SCHEMA_VERSIONS[kind]}.",
             advice="Read it with the provision that made it, or make it again.",
         )
     violation = schema_error(document, kind)

@@ -117,7 +117,9 @@ def _apart(version: str, other: str) -> int:
 def _neighbor(candidate: Candidate, spec: Spec) -> Neighbor | None:
     """The request for this candidate that gives up the least, or None if there is none."""
     build = candidate.build
-    if build.unreleased if build else spec.gpu or spec.driver:
+    if build is None and (spec.gpu or spec.driver):
+        return None
+    if build is not None and build.unreleased:
         return None
     changed: list[Axis] = []
     closer = spec

@@ -171,7 +171,8 @@ def suggestions(
         if replacement is not None:
             sentences.append(f"`{text}` could become {replacement}")
 
-    for option in _options(core, reasons):
+    options = dict.fromkeys(reasons.option(text) for text in core)
+    for option in filter(None, options):
         rest = [text for text in requirements if reasons.option(text) != option]
         if solvable(rest):
             sentences.append(f"{describe_option(option)} solves it")
@@ -188,15 +189,6 @@ def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:
         return abs(number - minor), number
 
     return sorted(others, key=distance)[:MAX_PYTHONS]
-
-
-def _options(requirements: Sequence[str], reasons: PinReasons) -> list[str]:
-    options: list[str] = []
-    for text in requirements:
-        option = reasons.option(text)
-        if option is not None and option not in options:
-            options.append(option)
-    return options
 
 
 def describe_option(option: str) -> str:

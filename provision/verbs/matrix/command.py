@@ -49,14 +49,13 @@ def matrix(context: click.Context, /, **options: Any) -> None:
 
 
 @verb
-def _show(console: Console, envs: Path | None, **options: Any) -> int:
+def _show(console: Console, envs: Path | None, **options: Any) -> None:
     from provision.cli.console import output_width
     from provision.verbs.matrix.matrix import show
     from provision.verbs.matrix.output import terminal_lines
 
     table = show(options)
     console.result("matrix", table, terminal_lines(table, output_width()))
-    return 0
 
 
 @matrix.command()

@@ -55,9 +55,6 @@ def terminal_lines(table: Table, width: int | None = None) -> list[str]:
 def notes(table: Table) -> list[str]:
     """What a reader must know besides the rows."""
     lines = []
-    from_index = sorted({row.torch for row in table.cells} & set(table.facts.from_index))
-    if from_index:
-        lines.append(f"Of {', '.join(from_index)} only the package index says something.")
     unknown = Counter(part for row in table.cells for part in row.not_known)
     if unknown:
         lines.append(f"Of those that might fit, no source says about {_counts(unknown)}.")
