@@ -38,7 +38,7 @@ def terminal_lines(table: Table, width: int | None = None) -> list[str]:
     """Aligned columns, and below them what the marks mean. width: of the terminal."""
     platforms = {row.platform for row in table.cells}
     rows = [_cells(row, is_marked=len(platforms) > 1) for row in table.cells]
-    head = HEAD
+    head: Sequence[str] = HEAD
     if not any(row.not_known or row.through_ptx for row in table.cells):
         head, rows = HEAD[:-1], [row[:-1] for row in rows]
     text = columns(rows, head, width=width)
@@ -82,6 +82,7 @@ def _cells(row: TableRow, *, is_marked: bool) -> list[str]:
     source = row.source + ("*" if _is_on_torch_index(row) else "")
     if is_marked and row.platform == OTHER_PLATFORM:
         source += "^"
+    fits = "ptx" if row.through_ptx else "yes"
     return [
         row.torch,
         source,
@@ -91,7 +92,7 @@ def _cells(row: TableRow, *, is_marked: bool) -> list[str]:
         row.driver or NOT_KNOWN,
         _architecture_range(row),
         row.glibc or NOT_KNOWN,
-        NOT_KNOWN if row.not_known else "ptx" if row.through_ptx else "yes",
+        NOT_KNOWN if row.not_known else fits,
     ]
 
 
