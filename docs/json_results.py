@@ -213,7 +213,7 @@ RESULTS = (
         {"removed": list[Product], "dry_run": bool},
     ),
     _result("env-diff", "env diff", "what differs from the lock", {"differences": list[Drift]}),
-    _result("facts", "facts show", "which facts are in use, and what a lab adds", FactsSummary),
+    _result("facts", "facts show", "which facts are in use", FactsSummary),
     _result("facts-update", "facts update", "the facts before and after", FactsUpdate),
     _result(
         "facts-check",

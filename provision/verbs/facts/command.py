@@ -29,7 +29,7 @@ def facts() -> None:
 @output_file_option
 @verb
 def show(console: Console, envs: Path | None, output: Path | None) -> None:
-    """Show which facts are in use, how old they are, and what a lab adds.
+    """Show which facts are in use, and how old they are.
 
     --output writes them as a file that others can be served.
     """
