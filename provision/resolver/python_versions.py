@@ -84,5 +84,9 @@ def chosen(candidate: Candidate, spec: Spec) -> str:
 
 def nearest(pythons: Sequence[str], target: str) -> str:
     """The minor version fewest steps away; the older of two."""
-    minor = version_key(target)[1]
-    return min(pythons, key=lambda python: abs(version_key(python)[1] - minor))
+    return min(pythons, key=lambda python: steps(python, target))
+
+
+def steps(python: str, other: str) -> int:
+    """The number of minor versions between two Pythons."""
+    return abs(version_key(python)[1] - version_key(other)[1])

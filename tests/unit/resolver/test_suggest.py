@@ -122,9 +122,8 @@ def test_suggestions_respect_the_added_packages() -> None:
         resolver.resolve(
             spec.combine({}, {"torch": "2.3", "cuda": "11.6", "pip": ["nvidia-nccl-cu12"]}, name="")
         )
-    assert "--cuda 12.1" in (caught.value.advice or "") and "--cuda 11" not in (
-        caught.value.advice or ""
-    )
+    advice = caught.value.advice or ""
+    assert "--cuda 12." in advice and "--cuda 11" not in advice
 
 
 def test_suggestions_resolve_without_this_machine() -> None:
