@@ -14,6 +14,7 @@ import yaml
 
 from provision import lockfile
 from provision.core.errors import IntegrityError, InvalidSpec
+from provision.core.sbom import Licenses
 from tests.unit.lockfile.test_lock_verify import SHA, conda_entry, entry, sound, wheel_entry
 
 if sys.version_info >= (3, 11):
@@ -125,7 +126,7 @@ def test_pylock_follows_the_standard(contents: lockfile.LockFile) -> None:
 
 def test_parts_of_an_sbom(contents: lockfile.LockFile) -> None:
     entries = lockfile.main_entries(contents, "linux-64")
-    known = {("conda", "numpy"): "bsd-3-clause"}
+    known: Licenses = {("conda", "numpy"): "bsd-3-clause"}
     parts = {part.name: part for part in lockfile.sbom_parts(entries, known)}
     assert parts.keys() == names(contents, "conda", "pip")
     assert (
