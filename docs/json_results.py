@@ -213,7 +213,7 @@ RESULTS = (
         {"removed": list[Product], "dry_run": bool},
     ),
     _result("env-diff", "env diff", "what differs from the lock", {"differences": list[Drift]}),
-    _result("facts", "facts show", "which facts are in use, and what a lab adds", FactsSummary),
+    _result("facts", "facts show", "which facts are in use", FactsSummary),
     _result("facts-update", "facts update", "the facts before and after", FactsUpdate),
     _result(
         "facts-check",
@@ -230,15 +230,8 @@ RESULTS = (
         {
             "path": Path | None,
             "jobs": [CI_JOB],
-            "untested": dict[str, list[str]],
             "text": str,
         },
-    ),
-    _result(
-        "matrix-ci-check",
-        "matrix ci --check",
-        "how the file differs",
-        {"differs": bool, "diff": str},
     ),
     _result("passport-sign", "passport sign", "the signature of a passport", {"signature": Path}),
     _result(

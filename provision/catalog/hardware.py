@@ -313,17 +313,10 @@ def _short_name(name: str) -> str:
 
 
 def _suggestion(name: str) -> str:
-    """Products with similar names; one of each architecture if there are none."""
+    """Products with similar names."""
     products = {_plain_name(product): product for product in gpus()}
-    plain_name = _plain_name(name)
-    similar = []
-    if plain_name:
-        for candidate in products:
-            if set(plain_name.split()) <= set(candidate.split()):
-                similar.append(candidate)
-    similar += difflib.get_close_matches(plain_name, products, n=5, cutoff=0.5)
-    if similar:
-        names = [products[candidate] for candidate in dict.fromkeys(similar)][:5]
-        return f"Similar: {', '.join(names)}. "
-    examples = {gpu.architecture: product for product, gpu in reversed(gpus().items())}
-    return f"Known GPUs include {', '.join(examples.values())}. "
+    words = set(_plain_name(name).split())
+    similar = [product for product in products if words and words <= set(product.split())]
+    similar += difflib.get_close_matches(_plain_name(name), products, n=5, cutoff=0.5)
+    names = [products[candidate] for candidate in dict.fromkeys(similar)][:5]
+    return f"Similar: {', '.join(names)}. " if names else ""

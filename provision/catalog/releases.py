@@ -144,8 +144,6 @@ class Release:
     conda_forge: tuple[Build, ...]
     pytorch_source: str  # the source of the list of builds on the pytorch channel
     conda_forge_source: str
-    # CUDA version of wheels that were built but are not part of the release -> a note on them.
-    unlisted: dict[str, tuple[str, str]]
     # Only a package index says something of it.
     from_index: bool = False
 
@@ -258,9 +256,7 @@ def _release(version: str, row: dict[str, Any]) -> Release:
     channel_builds = row["pytorch_channel"]["cuda"]
     channel_companions = row["pytorch_channel"].get("companions", {})
     conda_forge_builds = row["conda_forge"]["cuda"]
-    unlisted = {}
     for tag, wheel in row.get("unlisted_wheels", {}).items():
-        unlisted[_cuda_of_tag(tag)] = wheel["note"], wheel["source"]
         if wheel["exists"]:
             wheels.append(_unreleased_wheel(tag, wheel, row, defaults))
     return Release(
@@ -282,7 +278,6 @@ def _release(version: str, row: dict[str, Any]) -> Release:
         conda_forge=tuple(_forge_build(cuda, build) for cuda, build in conda_forge_builds.items()),
         pytorch_source=row["pytorch_channel"]["source"],
         conda_forge_source=row["conda_forge"]["source"],
-        unlisted=unlisted,
         from_index=row.get("from_index", False),
     )
 

@@ -6,7 +6,7 @@ Reads only runners.yml; contacts no runner and no CI service.
 
 from __future__ import annotations
 
-from provision.ci.assignment import CiTarget, Job, RunnerAssignment, assign, misfits
+from provision.ci.assignment import CiTarget, Job, assign, misfits
 from provision.ci.runners import (
     FILE,
     Across,
@@ -16,11 +16,9 @@ from provision.ci.runners import (
     read_runners,
 )
 from provision.ci.workflow import (
-    WorkflowFormat,
     WorkflowPaths,
     check_jobs,
-    github_matrices,
-    gitlab_values,
+    job_matrices,
     summary,
     template_values,
 )

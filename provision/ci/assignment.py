@@ -31,7 +31,6 @@ class CiTarget:
 
     resolution: Resolution
     platform: Platform
-    locked: bool = False  # its lock is in the folder of environments
 
     @property
     def name(self) -> str:
@@ -50,17 +49,9 @@ class Job:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunnerAssignment:
-    """The jobs of a target, and a line for each GPU on which it could run and will not be tested."""
-
-    jobs: tuple[Job, ...]
-    untested: tuple[str, ...] = ()
-
-
 def assign(
     target: CiTarget, runners: Sequence[Runner], *, gpus: int | None, across: Across = "first"
-) -> RunnerAssignment:
+) -> tuple[Job, ...]:
     """The jobs of a target.
 
     gpus: how many the smoke test uses; None: as many as the runner has, at most RANKS_MAX. across:
@@ -81,11 +72,8 @@ def assign(
         elif not any(mismatch.certain for mismatch in mismatches):
             possible_fits.append((runner, mismatches))
     fits = certain_fits + possible_fits
-    untested = tuple(_untested(target, considered, fits)) if across == "gpu" else ()
     if target.resolution.cuda is None or not fits:
-        return RunnerAssignment(
-            jobs=(_rehearsal(target, runners, considered, gpus),), untested=untested
-        )
+        return (_rehearsal(target, runners, considered, gpus),)
     if across == "first":
         fits = fits[:1]
     jobs: dict[str, Job] = {}
@@ -99,7 +87,7 @@ def assign(
                 ranks=_ranks_on(runner, gpus),
                 notes=tuple(f"{runner.name}: {mismatch.why}" for mismatch in uncertainties),
             )
-    return RunnerAssignment(jobs=tuple(jobs.values()), untested=untested)
+    return tuple(jobs.values())
 
 
 def _ranks_on(runner: Runner, gpus: int | None) -> int:
@@ -133,24 +121,6 @@ def _why_on_cpu(target: CiTarget, considered: Sequence[Fit]) -> Iterator[str]:
     for runner, mismatches in considered:
         certain = [mismatch.why for mismatch in mismatches if mismatch.certain]
         yield f"{runner.name}: {'; '.join(certain)}"
-
-
-def _untested(target: CiTarget, considered: Sequence[Fit], fits: Sequence[Fit]) -> Iterator[str]:
-    """Which GPUs of the lab do not fit, and for which GPUs of the build the lab has no runner."""
-    if target.resolution.cuda is None:
-        return
-    tested = {runner.gpu.architecture for runner, _ in fits if runner.gpu}
-    for runner, mismatches in considered:
-        assert runner.gpu is not None
-        # With no job on a GPU, the rehearsal's notes say it.
-        if fits and runner.gpu.architecture not in tested:
-            certain = [mismatch.why for mismatch in mismatches if mismatch.certain]
-            yield f"not on {runner.name}: {'; '.join(certain)}"
-    owned = {runner.gpu.architecture for runner, _ in considered if runner.gpu}
-    built = _build(target).for_platform(target.platform).architectures or ()
-    absent = [architecture for architecture in built if architecture not in owned]
-    if absent:
-        yield f"no runner has {', '.join(absent)}, for which this build has code"
 
 
 def misfits(target: CiTarget, runner: Runner, *, gpus: int) -> tuple[Mismatch, ...]:

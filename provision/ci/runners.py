@@ -49,7 +49,7 @@ class Runner:
     """A machine that takes CI jobs, or several of a kind under the same labels."""
 
     name: str
-    # GitHub's labels, GitLab's tags: a job goes to a runner that has all of them.
+    # A job goes to a runner that has all of them.
     labels: tuple[str, ...]
     gpu: Gpu | None = None  # None: a CPU runner
     gpus: int = 0
@@ -59,7 +59,6 @@ class Runner:
     cpus: int | None = None
     timeout_min: int = TIMEOUT_MIN
     cache: str | None = None  # a folder of the machine that outlives jobs
-    image: str | None = None  # GitLab's docker executor runs jobs in it
     engine: bool = False  # whether jobs may use a Docker engine there
 
 

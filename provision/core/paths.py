@@ -72,7 +72,7 @@ class Folders:
         return self.data / "channels"
 
     def smoke(self, name: str) -> Path:
-        """What the latest smoke tests of an environment left: reports, logs, baselines."""
+        """What the latest smoke tests of an environment left: reports, logs."""
         return self.project_data / "smoke" / name
 
     def drift(self, name: str) -> Path:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Literal
 
 from packaging.utils import canonicalize_name
 
@@ -51,7 +49,6 @@ class Sbom:
 
     name: str
     version: str
-    kind: Literal["platform", "container"]
     reference: str  # by which the document refers to the subject
     packages: Sequence[SbomPackage]
     identity: str  # the same for the same SBOM
@@ -102,7 +99,7 @@ def _license(name: str) -> dict[str, object]:
 
 def _metadata(sbom: Sbom) -> dict[str, object]:
     subject: dict[str, object] = {
-        "type": sbom.kind,
+        "type": "container",
         "bom-ref": sbom.reference,
         "name": sbom.name,
         "version": sbom.version,
@@ -144,11 +141,6 @@ def _component(package: SbomPackage) -> dict[str, object]:
     return component
 
 
-def prefix_licenses(prefix: Path) -> Licenses:
-    """The licenses of a prefix's packages; packages that name none are left out."""
-    return read_licenses(_metadata_files(prefix))
-
-
 def read_licenses(files: Iterable[tuple[str, bytes]]) -> Licenses:
     """Licenses from the content of conda's records (conda-meta/*.json) and wheels' METADATA, each
     with its path."""
@@ -165,13 +157,6 @@ def read_licenses(files: Iterable[tuple[str, bytes]]) -> Licenses:
                 if wheel and license_name:
                     licenses["pip", canonicalize_name(wheel)] = license_name
     return licenses
-
-
-def _metadata_files(prefix: Path) -> Iterator[tuple[str, bytes]]:
-    for pattern in ("conda-meta/*.json", "lib/python*/site-packages/*.dist-info/METADATA"):
-        for path in sorted(prefix.glob(pattern)):
-            with suppress(OSError):
-                yield str(path), path.read_bytes()
 
 
 def _read_metadata(content: bytes) -> tuple[str, str]:

@@ -16,7 +16,6 @@ from typing import Literal, TypedDict, cast, get_args
 
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import (
-    ALL_CHANNELS,
     MirrorSetting,
     merge_settings,
     parse_mirror,
@@ -29,8 +28,6 @@ FILE = "settings.yml"
 JOINED = "joined.yml"
 CONFIG = "PROVISION_CONFIG"
 MIRRORS = "PROVISION_MIRRORS"
-# Its earlier form, for all channels: CI configurations have it, and to ignore it would be silent.
-CHANNEL_ALIAS = "PROVISION_CHANNEL_ALIAS"
 # data, cache: as PROVISION_DATA and PROVISION_CACHE. tmp: for temporary files, if it exists. envs:
 # the environments, where the working folder has none.
 FolderKey = Literal["data", "cache", "tmp", "envs"]
@@ -71,8 +68,6 @@ def mirror_settings(
     directory = Path.cwd()
     from_options = [parse_mirror(text, directory) for text in options]
     from_variables = [parse_mirror(text, directory) for text in environ.get(MIRRORS, "").split()]
-    if environ.get(CHANNEL_ALIAS):
-        from_variables.append(parse_mirror(f"{ALL_CHANNELS}={environ[CHANNEL_ALIAS]}", directory))
     from_files = [_read_mirrors(path) for path in settings_files(environ)]
     return merge_settings(from_options, from_variables, *from_files)
 

@@ -33,7 +33,7 @@ from provision.image.config import (
     repository,
     source_date_epoch,
 )
-from provision.image.container_smoke import SmokeFiles, run_smoke
+from provision.image.container_smoke import run_smoke
 from provision.image.cuda_copies import base_cuda, cuda_copies
 from provision.image.disk_base import read_disk_base, read_layout
 from provision.image.docker import (
@@ -99,7 +99,6 @@ __all__ = [
     "PushResult",
     "Recipe",
     "RegistryReference",
-    "SmokeFiles",
     "attach_referrer",
     "attest_image",
     "base_cuda",

@@ -19,9 +19,7 @@ from provision.adapters.docker import (
     wait_for_exit,
 )
 from provision.core import tar
-from provision.core.atomic import atomic_write
 from provision.core.container import STACK
-from provision.core.dataclass import dataclass
 from provision.core.errors import TimedOut
 from provision.core.host import has_ended, process_identity
 from provision.core.types import Image
@@ -29,67 +27,12 @@ from provision.image.docker import find_engine_id
 
 REPORT_DIR = "/tmp/provision-smoke"
 CHECKPOINT_DIR = "/tmp/provision-checkpoints"  # outside REPORT_DIR: not part of the report
-INPUT_DIR = "/tmp/provision-inputs"
-BASELINE = "baseline.json"
 HOST_NAME = "smoke"
 ENVIRONMENT_LABEL = "org.provision.smoke"
 OWNER_LABEL = "org.provision.smoke.owner"  # the identity of the process that waits for it
 REPORT_LIMIT = 64 << 20
 # How long to wait for the last lines of a container that has ended.
 FOLLOW_GRACE_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmokeFiles:
-    """Files of this machine that the test reads or writes.
-
-    folder: where checkpoints are tested; it is mounted, and the test runs as the calling user, who
-    must be able to write there, instead of the image's user.
-    baseline: bandwidths to `save` or to `compare` with (verb).
-    """
-
-    folder: Path | None = None
-    baseline: Path | None = None
-    verb: str | None = None
-
-    @property
-    def options(self) -> list[str]:
-        """The options of provision-smoke."""
-        if not self.baseline:
-            return []
-        directory = REPORT_DIR if self.verb == "save" else INPUT_DIR
-        return ["--baseline", f"{self.verb}={directory}/{BASELINE}"]
-
-    @property
-    def container_settings(self) -> dict[str, object]:
-        """The mount and the user, as the SDK's keyword arguments."""
-        if self.folder is None:
-            return {}
-        return {
-            "volumes": {str(self.folder.absolute()): {"bind": CHECKPOINT_DIR, "mode": "rw"}},
-            "user": f"{os.getuid()}:{os.getgid()}",
-            "group_add": os.getgroups(),
-        }
-
-    def copy_into(self, container: Any) -> None:
-        """Through the engine, which may be on another machine; readable by every user."""
-        directory = PurePosixPath(INPUT_DIR)
-        archive = b""
-        if self.baseline and self.verb == "compare":
-            content = self.baseline.read_bytes()
-            name = f"{directory.name}/{BASELINE}"
-            archive = b"".join(tar.file_member(name, len(content), [content]))
-        container.put_archive(str(directory.parent), archive + tar.END)
-
-    def store_baseline(self, out: Path) -> None:
-        """Store the baseline that the test saved into its report."""
-        if self.baseline is None or self.verb != "save" or not (out / BASELINE).is_file():
-            return
-        try:
-            atomic_write(self.baseline, (out / BASELINE).read_bytes())
-        except OSError as error:
-            # Name the user's file, not the temporary one.
-            raise OSError(error.errno, error.strerror, str(self.baseline)) from error
 
 
 def run_smoke(
@@ -99,7 +42,7 @@ def run_smoke(
     out: Path,
     *,
     timeout_s: float,
-    files: SmokeFiles | None = None,
+    folder: Path | None = None,
     shm_size: str = "1g",
     gpus: bool = False,
     on_line: Callable[[str], None] | None = None,
@@ -107,12 +50,13 @@ def run_smoke(
     """Run `provision-smoke ARGV` in a container and copy its report to `out`. Returns the exit
     status and what it printed.
 
-    gpus: give it all GPUs, if the engine has NVIDIA's runtime. on_line: called, in another thread,
-    with each line that the test prints, as it comes. Raises TimedOut after timeout_s.
+    folder: where checkpoints are tested; it is mounted, and the test runs as the calling user, who
+    must be able to write there, instead of the image's user. gpus: give it all GPUs, if the engine
+    has NVIDIA's runtime. on_line: called, in another thread, with each line that the test prints, as
+    it comes. Raises TimedOut after timeout_s.
     """
-    files = files or SmokeFiles()
     directories = ["--out", REPORT_DIR, "--folder", CHECKPOINT_DIR]
-    command = ["provision-smoke", *directories, *argv, *files.options]
+    command = ["provision-smoke", *directories, *argv]
     engine_id = find_engine_id(image, client)
     _remove_orphans(client, image)
     with engine_errors(f"run {image.reference}"):
@@ -120,10 +64,9 @@ def run_smoke(
             engine_id,
             command,
             **_settings(client, image, shm_size, gpus),
-            **files.container_settings,
+            **_folder_settings(folder),
         )
         try:
-            files.copy_into(container)
             container.start()
             with _follow(container, on_line):
                 status = wait_for_exit(container, timeout_s)
@@ -132,7 +75,6 @@ def run_smoke(
             reply = none_if_missing(lambda: container.get_archive(REPORT_DIR, chunk_size=tar.CHUNK))
             if reply is not None:
                 unpack_report(reply[0], out)
-            files.store_baseline(out)
         finally:
             container.remove(force=True, v=True)
     if status is None:
@@ -162,6 +104,17 @@ def _follow(container: Any, on_line: Callable[[str], None] | None) -> Iterator[N
         yield
     finally:
         thread.join(timeout=FOLLOW_GRACE_S)
+
+
+def _folder_settings(folder: Path | None) -> dict[str, object]:
+    """The mount and the user, as the SDK's keyword arguments."""
+    if folder is None:
+        return {}
+    return {
+        "volumes": {str(folder.absolute()): {"bind": CHECKPOINT_DIR, "mode": "rw"}},
+        "user": f"{os.getuid()}:{os.getgid()}",
+        "group_add": os.getgroups(),
+    }
 
 
 def _settings(client: Client, image: Image, shm_size: str, gpus: bool) -> dict[str, Any]:

@@ -79,7 +79,6 @@ def image_sbom(image: Image, packages: ImagePackages, locked: Sequence[SbomPacka
     return Sbom(
         name=name,
         version=digest,
-        kind="container",
         reference=f"image:{name}@{digest}",
         packages=parts,
         identity=json.dumps([name, digest, licenses, packages.unread]),

@@ -1,12 +1,11 @@
 """A lock in the formats of other tools: conda's explicit list, pip's requirements, pylock.toml (PEP
-751), pixi.lock, CycloneDX.
+751), pixi.lock; and as the parts of an SBOM.
 
-The same lock gives the same bytes: no time is in them unless SOURCE_DATE_EPOCH gives one.
+The same lock gives the same bytes.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
@@ -18,12 +17,12 @@ from provision.adapters import conda
 from provision.core.credentials import without_credentials
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.platforms import PLATFORM
-from provision.core.sbom import Licenses, Sbom, SbomPackage, sbom_text
+from provision.core.sbom import Licenses, SbomPackage
 from provision.core.statements import marker_environment
 from provision.core.types import Manager
 from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
 
-ExportFormat = Literal["explicit", "requirements", "pylock", "pixi", "cyclonedx"]
+ExportFormat = Literal["explicit", "requirements", "pylock", "pixi"]
 
 MAX_NAMED = 5  # omitted packages that a note names
 
@@ -36,10 +35,6 @@ OMITTED_MANAGER: Mapping[ExportFormat, Manager] = {
 OMISSION_NOTES: Mapping[Manager, str] = {
     "conda": "left out, since pip and uv install no conda packages",
     "pip": "only `# pip` lines, which conda itself does not read (micromamba and conda-lock do)",
-}
-OTHER_FORMAT: Mapping[Manager, str] = {
-    "conda": "--format explicit is for conda packages",
-    "pip": "--format requirements or pylock is for wheels",
 }
 # What chooses a build of PyTorch. A pylock.toml has no conda packages: these are noted in it, so that
 # `provision import` knows the build.
@@ -91,9 +86,7 @@ def omitted_entries(
         if omitted:
             notes.append(f"{OMISSION_NOTES[manager]}: {_listed(omitted)}")
         if omitted and len(omitted) == len(entries):
-            notes.append(
-                f"nothing else is locked, so the file installs nothing: {OTHER_FORMAT[manager]}"
-            )
+            notes.append("nothing else is locked, so the file installs nothing")
     optional = [entry for entry in lock.for_platform(platform) if entry.category != "main"]
     if optional:
         categories = ", ".join(sorted({entry.category for entry in optional}))
@@ -114,12 +107,9 @@ def export_lock(
     kind: ExportFormat,
     platform: str,
     *further_platforms: str,
-    licenses: Licenses | None = None,
-    epoch: int | None = None,
 ) -> str:
     """The lock's text in another format. further_platforms: for pixi only.
 
-    licenses: of packages that state one. epoch: SOURCE_DATE_EPOCH, if it is set.
     Raises IntegrityError for a lock that the format's own tools refuse.
     """
     entries = main_entries(lock, platform)
@@ -129,19 +119,7 @@ def export_lock(
         return requirements(lock, entries, name, platform)
     if kind == "pylock":
         return pylock(lock, entries, platform)
-    if kind == "pixi":
-        return pixi_lock(lock, (platform, *further_platforms))
-    try:
-        bill = lock_sbom(name, platform, lock.sha256, entries, licenses or {}, epoch)
-        return sbom_text(bill)
-    except ValueError as error:
-        raise refusal(lock, kind, error) from error
-
-
-def refusal(lock: LockFile, kind: str, error: Exception) -> IntegrityError:
-    """The error for a lock that another tool's model refused."""
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
-    return IntegrityError(f"{lock.path} cannot be written as {kind}: {reason}.", advice=_VERIFY)
+    return pixi_lock(lock, (platform, *further_platforms))
 
 
 def explicit(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
@@ -220,7 +198,10 @@ def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
         Pylock.from_dict(document).validate()
         return tomlkit.dumps(document)
     except (PylockValidationError, ValueError) as error:
-        raise refusal(lock, "pylock", error) from error
+        reason = " ".join(str(error).split())[:300]
+        raise IntegrityError(
+            f"{lock.path} cannot be written as pylock: {reason}.", advice=_VERIFY
+        ) from error
 
 
 def _pylock_package(entry: LockEntry, names: Collection[str]) -> dict[str, object]:
@@ -287,29 +268,6 @@ def _wheels(lock: LockFile, entries: Sequence[LockEntry]) -> list[LockEntry]:
         if not entry.sha256:
             raise IntegrityError(f"{entry.name} has no sha256 in {lock.path}.", advice=_VERIFY)
     return sorted(wheels, key=lambda entry: entry.name)
-
-
-def lock_sbom(
-    name: str,
-    platform: str,
-    lock_sha256: str,
-    entries: Sequence[LockEntry],
-    licenses: Licenses,
-    epoch: int | None,
-) -> Sbom:
-    """The SBOM of the environment that a lock describes."""
-    parts = sbom_parts(entries, licenses)
-    stated = [(part.key, part.license) for part in parts if part.license]
-    return Sbom(
-        name=name,
-        version=lock_sha256[:16],
-        kind="platform",
-        reference=f"environment:{name}:{platform}",
-        packages=parts,
-        identity=json.dumps([name, platform, lock_sha256, sorted(stated), epoch]),
-        properties=(("provision:platform", platform), ("provision:lock", lock_sha256)),
-        epoch=epoch,
-    )
 
 
 def sbom_parts(entries: Sequence[LockEntry], licenses: Licenses) -> tuple[SbomPackage, ...]:

@@ -47,8 +47,7 @@ CONTRACTS = {
     "devcontainer": "contract-devcontainer.json",
     "ssh": "contract-ssh.sh",
 }
-WORKFLOWS = {"github": "github-workflow.yml", "gitlab": "gitlab-ci.yml"}
-GITLAB_JOBS = "gitlab-jobs.yml"
+WORKFLOW = "github-workflow.yml"
 
 
 def render_inputs(resolution: Resolution, templates: Templates = OUR_TEMPLATES) -> dict[str, str]:
@@ -119,7 +118,6 @@ def is_report_page(path: Path) -> bool:
 
 
 def render_workflow(
-    forge: str,
     values: Values,
     *,
     made_from: str,
@@ -127,15 +125,9 @@ def render_workflow(
     templates: Templates = OUR_TEMPLATES,
 ) -> str:
     """The text of a CI workflow. Its header names the command that makes it again."""
-    file = WORKFLOWS[forge]
-    origin = f"{as_comment(made_from)}{templates.origin(file)}"
+    origin = f"{as_comment(made_from)}{templates.origin(WORKFLOW)}"
     first_line = f"{MADE_BY}{origin}; remake with: {as_command(remake)}"
-    return with_first_line(first_line, templates.render(file, values))
-
-
-def render_gitlab_jobs(values: Values, templates: Templates = OUR_TEMPLATES) -> str:
-    """The child pipeline that the first job of GitLab's workflow writes."""
-    return templates.render(GITLAB_JOBS, values)
+    return with_first_line(first_line, templates.render(WORKFLOW, values))
 
 
 def render_contract(

@@ -36,8 +36,6 @@ REPLACEABLE = (
     "Dockerfile",
     "contract-",
     "github-workflow.yml",
-    "gitlab-ci.yml",
-    "gitlab-jobs.yml",
 )
 # A lab's template is rendered within these limits. Ours, of any file, are far below them.
 WORKER = "provision.render.lab_worker"

@@ -38,13 +38,12 @@ NODES_ADVICE = "Name a file that `provision drift --output FILE` wrote."
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeRun:
-    """One run of the smoke test. report: None if its schema is unknown; `unread` then says so."""
+    """One run of the smoke test."""
 
     location: str  # prefix, image, or report for a report without a passport
     verdict: str
     host: str
-    report: Report | None
-    unread: str = ""
+    report: Report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,18 +115,11 @@ def _read_json(path: Path, description: str, advice: str) -> dict[str, Any]:
 
 
 def _smoke_run(path: Path, location: str, verdict: Verdict) -> SmokeRun:
-    report = verdict["report"]
-    host = verdict["measured_on"]["host"]
-    if report.get("schema") == SCHEMA_VERSIONS[REPORT]:
-        read = _report(report, f"{path}: the smoke report of the {location}")
-        return SmokeRun(location=location, verdict=verdict["verdict"], host=host, report=read)
     return SmokeRun(
         location=location,
         verdict=verdict["verdict"],
-        host=host,
-        report=None,
-        unread=f"the report is of schema {report.get('schema')!r}, "
-        f"and this provision reads schema {SCHEMA_VERSIONS[REPORT]}",
+        host=verdict["measured_on"]["host"],
+        report=_report(verdict["report"], f"{path}: the smoke report of the {location}"),
     )
 
 
@@ -143,12 +135,9 @@ def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
     """Raise IntegrityError, with the entry, if the document violates its schema."""
     version = document.get("schema")
     if version != SCHEMA_VERSIONS[kind]:
-        made_by = ""
-        if isinstance(document.get("made_by"), str):
-            made_by = f" (made by {document['made_by']})"
         raise IntegrityError(
-            f"{label} is of schema {version!r}{made_by}, "
-            f"and this provision reads schema {SCHEMA_VERSIONS[kind]}.",
+            f"{label} is of schema {version!r}, and this provision reads schema "
+            f"{SCHEMA_VERSIONS[kind]}.",
             advice="Read it with the provision that made it, or make it again.",
         )
     violation = schema_error(document, kind)

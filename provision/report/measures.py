@@ -1,4 +1,4 @@
-"""Smoke reports -> the curves of the collectives, and the values of each rank. Pure.
+"""Smoke reports -> the values of the collectives, and those of each rank. Pure.
 
 Only this module knows the keys of the phases' data. The page shows only what a report holds.
 """
@@ -20,23 +20,9 @@ PhaseData = Mapping[str, Any]
 # A table with more rows is unreadable: it shows the ranks furthest from the median, and counts the
 # others.
 MAX_RANKS = 64
-# The limits of provision_runtime/smoke/bandwidth.py; a test compares them.
-FINE, BAD = 0.9, 0.8
 WAIT_MEANING = "the others wait for the rank that waits least"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Band:
-    """The expected busbw of one size, in GB/s.
-
-    Below `fine` the test warns, below `bad` it fails; both are None if the size is too small to
-    be judged.
-    """
-
-    bytes: int
-    expected: float
-    fine: float | None
-    bad: float | None
+# The factors from the median, up or down, at which the shade of a rank's value gets stronger.
+SHADE_FACTORS = (1.05, 1.10, 1.25, 1.50)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +34,7 @@ class Point:
     p99_us: float | None
     algbw_gb_s: float | None
     busbw_gb_s: float | None
+    expected_gb_s: float | None
     slowest_rank: int | None
     judged: str  # a text: how the value compares with the expected one
 
@@ -59,23 +46,13 @@ class MeasuredCurve:
     measurement: int  # index into the page's measurements
     collective: str
     dtype: str
-    ranks: int
     points: tuple[Point, ...]
-    expected: tuple[Band, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankValue:
-    """One value of one rank. ratio: to the median of all ranks; None if the median is 0."""
-
-    value: float
-    ratio: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class RankColumn:
-    """One quantity that every rank measured."""
+    """One quantity that every rank measured, and the median of all ranks."""
 
     group: str
     title: str
@@ -86,13 +63,13 @@ class RankColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class RankTable:
-    """The values of every rank of one run, and the median of all ranks."""
+    """The values of every rank of one run."""
 
     measurement: int
     columns: tuple[RankColumn, ...]
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]  # of each rank; empty if all ranks are on one host
-    rows: tuple[tuple[RankValue, ...], ...]
+    rows: tuple[tuple[float, ...], ...]
     hidden: int = 0  # ranks left out, which are nearer to the median
 
 
@@ -107,61 +84,42 @@ def curves(measurement: int, report: Report) -> list[MeasuredCurve]:
     rows_by_curve: dict[tuple[str, str], list[PhaseData]] = {}
     for row in data.get("rows", []):
         rows_by_curve.setdefault((row["collective"], row["dtype"]), []).append(row)
-
     result = []
     for (collective, dtype), rows in rows_by_curve.items():
         rows.sort(key=lambda row: int(row["bytes"]))
         reference = data.get("expected", {}).get(collective)
-        judged_from = reference["from_bytes"] if isinstance(reference, dict) else None
-        points, bands = [], []
-        for row in rows:
-            point = Point(
-                bytes=row["bytes"],
-                time_us=row["time_us_max"],
-                p99_us=row.get("time_us_p99"),
-                algbw_gb_s=row.get("algbw_gb_s"),
-                busbw_gb_s=row.get("busbw_gb_s"),
-                slowest_rank=row.get("slowest_rank"),
-                judged=row.get("judged") or "",
-            )
-            points.append(point)
-            if row.get("expected_gb_s"):
-                bands.append(_band(row, judged_from))
         result.append(
             MeasuredCurve(
                 measurement=measurement,
                 collective=collective,
                 dtype=dtype,
-                ranks=report.world_size,
-                points=tuple(points),
-                expected=tuple(bands),
-                notes=tuple(_notes(data, reference, rows)),
+                points=tuple(map(_point, rows)),
+                notes=tuple(_notes(data, reference)),
             )
         )
     return result
 
 
-def _band(row: PhaseData, judged_from: int | None) -> Band:
-    size, expected = row["bytes"], row["expected_gb_s"]
-    if judged_from is None or size < judged_from:
-        return Band(bytes=size, expected=expected, fine=None, bad=None)
-    return Band(bytes=size, expected=expected, fine=FINE * expected, bad=BAD * expected)
+def _point(row: PhaseData) -> Point:
+    return Point(
+        bytes=row["bytes"],
+        time_us=row["time_us_max"],
+        p99_us=row.get("time_us_p99"),
+        algbw_gb_s=row.get("algbw_gb_s"),
+        busbw_gb_s=row.get("busbw_gb_s"),
+        expected_gb_s=row.get("expected_gb_s"),
+        slowest_rank=row.get("slowest_rank"),
+        judged=row.get("judged") or "",
+    )
 
 
-def _notes(data: PhaseData, reference: Any, rows: Sequence[PhaseData]) -> list[str]:
-    """The reference of the bandwidths, or why there was none."""
-    notes = []
-    if data.get("note"):
-        notes.append(data["note"])
+def _notes(data: PhaseData, reference: Any) -> list[str]:
+    """What the bandwidths are compared with, and what was not measured."""
+    notes = [data["note"]] if data.get("note") else []
     if isinstance(reference, dict):
         details = [reference[key] for key in ("condition", "source") if reference.get(key)]
         suffix = f" ({'; '.join(details)})" if details else ""
         notes.append(f"Expected: {reference['name']}{suffix}.")
-    else:
-        judgments = {row.get("judged") for row in rows}
-        judgment = judgments.pop()
-        if not judgments and judgment:
-            notes.append(f"Bandwidth: {judgment}.")
     return notes
 
 
@@ -174,23 +132,14 @@ def not_measured(report: Report) -> list[str]:
 def rank_table(measurement: int, report: Report) -> RankTable | None:
     """The values of each rank, or None if the report has no values by rank."""
     world_size = report.world_size
-    if world_size < 2:
-        return None
-    columns, values_by_column = [], []
-    for column, values in _columns(report):
-        if len(values) == world_size:
-            columns.append(column)
-            values_by_column.append(values)
+    measured = [(column, values) for column, values in _columns(report) if len(values) > 1]
+    columns = tuple(column for column, values in measured if len(values) == world_size)
     if not columns:
         return None
-    rows = []
-    for rank in range(world_size):
-        row = []
-        for column, values in zip(columns, values_by_column):
-            ratio = values[rank] / column.median if column.median else None
-            row.append(RankValue(value=values[rank], ratio=ratio))
-        rows.append(tuple(row))
-    ranks = _furthest_ranks(rows)
+    rows = list(zip(*(values for _, values in measured if len(values) == world_size)))
+    distances = [max(map(factor, row, columns)) for row in rows]
+    furthest = sorted(range(world_size), key=lambda rank: -distances[rank])[:MAX_RANKS]
+    ranks = tuple(sorted(furthest))
     host_by_rank = {}
     for facts in phase_data(report, "facts").get("ranks", []):
         host_by_rank[facts.get("rank")] = facts.get("host")
@@ -198,12 +147,27 @@ def rank_table(measurement: int, report: Report) -> RankTable | None:
         host_by_rank = {}
     return RankTable(
         measurement=measurement,
-        columns=tuple(columns),
-        ranks=tuple(ranks),
+        columns=columns,
+        ranks=ranks,
         hosts=tuple(host_by_rank.get(rank) or "" for rank in ranks),
         rows=tuple(rows[rank] for rank in ranks),
-        hidden=len(rows) - len(ranks),
+        hidden=world_size - len(ranks),
     )
+
+
+def factor(value: float, column: RankColumn) -> float:
+    """Between a value and the median, whichever is larger: at least 1, and 1 if one is 0."""
+    if not value or not column.median:
+        return 1.0
+    ratio = value / column.median
+    return max(ratio, 1 / ratio)
+
+
+def shade(value: float, column: RankColumn) -> str:
+    """The class of a value in the style sheet: h1 to h4 above the median, l1 to l4 below it."""
+    level = sum(factor(value, column) >= limit for limit in SHADE_FACTORS)
+    side = "h" if value > column.median else "l"
+    return f"{side}{level}" if level else ""
 
 
 def gpus(report: Report) -> str:
@@ -238,33 +202,10 @@ def _column(
     return column, values
 
 
-def _furthest_ranks(rows: Sequence[Sequence[RankValue]]) -> list[int]:
-    """The MAX_RANKS ranks furthest from the median in any column, or all ranks. Sorted."""
-
-    def distance(rank: int) -> float:
-        """The largest factor between a value of the rank and the median, at least 1."""
-        largest = 1.0
-        for value in rows[rank]:
-            if value.ratio:
-                largest = max(largest, value.ratio, 1 / value.ratio)
-        return largest
-
-    ranks = sorted(range(len(rows)), key=distance, reverse=True)
-    return sorted(ranks[:MAX_RANKS])
-
-
-def format_time(microseconds: float) -> str:
-    if microseconds >= 1e6:
-        return f"{microseconds / 1e6:.3g} s"
-    if microseconds >= 1e3:
-        return f"{microseconds / 1e3:.3g} ms"
-    return f"{microseconds:.3g} µs"
-
-
-def format_rate(value: float) -> str:
-    """Three digits, or all before the point; a power of ten only for the very small."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    if value >= 0.001 or value == 0:
-        return f"{value:.3g}"
-    return f"{value:.0e}".replace("e-0", "e-")
+def format_value(value: float, unit: str) -> str:
+    """Three digits, and times in the unit that fits."""
+    if unit == "us":
+        if value >= 1e6:
+            return f"{value / 1e6:.3g} s"
+        return f"{value / 1e3:.3g} ms" if value >= 1e3 else f"{value:.3g} µs"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -62,8 +62,6 @@ class Measurement:
     """One run of the smoke test."""
 
     label: str
-    environment: str
-    location: str
     host: str
     verdict: str
     setting: dict[str, str]  # when, on what, how much
@@ -94,15 +92,6 @@ class NodesTest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportDifference:
-    """One thing that differs. kind: environment or measurement. values: one for each of them."""
-
-    kind: str
-    what: str
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Page:
     """The whole page."""
 
@@ -112,7 +101,5 @@ class Page:
     measurements: tuple[Measurement, ...]
     curves: tuple[MeasuredCurve, ...]
     ranks: tuple[RankTable, ...]
-    differences: tuple[ReportDifference, ...]
-    same: int  # facts that all measurements have in common
     missing: tuple[str, ...]
     node_tests: tuple[NodesTest, ...] = ()

@@ -1,95 +1,53 @@
 """A record of `provision drift` -> the page that draws it: nodes and facts, outliers marked. Pure.
 
-One chart shows every node and every fact: a row is a fact, a column is a node. Nodes that have what
-they should are a band, and a node that deviates is a mark in it. So eight nodes and a thousand look
-alike, and what deviating nodes have in common (a rack, a boot image) is seen as a pattern.
+One table shows every node and every fact: a row is a fact, and its bar is as many units long as there
+are nodes. Nodes that have what they should are a band, and a node that deviates is a mark in it. So
+eight nodes and a thousand look alike, and what deviating nodes have in common (a rack, a boot image)
+is seen as a pattern.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from provision.core.documents import DriftDeviation, DriftFact, DriftNode, DriftRecord
 from provision_runtime.report.text import format_count
 
-# What a node has of a fact: the kind of its mark, its tooltip, and its value if it deviates.
-Cell = tuple[str, str, str]
-
-# The chart, in units of its own viewBox.
-WIDTH, LEFT, PLOT_WIDTH, GAP = 1100.0, 150.0, 640.0, 10.0
-MAX_COLUMN = 80.0
-# Marks this wide hold their value.
-WRITTEN_MARK = 40.0
-ROW_HEIGHT, GROUP_HEIGHT = 18.0, 28.0
-MARGIN = 6.0
-CHARACTER_WIDTH = 6.4
-# A mark of one node among a thousand must be seen.
-MIN_MARK = 3.0
-# Columns this wide have their nodes' names above them. Among narrower ones only nodes that deviate
-# are named, as far as there is room.
-NAMED_COLUMN, LABEL_DISTANCE, LABEL_ANGLE, LINE_HEIGHT = 14.0, 14.0, 60, 11.0
-MAX_TICKS = 8
+# What a node has of a fact: the kind of its mark, and its tooltip.
+Cell = tuple[str, str]
 # The fills of deviating values: further values of a fact share the last one.
 COLORS = 6
-# Rows of distributions in the chart; the list below it has all.
-DRAWN_DISTRIBUTIONS = 24
 DISTRIBUTIONS, ABSENT = "distributions", "none"
 SAME, UNREAD, SILENT, BLANK = "same", "unread", "silent", "blank"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Neighboring nodes with the same value. kind: SAME, UNREAD, SILENT, or value0 to value5. text:
-    the value, as far as there is room for it."""
+    """Neighboring nodes with the same value. start, count: in nodes. kind: SAME, UNREAD, SILENT,
+    BLANK, or value0 to value5."""
 
-    x: float
-    width: float
+    start: int
+    count: int
     kind: str
     tooltip: str
-    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChartRow:
-    """One fact. y: of its upper edge. reference: cut to the room that there is."""
+class BarRow:
+    """One fact. reference: what nodes should have."""
 
-    y: float
+    group: str
     title: str
     reference: str
     spans: tuple[Span, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Label:
-    """The name of a node above or below its column. angle: in degrees."""
-
-    x: float
-    y: float
-    text: str
-    angle: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeChart:
-    """plot: the left, upper, right and lower edge of the bands. groups: y and heading. names: of
-    all columns, or of some; outliers: of deviating columns. lines: x of what separates columns."""
-
-    width: float
-    height: float
-    plot: tuple[float, float, float, float]
-    groups: tuple[tuple[float, str], ...]
-    rows: tuple[ChartRow, ...]
-    names: tuple[Label, ...]
-    outliers: tuple[Label, ...]
-    lines: tuple[float, ...]
-
-
 @dataclass(frozen=True)
 class NodeDeviation:
-    """One value that some nodes have and should not. kind: its fill in the chart."""
+    """One value that some nodes have and should not. kind: its fill in the bars."""
 
     nodes: str
     count: int
@@ -139,12 +97,12 @@ def build_nodes_page(record: DriftRecord) -> NodesPage:
 def nodes_template_values(record: DriftRecord) -> dict[str, Any]:
     """The values of templates/nodes.html.j2."""
     page = build_nodes_page(record)
-    distributions = sum(fact["group"] == DISTRIBUTIONS for fact in record["facts"])
+    nodes = record["nodes"]
     return {
         "page": page,
-        "hidden": max(0, distributions - DRAWN_DISTRIBUTIONS),
-        "chart": draw(record),
-        "row_height": ROW_HEIGHT,
+        "rows": bar_rows(record),
+        "nodes": len(nodes),
+        "names": " to ".join(dict.fromkeys(node["name"] for node in (*nodes[:1], *nodes[-1:]))),
         "has_unread": any(row.kind == UNREAD for row in page.deviations),
     }
 
@@ -201,49 +159,18 @@ def _color(index: int) -> str:
     return f"value{min(index, COLORS - 1)}"
 
 
-def draw(record: DriftRecord) -> NodeChart:
-    """The chart of a record."""
+def bar_rows(record: DriftRecord) -> list[BarRow]:
+    """A row for the nodes' verdicts, and one for each fact that any node has."""
     nodes = record["nodes"]
-    column = min(MAX_COLUMN, PLOT_WIDTH / max(1, len(nodes)))
-    right = LEFT + column * len(nodes)
-    labels = _top_labels([node["name"] for node in nodes], column)
-    top = round(_label_room(labels) + 2 * MARGIN, 1)
-    names = [replace(label, y=top - MARGIN) for label in labels]
-    rows = [ChartRow(y=top, title="node", reference="", spans=_spans(_verdicts(nodes), column))]
-    groups: list[tuple[float, str]] = []
-    y = top + ROW_HEIGHT
-    for fact in _drawn_facts(record["facts"]):
-        if not groups or groups[-1][1] != fact["group"]:
-            y += GROUP_HEIGHT
-            groups.append((y - MARGIN, fact["group"]))
-        reference = "no majority" if fact["reference"] is None else fact["reference"]
-        rows.append(
-            ChartRow(
-                y=y,
-                title=_cut(fact["title"], LEFT - GAP),
-                reference=_cut(reference, WIDTH - right - GAP),
-                spans=_spans(_cells(fact, nodes), column),
+    rows = [BarRow(group="", title="node", reference="", spans=_spans(_verdicts(nodes)))]
+    for fact in record["facts"]:
+        if not _is_absent(fact):
+            reference = "no majority" if fact["reference"] is None else fact["reference"]
+            spans = _spans(_cells(fact, nodes))
+            rows.append(
+                BarRow(group=fact["group"], title=fact["title"], reference=reference, spans=spans)
             )
-        )
-        y += ROW_HEIGHT
-    outliers = _bottom_labels(nodes, column, y + 2 * MARGIN)
-    separators = range(1, len(nodes)) if column >= NAMED_COLUMN else ()
-    return NodeChart(
-        width=WIDTH,
-        height=round(y + 3 * MARGIN + _label_room(outliers), 1),
-        plot=(LEFT, top, round(right, 1), y),
-        groups=tuple(groups),
-        rows=tuple(rows),
-        names=tuple(names),
-        outliers=tuple(outliers),
-        lines=tuple(round(LEFT + column * index, 1) for index in separators),
-    )
-
-
-def _drawn_facts(facts: Sequence[DriftFact]) -> list[DriftFact]:
-    drawn = [fact for fact in facts if fact["group"] != DISTRIBUTIONS and not _is_absent(fact)]
-    distributions = [fact for fact in facts if fact["group"] == DISTRIBUTIONS]
-    return drawn + distributions[:DRAWN_DISTRIBUTIONS]
+    return rows
 
 
 def _verdicts(nodes: Sequence[DriftNode]) -> list[Cell]:
@@ -252,14 +179,14 @@ def _verdicts(nodes: Sequence[DriftNode]) -> list[Cell]:
     for node in nodes:
         name = node["name"]
         if "failure" in node:
-            cells.append((SILENT, f"{name}: no answer, {node['failure']}", ""))
+            cells.append((SILENT, f"{name}: no answer, {node['failure']}"))
         elif node["verdict"] == "drift":
             differences = format_count(len(node["differs"]), "difference")
-            cells.append((_color(0), f"{name}: {differences}", ""))
+            cells.append((_color(0), f"{name}: {differences}"))
         elif node["verdict"] == "unknown":
-            cells.append((UNREAD, f"{name}: {', '.join(node['unread'])} unknown", ""))
+            cells.append((UNREAD, f"{name}: {', '.join(node['unread'])} unknown"))
         else:
-            cells.append((SAME, "", ""))
+            cells.append((SAME, ""))
     return cells
 
 
@@ -272,76 +199,27 @@ def _cells(fact: DriftFact, nodes: Sequence[DriftNode]) -> list[Cell]:
     cells = []
     for node in nodes:
         if "failure" in node:
-            cells.append((SILENT, f"{node['name']}: no answer", ""))
+            cells.append((SILENT, f"{node['name']}: no answer"))
         elif name in node.get("differs", {}):
             value = node["differs"][name]
-            cells.append((colors[value], f"{node['name']}: {title} {value}", value))
+            cells.append((colors[value], f"{node['name']}: {title} {value}"))
         elif name in node.get("unread", {}):
             reason = node["unread"][name]
-            cells.append((UNREAD, f"{node['name']}: {title} unknown: {reason}", ""))
+            cells.append((UNREAD, f"{node['name']}: {title} unknown: {reason}"))
         elif name in node.get("without", ()):
-            cells.append((BLANK, "", ""))
+            cells.append((BLANK, ""))
         else:
-            cells.append((SAME, "", ""))
+            cells.append((SAME, ""))
     return cells
 
 
-def _spans(cells: Sequence[Cell], column: float) -> tuple[Span, ...]:
-    """Equal neighbors as one span. Bands come first, so that marks lie on them."""
-    bands: list[Span] = []
-    marks: list[Span] = []
+def _spans(cells: Sequence[Cell]) -> tuple[Span, ...]:
+    """Equal neighbors as one span."""
+    spans = []
     start = 0
-    for index, cell in enumerate(cells):
-        if index + 1 < len(cells) and cells[index + 1] == cell:
-            continue
-        kind, tooltip, value = cell
-        x, width = LEFT + start * column, (index + 1 - start) * column
-        if kind not in (SAME, BLANK) and width < MIN_MARK:
-            x, width = x + width / 2 - MIN_MARK / 2, MIN_MARK
-        text = _cut(value, width - 2 * MARGIN) if width >= WRITTEN_MARK else ""
-        span = Span(x=round(x, 2), width=round(width, 2), kind=kind, tooltip=tooltip, text=text)
-        (bands if kind == SAME else marks).append(span)
-        start = index + 1
-    return (*bands, *(span for span in marks if span.kind != BLANK))
-
-
-def _top_labels(names: Sequence[str], column: float) -> list[Label]:
-    """All names if they fit above their columns, else some, evenly."""
-    longest = max((len(name) for name in names), default=0) * CHARACTER_WIDTH
-    step, angle = max(1, round(len(names) / MAX_TICKS)), 0
-    if column >= NAMED_COLUMN:
-        step, angle = 1, 0 if longest < column - MARGIN else -LABEL_ANGLE
-    labels = []
-    for index in range(0, len(names), step):
-        labels.append(Label(x=_middle(index, column), y=0, text=names[index], angle=angle))
-    return labels
-
-
-def _bottom_labels(nodes: Sequence[DriftNode], column: float, y: float) -> list[Label]:
-    """The names of nodes that deviate or are unknown, as far as there is room."""
-    labels: list[Label] = []
-    if column >= NAMED_COLUMN:
-        return labels
-    for index, node in enumerate(nodes):
-        x = _middle(index, column)
-        if node["verdict"] != SAME and (not labels or x - labels[-1].x >= LABEL_DISTANCE):
-            labels.append(Label(x=x, y=y, text=node["name"], angle=LABEL_ANGLE))
-    return labels
-
-
-def _middle(index: int, column: float) -> float:
-    return round(LEFT + (index + 0.5) * column, 1)
-
-
-def _label_room(labels: Sequence[Label]) -> float:
-    """The height that the highest label needs."""
-    heights = [0.0]
-    for label in labels:
-        length = len(label.text) * CHARACTER_WIDTH
-        heights.append(LINE_HEIGHT + length * math.sin(math.radians(abs(label.angle))))
-    return max(heights)
-
-
-def _cut(text: str, room: float) -> str:
-    count = int(room / CHARACTER_WIDTH)
-    return text if len(text) <= count else f"{text[: count - 1]}…"
+    for (kind, tooltip), group in groupby(cells):
+        count = len(list(group))
+        spans.append(Span(start=start, count=count, kind=kind, tooltip=tooltip))
+        start += count
+    # Bands come first, so that marks lie on them.
+    return tuple(sorted(spans, key=lambda span: span.kind != SAME))

@@ -5,21 +5,16 @@ The page invents nothing: `missing` lists what the evidence lacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from provision.core.documents import Passport, ReasonRow
 from provision.report import measures
-from provision.report.comparison import (
-    compare_environments,
-    compare_measurements,
-    flatten,
-    format_value,
-    labels,
-)
 from provision.report.load import EvidenceFile, SmokeRun
 from provision.report.measures import MeasuredCurve, RankTable
 from provision.report.model import (
     EnvironmentRecord,
+    Fact,
     Measurement,
     NodesTest,
     Page,
@@ -35,36 +30,30 @@ WORST_FIRST = ("fail", "unknown", "warn", "pass")
 
 def build_page(evidence: Sequence[EvidenceFile]) -> Page:
     """The page of some files, in their order."""
-    runs = []
-    identities = []
+    measurements: list[Measurement] = []
+    curves: list[MeasuredCurve] = []
+    tables: list[RankTable] = []
     for file in evidence:
         for run in file.runs:
-            runs.append((file, run))
-            identities.append((_name(file), run.host, run.location, file.source))
-    run_labels = labels(identities)
-    measurements, curves, tables = [], [], []
-    for index, (label, (file, run)) in enumerate(zip(run_labels, runs)):
-        measurements.append(_measurement(label, file, run))
-        if run.report is not None:
-            curves += measures.curves(index, run.report)
-            table = measures.rank_table(index, run.report)
+            label = f"{_name(file)} in the {run.location} on {run.host}"
+            if len(evidence) > 1:
+                label += f" ({file.source})"
+            curves += measures.curves(len(measurements), run.report)
+            table = measures.rank_table(len(measurements), run.report)
             if table is not None:
                 tables.append(table)
+            measurements.append(_measurement(label, file, run))
     verdicts = {measurement.verdict for measurement in measurements}
     if any(file.outdated for file in evidence):
         verdicts.add("unknown")
     worst = next((verdict for verdict in WORST_FIRST if verdict in verdicts), "unknown")
-    environments = _environments(evidence)
-    differences, same = compare_measurements(measurements)
     return Page(
         title=_title(evidence, measurements),
         verdict=worst,
-        environments=environments,
+        environments=_environments(evidence),
         measurements=tuple(measurements),
         curves=tuple(curves),
         ranks=tuple(tables),
-        differences=(*compare_environments(environments), *differences),
-        same=same,
         node_tests=tuple(_node_tests(evidence)),
         missing=tuple(_missing(evidence, measurements, curves, tables)),
     )
@@ -98,7 +87,7 @@ def _title(evidence: Sequence[EvidenceFile], measurements: Sequence[Measurement]
     names = list(dict.fromkeys(_name(file) for file in evidence))
     hosts = {measurement.host for measurement in measurements}
     if len(names) > 1:
-        return f"{len(names)} environments compared"
+        return f"{len(names)} environments"
     if len(hosts) > 1:
         return f"{names[0]} on {len(hosts)} hosts"
     return names[0]
@@ -135,7 +124,7 @@ def _environment(files: Sequence[EvidenceFile]) -> EnvironmentRecord:
         choices=tuple(_choice(choice) for choice in newest["reasons"]),
         warnings=tuple(_choice(choice) for choice in newest.get("warnings", [])),
         pins=tuple(pins),
-        products=_products(newest),
+        products=products(newest),
         outdated=next((file.outdated for file in files if file.outdated), ""),
     )
 
@@ -145,34 +134,35 @@ def _choice(choice: ReasonRow) -> ReasonedChoice:
     return ReasonedChoice(choice["what"], value, choice["reason"], choice["source"])
 
 
-def _products(passport: Passport) -> dict[str, str]:
+def products(passport: Passport) -> dict[str, str]:
+    """What was made, in words."""
     lock, image, kernel = passport["lock"], passport["image"], passport["kernel"]
-    lock_text = f"{lock['packages']} packages, sha256 {lock['sha256']}"
-    if not lock["portable"]:
-        lock_text += "; not portable: its Python is that of the machine that made it"
-    image_text = "none was made"
-    if image:
-        image_text = f"{image['reference']}, {image['manifest_digest']}, on {image['base']}"
-    return {
-        "lock": lock_text,
+    runtime = passport.get("runtime")
+    made = {
+        "lock": f"{lock['packages']} packages, sha256 {lock['sha256']}",
         "prefix": passport["prefix"]["path"],
-        "image": image_text,
+        "image": "none was made",
         "kernel": kernel["name"] if kernel else "none was registered",
     }
+    if not lock["portable"]:
+        made["lock"] += "; not portable: its Python is that of the machine that made it"
+    if runtime:
+        made["runtime"] = f"{runtime['name']} {runtime['version']} in the prefix"
+    if image:
+        made["image"] = f"{image['reference']}, {image['manifest_digest']}, on {image['base']}"
+    return made
 
 
 def _measurement(label: str, evidence: EvidenceFile, run: SmokeRun) -> Measurement:
     report = run.report
     return Measurement(
         label=label,
-        environment=_name(evidence),
-        location=run.location,
         host=run.host,
         verdict=run.verdict,
-        setting=_setting(report) if report else {},
+        setting=_setting(report),
         notes=tuple(_notes(evidence, run)),
-        phases=tuple(_phases(report)) if report else (),
-        facts=flatten(report.facts) if report else {},
+        phases=tuple(_phases(report)),
+        facts=flatten(report.facts),
     )
 
 
@@ -196,8 +186,6 @@ def _notes(evidence: EvidenceFile, run: SmokeRun) -> list[str]:
     notes = []
     if evidence.outdated:
         notes.append(f"It does not count for the environment as it is now: {evidence.outdated}.")
-    if report is None:
-        return [*notes, f"Its phases cannot be shown: {run.unread}."]
     if run.verdict != report.verdict:
         notes.append(
             f"The report says {report.verdict}, but the test did not end that way: "
@@ -247,7 +235,35 @@ def _missing(
             )
     has_phases = any(measurement.phases for measurement in measurements)
     if has_phases and not curves:
-        missing.append("No collective was measured, so there are no curves.")
+        missing.append("No collective was measured, so there are no bandwidths.")
     if has_phases and not tables:
         missing.append("Nothing was measured rank by rank, so there is no table of ranks.")
     return missing
+
+
+def flatten(value: Any, path: str = "") -> dict[str, Fact]:
+    """Every single fact of nested facts, by its path: `torch.nccl.loaded`."""
+    children: list[tuple[str, Any]] = []
+    if isinstance(value, Mapping):
+        children = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
+    elif isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
+        children = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    elif isinstance(value, list):
+        return {path: tuple(map(format_value, value))}
+    if not children:
+        return {path: format_value(value)}
+    facts: dict[str, Fact] = {}
+    for key, item in children:
+        facts.update(flatten(item, key))
+    return facts
+
+
+def format_value(value: Any) -> str:
+    """A value of a JSON document as people write it."""
+    if isinstance(value, list):
+        return ", ".join(map(format_value, value)) or "none"
+    if value is None or value == {}:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

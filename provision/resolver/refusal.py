@@ -13,9 +13,9 @@ from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.resolver import constraints
 from provision.resolver.suggest import Neighbor, nearest
-from provision.sources.base import Candidate, Source, Violation, means
+from provision.sources.base import Candidate, Source, Violation
 
-NEAREST = 6
+NEAREST = 3
 FACTS = 3  # of a kind: a range has many builds, each with its own fact
 # What may still contradict a request for which release, CUDA and source exist.
 REMAINING_AXES = constraints.CHANGEABLE[3:] + constraints.MACHINE
@@ -90,16 +90,18 @@ def contradictions(spec: Spec) -> list[Violation]:
         return [Violation(axis="torch", fact=fact, source="")]
     of_cuda = [candidate for candidate in of_release if constraints.fits(candidate, spec, "cuda")]
     if not of_cuda:
-        facts = [_available_cudas(spec, of_release, source) for source in sources.REGISTRY]
-        return facts + _unreleased_builds(spec, of_release, sources.REGISTRY)
+        return [_available_cudas(spec, of_release, source) for source in sources.REGISTRY]
     of_source = [candidate for candidate in of_cuda if constraints.fits(candidate, spec, "source")]
-    if not of_source:
-        of_sources = sources.REGISTRY
-        if spec.source != sources.AUTO:
-            of_sources = (sources.by_name(spec.source),)
-        facts = [_available_cudas(spec, of_release, source) for source in of_sources]
-        return facts + _unreleased_builds(spec, of_release, of_sources)
-    return _violations(spec, of_source)
+    if of_source:
+        return _violations(spec, of_source)
+    of_sources = sources.REGISTRY
+    if spec.source != sources.AUTO:
+        of_sources = (sources.by_name(spec.source),)
+    facts = [_available_cudas(spec, of_release, source) for source in of_sources]
+    for candidate in of_cuda:
+        if candidate.build and candidate.build.unreleased and candidate.source in of_sources:
+            facts += constraints.violations(candidate, spec, ("source",))
+    return facts
 
 
 def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source) -> Violation:
@@ -128,26 +130,6 @@ def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source
         fact=f"{source.title} {verb} {available}",
         source=source.origin(of_release[0].release),
     )
-
-
-def _unreleased_builds(
-    spec: Spec, of_release: Sequence[Candidate], of_sources: Sequence[Source]
-) -> list[Violation]:
-    """A note on builds with that CUDA that exist but are no part of the newest release: users may
-    come across them."""
-    for candidate in of_release:
-        for source in of_sources:
-            for cuda, (note, origin) in source.unreleased_builds(candidate.release).items():
-                if spec.cuda and means(spec.cuda, cuda):
-                    version = candidate.release.version
-                    fact = (
-                        f"{source.name} of torch {version} with CUDA {cuda} are not part of the "
-                        f"release: {note}"
-                    )
-                    if any(build.cuda == cuda and build.source is source for build in of_release):
-                        fact += f"; --cuda {cuda} --source {source.name} insists on them"
-                    return [Violation(axis="source", fact=fact, source=origin)]
-    return []
 
 
 def _violations(spec: Spec, survivors: Sequence[Candidate]) -> list[Violation]:

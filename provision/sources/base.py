@@ -221,10 +221,6 @@ class Source:
         """Whether a package index serves a build as plain `torch==V`."""
         return False
 
-    def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
-        """CUDA version -> a note on builds that exist but are not part of the release."""
-        return {}
-
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
         """The rank of this source in `auto` (lower is better) and why.
 

@@ -125,31 +125,20 @@ def _nccl_violations(candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Vi
     build = candidate.build
     assert build is not None
     table = catalog.nccl_on_conda_forge()
-    versions = [entry for version, entry in table.items() if means(nccl, version)]
-    compatible = [entry for entry in versions if entry.runs_with(build.cuda)]
+    compatible = [
+        entry
+        for version, entry in table.items()
+        if means(nccl, version) and entry.runs_with(build.cuda)
+    ]
     floor, floor_source = candidate.floor("nccl", spec.platforms)
-    if not versions:  # name those that it has for this CUDA
-        newest = next(reversed(table))
-        minors = dict.fromkeys(
-            catalog.minor(version)
-            for version, entry in table.items()
-            if entry.runs_with(build.cuda)
-        )
-        has = "never had"
-        if version_key(nccl) > version_key(newest):
-            has = "is not known to have"
+    if not compatible:
+        available = [version for version, entry in table.items() if entry.runs_with(build.cuda)]
+        minors = dict.fromkeys(map(catalog.minor, available))
         yield Violation(
             axis="nccl",
-            fact=f"conda-forge {has} NCCL {nccl}, and for CUDA {build.cuda} has "
+            fact=f"conda-forge is not known to have NCCL {nccl} for CUDA {build.cuda}; it has "
             f"{', '.join(minors) or 'none'}",
-            source=table[newest].source,
-        )
-    elif not compatible:
-        cudas = ", ".join(versions[-1].cuda)
-        yield Violation(
-            axis="nccl",
-            fact=f"conda-forge built NCCL {nccl} for CUDA {cudas} only",
-            source=versions[-1].source,
+            source=table[next(reversed(table))].source,
         )
     elif floor is None:
         yield Violation(

@@ -64,9 +64,6 @@ class PypiWheels(Source):
         is_on_index = build is None or build.on_pypi  # a lab's nightly is not
         return default is not None and default.build == tag and is_on_index
 
-    def unreleased_builds(self, release: Release) -> dict[str, tuple[str, str]]:
-        return release.unlisted
-
     def preference(self, candidate: Candidate, platforms: Sequence[Platform]) -> tuple[int, str]:
         version, cuda = candidate.release.version, candidate.cuda
         if candidate.build is None:
@@ -149,15 +146,7 @@ def _locked_nccl_problem(packages: Sequence[LockedPackage], resolution: Resoluti
         return "The request is for a CPU environment, but the lock has NCCL."
     families = {package.name.rpartition("-")[2] for package in nccl}
     if len(families) > 1:
-        requiring = []
-        for family in sorted(families):
-            name = f"nvidia-nccl-{family}"
-            names = []
-            for package in packages:
-                if any(text.split()[0] == name for text in package.depends):
-                    names.append(package.name)
-            requiring.append(f"{family} (for {', '.join(sorted(names)) or 'the request'})")
-        return f"The lock mixes NVIDIA wheel families: {', '.join(requiring)}."
+        return f"The lock mixes NVIDIA wheel families: {', '.join(sorted(families))}."
     if resolution.nccl and nccl[0].version != resolution.nccl:
         return f"The locked NCCL is {nccl[0].version}, not {resolution.nccl}."
     return None

@@ -41,11 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print the result as JSON")
     output.add_argument(
-        "--nagios",
-        action="store_true",
-        help="print one line; exit with 0, 1, 2 or 3 as Nagios expects",
-    )
-    output.add_argument(
         "--fix", action="store_true", help="print the commands that repair faults; run none"
     )
     parser.add_argument(
@@ -78,9 +73,6 @@ def run(options: argparse.Namespace) -> int:
     document: reports.Diagnosis = public_document(diagnosis)
     if options.json:
         print(json.dumps(document, indent=1))
-    elif options.nagios:
-        print(reports.nagios_line(document))
-        return reports.NAGIOS[document["verdict"]]
     elif options.fix:
         print("\n".join(reports.fix_lines(document["findings"])))
     else:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 KIND = "doctor"
-# The exit codes of monitoring plug-ins (Nagios, Icinga): OK, WARNING, CRITICAL, UNKNOWN.
-NAGIOS = {model.PASS: 0, model.WARN: 1, model.FAIL: 2, model.UNKNOWN: 3}
-NAGIOS_STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 # The columns of the verdict and of what belongs to a finding.
 INDENT = 9
 
@@ -143,15 +140,6 @@ def explain_lines(id: str, width: int | None) -> list[str]:
     if rule.source:
         result.append(f"  source: {rule.source}")
     return result
-
-
-def nagios_line(diagnosis: Diagnosis) -> str:
-    """One line, as monitoring expects it: the state, then each finding."""
-    findings = worst_first(diagnosis["findings"])
-    text = "; ".join(f"{finding['id']}: {finding['message']}" for finding in findings)
-    # A bar would begin performance data.
-    text = escape_line(text or "no findings").replace("|", "/")
-    return f"DOCTOR {NAGIOS_STATES[NAGIOS[diagnosis['verdict']]]} - {text}"
 
 
 def exit_code(verdict: str) -> int:

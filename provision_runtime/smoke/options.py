@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Dict, List, NoReturn
 
 from ..report.codec import packaged_json
-from . import baseline
 
 PHASES = (
     "facts",
@@ -60,8 +59,6 @@ class Options:
     expect_torch: str | None
     expect_cuda: str | None
     expect_nccl: str | None
-    # "save" or "compare", and the file.
-    baseline: tuple[str, Path] | None
     require_gpu: bool
     # Warnings about speed are failures.
     strict: bool
@@ -109,7 +106,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "count": _positive,
         "seconds": _seconds,
         "deadline": parse_deadline,
-        "baseline": parse_baseline,
         "fault": parse_fault,
     }
     for row in packaged_json(__package__, "options.json")["options"]:
@@ -128,15 +124,6 @@ def from_namespace(namespace: argparse.Namespace) -> Options:
     values["skipped"] = skipped_phases(values.pop("only"), values.pop("skip"))
     values["folder"] = values["folder"] or values["out"]
     options = Options(**values)
-    # Without the phase collectives there are no bandwidths.
-    if options.baseline is not None:
-        verb, path = options.baseline
-        if "collectives" in options.skipped:
-            raise UsageError(
-                "--baseline: bandwidths are measured in the phase collectives, which is skipped"
-            )
-        if verb == "save" and path.parent != options.out and not path.parent.is_dir():
-            raise UsageError(f"--baseline save: there is no folder {path.parent}")
     # An injected fault whose phase does not run would prove nothing.
     for fault in options.faults:
         phases = [fault.phase] if fault.phase else FAULTS[fault.kind]["phases"]
@@ -160,20 +147,6 @@ def skipped_phases(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
     else:
         selected = {*only, *REQUIRED_PHASES}
     return tuple(phase for phase in PHASES if phase not in selected or phase in skip)
-
-
-def parse_baseline(text: str) -> tuple[str, Path]:
-    """Verb and file. Raises UsageError."""
-    verb, _, name = text.partition("=")
-    if verb not in ("save", "compare") or not name:
-        raise UsageError(f"{text}: write save=FILE or compare=FILE")
-    path = Path(name).absolute()
-    try:
-        if verb == "compare":
-            baseline.load(path)
-    except baseline.BaselineUnreadable as error:
-        raise UsageError(f"{verb}: {error}") from error
-    return verb, path
 
 
 def parse_deadline(text: str) -> tuple[str, float]:

@@ -157,17 +157,6 @@ def test_a_file_server_that_never_answers_costs_one_probe(run: Run) -> None:
     assert document["findings"][0]["evidence"][0]["value"].startswith(("fuse_", "request_wait_"))
 
 
-def test_only_and_nagios(run: Run) -> None:
-    variables = {"PATH": os.defpath, "HOME": str(run.home), "NCCL_P2P_DISABLE": "1"}
-    command = [*DOCTOR[:-1], "--nagios", "--only", "nccl-setting"]
-    child = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert child.returncode == 1
-    assert child.stdout.startswith("DOCTOR WARNING - nccl-setting: NCCL_P2P_DISABLE=1")
-    command = [*DOCTOR[:-1], "--nagios", "--only", "shm-small"]
-    child = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert (child.returncode, child.stdout) == (0, "DOCTOR OK - no findings\n")
-
-
 @pytest.mark.needs("ssh-keygen")
 def test_fix_prints_commands_and_changes_nothing(run: Run) -> None:
     with contextlib.ExitStack() as stack:

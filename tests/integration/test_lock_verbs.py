@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -228,30 +227,9 @@ def test_diff_lists_changes(home: Home, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("verify", "none"), ("diff", NAME, "none.yml"), ("export", "none", "--format", "cyclonedx")],
+    [("verify", "none"), ("diff", NAME, "none.yml"), ("export", "none", "--format", "pylock")],
 )
 def test_missing_lock(home: Home, arguments: tuple[str, ...]) -> None:
     result = home.run("lock", *arguments)
     assert result.returncode == 3
     assert "There is no" in result.stderr and "Traceback" not in result.stderr
-
-
-def test_sbom_has_licenses_from_the_locked_prefix(home: Home) -> None:
-    lock = home.envs / NAME / "conda-lock.yml"
-    prefix = home.project / "prefixes" / NAME
-    info = prefix / "lib" / "python3.11" / "site-packages" / "numpy-2.4.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.4\nName: numpy\nVersion: 2.4.0\nLicense-Expression: BSD-3-Clause\n"
-    )
-    (prefix / "conda-meta").mkdir()
-    sha256 = hashlib.sha256(lock.read_bytes()).hexdigest()
-    marker = {"name": NAME, "folder": str(lock.parent), "lock_sha256": sha256}
-    (prefix / "conda-meta" / "provision.state").write_text(json.dumps(marker))
-    bill = json.loads(home.run("lock", "export", NAME, "--format", "cyclonedx").stdout)
-    licenses = {component["name"]: component.get("licenses") for component in bill["components"]}
-    assert licenses == {"torch": None, "ipykernel": None, "numpy": [{"expression": "BSD-3-Clause"}]}
-    assert (
-        "BSD"
-        not in home.run("lock", "export", NAME, "--format", "cyclonedx", "--no-licenses").stdout
-    )

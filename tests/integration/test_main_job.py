@@ -11,7 +11,6 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -389,8 +388,6 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     (home.root / "folder").mkdir()
     files = (
         f"--set=folder={home.root / 'folder'}",
-        "--baseline",
-        "save",
         "--output",
         str(home.root / "kept"),
     )
@@ -402,12 +399,6 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     assert (
         passport["smoke"]["image"]["verdict"] == "pass" and passport["kernel"]["name"] == "imaged"
     )
-    measured = ("--in", "both", "--quick", "--set", "only=collectives", "--baseline", "compare")
-    output = home.json("smoke", "imaged", *measured)["results"]
-    assert _compared(output) == {
-        "prefix": 3,
-        "image": 3,
-    }  # whether they are as fast as before, a busy machine decides
     client = docker.from_env()
     assert client.images.list(name="provision/imaged")
     assert home.run("env", "remove", "imaged", "--yes").returncode == 0
@@ -421,18 +412,6 @@ def test_image_of_a_second_environment_is_tested_and_removed(
     assert not (home.root / "jupyter" / "kernels" / "imaged").exists()
     assert (home.envs / "imaged" / "conda-lock.yml").exists()
     assert home.run("env", "remove", "imaged", "--yes").returncode == 9
-
-
-def _collectives(result: dict[str, Any]) -> dict[str, Any]:
-    (phase,) = (phase for phase in result["report"]["phases"] if phase["name"] == "collectives")
-    return dict(phase)
-
-
-def _compared(results: list[dict[str, Any]]) -> dict[str, int]:
-    """In how many sizes each place was compared with its baseline."""
-    return {
-        result["where"]: _collectives(result)["data"]["baseline"]["compared"] for result in results
-    }
 
 
 @pytest.mark.exhaustive

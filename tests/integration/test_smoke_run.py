@@ -96,7 +96,7 @@ def test_measurements_appear_on_the_page_and_fit_the_schema(clean_run: SmokeRun)
     groups = {column.group for column in table.columns}
     assert groups >= {"barrier", "compute", "all_reduce of float32"}
     assert len(table.rows) == 2
-    assert all(cell.value for row in table.rows for cell in row)
+    assert all(value for row in table.rows for value in row)
 
 
 @pytest.mark.exhaustive

@@ -125,12 +125,11 @@ class PackageBuild:
 
 
 def unsatisfied_specs(
-    specs: Sequence[str], packages: Mapping[str, PackageBuild], *, optional: bool = False
+    specs: Sequence[str], packages: Mapping[str, PackageBuild]
 ) -> list[tuple[str, str]]:
     """The requirements that the packages (by name) do not satisfy, each with the reason.
 
-    optional: a package may be absent, as with `constrains`. Nothing satisfies a requirement that
-    rattler does not understand.
+    Nothing satisfies a requirement that rattler does not understand.
     """
     import rattler
 
@@ -141,8 +140,7 @@ def unsatisfied_specs(
             name = matchspec.name.normalized if matchspec.name else ""
             package = packages.get(str(name))
             if package is None:
-                if not optional:
-                    unsatisfied.append((spec, "is not there"))
+                unsatisfied.append((spec, "is not there"))
             elif not matchspec.matches(_record(package)):
                 version = f"{package.version} {package.build}".rstrip()
                 unsatisfied.append((spec, f"is {version}"))

@@ -108,11 +108,6 @@ class ChannelRecords:
                     requiring.append(spec)
         return requiring
 
-    def package_names(self, channel: str, platform: Platform) -> frozenset[str]:
-        """The names of the packages that a channel has for one platform, without noarch."""
-        names = run(self._solver.gateway().names([self._solver.source(channel)], [platform]))
-        return frozenset(name.normalized for name in names)
-
     def similar_names(self, name: str) -> list[str]:
         """Names in the request's channels that resemble one that no channel has."""
         sources = [self._solver.source(channel) for channel in self._request.channels]

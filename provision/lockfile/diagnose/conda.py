@@ -137,47 +137,25 @@ class _CondaConflict:
 
     def _alternative(self, spec: str) -> str:
         """What the channels have that comes close to a requirement."""
-        channel = spec.rpartition("::")[0]
-        channels = [channel] if channel else list(self.request.channels)
+        channels = [spec.rpartition("::")[0]] if "::" in spec else self.request.channels
         have = f"{' and '.join(channels)} {'has' if len(channels) == 1 else 'have'}"
-        requested_urls = [conda.channel_url(name) for name in self.request.channels]
-        if channel and conda.channel_url(channel) not in requested_urls:
-            listing = ", ".join(self.request.channels)
-            return f"{channel} is not among the channels of environment.yml ({listing})"
         hidden = [record for record in self.records.find(spec) if not record.visible]
         if hidden:
             dates = sorted(record.date for record in hidden if record.date)
             since = f"since {dates[0]}" if dates else "without a date"
             return f"{have} it {since}, which --as-of {self.request.as_of} hides"
-        any_version = self.records.find(conda.without_version(spec))
-        if not any_version:
-            return self._package_elsewhere(spec, channel, channels, have)
-        same_version = self.records.find(conda.without_build(spec))
-        if same_version:
-            builds = _listed(record.build for record in same_version)
-            return f"{have} this version with the builds {builds}"
-        return f"{have} {any_version[0].name} {_listed(_nearest_versions(spec, any_version))}"
-
-    def _package_elsewhere(
-        self, spec: str, channel: str, channels: Sequence[str], have: str
-    ) -> str:
-        """Where to find a package that these channels do not have for the platform."""
-        platform, name = self.request.platform, conda.spec_name(spec)
-        if not any(self.records.package_names(listed, platform) for listed in channels):
-            return f"{have} no packages at all for {platform}"
-        if channel:
-            other_channels = {record.channel for record in self.records.find(name)}
-            if other_channels:
-                return f"{channel} has no {name}; {', '.join(sorted(other_channels))} has it"
-        versionless = conda.without_version(spec)
+        name, versionless = conda.spec_name(spec), conda.without_version(spec)
+        any_version = self.records.find(versionless)
+        if any_version:
+            same = self.records.find(conda.without_build(spec))
+            versions = [f"{record.version} {record.build}" for record in same]
+            return f"{have} {name} {_listed(versions or _nearest_versions(spec, any_version))}"
         platforms = [other for other in PLATFORMS if self.records.find(versionless, other)]
         if platforms:
             return f"{have} {name} only for {', '.join(platforms)}"
-        text = f"{have} no package of that name"
         similar = self.records.similar_names(name)
-        if similar:
-            text += f"; similar names: {', '.join(similar)}"
-        return text
+        names = f"; similar names: {', '.join(similar)}" if similar else ""
+        return f"{have} no package of that name for {self.request.platform}{names}"
 
     # Requirements that conflict.
 
@@ -219,10 +197,6 @@ class _CondaConflict:
         needs = sorted(_machine_needs(chain), key=lambda need: version_key(need.version))
         for need in needs:
             if self._is_solvable(core, **{need.virtual: need.version}):
-                return need
-        # The chain may name the first of several requirements only.
-        for need in needs:
-            if self._is_solvable(core, **{need.virtual: NEWEST}):
                 return need
         return None
 

@@ -160,7 +160,7 @@ def suggestions(
     solvable: Callable[[Sequence[str]], bool],
 ) -> list[str]:
     """Sentences about what solves the conflict: another version of what the user requested; options
-    that leave packages out, each that is enough by itself, or else the few that are enough together.
+    that leave packages out, each that is enough by itself.
 
     core: the requirements that conflict. other_version: the package and version that would do
     instead of a requirement, if there is one. solvable: takes the requirements that remain.
@@ -171,22 +171,12 @@ def suggestions(
         if replacement is not None:
             sentences.append(f"`{text}` could become {replacement}")
 
-    def is_enough(options: Sequence[str]) -> bool:
-        return solvable([text for text in requirements if reasons.option(text) not in options])
-
-    core_options = _options(core, reasons)
-    sufficient = [option for option in core_options if is_enough([option])]
-    if sufficient:
-        return sentences + [f"{describe_option(option)} solves it" for option in sufficient]
-    together = _options(requirements, reasons)
-    if not core_options or len(together) == 1 or not is_enough(together):
-        return sentences
-    for option in list(together):
-        fewer = [other for other in together if other != option]
-        if is_enough(fewer):
-            together = fewer
-    texts = [describe_option(option) for option in together]
-    return [*sentences, f"{' and '.join(texts)} together solve it"]
+    options = dict.fromkeys(reasons.option(text) for text in core)
+    for option in filter(None, options):
+        rest = [text for text in requirements if reasons.option(text) != option]
+        if solvable(rest):
+            sentences.append(f"{describe_option(option)} solves it")
+    return sentences
 
 
 def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:
@@ -199,15 +189,6 @@ def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:
         return abs(number - minor), number
 
     return sorted(others, key=distance)[:MAX_PYTHONS]
-
-
-def _options(requirements: Sequence[str], reasons: PinReasons) -> list[str]:
-    options: list[str] = []
-    for text in requirements:
-        option = reasons.option(text)
-        if option is not None and option not in options:
-            options.append(option)
-    return options
 
 
 def describe_option(option: str) -> str:

@@ -3,7 +3,7 @@
 The locked packages meet every requirement. Every hash is well-formed. Every package comes once,
 from a declared channel, through one manager. The lock was made from the inputs next to it.
 
-Nothing here uses the network: what only servers and channels know (is each file still served?
+Nothing here uses the network: what only servers know (is each file still served?
 what does each wheel require?) comes in as RemoteFacts.
 """
 
@@ -41,11 +41,9 @@ from provision.lockfile.verify.requirements import (
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteFacts:
-    """What servers and channels say, by URL; None if they were not asked."""
+    """What servers say, by URL; None if they were not asked."""
 
     served: Mapping[str, Availability] | None = None
-    # Only for packages whose channel's records could be read.
-    constrains: Mapping[str, tuple[str, ...]] | None = None
     # Each wheel's own metadata, or why it is not available.
     metadata: Mapping[str, WheelMetadata | str] | None = None
 
@@ -84,7 +82,7 @@ def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
         wheel_checks[platform] = check
         findings.update(check.findings)
         findings.update(wheel_findings(entries, check.checked))
-        findings.update(conda_findings(entries, machines, lock, remote.constrains or {}))
+        findings.update(conda_findings(entries, machines, lock))
         findings.update(two_manager_findings(entries))
         findings.update(server_findings(entries, remote.served or {}))
     ordered = sorted(
@@ -126,13 +124,6 @@ def _notes(
         notes.append(
             "not checked: requirements on the machine (__glibc, __cuda), because there is no "
             f"{VIRTUAL_PACKAGES} next to the lock"
-        )
-    conda_urls = {entry.url for entry in lock.entries if entry.manager == "conda"}
-    unread_urls = conda_urls - (remote.constrains or {}).keys()
-    if unread_urls:
-        notes.append(
-            f"not checked: `constrains` of {len(unread_urls)} conda packages, which a lock does "
-            "not hold and their channels did not give"
         )
     return notes
 

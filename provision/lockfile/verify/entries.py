@@ -23,7 +23,6 @@ from provision.lockfile.joint_solve import wheel_names
 
 FindingKind = Literal[
     "dependency",
-    "constraint",
     "hash",
     "file",
     "channel",

@@ -1,6 +1,6 @@
 """Checks that a lock has what its packages require.
 
-conda packages are checked by their lock entries and their channel's records. A wheel's entry has
+conda packages are checked by their lock entries. A wheel's entry has
 no versions, so each wheel's own metadata is compared with the lock, with its markers and extras
 evaluated for the lock's platform and Python.
 """
@@ -34,11 +34,10 @@ def conda_findings(
     entries: Sequence[LockEntry],
     machines: Mapping[str, Mapping[str, str]] | None,
     lock: LockFile,
-    constrains: Mapping[str, tuple[str, ...]],
 ) -> Iterator[LockFinding]:
     """Unmet requirements of one platform's conda packages.
 
-    machines: None if unknown. constrains: by URL, for packages whose channel's records have it.
+    machines: None if unknown.
     """
     if not entries:
         return
@@ -70,9 +69,6 @@ def conda_findings(
             for spec, problem in conda.unsatisfied_specs([requirement], candidates):
                 where = f" in {VIRTUAL_PACKAGES}" if is_virtual else ""
                 yield finding(entry, "dependency", f"needs {spec}, and {name} {problem}{where}")
-        limits = constrains.get(entry.url, ())
-        for spec, problem in conda.unsatisfied_specs(limits, candidates, optional=True):
-            yield finding(entry, "constraint", f"constrains {spec}, and that {problem}")
 
 
 def wheel_findings(

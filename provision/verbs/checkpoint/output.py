@@ -16,10 +16,8 @@ from provision_runtime.checkpoint.inspection.inventory import (
 from provision_runtime.checkpoint.inspection.transfer import Transfer
 from provision_runtime.report.text import escape_line, format_bytes, format_count
 
-# Letters shown of a file's name, which is its content's SHA-256.
-SHORT_NAME = 12
 MAX_NAMES = 3
-LIST_HEAD = ("step", "commit", "ranks", "torch", "tensors", "size", "exclusive", "shared", "")
+LIST_HEAD = ("step", "ranks", "torch", "tensors", "size", "exclusive", "")
 
 
 def result_lines(result: object, width: int | None) -> list[str]:
@@ -81,19 +79,14 @@ def show_lines(contents: Contents, *, width: int | None) -> list[str]:
                     tensor.dtype.removeprefix("torch."),
                     str(list(tensor.shape)),
                     format_bytes(tensor.bytes),
-                    _file_names(tensor.files),
                 )
             )
-        lines += ["", table(rows, ("tensor", "type", "shape", "size", "file"))]
+        lines += ["", table(rows, ("tensor", "type", "shape", "size"))]
     if objects:
         object_rows = []
         for entry in objects:
-            name = escape_line(entry.name)
-            object_rows.append((name, format_bytes(entry.bytes), _file_names([entry.file])))
-        lines += ["", table(object_rows, ("object", "size", "file"))]
-    homes = sorted({entry.home for entry in files if entry.home})
-    if homes:
-        lines += ["", f"some of its files are in {', '.join(homes)}"]
+            object_rows.append((escape_line(entry.name), format_bytes(entry.bytes)))
+        lines += ["", table(object_rows, ("object", "size"))]
     return lines
 
 
@@ -148,9 +141,9 @@ def _list_row(row: Checkpoint) -> tuple[str, ...]:
     if row.generation:
         step += f" (generation {row.generation})"
     facts = []
-    for fact in (row.sequence, row.world_size, row.torch, row.tensors):
+    for fact in (row.world_size, row.torch, row.tensors):
         facts.append("?" if fact is None else str(fact))
-    sizes = map(format_bytes, (row.bytes, row.exclusive_bytes, row.bytes - row.exclusive_bytes))
+    sizes = map(format_bytes, (row.bytes, row.exclusive_bytes))
     notes = []
     if row.latest:
         notes.append("latest")
@@ -175,10 +168,6 @@ def _verdict(row: CheckpointVerdict) -> str:
     if not row.files:
         return verdict
     return f"{verdict} ({format_bytes(row.bytes)} in {format_count(row.files, 'file')})"
-
-
-def _file_names(names: Sequence[str]) -> str:
-    return _some([name[:SHORT_NAME] if len(name) > 64 else name for name in names])
 
 
 def _some(names: Sequence[str]) -> str:

@@ -45,7 +45,6 @@ Kind = Literal[
     "kernel",
     "channel",
 ]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 REPODATA = "linux-64/repodata.json"
 RECORD_SUFFIX = ".engine.json"  # see image/engine_record.py
 
@@ -162,7 +161,7 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
     for kernel in kernels.list_kernels():
         if not kernel.prefix.exists():
             kernels_without_prefix.append((kernel.name, kernel.path))
-    candidates: dict[Kind, list[tuple[str, Path]]] = {kind: [] for kind in KINDS}
+    candidates: dict[Kind, list[tuple[str, Path]]] = {kind: [] for kind in get_args(Kind)}
     candidates["cache"] = [("", path) for path in caches if path.exists()]
     candidates["temporary"] = [("", path) for path in tempdirs.list_abandoned()]
     candidates["kernel"] = kernels_without_prefix

@@ -33,13 +33,6 @@ SCRIPT = "script"
 @click.option("--explain", metavar="ID", help="Explain a finding; examine nothing.")
 @click.option("--deep", is_flag=True, help="Also import torch, and wait longer for slow tools.")
 @click.option("--fix", is_flag=True, help="Print commands that fix what is wrong; run none.")
-@click.option(
-    "--format",
-    type=click.Choice(["text", "nagios"]),
-    default="text",
-    show_default=True,
-    help="nagios: one line, and exit codes 0 to 3 (OK, WARNING, CRITICAL, UNKNOWN).",
-)
 @verb
 def doctor(
     console: Console,
@@ -50,7 +43,6 @@ def doctor(
     explain: str | None,
     deep: bool,
     fix: bool,
-    format: str,
     **options: Any,
 ) -> int:
     """Look for known faults of a machine, nodes, or a script.
@@ -88,10 +80,8 @@ def doctor(
     name = subject[0] if subject else None
     request = DoctorRequest(only=only, is_deep=deep)
     if options["on"] is not None:
-        if fix or format == "nagios" or script or prefix:
-            raise click.UsageError(
-                "--on goes with none of --fix, --format nagios, --prefix and `script`"
-            )
+        if fix or script or prefix:
+            raise click.UsageError("--on goes with none of --fix, --prefix and `script`")
         selection = selection_of(envs, options)
         nodes = command.examine_nodes(context_of(console, envs), selection, name, request)
         content = {"nodes": nodes.diagnoses, "failures": nodes.failures}
@@ -101,9 +91,6 @@ def doctor(
         result = command.examine_script(script)
     else:
         result = command.examine_here(context_of(console, envs), name, prefix, request)
-    if format == "nagios":
-        console.result("doctor", result, diagnosis.nagios_line(result))
-        return diagnosis.NAGIOS[result["verdict"]]
     lines = diagnosis.lines(result, terminal_width())
     if fix:
         lines = diagnosis.fix_lines(result["findings"])

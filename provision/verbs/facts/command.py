@@ -29,7 +29,7 @@ def facts() -> None:
 @output_file_option
 @verb
 def show(console: Console, envs: Path | None, output: Path | None) -> None:
-    """Show which facts are in use, how old they are, and what a lab adds.
+    """Show which facts are in use, and how old they are.
 
     --output writes them as a file that others can be served.
     """
@@ -64,11 +64,6 @@ def show(console: Console, envs: Path | None, output: Path | None) -> None:
 @click.option(
     "--index", metavar="URL", help="With --from-index: another index than pip or uv are set to."
 )
-@click.option(
-    "--architectures",
-    is_flag=True,
-    help="With --from-index: also read for which GPUs wheels hold code, 10 MB each.",
-)
 @click.option("--allow-older", is_flag=True, help="Take facts that are older than those in use.")
 @mirror_option
 @dry_run_option
@@ -82,9 +77,8 @@ def update(console: Console, envs: Path | None, mirrors: tuple[str, ...], **opti
     from provision.verbs.facts.facts import UpdateRequest, update
     from provision.verbs.facts.output import update_lines
 
-    misplaced = [name for name in ("index", "architectures") if options[name]]
-    if misplaced and not options["from_index"]:
-        raise click.UsageError(f"--{misplaced[0]} goes with --from-index.")
+    if options["index"] and not options["from_index"]:
+        raise click.UsageError("--index goes with --from-index.")
     if options["from_index"] and options["address"]:
         raise click.UsageError("--from and --from-index are two sources; name one.")
     result = update(context_of(console, envs, {"mirrors": mirrors}), UpdateRequest(**options))

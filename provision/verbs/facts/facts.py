@@ -44,14 +44,13 @@ OCI = "oci://"
 
 @dataclass(frozen=True, kw_only=True)
 class FactsSummary:
-    """What the facts in use say, and what a lab adds. lab: the tables and rows of its facts.yml."""
+    """What the facts in use say."""
 
     edition: Edition
     file: Path
     releases: int
     newest: str
     cuda: str
-    lab: dict[str, list[str]]
 
 
 def show(context: Context) -> FactsSummary:
@@ -64,25 +63,7 @@ def show(context: Context) -> FactsSummary:
         releases=len(catalog.releases()),
         newest=releases[-1],
         cuda=list(catalog.toolkits())[-1],
-        lab=_lab_rows(edition),
     )
-
-
-def _lab_rows(edition: Edition) -> dict[str, list[str]]:
-    """What a lab's facts.yml states, each with its source."""
-    if edition.lab_file is None:
-        return {}
-    lab = documents.read_lab_facts(edition.lab_file)
-    releases = []
-    for version, row in lab.get("releases", {}).items():
-        for tag, build in (row.get("wheels") or {"": row}).items():
-            releases.append(f"torch {version} {tag} ({build.get('source') or ', '.join(build)})")
-    return {
-        "releases": releases,
-        "cuda": [name for names in lab.get("cuda", {}).values() for name in names],
-        "gpus": [f"{', '.join(row['products'])} ({row['source']})" for row in lab.get("gpus", ())],
-        "rules": [f"{row['id']} ({row['source']})" for row in lab.get("rules", ())],
-    }
 
 
 # Newer facts
@@ -101,7 +82,6 @@ class UpdateRequest:
     signers: Path | None = None
     from_index: bool = False
     index: str | None = None
-    architectures: bool = False
     allow_older: bool = False
     dry_run: bool = False
 
@@ -249,7 +229,7 @@ def _from_index(context: Context, request: UpdateRequest, notes: list[str]) -> s
     listed = [version for version, row in releases.items() if not row.get("from_index")]
     newest = max(map(catalog.version_key, listed))
     with WheelIndex(request.index, context.mirrors) as index:
-        torch_index = TorchIndex(index, request.architectures)
+        torch_index = TorchIndex(index)
         for version in torch_index.releases:
             if catalog.version_key(version) > newest:
                 row = usable(torch_index.release(version))
@@ -313,8 +293,7 @@ def _check_user_file(path: Path) -> str:
 
 def _check_lab_file(path: Path) -> str:
     documents.tables_with(path)
-    rows = sum(map(len, _lab_rows(catalog.edition()).values()))
-    return f"{rows} facts of the lab, each with its source"
+    return "the lab's own, each with its source"
 
 
 def _described(content: str | bytes, path: Path) -> str:

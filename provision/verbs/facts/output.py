@@ -25,12 +25,9 @@ def summary_lines(summary: FactsSummary, width: int | None) -> list[str]:
         facts.insert(2, ("fetched", f"{edition.fetched} ({edition.verified})"))
     if edition.from_index:
         facts.append(("from the package index alone", ", ".join(edition.from_index)))
-    lines = fact_lines(facts, width)
     if edition.lab_file:
-        lines += ["", f"the lab's own, of {home_path(edition.lab_file)}:"]
-        for table, rows in summary.lab.items():
-            lines += [f"  {table}: {row}" for row in rows]
-    return lines
+        facts.append(("the lab's own", home_path(edition.lab_file)))
+    return fact_lines(facts, width)
 
 
 def update_lines(update: FactsUpdate) -> list[str]:

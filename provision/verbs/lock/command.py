@@ -174,8 +174,8 @@ lock = DefaultCommandGroup(make_lock)
     "--offline",
     is_flag=True,
     help=(
-        "Use no network: skip the checks of channel records, wheel metadata, and whether files "
-        "can still be downloaded."
+        "Use no network: skip the checks of wheel metadata, and whether files can still be "
+        "downloaded."
     ),
 )
 @mirror_option
@@ -219,23 +219,17 @@ def diff(console: Console, before: str, after: str, envs: Path | None, check: bo
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["explicit", "requirements", "pylock", "pixi", "cyclonedx"]),
+    type=click.Choice(["explicit", "requirements", "pylock", "pixi"]),
     required=True,
     help=(
         "explicit: conda's list of files; requirements, pylock: the wheels, for pip and uv; "
-        "pixi: a pixi.lock; cyclonedx: an SBOM."
+        "pixi: a pixi.lock."
     ),
 )
 @click.option(
     "--platform",
     metavar="PLATFORM",
     help="Platform to export.  [default: the only one, or linux-64; for pixi all]",
-)
-@click.option(
-    "--licenses/--no-licenses",
-    default=True,
-    show_default=True,
-    help="Add licenses to an SBOM, if the environment is installed.",
 )
 @output_file_option
 @verb

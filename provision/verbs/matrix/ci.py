@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from provision import ci, render, resolver
-from provision import lockfile as locks
 from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
 from provision.resolver import spec as specs
 from provision.workflow.batch import environment_names
 from provision.workflow.context import Context
 from provision.workflow.index_facts import ensure_release
-from provision.workflow.render import unified_diff
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowRequest:
     """What the command line requests. out: None to print the workflow."""
 
-    format: ci.WorkflowFormat
     runners: Path
     out: Path | None = None
     force: bool = False
@@ -33,7 +30,7 @@ class Workflow:
     """A CI workflow, or what its first job hands to the others; and where the jobs would run today."""
 
     text: str
-    assignments: tuple[ci.RunnerAssignment, ...]
+    jobs: tuple[ci.Job, ...]
     summary: str
 
 
@@ -42,7 +39,7 @@ def workflow(context: Context, request: WorkflowRequest) -> Workflow:
     reads; they are read here too, so that their mistakes are seen before it runs.
     """
     file = ci.read_runners(request.runners)
-    assignments = _assign(context, request, file)
+    assigned = _assign(context, file)
     paths = ci.WorkflowPaths(
         jobs_command=(*_command(context, request), "--jobs"),
         envs=_relative(context.folders.envs),
@@ -50,50 +47,34 @@ def workflow(context: Context, request: WorkflowRequest) -> Workflow:
         workflow=_relative(request.out) if request.out else None,
     )
     text = render.render_workflow(
-        request.format,
-        ci.template_values(request.format, file.workflow, paths),
+        ci.template_values(file.workflow, paths),
         made_from=paths.runners,
         remake=_remake(context, request),
         templates=context.templates,
     )
-    summary = ci.summary(assignments, image=file.workflow.image)
-    return Workflow(text=text, assignments=assignments, summary=summary)
+    summary = ci.summary(assigned, image=file.workflow.image)
+    return Workflow(text=text, jobs=assigned, summary=summary)
 
 
 def jobs(context: Context, request: WorkflowRequest) -> Workflow:
-    """What the workflow's first job hands to the others: GitHub's outputs, or GitLab's child
-    pipeline."""
+    """What the workflow's first job hands to the others: GitHub's outputs."""
     file = ci.read_runners(request.runners)
-    assignments = _assign(context, request, file)
-    listed = _jobs(assignments)
-    if request.format == "github":
-        matrices = ci.github_matrices(listed, file.workflow)
-        text = "".join(f"{name}={matrix}\n" for name, matrix in matrices.items())
-    else:
-        values = ci.gitlab_values(listed, file.workflow, _relative(context.folders.envs))
-        text = render.render_gitlab_jobs(values, context.templates)
-    summary = ci.summary(assignments, image=file.workflow.image)
-    return Workflow(text=text, assignments=assignments, summary=summary)
+    assigned = _assign(context, file)
+    matrices = ci.job_matrices(assigned, file.workflow)
+    text = "".join(f"{name}={matrix}\n" for name, matrix in matrices.items())
+    summary = ci.summary(assigned, image=file.workflow.image)
+    return Workflow(text=text, jobs=assigned, summary=summary)
 
 
-def _assign(
-    context: Context, request: WorkflowRequest, file: ci.RunnersFile
-) -> tuple[ci.RunnerAssignment, ...]:
+def _assign(context: Context, file: ci.RunnersFile) -> tuple[ci.Job, ...]:
     """The jobs of each environment. Raises one error for all environments that do not resolve."""
-    assignments = []
-    for target in list(_targets(context)):
-        assignments.append(
-            ci.assign(target, file.runners, gpus=file.workflow.gpus, across=file.workflow.across)
-        )
-    ci.check_jobs(request.format, _jobs(assignments))
-    return tuple(assignments)
-
-
-def _jobs(assigned: Sequence[ci.RunnerAssignment]) -> list[ci.Job]:
     jobs: list[ci.Job] = []
-    for assignment in assigned:
-        jobs += assignment.jobs
-    return jobs
+    for target in list(_targets(context)):
+        jobs += ci.assign(
+            target, file.runners, gpus=file.workflow.gpus, across=file.workflow.across
+        )
+    ci.check_jobs(jobs)
+    return tuple(jobs)
 
 
 def write(request: WorkflowRequest, workflow: Workflow) -> bool:
@@ -113,11 +94,6 @@ def write(request: WorkflowRequest, workflow: Workflow) -> bool:
         )
     atomic_write(path, workflow.text)
     return True
-
-
-def diff(path: Path, workflow: Workflow) -> str:
-    """How a file differs from the workflow; empty if it does not."""
-    return unified_diff(path, workflow.text)
 
 
 def _targets(context: Context) -> Iterator[ci.CiTarget]:
@@ -145,10 +121,8 @@ def _targets_of_environment(context: Context, name: str) -> list[ci.CiTarget]:
         resolution = resolver.resolve(spec)
     except NoSuchBuild as error:
         raise NoSuchBuild(f"{name}: {error.message}", advice=error.advice) from error
-    locked = (folder / locks.FILE).is_file()
     return [
-        ci.CiTarget(resolution=resolution, platform=platform, locked=locked)
-        for platform in resolution.platforms
+        ci.CiTarget(resolution=resolution, platform=platform) for platform in resolution.platforms
     ]
 
 
@@ -159,7 +133,7 @@ def _relative(path: Path) -> str:
 
 def _command(context: Context, request: WorkflowRequest) -> list[str]:
     """What the workflow's own command and that of its first job have in common."""
-    argv = ["provision", "matrix", "ci", "--format", request.format]
+    argv = ["provision", "matrix", "ci"]
     runners, envs = _relative(request.runners), _relative(context.folders.envs)
     if runners != str(ci.FILE):
         argv.append(runners)

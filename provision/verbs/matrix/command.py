@@ -21,21 +21,12 @@ from provision.cli.spec_options import (
 from provision.cli.verb import context_of, print_outcomes, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from provision.ci import Job, RunnerAssignment, WorkflowFormat
+    from provision.ci import Job
     from provision.cli.console import Console
 
 
 @click.group(invoke_without_command=True)
 @query_options
-@click.option(
-    "--format",
-    type=click.Choice(["table", "csv"]),
-    default="table",
-    show_default=True,
-    help="csv: with every column.",
-)
 @click.pass_context
 def matrix(context: click.Context, /, **options: Any) -> None:
     """Show which PyTorch builds exist, and what each needs.
@@ -58,15 +49,13 @@ def matrix(context: click.Context, /, **options: Any) -> None:
 
 
 @verb
-def _show(console: Console, envs: Path | None, format: str, **options: Any) -> int:
+def _show(console: Console, envs: Path | None, **options: Any) -> None:
     from provision.cli.console import output_width
     from provision.verbs.matrix.matrix import show
-    from provision.verbs.matrix.output import csv_text, terminal_lines
+    from provision.verbs.matrix.output import terminal_lines
 
     table = show(options)
-    lines = csv_text(table) if format == "csv" else terminal_lines(table, output_width())
-    console.result("matrix", table, lines)
-    return 0
+    console.result("matrix", table, terminal_lines(table, output_width()))
 
 
 @matrix.command()
@@ -130,25 +119,10 @@ def lock(
 @matrix.command()
 @click.argument("runners", required=False, default="runners.yml", type=click.Path(path_type=Path))
 @click.option(
-    "--format",
-    "format",
-    type=click.Choice(["github", "gitlab"]),
-    required=True,
-    help="The CI service.",
-)
-@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help=(
-        "File to write: .github/workflows/provision.yml or .gitlab-ci.yml.  [default: "
-        "standard output]"
-    ),
-)
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Write nothing; compare with --output, print a diff, and exit with 1 if they differ.",
+    help="File to write: .github/workflows/provision.yml.  [default: standard output]",
 )
 @click.option("--force", is_flag=True, help="Replace a file that was edited by hand.")
 @click.option(
@@ -161,82 +135,54 @@ def lock(
 def ci(
     console: Console,
     runners: Path,
-    format: WorkflowFormat,
     envs: Path | None,
     output: Path | None,
-    check: bool,
     force: bool,
     jobs: bool,
     dry_run: bool,
 ) -> int:
-    """Write a CI workflow that builds and tests the environments of the envs folder.
+    """Write a GitHub workflow that builds and tests the environments of the envs folder.
 
     RUNNERS describes the machines that run its jobs, and the workflow; by default it is runners.yml.
     The workflow stays valid when environments and runners change: its first job reads them.
     """
     from provision.verbs.matrix import ci as command
 
-    if check and output is None:
-        raise click.UsageError("--check compares with a file; name it with --output.")
-    if jobs and (check or output is not None):
-        raise click.UsageError("--jobs prints to standard output; leave out --output and --check.")
+    if jobs and output is not None:
+        raise click.UsageError("--jobs prints to standard output; leave out --output.")
     context = context_of(console, envs)
-    request = command.WorkflowRequest(format=format, runners=runners, out=output, force=force)
+    request = command.WorkflowRequest(runners=runners, out=output, force=force)
     if jobs:
-        listed = command.jobs(context, request)
-        console.info(listed.summary)
+        workflow = command.jobs(context, request)
         # Where GitHub takes the summary of a step from.
         step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if step_summary:
             with Path(step_summary).open("a", encoding="utf-8") as file:
-                file.write(listed.summary)
-        document = _document(listed.assignments, listed.text, None)
-        console.document("matrix-ci", document, listed.text)
-        return 0
-    workflow = command.workflow(context, request)
-    if check and output is not None:
-        diff = command.diff(output, workflow)
-        text = diff.rstrip("\n") or f"{output} is current"
-        console.result("matrix-ci-check", {"differs": bool(diff), "diff": diff}, text)
-        return 1 if diff else 0
-    if output is None or dry_run:
-        document = _document(workflow.assignments, workflow.text, None)
+                file.write(workflow.summary)
+    else:
+        workflow = command.workflow(context, request)
+    console.info(workflow.summary)
+    is_written = output is not None and not dry_run
+    document = {
+        "path": output if is_written else None,
+        "jobs": [_job(job) for job in workflow.jobs],
+        "text": workflow.text,
+    }
+    if is_written:
+        is_changed = command.write(request, workflow)
+        line = f"wrote {output}" if is_changed else f"unchanged: {output}"
+        console.result("matrix-ci", document, line)
+    else:
         console.document("matrix-ci", document, workflow.text)
-        return 0
-    is_changed = command.write(request, workflow)
-    lines = []
-    for assignment in workflow.assignments:
-        for job in assignment.jobs:
-            lines.append(f"{job.target.name} ({job.target.platform}): {_location(job)}")
-        lines += [f"  {line}" for line in assignment.untested]
-    lines.append(f"wrote {output}" if is_changed else f"unchanged: {output}")
-    document = _document(workflow.assignments, workflow.text, output)
-    console.result("matrix-ci", document, lines)
     return 0
 
 
-def _document(
-    assignments: Sequence[RunnerAssignment], text: str, output: Path | None
-) -> dict[str, object]:
-    jobs, untested = [], {}
-    for assignment in assignments:
-        for job in assignment.jobs:
-            jobs.append(
-                {
-                    "environment": job.target.name,
-                    "platform": job.target.platform,
-                    "runner": job.runner.name if job.runner else None,
-                    "gpu": job.on_gpu,
-                    "ranks": job.ranks,
-                    "notes": job.notes,
-                }
-            )
-        if assignment.untested:
-            untested[assignment.jobs[0].target.name] = assignment.untested
-    return {"path": output, "jobs": jobs, "untested": untested, "text": text}
-
-
-def _location(job: Job) -> str:
-    runner = job.runner.name if job.runner else "a runner that the service offers"
-    ranks = "1 rank" if job.ranks == 1 else f"{job.ranks} ranks"
-    return f"{runner}, {ranks}" if job.on_gpu else f"{runner}, {ranks} on the CPU"
+def _job(job: Job) -> dict[str, object]:
+    return {
+        "environment": job.target.name,
+        "platform": job.target.platform,
+        "runner": job.runner.name if job.runner else None,
+        "gpu": job.on_gpu,
+        "ranks": job.ranks,
+        "notes": job.notes,
+    }

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog import minor, version_key
-from provision.core.dataclass import dataclass
 from provision.core.paths import SPEC
 from provision.core.platforms import PLATFORM, PLATFORMS, Platform
 from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
@@ -70,33 +69,10 @@ def explain(
     return explain_spec(check_requirements(spec), machine_for(spec))
 
 
-@dataclass(frozen=True, kw_only=True)
-class MatrixBuild:
-    """A build of the matrix that becomes an environment, for the platforms that have it."""
-
-    torch: str
-    cuda: str
-    source: BuildSource
-    platforms: tuple[Platform, ...]
-
-
-def matrix_builds(options: Mapping[str, Any]) -> list[MatrixBuild]:
-    """The builds of the matrix that fit, oldest torch and CUDA first."""
-    platforms: dict[tuple[str, str, BuildSource], list[Platform]] = {}
-    rows = build_table(parse_query(options)).cells
-    for row in sorted(rows, key=lambda row: (version_key(row.torch), version_key(row.cuda))):
-        platforms.setdefault((row.torch, row.cuda, row.source), []).append(row.platform)
-    builds = []
-    for (torch, cuda, source), listed in platforms.items():
-        ordered = tuple(sorted(listed, key=PLATFORMS.index))
-        builds.append(MatrixBuild(torch=torch, cuda=cuda, source=source, platforms=ordered))
-    return builds
-
-
 def matrix_requests(
     options: Mapping[str, Any], *, newest: bool, relock: bool
 ) -> list[BuildRequest]:
-    """A request for every build that fits.
+    """A request for every build that fits, of the oldest torch first.
 
     It is for linux-64, unless the options or a spec.yml of that name say otherwise.
 
@@ -104,19 +80,25 @@ def matrix_requests(
     """
     from provision.workflow.plan import BuildRequest
 
-    builds = matrix_builds({**options, "platform": options.get("platform") or (PLATFORM,)})
+    platforms: dict[tuple[str, str, BuildSource], list[Platform]] = {}
+    table = build_table(
+        parse_query({**options, "platform": options.get("platform") or (PLATFORM,)})
+    )
+    for row in sorted(table.cells, key=lambda row: (version_key(row.torch), version_key(row.cuda))):
+        platforms.setdefault((row.torch, row.cuda, row.source), []).append(row.platform)
     if newest:
         # Builds come oldest first, so the last one of each minor release wins.
-        latest = {(minor(build.torch), build.cuda, build.source): build for build in builds}
-        builds = [build for build in builds if build in latest.values()]
+        latest = {(minor(build[0]), *build[1:]): build for build in platforms}
+        platforms = {build: platforms[build] for build in latest.values()}
     passed_on = {name: options.get(name) for name in PASSED_ON}
     requests = []
-    for build in builds:
+    for (torch, cuda, source), listed in platforms.items():
+        ordered = tuple(sorted(listed, key=PLATFORMS.index))
         build_options = {
-            "torch": build.torch,
-            "cuda": build.cuda,
-            "source": build.source,
-            "platforms": build.platforms if options.get("platform") else (),
+            "torch": torch,
+            "cuda": cuda,
+            "source": source,
+            "platforms": ordered if options.get("platform") else (),
             **passed_on,
         }
         requests.append(BuildRequest(options=build_options, relock=relock))

@@ -92,13 +92,6 @@ def verify(console: Console, target: str, signers: Path | None, envs: Path | Non
     help="One page of everything that this machine has recorded. PASSPORT is then what `--lab "
     "--json` printed on another machine.",
 )
-@click.option(
-    "--format",
-    type=click.Choice(["html", "markdown"]),
-    default="html",
-    show_default=True,
-    help="A page, or the verdicts and findings as Markdown, for the summary of a CI job.",
-)
 @output_file_option
 @click.option("--force", is_flag=True, help="Replace a file that provision did not make.")
 @verb
@@ -107,14 +100,13 @@ def report(
     targets: tuple[str, ...],
     nodes: Path | None,
     lab: bool,
-    format: str,
     envs: Path | None,
     output: Path | None,
     force: bool,
 ) -> None:
     """Make an HTML report of environments and smoke tests.
 
-    It shows what was built and why, what was measured, and how they differ.
+    It shows what was built and why, and what was measured.
 
     PASSPORT is an environment with a passport, a passport.json, or the report.json of a smoke
     test, from any machine. The page works offline. --json prints its content. The exit code does
@@ -133,10 +125,6 @@ def report(
 
     if sum(map(bool, (targets and not lab, nodes, lab))) != 1:
         raise click.UsageError("Name passports, a file with --nodes, or --lab.")
-    if format == "markdown" and (nodes or lab or output):
-        raise click.UsageError(
-            "--format markdown prints passports and smoke reports to standard output."
-        )
     remake = ["provision", "report", *(["--lab"] if lab else ()), *targets]
     if nodes:
         remake += ["--nodes", str(nodes)]
@@ -153,9 +141,6 @@ def report(
         page, text = command.render_nodes(nodes, remake)
     else:
         page = command.gather(default_folders(envs), targets)
-        if format == "markdown":
-            console.document("report", page, command.markdown(page))
-            return
         text = "" if console.as_json and output is None else command.render_page(page, remake)
     if output is None:
         console.document(name, page, text)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from provision.cli.console import table, wrap
 from provision.cli.smoke_output import phase_lines
 from provision.cli.text import plain_value
+from provision.core.documents import Passport
+from provision.report.page import products
 
-SHORT_DIGEST = len("sha256:") + 12
+# The first digits of a digest tell it from others.
+DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 def passport_lines(
@@ -43,7 +47,9 @@ def passport_lines(
         lines += wrap(f"warning {warning['what']}: {text}".rstrip(), width)
     if warnings:
         lines.append("")
-    lines += [*_products(passport, width, full=sources), ""]
+    made = products(cast(Passport, passport))
+    rows = [(what, text if sources else DIGEST.sub(r"\1", text)) for what, text in made.items()]
+    lines += [*table(rows, ("product", "what"), width=width).splitlines(), ""]
     others = passport.get("smoke_elsewhere", ())
     tested = [*passport["smoke"].items(), *((result["target"], result) for result in others)]
     for location, result in tested:
@@ -65,22 +71,3 @@ def passport_lines(
     if not sources:
         lines += ["", "-v adds the source of each choice, --json shows everything."]
     return lines
-
-
-def _products(passport: Mapping[str, Any], width: int | None, *, full: bool) -> list[str]:
-    """What was made. full: digests in all their length."""
-    lock, image, kernel = passport["lock"], passport["image"], passport["kernel"]
-    portability = "" if lock["portable"] else ", not portable"
-    products = [
-        ("lock", f"{lock['sha256'][:16]}: {lock['packages']} packages{portability}"),
-        ("prefix", passport["prefix"]["path"]),
-    ]
-    runtime = passport.get("runtime")
-    if runtime:
-        products.append(("runtime", f"{runtime['name']} {runtime['version']} in the prefix"))
-    if image:
-        digest = image["manifest_digest"] if full else image["manifest_digest"][:SHORT_DIGEST]
-        products.append(("image", f"{image['reference']} ({digest})"))
-    if kernel:
-        products.append(("kernel", kernel["name"]))
-    return table(products, ("product", "what"), width=width).splitlines()

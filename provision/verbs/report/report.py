@@ -31,11 +31,6 @@ def render_page(page: Page, remake: Sequence[str]) -> str:
     return render.render_report(render.REPORT, report.template_values(page), remake=remake)
 
 
-def markdown(page: Page) -> str:
-    """The page's verdicts and findings as Markdown."""
-    return report.markdown_summary(page)
-
-
 def render_nodes(file: Path, remake: Sequence[str]) -> tuple[NodesPage, str]:
     """The page of what `provision drift` wrote, as values and as HTML.
 
@@ -57,10 +52,10 @@ def summary(page: Page | NodesPage | LabReport) -> str:
     """A page in a line."""
     if isinstance(page, LabReport):
         return f"{page.title}, {page_values(page)['summary']}"
-    extent = page.summary if isinstance(page, NodesPage) else ""
-    if isinstance(page, Page):
-        extent = f"{format_count(len(page.measurements), 'run')} of the smoke test"
-    return f"{page.title}, {page.verdict}, {extent}"
+    if isinstance(page, NodesPage):
+        return f"{page.title}, {page.verdict}, {page.summary}"
+    runs = format_count(len(page.measurements), "run")
+    return f"{page.title}, {page.verdict}, {runs} of the smoke test"
 
 
 def write(path: Path, text: str, *, force: bool) -> None:

@@ -13,8 +13,6 @@ from provision.cli.spec_options import build_request, settings_option
 from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from provision.cli.console import Console
     from provision.core.types import Place
     from provision.workflow.context import Context
@@ -23,11 +21,6 @@ if TYPE_CHECKING:
 
 # What only `provision smoke` has; the names are those of SmokeRequest's fields.
 local_options = option_group(
-    click.option(
-        "--baseline",
-        type=click.Choice(["save", "compare"]),
-        help="Save the measured bandwidths, or compare with the saved ones.",
-    ),
     click.option(
         "-o",
         "--output",
@@ -121,12 +114,6 @@ TARGETS: dict[str, tuple[Place, ...]] = {
     type=click.Choice(list(TARGETS)),
     help="What to test.  [default: prefix]",
 )
-@click.option(
-    "--junit",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write the result as JUnit XML, for CI services.",
-)
 @settings_option
 @quick_option
 @local_options
@@ -138,7 +125,6 @@ def smoke(
     envs: Path | None,
     prefix: Path | None,
     target: str | None,
-    junit: Path | None,
     **options: Any,
 ) -> int:
     """Run the DDP smoke test. The exit code is 1 unless the verdict is pass or warn.
@@ -156,12 +142,12 @@ def smoke(
         script = health_check_script(name, prefix, options["inventory"], options["drain_max"])
         console.result("smoke-health-check", {"script": script}, script.splitlines())
         return 0
-    nodes = _nodes_request(envs, options, local={"--in": target, "--junit": junit})
+    nodes = _nodes_request(envs, options, target)
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
     if nodes is not None:
         return _smoke_nodes(console, context, request, nodes)
-    results = workflow.smoke(context, request, TARGETS[target or "prefix"], junit)
+    results = workflow.smoke(context, request, TARGETS[target or "prefix"])
     lines = []
     for result in results:
         lines += smoke_lines(result, brief=console.shows_all_on_terminal)
@@ -170,12 +156,9 @@ def smoke(
 
 
 def _nodes_request(
-    envs: Path | None, options: dict[str, Any], local: Mapping[str, object]
+    envs: Path | None, options: dict[str, Any], target: str | None
 ) -> NodesRequest | None:
-    """What is requested of nodes, taken out of the options; None for a test of this machine.
-
-    local: options for tests of this machine.
-    """
+    """What is requested of nodes, taken out of the options; None for a test of this machine."""
     from provision.core.errors import InvalidSpec
     from provision.workflow.smoke.nodes import NodesRequest
 
@@ -190,11 +173,10 @@ def _nodes_request(
                 )
     if not stated:
         return None
-    for option, value in local.items():
-        if value is not None:
-            raise InvalidSpec(
-                f"{option} is for tests of this machine, not for nodes.", advice="Leave it out."
-            )
+    if target is not None:
+        raise InvalidSpec(
+            "--in is for tests of this machine, not for nodes.", advice="Leave it out."
+        )
     if "drain_max" in stated and "drain" not in stated:
         raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
     selected = {name: stated.pop(name, None) for name in ("on", "inventory")}

@@ -151,11 +151,6 @@ def _phases_without_folder(request: SmokeRequest) -> tuple[str, ...]:
 
 
 def _check(request: SmokeRequest, nodes: NodesRequest) -> None:
-    if request.baseline is not None:
-        raise InvalidSpec(
-            "--baseline works on this machine only.",
-            advice="Leave it out; the report has the bandwidths.",
-        )
     engines = {node.engine for node in nodes.selection.nodes}
     if nodes.drain and engines != {"slurm"}:
         raise InvalidSpec(

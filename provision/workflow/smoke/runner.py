@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal, cast
@@ -21,7 +20,6 @@ from provision.core.process import clean_environment, run
 from provision.core.schema import schema_error
 from provision.core.types import Place, Prefix, Resolution, SmokeResult, Verdict
 from provision_runtime.report import model as report_model
-from provision_runtime.report.junit import dumps
 
 RUNTIME = Path(str(files("provision_runtime")))
 REPORT = "report.json"
@@ -44,7 +42,6 @@ class SmokeRequest:
     where the test leaves everything (None: the data folder). folder: where files and checkpoints
     are tested (None: in `out`). strict: warnings about speed are failures. deadlines: seconds for a
     phase (`barrier=60`) or for every phase (`60`). inject: faults to rehearse.
-    baseline: save the measured bandwidths, or compare with saved ones.
     """
 
     ranks: int | None = None
@@ -60,7 +57,6 @@ class SmokeRequest:
     timeout_s: float = TIMEOUT_S
     out: Path | None = None
     folder: Path | None = None
-    baseline: Literal["save", "compare"] | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -71,17 +67,14 @@ class SmokeRequest:
 def check(request: SmokeRequest) -> None:
     """Raise InvalidSpec for options that contradict one another, before anything runs."""
     argv = _request_arguments(request)
-    if request.baseline is not None:
-        # Whether the phases that run measure bandwidths at all; the test itself reads the file.
-        argv += ["--baseline", "save=baseline.json"]
     from provision_runtime.smoke import options
 
     try:
         options.parse(["--out", ".", *argv])
     except options.UsageError as error:
-        # Users write all but two of the test's options as settings.
+        # Users write all but one of the test's options as settings.
         refusal = re.sub(
-            r"--(?!inject|baseline)([a-z-]+)",
+            r"--(?!inject)([a-z-]+)",
             lambda option: f"the setting {option[1].replace('-', '_')}",
             str(error).removeprefix("argument ").rstrip("."),
         )
@@ -128,14 +121,12 @@ def in_prefix(
     request: SmokeRequest,
     env: Mapping[str, str],
     out: Path,
-    baseline: Path,
     on_line: Callable[[str], None] | None = None,
 ) -> SmokeResult:
     """Run the smoke test in a prefix and read its report.
 
     env: the prefix's activation. out: the folder for everything that the test leaves; an earlier
-    report in it is removed. baseline: the file that `--baseline save` writes and `--baseline
-    compare` reads. on_line: called with each line that the test prints, as it comes.
+    report in it is removed. on_line: called with each line that the test prints, as it comes.
     """
     # The runtime package that is installed in the prefix: -I keeps other modules out, -B leaves no
     # byte code in it.
@@ -144,8 +135,6 @@ def in_prefix(
     command += arguments(resolution, request)
     if request.folder:
         command += ["--folder", str(request.folder.absolute())]
-    if request.baseline:
-        command += ["--baseline", f"{request.baseline}={baseline}"]
     remove_old_report(out)
     completed = run(
         command,
@@ -244,19 +233,3 @@ def failures(results: Sequence[SmokeResult]) -> list[str]:
         if not failed_phases and result.verdict in bad:
             sentences.append(f"{result.where}: the verdict is {result.verdict}")
     return sentences
-
-
-def junit(results: Sequence[SmokeResult]) -> str:
-    """The results as JUnit XML, one suite for each.
-
-    A report that is not trusted, as the test did not end as it says, adds an error of its own.
-    """
-    reports: dict[str, report_model.Report] = {}
-    for result in results:
-        # The document for a report that is not trusted has the schema of the file.
-        report = report_model.parse({**result.report, "schema": report_model.SCHEMA})
-        if report.verdict != result.verdict:
-            problem = f"the report says {report.verdict}, but the test did not end that way"
-            report = replace(report, phases=[*report.phases, _untrusted_phase(problem)])
-        reports[result.where] = report
-    return dumps(reports)

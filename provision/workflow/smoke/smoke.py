@@ -5,12 +5,9 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from provision import image as images
-from provision.core.atomic import atomic_write
-from provision.core.errors import ToolMissing
 from provision.core.paths import make_private_directory
 from provision.core.types import Image, Place, Prefix, SmokeResult
 from provision.environment import passport as passports
@@ -23,16 +20,8 @@ from provision.workflow.project import require_prefix
 from provision.workflow.smoke import runner as smoke_runner
 
 
-def smoke(
-    context: Context, request: BuildRequest, targets: Sequence[Place], junit: Path | None = None
-) -> list[SmokeResult]:
-    """Test an environment in each place. Its passport gets the verdicts.
-
-    junit: a file for the same results as JUnit XML. An earlier run's file is removed first, or it
-    would pass for this one's.
-    """
-    if junit is not None:
-        junit.unlink(missing_ok=True)
+def smoke(context: Context, request: BuildRequest, targets: Sequence[Place]) -> list[SmokeResult]:
+    """Test an environment in each place. Its passport gets the verdicts."""
     plan = make_plan(context, request)
     smoke_runner.check(plan.smoke_request)
     prefix = require_prefix(context.folders, plan.name, request.prefix)
@@ -43,8 +32,6 @@ def smoke(
     if "prefix" in targets:
         ensure_runtime(context, prefix)
     results = [smoke_in(context, plan, target, prefix, image, client) for target in targets]
-    if junit is not None:
-        atomic_write(junit, smoke_runner.junit(results))
     if plan.smoke_request.is_whole:
         record_smoke(context, plan, prefix, results)
     return results
@@ -63,25 +50,18 @@ def smoke_in(
     Its files stay, so that a finding can be examined.
     """
     request = plan.smoke_request
-    # Machines that share a home may test at the same time, and each has baselines of its own.
+    # Machines that share a home may test at the same time.
     folder = context.folders.smoke(plan.name) / platform.node()
     out = (request.out.absolute() if request.out else folder) / target
-    baseline = folder / f"baseline-{target}.json"
     make_private_directory(folder)
     if request.out is None:
         shutil.rmtree(out, ignore_errors=True)  # of an earlier test, perhaps a killed one
         make_private_directory(out)
-    if request.baseline == "compare" and not baseline.is_file():
-        raise ToolMissing(
-            f"There is no baseline for the {target} of {plan.name} on this machine.",
-            advice=f"`provision smoke {plan.name} --in {target} --baseline save` makes one; run it "
-            "while the machine is healthy.",
-        )
     with context.progress.meter("waiting for the next phase", 0):
         if target == "prefix":
             activation = activation_variables(prefix)
             return smoke_runner.in_prefix(
-                prefix, plan.resolution, request, activation, out, baseline, context.on_smoke_line
+                prefix, plan.resolution, request, activation, out, context.on_smoke_line
             )
         assert image is not None and client is not None
         smoke_runner.remove_old_report(out)
@@ -90,11 +70,7 @@ def smoke_in(
             image,
             smoke_runner.arguments(plan.resolution, request),
             out,
-            files=images.SmokeFiles(
-                folder=request.folder,
-                baseline=baseline if request.baseline else None,
-                verb=request.baseline,
-            ),
+            folder=request.folder,
             timeout_s=request.timeout_s + smoke_runner.STARTING_S,
             gpus=plan.resolution.cuda is not None,
             on_line=context.on_smoke_line,

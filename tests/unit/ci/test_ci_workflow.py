@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import hashlib
-import importlib.resources
 import json
 import os
 import re
@@ -17,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -62,14 +58,7 @@ SPECS = {
     "ampere": 'torch: "2.11.0"\ncuda: "12.8"\npython: "3.11"\nsource: wheels\nconda: ["ffmpeg=7.*"]\n',
     "cpu": 'torch: "2.13.0"\ncpu: true\npython: "3.11"\n',
 }
-WORKFLOWS = {
-    "github": "github-workflow.yml",
-    "gitlab": "gitlab-ci.yml",
-    "github jobs": "github-outputs.txt",
-    "gitlab jobs": "gitlab-jobs.yml",
-}
-FILES = {"github": ".github/workflows/provision.yml", "gitlab": ".gitlab-ci.yml"}
-FORMATS = list(FILES)
+FILE = ".github/workflows/provision.yml"
 LOCK = b"lock"
 INSTALL = f"https://wheels.invalid/provision_gpu-1.0-py3-none-any.whl#sha256={'0' * 64}"
 
@@ -98,8 +87,8 @@ def invoke(*message: str) -> Result:
     return CliRunner().invoke(cli, ["matrix", "ci", *message])
 
 
-def rendered(format: str, *message: str) -> str:
-    result = invoke("--format", format, *message)
+def rendered(*message: str) -> str:
+    result = invoke(*message)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -107,7 +96,7 @@ def rendered(format: str, *message: str) -> str:
 def github_jobs() -> dict[str, list[dict[str, Any]]]:
     """The entries of both matrices, as the workflow's first job hands them on."""
     entries = {}
-    for line in rendered("github", "--jobs").splitlines():
+    for line in rendered("--jobs").splitlines():
         name, _, matrix = line.partition("=")
         entries[name] = json.loads(matrix)["include"] if matrix else []
     return entries
@@ -124,22 +113,14 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-class Reference(yaml.SafeLoader):
-    """Reads GitLab's `!reference [job, key]` as a text."""
-
-
-def _reference(loader: Any, node: Any) -> str:
-    return "!reference " + ".".join(loader.construct_sequence(node))
-
-
-Reference.add_constructor("!reference", _reference)
-
-
-@pytest.mark.parametrize("kind", WORKFLOWS)
-def test_golden(kind: str, lab: Path, request: pytest.FixtureRequest) -> None:
-    path = GOLDEN / WORKFLOWS[kind]
-    format, _, jobs = kind.partition(" ")
-    text = rendered(format, *(["--jobs"] if jobs else []))
+@pytest.mark.parametrize(
+    "file, message", [("github-workflow.yml", ()), ("github-outputs.txt", ("--jobs",))]
+)
+def test_golden(
+    file: str, message: tuple[str, ...], lab: Path, request: pytest.FixtureRequest
+) -> None:
+    path = GOLDEN / file
+    text = rendered(*message)
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -149,28 +130,11 @@ def test_golden(kind: str, lab: Path, request: pytest.FixtureRequest) -> None:
 
 def test_github_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
     check = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
-    (lab / "w.yml").write_text(rendered("github"))
+    (lab / "w.yml").write_text(rendered())
     result = run(*check, "w.yml")
     assert result.returncode == 0, result.stdout
-    (lab / "w.yml").write_text(rendered("github").replace("runs-on:", "run-on:"))
+    (lab / "w.yml").write_text(rendered().replace("runs-on:", "run-on:"))
     assert run(*check, "w.yml").returncode != 0
-
-
-def test_gitlab_schema_accepts_ours_and_rejects_a_broken_one(lab: Path) -> None:
-    check = (
-        tool("check-jsonschema"),
-        "--builtin-schema",
-        "vendor.gitlab-ci",
-        "--data-transform",
-        "gitlab-ci",
-    )
-    text = rendered("gitlab")
-    (lab / "g.yml").write_text(text)
-    (lab / "jobs.yml").write_text(rendered("gitlab", "--jobs"))
-    result = run(*check, "g.yml", "jobs.yml")
-    assert result.returncode == 0, result.stdout
-    (lab / "g.yml").write_text(text.replace("  script:", "  scripts:"))
-    assert run(*check, "g.yml").returncode != 0
 
 
 def test_security_linter_accepts_ours_and_reports_a_mistake(lab: Path) -> None:
@@ -186,11 +150,11 @@ def test_security_linter_accepts_ours_and_reports_a_mistake(lab: Path) -> None:
     )
     path = lab / ".github" / "workflows" / "w.yml"
     path.parent.mkdir(parents=True)
-    path.write_text(rendered("github"))
+    path.write_text(rendered())
     result = run(*check, str(path))
     assert (result.returncode, json.loads(result.stdout)) == (0, []), result.stdout
     path.write_text(
-        re.sub(r"@[0-9a-f]{40} #", "@", rendered("github")).replace(
+        re.sub(r"@[0-9a-f]{40} #", "@", rendered()).replace(
             "run: provision smoke", "run: ${{ github.head_ref }} smoke"
         )
     )
@@ -200,41 +164,19 @@ def test_security_linter_accepts_ours_and_reports_a_mistake(lab: Path) -> None:
     }
 
 
-def scripts(format: str, text: str) -> Iterator[str]:
-    """Every shell script of a workflow."""
-    content = yaml.load(text, Loader=Reference)
-    if format == "github":
-        yield from (
-            step["run"]
-            for job in content["jobs"].values()
-            for step in job["steps"]
-            if "run" in step
-        )
-    else:
-        for job in content.values():
-            if isinstance(job, dict) and "script" in job:
-                template = content.get(".environment", job)
-                after = job.get("after_script") or template.get("after_script", [])
-                for lines in (template["before_script"] + job["script"], after):
-                    yield "\n".join(line for line in lines if not line.startswith("!reference"))
-
-
-@pytest.mark.parametrize("kind", ["github", "gitlab", "gitlab jobs"])
-def test_shell_is_clean(kind: str, lab: Path) -> None:
-    format, _, jobs = kind.partition(" ")
+def test_shell_is_clean(lab: Path) -> None:
     configure(image=True)
-    result = list(scripts(format, rendered(format, *(["--jobs"] if jobs else []))))
-    assert len(result) >= 2
-    for index, script in enumerate(result):
+    jobs = yaml.safe_load(rendered())["jobs"].values()
+    scripts = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    for index, script in enumerate(scripts):
         (lab / f"{index}.sh").write_text(script + "\n")
-    checked = run(
-        tool("shellcheck"), "--shell=bash", *(f"{index}.sh" for index in range(len(result)))
-    )
+    files = (f"{index}.sh" for index in range(len(scripts)))
+    checked = run(tool("shellcheck"), "--shell=bash", *files)
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
 def test_least_privileges_and_pinned_actions(lab: Path) -> None:
-    text = rendered("github")
+    text = rendered()
     content = yaml.safe_load(text)
     assert content["permissions"] == {"contents": "read"}
     assert content["concurrency"]["cancel-in-progress"] is True
@@ -259,7 +201,7 @@ def test_least_privileges_and_pinned_actions(lab: Path) -> None:
 
 
 def test_fork_code_never_runs_on_the_labs_machines(lab: Path) -> None:
-    jobs = yaml.safe_load(rendered("github"))["jobs"]
+    jobs = yaml.safe_load(rendered())["jobs"]
     assert "head.repo.full_name == github.repository" in jobs["own"]["if"]
     assert "head.repo" not in jobs["hosted"]["if"]  # on GitHub's own runner
     assert jobs["matrix"]["runs-on"] == "ubuntu-24.04"
@@ -268,10 +210,9 @@ def test_fork_code_never_runs_on_the_labs_machines(lab: Path) -> None:
     assert {entry["runner"] for entry in entries["own"]} == {"mine"} and not entries["hosted"]
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_one_job_per_environment(format: str, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_job_per_environment(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
-    result = invoke("--format", format, "--json", "--jobs")
+    result = invoke("--json", "--jobs")
     document = json.loads(result.stdout)
     jobs = {job["environment"]: (job["runner"], job["gpu"]) for job in document["jobs"]}
     assert jobs == {
@@ -280,46 +221,30 @@ def test_one_job_per_environment(format: str, lab: Path, monkeypatch: pytest.Mon
         "new": (None, False),
         "vision": ("v100", True),
     }
-    if format == "github":
-        entries = github_jobs()
-        assert {entry["environment"] for entry in entries["own"]} == {"ampere", "vision"}
-        assert {entry["environment"] for entry in entries["hosted"]} == {"cpu", "new"}
-        labels = {tuple(entry["labels"]) for entry in entries["own"]}
-        assert labels == {("self-hosted", "linux", "v100"), ("self-hosted", "linux", "a100:8")}
-        assert {tuple(entry["labels"]) for entry in entries["hosted"]} == {("ubuntu-24.04",)}
-    else:
-        own_jobs = {}
-        for name, job in yaml.load(document["text"], Loader=Reference).items():
-            if isinstance(job, dict) and "script" in job and not name.startswith("lock "):
-                own_jobs[job["variables"]["ENVIRONMENT"]] = job
-        assert sorted(own_jobs) == sorted(SPECS)
-        assert own_jobs["vision"]["tags"] == ["self-hosted", "linux", "v100"]
-        for name, job in own_jobs.items():
-            assert f"provision build {name} " in job["script"][-2]
+    entries = github_jobs()
+    assert {entry["environment"] for entry in entries["own"]} == {"ampere", "vision"}
+    assert {entry["environment"] for entry in entries["hosted"]} == {"cpu", "new"}
+    labels = {tuple(entry["labels"]) for entry in entries["own"]}
+    assert labels == {("self-hosted", "linux", "v100"), ("self-hosted", "linux", "a100:8")}
+    assert {tuple(entry["labels"]) for entry in entries["hosted"]} == {("ubuntu-24.04",)}
     summary = (lab / "summary.md").read_text()
     assert "| vision | linux-64 | v100 | V100 | 2 |" in summary
     assert "driver 550.54.14; CUDA 13.0 needs 580.65.06" in summary
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_new_environment_or_runner_needs_no_new_workflow(format: str, lab: Path) -> None:
+def test_new_environment_or_runner_needs_no_new_workflow(lab: Path) -> None:
     """The file stays the same, and its own command finds the environment."""
-    out = FILES[format]
-    assert invoke("--format", format, "-o", out).exit_code == 0
+    out = FILE
+    assert invoke("-o", out).exit_code == 0
     (lab / "envs" / "later").mkdir()
     (lab / "envs" / "later" / "spec.yml").write_text(SPECS["vision"])
     configure(RUNNERS.replace("a100", "a800"))
-    assert invoke("--format", format, "-o", out, "--check").exit_code == 0
-    content = yaml.load((lab / out).read_text(), Loader=Reference)
-    if format == "github":
-        command = content["jobs"]["matrix"]["steps"][-1]["run"]
-        command, _, target = command.partition(" >> ")
-        assert target.strip() == '"$GITHUB_OUTPUT"'
-    else:
-        command, _, target = content["matrix"]["script"][0].partition(" > ")
-        assert content["environments"]["trigger"]["include"] == [
-            {"artifact": target, "job": "matrix"}
-        ]
+    written = (lab / out).read_text()
+    assert f"unchanged: {out}" in invoke("-o", out).output and (lab / out).read_text() == written
+    content = yaml.safe_load((lab / out).read_text())
+    command = content["jobs"]["matrix"]["steps"][-1]["run"]
+    command, _, target = command.partition(" >> ")
+    assert target.strip() == '"$GITHUB_OUTPUT"'
     argv = shlex.split(command)
     assert argv[:3] == ["provision", "matrix", "ci"]
     result = CliRunner().invoke(cli, argv[1:])
@@ -333,11 +258,7 @@ def test_one_runner_of_each_gpu_architecture(lab: Path) -> None:
     assert [
         (entry["environment"], entry["runner"], entry["ranks"]) for entry in entries["own"]
     ] == [("ampere", "a100", 8), ("vision", "v100", 2), ("vision", "a100", 8)]
-    result = invoke("--format", "github", "-o", "w.yml")
-    assert "vision (linux-64): v100, 2 ranks" in result.output
-    assert (
-        "no runner has sm_50, sm_60, sm_75, sm_86, for which this build has code" in result.output
-    )
+    assert "| vision | linux-64 | v100 | V100 | 2 |" in invoke("-o", "w.yml").stderr
 
 
 def test_images_are_built_where_there_is_an_engine(lab: Path) -> None:
@@ -348,11 +269,6 @@ def test_images_are_built_where_there_is_an_engine(lab: Path) -> None:
     entries = github_jobs()["own"]
     images = {(entry["runner"], entry["image"], entry["place"]) for entry in entries}
     assert images == {("v100", "--no-image", "prefix"), ("a100", "--image", "both")}
-    jobs = yaml.load(rendered("gitlab", "--jobs"), Loader=Reference)
-    script = jobs["vision on a100"]["script"]
-    assert "--image" in script[-2] and "--in=both" in script[-1]
-    assert 'provision env remove "$ENVIRONMENT" --yes' in jobs["vision on a100"]["after_script"][-1]
-    assert "after_script" not in jobs["vision on v100"]
 
 
 def test_slow_gpus_fail_their_jobs(lab: Path) -> None:
@@ -360,46 +276,32 @@ def test_slow_gpus_fail_their_jobs(lab: Path) -> None:
     entries = github_jobs()
     strict = {(entry["device"], entry["strict"]) for entry in [*entries["own"], *entries["hosted"]]}
     assert strict == {("require_gpu=true", "strict=true"), ("backend=gloo", "")}
-    jobs = yaml.load(rendered("gitlab", "--jobs"), Loader=Reference)
-    smokes = [job["script"][-1] for job in jobs.values() if "script" in job]
-    assert {"strict=true" in line for line in smokes if "require_gpu=true" in line} == {True}
-    assert {"strict=true" in line for line in smokes if "backend=gloo" in line} == {False}
     configure(strict=False)
     relaxed = github_jobs()
     assert {entry["strict"] for entry in [*relaxed["own"], *relaxed["hosted"]]} == {""}
 
 
-def collect_script(text: str, format: str) -> str:
-    content = yaml.load(text, Loader=Reference)
-    if format == "gitlab":
-        return "\n".join(content[".environment"]["after_script"])
-    steps = content["jobs"]["own"]["steps"]
-    return str(next(step["run"] for step in steps if step["name"] == "Collect the evidence"))
+def script_of(step: str) -> str:
+    steps = yaml.safe_load(rendered())["jobs"]["own"]["steps"]
+    return str(next(row["run"] for row in steps if row["name"] == step))
 
 
 def test_evidence_of_a_failed_job_is_kept(lab: Path) -> None:
     """What runs after a failure always runs, and takes what there is."""
     configure(retention_days=7)
-    steps = yaml.safe_load(rendered("github"))["jobs"]["own"]["steps"]
+    steps = yaml.safe_load(rendered())["jobs"]["own"]["steps"]
     by_name = {step["name"]: step for step in steps}
     for name in ("Collect the evidence", "Upload the evidence"):
         assert by_name[name]["if"] == "always()"
     upload = by_name["Upload the evidence"]["with"]
     assert upload["path"] == "${{ runner.temp }}/evidence" and upload["retention-days"] == 7
     assert all(key in upload["name"] for key in ("environment", "platform", "runner"))
-    assert "$RUNNER_TEMP/evidence/junit.xml" in by_name["Smoke test"]["run"]
-    jobs = yaml.load(rendered("gitlab", "--jobs"), Loader=Reference)
-    artifacts = jobs[".environment"]["artifacts"]
-    assert artifacts["when"] == "always" and artifacts["expire_in"] == "7 days"
-    assert artifacts["reports"]["junit"] in jobs["vision on v100"]["script"][-1]
 
 
-@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("passport", [True, False])
-def test_collection_makes_page_and_summary(format: str, passport: bool, lab: Path) -> None:
+def test_collection_makes_page_and_summary(passport: bool, lab: Path) -> None:
     """The script as bash runs it, with the real command and the passport of a failed test."""
-    jobs = ("--jobs",) if format == "gitlab" else ()
-    script = collect_script(rendered(format, *jobs), format)
+    script = script_of("Collect the evidence")
     command = Path(sysconfig.get_path("scripts")) / "provision"
     if not command.exists():
         pytest.skip("provision is not installed here")
@@ -426,19 +328,18 @@ def test_collection_makes_page_and_summary(format: str, passport: bool, lab: Pat
         "GITHUB_STEP_SUMMARY": str(lab / "summary.md"),
     }
     subprocess.run(["bash", "-euo", "pipefail", "-c", script], check=True, env=environment)
-    kept = lab / ("temp/evidence" if format == "github" else ".provision/evidence")
+    kept = lab / "temp" / "evidence"
     names = {"conda-lock.yml", "passport.json", "report.html"} if passport else {"conda-lock.yml"}
     assert {path.name for path in kept.iterdir()} == names
-    if format == "github":
-        summary = (lab / "summary.md").read_text()
-        assert ("### vision: fail" if passport else "vision was not built") in summary
-        assert ("| fail | barrier |" in summary) is passport
+    summary = (lab / "summary.md").read_text()
+    assert ("smoke test in the prefix: fail" if passport else "vision was not built") in summary
+    assert ("fail     barrier" in summary) is passport
 
 
 def test_command_in_the_header_regenerates_the_file(lab: Path) -> None:
     out = "ci/my flow.yml"
     (lab / "runners.yml").rename(lab / "ci.yml")
-    message = ["ci.yml", "--format", "gitlab", "--envs", "envs", "-o", out]
+    message = ["ci.yml", "--envs", "envs", "-o", out]
     assert invoke(*message).exit_code == 0
     first = (lab / out).read_text()
     command = shlex.split(first.splitlines()[0].partition("remake with: ")[2])
@@ -448,24 +349,18 @@ def test_command_in_the_header_regenerates_the_file(lab: Path) -> None:
     assert (lab / out).read_text() == first
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_check_and_hand_edits(format: str, lab: Path) -> None:
-    out = FILES[format]
-    assert invoke("--format", format, "-o", out, "--check").exit_code == 1
+def test_hand_edits_are_not_replaced(lab: Path) -> None:
+    out = FILE
+    assert invoke("-o", out, "--dry-run").exit_code == 0
     assert not (lab / out).exists()
-    assert invoke("--format", format, "-o", out, "--dry-run").exit_code == 0
-    assert not (lab / out).exists()
-    assert f"wrote {out}" in invoke("--format", format, "-o", out).output
-    assert f"unchanged: {out}" in invoke("--format", format, "-o", out).output
-    assert invoke("--format", format, "-o", out, "--check").exit_code == 0
+    assert f"wrote {out}" in invoke("-o", out).output
+    assert f"unchanged: {out}" in invoke("-o", out).output
     configure(retention_days=7)
-    changed = invoke("--format", format, "-o", out, "--check")
-    assert changed.exit_code == 1
-    assert "+++ " in changed.output and re.search(r"^\+.* 7", changed.output, re.MULTILINE)
+    assert f"wrote {out}" in invoke("-o", out).output
     (lab / out).write_text((lab / out).read_text() + "# mine\n")
-    result = invoke("--format", format, "-o", out)
+    result = invoke("-o", out)
     assert result.exit_code == 6 and "was edited by hand" in result.output
-    assert invoke("--format", format, "-o", out, "--force").exit_code == 0
+    assert invoke("-o", out, "--force").exit_code == 0
     assert "# mine" not in (lab / out).read_text()
 
 
@@ -477,7 +372,7 @@ def test_unresolvable_environments_are_all_reported_and_nothing_written(lab: Pat
     }.items():
         (lab / "envs" / name).mkdir()
         (lab / "envs" / name / "spec.yml").write_text(text)
-    result = invoke("--format", "github", "-o", "w.yml")
+    result = invoke("-o", "w.yml")
     assert result.exit_code == 3
     assert "3 environments cannot be resolved" in result.output
     assert all(
@@ -497,7 +392,7 @@ def test_unresolvable_environments_are_all_reported_and_nothing_written(lab: Pat
 )
 def test_invalid_settings_are_refused(message: tuple[str, ...], problem: str, lab: Path) -> None:
     Path("no-install.yml").write_text(RUNNERS)
-    result = invoke("--format", "github", *message)
+    result = invoke(*message)
     assert result.exit_code == 3
     assert problem in result.output
 
@@ -508,121 +403,37 @@ def test_environments_outside_the_repository(lab: Path) -> None:
     shutil.copy("runners.yml", inner)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(inner)
-        result = invoke("--format", "github", "--envs", "../envs")
+        result = invoke("--envs", "../envs")
     assert result.exit_code == 3
     assert "must be in the repository" in result.output
 
 
-def test_unsupported_features_of_a_service(lab: Path) -> None:
-    configure("runners:\n- {name: a, labels: a, gpu: A100, driver: '595.45.04', image: x}\n")
-    result = invoke("--format", "github")
-    assert result.exit_code == 3 and "names an image" in result.output
-    assert "  image: x\n" in rendered("gitlab", "--jobs")
+def test_limits_of_the_service() -> None:
     resolved = resolver.resolve(Spec(name="x", torch="2.3.1", cuda="12.1"))
     target = ci.CiTarget(resolution=resolved, platform="linux-aarch64")
     far = ci.Job(target=target, runner=None, on_gpu=False, ranks=2, notes=())
-    with pytest.raises(InvalidSpec, match="has no known CPU runner for linux-aarch64"):
-        ci.check_jobs("gitlab", [far])
     settings = ci.WorkflowSettings(install=".")
-    (matrix,) = filter(None, ci.github_matrices([far], settings).values())
+    (matrix,) = filter(None, ci.job_matrices([far], settings).values())
     assert json.loads(matrix)["include"][0]["labels"] == ["ubuntu-24.04-arm"]
-    near = dataclasses.replace(far, target=dataclasses.replace(target, platform="linux-64"))
-    ci.check_jobs("github", [near] * 256)
+    ci.check_jobs([far] * 256)
     with pytest.raises(InvalidSpec, match="at most 256 jobs"):
-        ci.check_jobs("github", [near] * 257)
-    ci.check_jobs("gitlab", [near] * 257)
+        ci.check_jobs([far] * 257)
 
 
 def test_runners_file_must_be_in_the_repository(lab: Path) -> None:
     """The first job reads it from the checkout."""
     shutil.copy("runners.yml", lab.parent)
-    result = invoke("../runners.yml", "--format", "github")
+    result = invoke("../runners.yml")
     assert result.exit_code == 3 and "that file must be in the repository" in result.output
-    assert invoke(str(lab / "runners.yml"), "--format", "github").exit_code == 0
+    assert invoke(str(lab / "runners.yml")).exit_code == 0
 
 
 def test_jobs_are_not_written_to_a_file(lab: Path) -> None:
-    assert invoke("--format", "github", "--jobs", "-o", "x").exit_code == 2
+    assert invoke("--jobs", "-o", "x").exit_code == 2
 
 
-def gitlab_jobs() -> dict[str, Any]:
-    """The pipeline of jobs, which fits GitLab's schema."""
-    content: dict[str, Any] = yaml.load(rendered("gitlab", "--jobs"), Loader=Reference)
-    gitlab_schema().validate(content)
-    return content
-
-
-@functools.cache
-def gitlab_schema() -> jsonschema_rs.Validator:
-    schemas = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor"
-    return jsonschema_rs.validator_for(json.loads((schemas / "gitlab-ci.json").read_text()))
-
-
-def test_caches_are_keyed_by_the_lock(lab: Path) -> None:
-    """A lock of the repository by GitLab itself; one that is not there by a job before."""
-    name = "vision"
-    jobs = gitlab_jobs()
-    assert jobs["stages"] == ["locks", "environments"]
-    before, job = jobs[f"lock {name} on v100"], jobs[f"{name} on v100"]
-    assert job["cache"]["key"] == f"{name}-linux-64-$LOCK_SHA256"
-    assert job["needs"] == [f"lock {name} on v100"]
-    assert before["tags"] == job["tags"] and before["script"][0] == job["script"][0]
-    (lab / "envs" / name).mkdir(exist_ok=True)
-    (lab / "envs" / name / "conda-lock.yml").write_text("")
-    jobs = gitlab_jobs()
-    job = jobs[f"{name} on v100"]
-    assert job["cache"]["key"] == {
-        "files": [f"envs/{name}/conda-lock.yml"],
-        "prefix": f"{name}-linux-64",
-    }
-    assert "needs" not in job and f"lock {name} on v100" not in jobs
-    assert "locks" in jobs["stages"]  # others have none
-
-
-def test_runner_with_a_local_cache_folder_needs_no_key(lab: Path) -> None:
-    jobs = gitlab_jobs()
-    job = jobs["ampere on a100"]
-    assert "cache" not in job and "needs" not in job and "lock ampere on a100" not in jobs
-    assert job["variables"]["PROVISION_CACHE"] == "/var/cache/provision"
-
-
-@pytest.mark.parametrize("portable", [True, False])
-def test_previous_job_passes_the_lock_and_its_hash(portable: bool, lab: Path) -> None:
-    """Its script as a shell runs it; the lock is written by a function in provision's place."""
-    before = gitlab_jobs()["lock vision on v100"]
-    lock = f"metadata:\n  custom_metadata:\n    provision_portable: '{str(portable).lower()}'\n"
-    script = 'provision() { printf \'%s\' "$TEXT" > "envs/$2/conda-lock.yml"; }\n' + "\n".join(
-        before["script"]
-    )
-    env = {
-        "TEXT": lock,
-        "PROVISION_ENVS": "envs",
-        "PATH": os.environ["PATH"],
-        **before["variables"],
-    }
-    subprocess.run(["bash", "-euo", "pipefail", "-c", script], check=True, env=env)
-    assert (
-        lab / "lock.env"
-    ).read_text() == f"LOCK_SHA256={hashlib.sha256(lock.encode()).hexdigest()}\n"
-    assert (lab / "envs" / "vision" / "conda-lock.yml").exists() is portable
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_failed_lock_keeps_its_error(format: str, lab: Path) -> None:
+def test_failed_lock_keeps_its_error(lab: Path) -> None:
     """The step and the collection as a shell runs them; a function in provision's place fails."""
-    jobs = ("--jobs",) if format == "gitlab" else ()
-    text = rendered(format, *jobs)
-    job = "own" if format == "github" else "lock vision on v100"
-    content = yaml.load(text, Loader=Reference)
-    if format == "github":
-        steps = content["jobs"][job]["steps"]
-        script = str(next(step["run"] for step in steps if step["name"] == "Lock"))
-        kept = lab / "temp" / "evidence"
-    else:
-        script = "\n".join(content[job]["script"])
-        assert content[".lock"]["artifacts"]["when"] == "always"
-        assert ".provision/evidence/" in content[".lock"]["artifacts"]["paths"]
-        kept = lab / ".provision" / "evidence"
     environment = {
         "PATH": os.environ["PATH"],
         "PROVISION_ENVS": "envs",
@@ -632,25 +443,23 @@ def test_failed_lock_keeps_its_error(format: str, lab: Path) -> None:
         "GITHUB_STEP_SUMMARY": str(lab / "summary.md"),
     }
     failing = "provision() { echo 'error: There is no environment' >&2; return 5; }\n"
-    shell = ["bash", "-eo", "pipefail", "-c"] if format == "github" else ["sh", "-e", "-c"]
+    shell = ["bash", "-eo", "pipefail", "-c"]
     locked = subprocess.run(
-        [*shell, failing + script], env=environment, capture_output=True, text=True
+        [*shell, failing + script_of("Lock")], env=environment, capture_output=True, text=True
     )
     assert locked.returncode != 0 and "There is no environment" in locked.stdout
-    subprocess.run([*shell, collect_script(text, format)], check=True, env=environment)
-    assert (kept / "lock.txt").read_text() == "error: There is no environment\n"
-    if format == "github":
-        assert "error: There is no environment\n```" in (lab / "summary.md").read_text()
+    subprocess.run([*shell, script_of("Collect the evidence")], check=True, env=environment)
+    assert (lab / "temp/evidence/lock.txt").read_text() == "error: There is no environment\n"
+    assert "error: There is no environment\n```" in (lab / "summary.md").read_text()
 
 
 def test_options_of_builds_name_the_verb_that_makes_environments(lab: Path) -> None:
-    result = invoke("--format", "github", "--torch", "2.3")
+    result = invoke("--torch", "2.3")
     assert result.exit_code == 2 and "provision matrix lock --torch" in result.output
 
 
 def test_pytorch_index_comes_from_the_repository_settings(lab: Path) -> None:
-    assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in rendered("github")
-    assert "CI/CD variable PROVISION_TORCH_INDEX" in rendered("gitlab", "--jobs")
+    assert "PROVISION_TORCH_INDEX: ${{ vars.PROVISION_TORCH_INDEX }}" in rendered()
 
 
 ASKED: list[dict[str, Any]] = [

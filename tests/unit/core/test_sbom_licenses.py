@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from provision.core import sbom
-from provision.core.sbom import prefix_licenses
+from provision.core.sbom import Licenses, read_licenses
+
+
+def prefix_licenses(prefix: Path) -> Licenses:
+    files = sorted(path for path in prefix.rglob("*") if path.is_file())
+    return read_licenses((str(path), path.read_bytes()) for path in files)
 
 
 def wheel(prefix: Path, name: str, *headers: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,48 +103,7 @@ def test_a_container_is_labelled_as_ours() -> None:
     assert not own.removed
 
 
-@dataclass
-class Receiving:
-    """What a container is given, unpacked as the engine does."""
-
-    received: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-
-    def put_archive(self, folder: str, archive: bytes) -> None:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as reader:
-            for member in reader:
-                assert member.isreg(), member.name
-                file = reader.extractfile(member)
-                assert file is not None
-                self.received[f"{folder}/{member.name}"] = member.mode, file.read()
-
-
-def test_input_files_are_readable_by_any_user(tmp_path: Path) -> None:
-    """One that only its owner may read."""
-    (tmp_path / "kept").write_text("kept")
-    (tmp_path / "kept").chmod(0o600)
-    container = Receiving()
-    files = container_smoke.SmokeFiles(baseline=tmp_path / "kept", verb="compare")
-    files.copy_into(container)
-    [(path, received)] = container.received.items()
-    assert received == (0o644, b"kept")
-    assert files.options == ["--baseline", f"compare={path}"]
-
-
 def test_a_folder_is_tested_as_the_calling_user(tmp_path: Path) -> None:
-    assert container_smoke.SmokeFiles().container_settings == {}
-    assert (
-        container_smoke.SmokeFiles(folder=tmp_path).container_settings["user"]
-        == f"{os.getuid()}:{os.getgid()}"
-    )
-
-
-def test_a_baseline_that_cannot_be_stored_leaves_the_old_one(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / container_smoke.BASELINE).write_text("new")
-    (tmp_path / "kept").mkdir()
-    with pytest.raises(OSError) as caught:
-        container_smoke.SmokeFiles(baseline=tmp_path / "kept", verb="save").store_baseline(
-            tmp_path / "out"
-        )
-    assert caught.value.filename == str(tmp_path / "kept")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "out"]
+    assert container_smoke._folder_settings(None) == {}
+    settings = container_smoke._folder_settings(tmp_path)
+    assert settings["user"] == f"{os.getuid()}:{os.getgid()}"

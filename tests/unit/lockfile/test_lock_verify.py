@@ -245,14 +245,6 @@ def test_conda_may_name_a_python_package_differently(verified: Verify, provider:
     assert verified(content) == []
 
 
-def test_constrains_bind_locked_packages(verified: Verify) -> None:
-    url = entry(sound(), "libz")["url"]
-    assert verified(sound(), constrains={url: ("numpy >=1.26", "absent <2")}) == []
-    findings = only(verified(sound(), constrains={url: ("numpy <1.26",)}))
-    assert (findings.package, findings.kind) == ("libz", "constraint")
-    assert "constrains numpy <1.26, and that is 1.26.4" in findings.message
-
-
 @pytest.mark.parametrize(
     "answer,kind,message",
     [
@@ -521,14 +513,10 @@ def test_skipped_checks_are_noted(tmp_path: Path) -> None:
     notes = lockfile.verify_lock(lockfile.read_file(path), lockfile.RemoteFacts(), "lab").notes
     assert [
         check
-        for check in ("--offline", "cannot be compared", "constrains")
+        for check in ("--offline", "cannot be compared")
         if not any(check in note for note in notes)
     ] == []
-    everything = lockfile.RemoteFacts(
-        served={},
-        constrains={entry_["url"]: () for entry_ in sound()["package"]},
-        metadata=wheel_metadata(sound()),
-    )
+    everything = lockfile.RemoteFacts(served={}, metadata=wheel_metadata(sound()))
     assert (
         len(lockfile.verify_lock(lockfile.read_file(path), everything, "lab").notes) == 2
     )  # the inputs are still not beside it

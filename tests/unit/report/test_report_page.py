@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,8 +17,6 @@ from provision import render, report
 from provision.cli.main import cli
 from provision.core.errors import IntegrityError
 from provision.core.paths import default_folders
-from provision.report import charts
-from provision.report.markdown import markdown_summary
 from provision.workflow.evidence import load_evidence
 from tests import evidence
 from tests.damage import NOTHING, changed, paths
@@ -138,13 +134,13 @@ def test_page_is_self_contained(tmp_path: Path) -> None:
 def test_every_section_is_present(tmp_path: Path) -> None:
     page = Page(html(tmp_path, rich(), rich("node2", 0.8)))
     for text in ("torch2.3-cuda12.1-py311 on 2 hosts", "wrong-value", "check its memory", "ranks 0-2", "skipped", "in short",
-                 "Between the runs of the smoke test", "all_reduce", "broadcast", "expected, and the bands", "Pins", "cuda-graph-hang",
+                 "all_reduce", "broadcast", "Expected: 8 x H200", "Pins", "cuda-graph-hang",
                  "the others wait for the rank that waits least", "×0.10", "256 MiB"):  # fmt: skip
         assert text in page.text, text
     assert page.all("html")[0]["lang"] == "en"
-    drawings = [svg for svg in page.all("svg") if svg.get("role") == "img"]
-    assert len(drawings) == 4
-    assert all("aria-label" in svg for svg in drawings)
+    bars = page.all("meter")
+    assert len(bars) == 34
+    assert all(float(bar["value"] or 0) <= float(bar["max"] or 0) * 1.01 for bar in bars)
 
 
 HOSTILE = "<script>alert('x')</script>\"'&--><!-- {{ 7 * 7 }}\x00"
@@ -202,63 +198,6 @@ def test_page_equals_the_golden_file(
     assert text == GOLDEN.read_text()
 
 
-def chart_of(tmp_path: Path, *rows: dict[str, Any], **data: Any) -> charts.Chart:
-    page = page_of(tmp_path, passport(evidence.report(collectives(*rows, **data))))
-    return charts.figures(page)[0].charts[0]
-
-
-def test_axes_are_logarithmic_and_include_every_point(tmp_path: Path) -> None:
-    chart = chart_of(tmp_path, *(row(size, busbw=size / MIB) for size in (MIB, 4 * MIB, 16 * MIB)))
-    marks = chart.lines[0].marks
-    assert math.isclose(marks[1].x - marks[0].x, marks[2].x - marks[1].x, abs_tol=0.2)
-    assert math.isclose(marks[0].y - marks[1].y, marks[1].y - marks[2].y, abs_tol=0.2)
-    assert marks[0].x == charts.LEFT and marks[2].x == charts.WIDTH - charts.RIGHT
-    assert all(charts.TOP <= mark.y <= charts.HEIGHT - charts.BOTTOM for mark in marks)
-    assert [tick.label for tick in chart.x_ticks] == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
-    assert {"1", "2", "5", "10"} <= {tick.label for tick in chart.y_ticks}
-    assert marks[0].tooltip == "float32, 1 MiB: 1"
-
-
-@pytest.mark.parametrize(
-    "values", [[1.0], [400.0, 401.0], [0.9, 0.95, 1.0], [1e-5, 3.0], [1e-9, 1e9], [7.0, 7.0]]
-)
-def test_axis_ticks_are_readable_for_any_values(tmp_path: Path, values: list[float]) -> None:
-    chart = chart_of(
-        tmp_path, *(row(MIB << place, busbw=value) for place, value in enumerate(values))
-    )
-    assert 2 <= len(chart.y_ticks) <= 12
-    assert len({tick.label for tick in chart.y_ticks}) == len(chart.y_ticks)
-    heights = [tick.at for tick in chart.y_ticks]
-    assert all(upper - lower < -10 for lower, upper in itertools.pairwise(heights)), heights
-
-
-def test_bandwidth_starts_where_latency_no_longer_dominates(tmp_path: Path) -> None:
-    chart = chart_of(tmp_path, *(row(size) for size in (8, 1024, MIB, 2 * MIB, 4 * MIB)))
-    assert chart.title == "Bus bandwidth in GB/s, from 256 KiB on"
-    assert len(chart.lines[0].marks) == 3
-    few = chart_of(tmp_path, *(row(size) for size in (8, 1024, MIB)))
-    assert (few.title, len(few.lines[0].marks)) == ("Bus bandwidth in GB/s", 3)
-
-
-def test_zones_lie_below_the_expectation_where_it_is_judged(tmp_path: Path) -> None:
-    reference = {"name": "x", "from_bytes": 4 * MIB}
-    rows = [
-        row(size, busbw=100.0, expected_gb_s=100.0) for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)
-    ]
-    chart = chart_of(tmp_path, *rows, expected={"all_reduce": reference})
-    zones = {
-        verdict: [tuple(map(float, point.split(","))) for point in outline.split()]
-        for verdict, outline in chart.zones
-    }
-    first = chart.lines[0].marks[2]
-    assert set(zones) == {"warn", "pass"}
-    assert min(x for outline in zones.values() for x, _ in outline) == first.x
-    assert max(y for _, y in zones["pass"]) == min(y for _, y in zones["warn"])
-    assert min(y for _, y in zones["pass"]) == first.y
-    (line,) = chart.expected
-    assert len(line.split()) == 4
-
-
 def run(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["report", *arguments])
 
@@ -290,7 +229,7 @@ def test_command_prints_the_page_or_a_summary(tmp_path: Path) -> None:
     assert content["measurements"][0]["phases"][3]["findings"][0]["advice"] == "check its memory"
     assert content["curves"][0]["points"][0]["bytes"] == 8
     assert len(content["ranks"][0]["rows"]) == 8
-    assert {"title", "environments", "differences", "missing"} <= content.keys()
+    assert {"title", "environments", "missing"} <= content.keys()
 
 
 def test_environments_may_be_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +238,7 @@ def test_environments_may_be_given_by_name(tmp_path: Path, monkeypatch: pytest.M
     evidence.write(folder / "passport.json", {**rich(), "name": "lab"})
     for target in ("lab", str(folder)):
         page = json.loads(run(target, "--json").stdout)
-        assert page["measurements"][0]["label"] == "node1"
+        assert page["measurements"][0]["label"] == "lab in the prefix on node1"
         assert "not installed" in page["environments"][0]["outdated"]
     failed = run("lob")
     assert failed.exit_code == 3
@@ -315,7 +254,6 @@ def test_a_passport_of_another_lock_than_the_one_next_to_it_says_so(tmp_path: Pa
     assert page.verdict == "unknown" and "of another lock" in page.environments[0].outdated
     assert any("of another lock" in line for line in page.missing)
     assert any("of another lock" in note for note in page.measurements[0].notes)
-    assert "of another lock" in markdown_summary(page)
 
 
 def test_damaged_passport_has_its_exit_code(tmp_path: Path) -> None:
@@ -351,9 +289,3 @@ def test_any_damage_is_refused_with_a_message_or_shown(
     text.encode("utf-8")
     page_html = Page(text)
     assert not page_html.all("script")
-    coordinates = [
-        number
-        for element in [*page_html.all("polyline"), *page_html.all("polygon")]
-        for number in re.split("[ ,]", str(element["points"]))
-    ]
-    assert all(math.isfinite(float(number)) for number in coordinates)

@@ -18,10 +18,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from provision.cli.spec_options import option_of, request_options
-from provision.core import spec_fields
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
-from provision.core.spec_fields import SPEC_KEYS, Spec
+from provision.core.spec_fields import SPEC_KEYS, Spec, SpecKey
 from provision.resolver import spec
 from tests.paths import ROOT
 
@@ -415,14 +414,13 @@ def test_new_key_needs_only_a_declaration(tmp_path: Path, monkeypatch: pytest.Mo
 
     @dataclass(frozen=True, kw_only=True)
     class WiderSpec(Spec):
-        mpi: str | None = dataclasses.field(
-            default=None,
-            metadata=spec_fields.key(
-                kind="choice", help="Also install this MPI.", choices=("openmpi", "mpich")
-            ),
-        )
+        mpi: str | None = None
 
-    keys = spec_fields.declared_keys(WiderSpec)
+    help = "Also install this MPI."
+    mpi = SpecKey(
+        kind="choice", help=help, name="mpi", option="--mpi", choices=("openmpi", "mpich")
+    )
+    keys = (*SPEC_KEYS, mpi)
     monkeypatch.setattr(spec, "Spec", WiderSpec)
     monkeypatch.setattr(spec, "KEYS", tuple(key.name for key in keys))
     monkeypatch.setattr(spec, "_KEYS_BY_NAME", {key.name: key for key in keys})
@@ -431,7 +429,6 @@ def test_new_key_needs_only_a_declaration(tmp_path: Path, monkeypatch: pytest.Mo
     assert spec.content(combined) == {"torch": "2.3", "cpu": True, "mpi": "openmpi"}
     with pytest.raises(InvalidSpec, match="`mpi` is one of openmpi, mpich, not `lam`"):
         spec.combine(spec.read(path), {"mpi": "lam"}, name="lab")
-    mpi = next(key for key in keys if key.name == "mpi")
     command = click.command()(option_of(mpi)(lambda **options: None))
     assert command.params[0].opts == ["--mpi"]
 

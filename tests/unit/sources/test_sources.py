@@ -17,7 +17,7 @@ from provision.core.errors import CheckFailed, InvalidSpec, NoSuchBuild
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import LockedPackage, Pin
-from provision.resolver import spec, suggest
+from provision.resolver import spec
 from provision.resolver.table import build_table, parse_query
 from provision.sources.base import Candidate
 from provision.sources.conda_channel import CondaChannelSource, cuda_of_build_string
@@ -64,8 +64,6 @@ class LabChannel(CondaChannelSource):
 CACHES = (
     sources.candidates,
     sources.candidates_of,
-    suggest._cudas,
-    suggest._library_versions,
 )
 
 
@@ -133,8 +131,8 @@ def test_new_source_is_resolved_explained_and_listed(lab: LabChannel) -> None:
         assert resolution.channels == ("lab", "conda-forge")
         assert resolution.spec.name == "torch2.3-cuda12.2-py311"
     explanation = resolver.explain(request(cuda="12.1"))
-    not_chosen = {row.value: row.reason for row in explanation.not_chosen if row.what == "source"}
-    assert "the lab's channel has torch 2.3.1 with CUDA 12.2 only" in not_chosen["lab"]
+    not_chosen = {row.value: row.reason for row in explanation.not_chosen}
+    assert not_chosen["torch 2.3.1 for CUDA 12.2 from the lab's channel"] == "not requested"
     rows = build_table(parse_query({"source": ("lab",), "unknown": True})).cells
     assert [(row.torch, row.source, row.cuda) for row in rows] == [("2.3.1", "lab", "12.2")]
     with pytest.raises(NoSuchBuild, match=r"`--torch 2\.3 --cuda 12\.2 --source lab`"):

@@ -58,4 +58,4 @@ def test_wrong_words(words: tuple[str, ...], status: int) -> None:
 def test_a_mistyped_finding() -> None:
     result = doctor("--only", "shm-smal")
     assert result.exit_code == 3
-    assert "Similar: shm-small" in result.output
+    assert "docs/findings.md" in result.output

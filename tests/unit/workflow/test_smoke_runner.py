@@ -10,14 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from provision import resolver
 from provision.cli.smoke_output import smoke_lines
 from provision.core.errors import CheckFailed, InvalidSpec
-from provision.core.types import SmokeResult
 from provision.resolver import spec
 from provision.workflow.smoke import runner as smoke_runner
 from provision.workflow.smoke.settings import with_settings
@@ -102,7 +100,6 @@ def test_malformed_report_is_unknown_everywhere(tmp_path: Path, changes: dict[st
     assert result.verdict == "unknown"
     (failure,) = smoke_runner.failures([result])
     assert failure.startswith("prefix: report: not a smoke report of schema 2: ")
-    assert cases([result]) == [("prefix", "report", ["error"])]
     assert smoke_lines(result)[0].startswith("smoke test in the prefix: unknown")
 
 
@@ -149,33 +146,6 @@ def test_every_option_of_a_request_is_passed_on() -> None:
     assert "--skip compute --inject clock-skew:1 --deadline 5" in argv
 
 
-def cases(results: list[SmokeResult]) -> list[tuple[str | None, str | None, list[str]]]:
-    root = ElementTree.fromstring(smoke_runner.junit(results))
-    return [
-        (case.get("classname"), case.get("name"), [child.tag for child in case])
-        for case in root.iter("testcase")
-    ]
-
-
-def test_junit_has_a_suite_per_place(tmp_path: Path) -> None:
-    results = [
-        smoke_runner.read_report(report(tmp_path), place, 0, "") for place in ("prefix", "image")
-    ]
-    rows = cases(results)
-    assert {suite for suite, _, _ in rows} == {"prefix", "image"}
-    assert all(tags == ["system-out"] for _, _, tags in rows)
-
-
-@pytest.mark.parametrize(
-    "changes, status", [({}, 1), ({"schema": 1, "phases": []}, 0), ({"schema": None}, 0)]
-)
-def test_untrusted_report_is_an_error_in_junit(
-    tmp_path: Path, changes: dict[str, Any], status: int
-) -> None:
-    rows = cases([smoke_runner.read_report(report(tmp_path, **changes), "prefix", status, "")])
-    assert ("prefix", "report", ["error"]) in rows
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -184,7 +154,6 @@ def test_untrusted_report_is_an_error_in_junit(
         ({"inject": ("explode",)}, "no such fault: 'explode'; there are absent:RANK"),
         ({"skip": ("ddp",), "inject": ("die:1:ddp",)}, "--inject die: ddp"),
         ({"ranks": 2, "inject": ("die:2:ddp",)}, "there is no rank 2 among 2"),
-        ({"only": ("barrier",), "baseline": "save"}, "--baseline"),
     ],
 )
 def test_contradicting_options_are_refused_before_the_run(

@@ -19,8 +19,8 @@ from ....comm.addresses import interface_with
 from ....facts import libraries, nccl_log, wires
 from ....fs.files import read_text
 from ....report.codec import decode
-from ... import bandwidth, baseline, measurement, network, transport
-from ...outcome import Finding, Outcome, grouped
+from ... import bandwidth, measurement, network, transport
+from ...outcome import Outcome, grouped
 from ...wire_limit import HostWires, WireLimit, wire_limit
 from . import pairs, plan, results
 from .measure import Sweep
@@ -83,7 +83,6 @@ def run(context: RankContext) -> Outcome:
     weak = pairs.weak_pairs(pair_rates, hosts, local_ranks) if is_nccl else []
     curves = bandwidth.load_curves()
     bandwidth_findings = bandwidth.judge_lines(lines, hardware, curves, limit)
-    comparison, regressions = _apply_baseline(context, lines, hardware)
     collectives = dict.fromkeys(line["collective"] for line in lines)
     rail_rates = pairs.rails(pair_rates, hosts, local_ranks)
     data = {
@@ -98,14 +97,12 @@ def run(context: RankContext) -> Outcome:
         "transports": transport.summary(rank_transports) if rank_transports else None,
         "pairs": [[*pair, round(gb_s, 3)] for pair, gb_s in sorted(pair_rates.items())],
         "rails": [[rail, round(gb_s, 3)] for rail, gb_s in rail_rates.items()],
-        "baseline": comparison,
     }
     findings = (
         *wrong,
         *weak,
         *transport.findings(rank_transports),
         *bandwidth_findings,
-        *regressions,
     )
     return Outcome(results.summary(lines), findings, data)
 
@@ -242,34 +239,6 @@ def _supported(
     return [pair for pair in offered if " ".join(pair) not in unsupported], unsupported
 
 
-def _apply_baseline(
-    context: RankContext, lines: Sequence[bandwidth.Line], hardware: bandwidth.Hardware
-) -> tuple[baseline.Comparison | None, tuple[Finding, ...]]:
-    """Saves or compares, as the options say."""
-    import torch
-
-    if context.options.baseline is None:
-        return None, ()
-    verb, path = context.options.baseline
-    identity = baseline.Identity(
-        backend=context.backend,
-        device=hardware.device if context.on_gpu else cpu_name(),
-        ranks=hardware.ranks,
-        hosts=hardware.hosts,
-        torch=torch.__version__,
-        nccl=_nccl_version(context),
-    )
-    if verb == "compare":
-        is_nccl = context.backend == bandwidth.NCCL
-        return baseline.compare(baseline.load(path), identity, lines, is_nccl)
-    try:
-        baseline.save(path, identity, lines)
-    except OSError as error:
-        message = f"the baseline {path} could not be written: {error.strerror}"
-        return {"result": "not saved"}, (Finding("baseline-unsaved", message, (0,)),)
-    return {"result": f"saved to {path}"}, ()
-
-
 def _hardware(context: RankContext, hosts: int) -> bandwidth.Hardware:
     """What the expected bandwidth depends on."""
     device = bandwidth.CPU
@@ -280,19 +249,6 @@ def _hardware(context: RankContext, hosts: int) -> bandwidth.Hardware:
     nvls = bandwidth.may_use_nvls(os.environ, _nccl_version(context))
     ranks = context.env.world_size
     return bandwidth.Hardware(device, ranks, hosts, fabric(), nvls, context.backend)
-
-
-def cpu_name() -> str:
-    """The model, and the number of usable cores: with half as many it counts as another machine."""
-    cores = f"{len(os.sched_getaffinity(0))} cores"
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith(("model name", "CPU part")):
-            return f"{line.partition(':')[2].strip()}, {cores}"
-    return f"cpu, {cores}"
 
 
 def fabric(cards: Path = RDMA_CARDS) -> str:

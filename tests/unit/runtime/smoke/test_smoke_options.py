@@ -79,9 +79,6 @@ def test_facts_alone_need_a_rendezvous_of_several_ranks() -> None:
         ("--skip", "barrier", "--inject", "die:1:barrier"),
         ("--only", "facts", "--inject", "hang:0:ddp"),
         ("--skip", "ddp", "--inject", "wrong-shape:1"),
-        ("--skip", "collectives", "--baseline", "save=b.json"),
-        ("--baseline", "save=/absent/b.json"),
-        ("--baseline", "keep"),
     ],
 )
 def test_selection_that_proves_nothing_is_refused(arguments: tuple[str, ...]) -> None:
