@@ -68,12 +68,12 @@ class ShipSettings(SwitchSettings):
 down_option = click.option(
     "--include-down",
     is_flag=True,
-    help="Also nodes that their engine has down, drained or reserved, which are left out otherwise.",
+    help="Include nodes that are down, drained or reserved, which are otherwise left out.",
 )
 older_option = click.option(
     "--allow-older",
     is_flag=True,
-    help="Where nodes demand signed packs: also one that was signed before the active one.",
+    help="On nodes that require signatures: accept a pack that was signed before the active one.",
 )
 key_option = click.option(
     "--key", metavar="KEY", help="The environment to activate, as `envs/KEY` on the nodes."
@@ -105,8 +105,10 @@ key_option = click.option(
 @click.option(
     "--boot-unit",
     is_flag=True,
-    help="Also have systemd on the nodes mount all environments of the store again after a restart. "
-    "Needs root there.",
+    help=(
+        "Also install a systemd unit that mounts all environments again when a node restarts. "
+        "Needs root there."
+    ),
 )
 @click.option(
     "--module",

@@ -73,8 +73,7 @@ node_options = option_group(
     click.option(
         "--drain",
         is_flag=True,
-        help="Take bad nodes out of Slurm's service, with the finding as the reason. Implies "
-        "--pairs.",
+        help="Drain bad nodes in Slurm, with the finding as the reason. Implies --pairs.",
     ),
     click.option(
         "--drain-max",
