@@ -90,7 +90,7 @@ def doctor(
     if options["on"] is not None:
         if fix or format == "nagios" or script or prefix:
             raise click.UsageError(
-                "--on goes with none of --fix, --format nagios, --prefix and `script`"
+                "--on cannot be combined with --fix, --format nagios, --prefix or `script`"
             )
         selection = selection_of(envs, options)
         nodes = command.examine_nodes(context_of(console, envs), selection, name, request)

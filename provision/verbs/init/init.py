@@ -132,9 +132,11 @@ def _require_no_other_release(folder: Path, read: Collection[str]) -> None:
     if lines:
         listed = "".join(f"\n  {line}" for line in lines)
         raise InvalidSpec(
-            f"No file that is read requests PyTorch, and others name a release of it:{listed}",
-            advice="Say which you want, like `--torch 2.3.1 --cuda 12.1`, or let `provision import "
-            "FILE` read one of them.",
+            f"None of the files read requests PyTorch; other files name a release:{listed}",
+            advice=(
+                "Choose one, for example `--torch 2.3.1 --cuda 12.1`, or read one of them with "
+                "`provision import FILE`."
+            ),
         )
 
 
@@ -167,7 +169,7 @@ def require_decided(reading: Reading) -> None:
         )
     if not set(request.content) - {"channels"} and reading.source != NOTHING:
         raise InvalidSpec(
-            f"Nothing in {reading.source} was understood as a request for an environment.",
+            f"{reading.source} has no requirements for an environment.",
             advice="`provision import FILE` takes another file; `provision build --torch 2.3 --cuda "
             "12.1` starts without one.",
         )
@@ -235,9 +237,11 @@ def no_cuda(request: Request, why: str) -> InvalidSpec:
     """The error where nobody can be asked which CUDA is meant."""
     example = suggested_cuda(request)
     return InvalidSpec(
-        f"No file states for which CUDA, and this machine does not tell: {why}.",
-        advice=f"Say it: `--cuda {example}` for machines with GPUs, `--cpu` for a build without "
-        "CUDA. `cuda:` in lab.yml sets the default of a lab.",
+        f"No file states the CUDA version, and this machine does not show it: {why}.",
+        advice=(
+            f"Give it: `--cuda {example}` for machines with GPUs, `--cpu` for a build without "
+            "CUDA. `cuda:` in lab.yml sets the default of a lab."
+        ),
     )
 
 

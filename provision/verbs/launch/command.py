@@ -298,7 +298,7 @@ def log(
     kind, selection = _jobs_engine(envs, options, job)
     if follow:
         if console.as_json:
-            raise click.UsageError("--follow prints the log itself, which --json cannot hold.")
+            raise click.UsageError("--follow cannot be combined with --json.")
 
         def show(text: str) -> None:
             sys.stdout.write(for_stream(text, sys.stdout, shows_token=True))

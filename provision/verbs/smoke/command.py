@@ -184,18 +184,14 @@ def _nodes_request(
         if value not in (None, False):
             stated[name] = value
             if "on" not in stated:
-                raise InvalidSpec(
-                    f"{option} is for tests over nodes.", advice="Name them with --on."
-                )
+                raise InvalidSpec(f"{option} needs --on.", advice="Name them with --on.")
     if not stated:
         return None
     for option, value in local.items():
         if value is not None:
-            raise InvalidSpec(
-                f"{option} is for tests of this machine, not for nodes.", advice="Leave it out."
-            )
+            raise InvalidSpec(f"{option} cannot be combined with --on.", advice="Leave it out.")
     if "drain_max" in stated and "drain" not in stated:
-        raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
+        raise InvalidSpec("--drain-max needs --drain.", advice="Add --drain.")
     selected = {name: stated.pop(name, None) for name in ("on", "inventory")}
     stated["pairs"] = "pairs" in stated or "drain" in stated
     return NodesRequest(selection=selection_of(envs, selected), **stated)

@@ -36,8 +36,7 @@ def list_(console: Console, envs: Path | None, **options: Any) -> int:
 @cluster_options
 @verb
 def disk(console: Console, envs: Path | None, **options: Any) -> int:
-    """Show what environments take of the nodes' disks, and what is free.
-    """
+    """Show what environments take of the nodes' disks, and what is free."""
     return _print_contents(console, envs, options, "disk_lines")
 
 
@@ -58,8 +57,7 @@ def _print_contents(console: Console, envs: Path | None, options: Any, lines: st
 @cluster_options
 @verb
 def log(console: Console, of_name: str | None, envs: Path | None, **options: Any) -> int:
-    """Show who shipped, activated and removed what on nodes, and from where.
-    """
+    """Show who shipped, activated and removed what on nodes, and from where."""
     from provision.cli.console import output_width
     from provision.cluster import actions
     from provision.verbs.store import output
