@@ -73,7 +73,7 @@ def terminal_lines(table: Table, width: int | None = None) -> list[str]:
     if len(platforms) == 1:
         legend.append(f"all are for {platforms.pop()}")
     if left_out:
-        legend.append(f"left out for lack of columns: {', '.join(left_out)} (--format csv has all)")
+        legend.append(f"not shown, for lack of width: {', '.join(left_out)} (--format csv has all)")
     legend.append(str(table.facts))
     lines = text.split("\n")
     for remark in ("", *legend, *notes(table)):
