@@ -184,7 +184,7 @@ def _nodes_request(
         if value not in (None, False):
             stated[name] = value
             if "on" not in stated:
-                raise InvalidSpec(f"{option} needs --on.", advice="Name them with --on.")
+                raise InvalidSpec(f"{option} needs --on.", advice="Name the nodes with --on.")
     if not stated:
         return None
     for option, value in local.items():

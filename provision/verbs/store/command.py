@@ -26,7 +26,7 @@ def store() -> None:
 def list_(console: Console, envs: Path | None, **options: Any) -> int:
     """List the environments on nodes: state, size, last use.
 
-    Includes environments that nobody ships any more. The last use is when an image was last read,
+    Includes environments that nobody ships any more. The last use is when its image was last read,
     if the node's file system records that.
     """
     return _print_contents(console, envs, options, "list_lines")
