@@ -43,8 +43,9 @@ def status_lines(
     ]
     if status.packs_size:
         facts.append(("packs", short_size(status.packs_size)))
-    title = f"provision {status.provision} on {status.host} "
-    title += f"({status.platform}, Python {status.python})"
+    title = (
+        f"provision {status.provision} on {status.host} ({status.platform}, Python {status.python})"
+    )
     lines = [*wrap_line(title, width), *fact_lines(facts, width), ""]
     lines += environment_lines(status.environments, width=width, now=now)
     commands = [
