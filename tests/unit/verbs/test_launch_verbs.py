@@ -361,7 +361,10 @@ def test_a_log_is_followed_until_the_job_ends(kubectl: Path) -> None:
             "ssh cannot express a time limit",
             marks=pytest.mark.needs("ssh"),
         ),
-        (("--on", "local", "--prefix", "/p", "--image", "i"), "--prefix and --image cannot be combined"),
+        (
+            ("--on", "local", "--prefix", "/p", "--image", "i"),
+            "--prefix and --image cannot be combined",
+        ),
     ],
 )
 def test_bad_input_is_named_before_anything_is_created(
