@@ -358,7 +358,7 @@ def test_a_log_is_followed_until_the_job_ends(kubectl: Path) -> None:
         (("--on", "ssh:h1", "--image", IMAGE), "On plain hosts launch runs prefixes only"),
         pytest.param(
             ("--on", "ssh:h1", "--time", "4h"),
-            "ssh cannot express a time limit",
+            "ssh does not support a time limit",
             marks=pytest.mark.needs("ssh"),
         ),
         (

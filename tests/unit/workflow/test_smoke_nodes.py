@@ -328,7 +328,7 @@ def test_passport_and_page_say_which_nodes_passed_and_when(
         (["--pairs"], "--pairs needs --on"),
         (["--nodes", "2"], "--nodes needs --on"),
         (["--drain-max", "2"], "--drain-max needs --on"),
-        (["--on", "ssh:h1", "--drain-max", "2"], "--drain-max limits --drain"),
+        (["--on", "ssh:h1", "--drain-max", "2"], "--drain-max needs --drain"),
         (["--on", "ssh:h1", "--drain"], "--drain needs nodes of Slurm"),
         (["--on", "ssh:h1", "--in", "image"], "--in cannot be combined with --on"),
         (["--on", "ssh:h1", "--baseline", "save"], "--baseline works on this machine only"),
