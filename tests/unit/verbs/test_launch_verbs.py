@@ -383,7 +383,7 @@ def test_bad_input_is_named_before_anything_is_created(
         (("--time", "soon"), "'soon' is not a time limit"),
         (("--set", "sbatch=--array=1-9"), "--array of sbatch is set by provision"),
         (("--set", "jobset=true"), "--set jobset: only Kubernetes has this"),
-        (("--image", "x.sqsh"), "x.sqsh is not a file here"),
+        (("--image", "x.sqsh"), "x.sqsh is not a file on this machine"),
     ],
 )
 def test_what_no_slurm_can_run_is_named(
