@@ -108,7 +108,7 @@ def page(path: Path, machine: Machine, text: str) -> tuple[str, list[str]]:
 
     text = outside_fences(text, lambda part: TERMINAL.sub(terminal, LINK.sub(link, part)))
     if RARE.search(str(site)):
-        text = f"---\nsearch:\n  boost: 0.1\n---\n\n{text}"
+        text = f"---\nsearch:\n  boost: 0.02\n---\n\n{text}"
     elif site.name == "cli.md":
         text = f"---\nsearch:\n  boost: 0.6\n---\n\n{text}"
     return text, problems

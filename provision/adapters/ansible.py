@@ -50,9 +50,7 @@ def read_inventory(path: Path) -> dict[str, Any]:
         ) from error
     except (ToolFailed, OSError, InvalidDocument) as error:
         why = error.tail.strip() if isinstance(error, ToolFailed) else error
-        raise InvalidSpec(
-            f"{path} is not what `ansible-inventory --list` prints: {why}."
-        ) from error
+        raise InvalidSpec(f"{path} is not output of `ansible-inventory --list`: {why}.") from error
     return document
 
 

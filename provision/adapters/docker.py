@@ -311,7 +311,7 @@ def stored_login(registry: str) -> Login | None:
         except (OSError, ValueError, AttributeError) as error:
             raise InvalidSpec(
                 f"Docker's config file {file} cannot be read: {error}.",
-                advice="Mend it, or name the folder of another in DOCKER_CONFIG.",
+                advice="Correct it, or set DOCKER_CONFIG to another folder.",
             ) from error
         program = f"docker-credential-{helper}"
         if helper and shutil.which(program) is None:

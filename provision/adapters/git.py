@@ -112,7 +112,7 @@ def remote_head(folder: Path, url: str) -> str:
     branch = _git(name, str(folder)).strip()
     commit = _git(["ls-remote", "--", url, f"refs/heads/{branch}"], url).split()
     if not commit:
-        raise InvalidSpec(f"{url} has no branch `{branch}` any more.")
+        raise InvalidSpec(f"{url} no longer has a branch `{branch}`.")
     return commit[0]
 
 

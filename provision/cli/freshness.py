@@ -19,12 +19,15 @@ freshness_options = option_group(
     click.option(
         "--sync",
         is_flag=True,
-        help="First bring the environment up to date with its lock, and that with spec.yml.",
+        help="First update the lock from spec.yml, and the environment from the lock.",
     ),
     click.option(
         "--locked",
         is_flag=True,
-        help="Fail (6) if the environment is not up to date; with --sync, if its lock is not.",
+        help=(
+            "Fail with exit code 6 if the environment is not up to date; with --sync, if the "
+            "lock is not."
+        ),
     ),
 )
 

@@ -15,14 +15,18 @@ hang_options = option_group(
     click.option(
         "--hang-after",
         metavar="TIME",
-        help="Report a hang when no rank has done anything for so long, such as 10m; 0: never.  "
-        "[default: 5m]",
+        help=(
+            "Report a hang when no rank has done anything for this long, such as 10m; 0 turns it "
+            "off.  [default: 5m]"
+        ),
     ),
     click.option(
         "--on-hang",
         type=click.Choice(("report", "end", "requeue")),
-        help="What to do then, besides the report in the log: nothing, end the job, or requeue it "
-        "(Slurm).  [default: report]",
+        help=(
+            "What to do after a hang is reported: nothing more, end the job, or requeue it "
+            "(Slurm).  [default: report]"
+        ),
     ),
 )
 

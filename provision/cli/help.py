@@ -32,14 +32,8 @@ SECTIONS = (
 SECTIONS_FROM = 14
 
 SHARED = (
-    f"Every verb also takes {', '.join(option.opts[0] for option in SHARED_OPTIONS)}: "
-    "`provision --help` explains them."
-)
-# docs/errors.md explains them; a test compares them with the errors.
-EXIT_CODES = (
-    "Exit codes: 0 fine, 1 a check failed, 2 usage, 3 invalid spec, 4 no such build, 5 unsolvable, "
-    "6 stale lock, 7 wrong bytes, 8 unreachable, 9 tool missing, 10 tool failed, 11 disk full, "
-    "12 in use, 13 timed out, 14 the system refused, 130 interrupted."
+    "Exit codes: 0 fine, 1 a check failed, 2 usage. `provision --help` has the others, and the "
+    f"options of all verbs ({', '.join(option.opts[0] for option in SHARED_OPTIONS)})."
 )
 
 
@@ -98,7 +92,6 @@ class GroupedHelp(click.Command):
         if example := examples().get(self.path):
             formatter.write_text(f"Example: provision {example}")
         formatter.write_text(SHARED)
-        formatter.write_text(EXIT_CODES)
 
 
 def default_command(command: click.Command) -> click.Command:

@@ -24,7 +24,7 @@ import click
 
 from provision.cli import streams
 from provision.cli.other_tools import GroupWithForeignVerbs
-from provision.cli.shared_options import SHARED_OPTIONS
+from provision.cli.shared_options import EXIT_CODES, SHARED_OPTIONS
 
 # Every verb, in the order of `provision --help`: its folder in provision.verbs, its section, its summary.
 VERBS: dict[str, tuple[str, str, str]] = json.loads(
@@ -160,6 +160,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) 
 @click.group(
     cls=VerbGroup,
     params=list(SHARED_OPTIONS),
+    epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option(

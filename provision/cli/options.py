@@ -113,8 +113,10 @@ build_env_option = click.option(
     "--build-env",
     multiple=True,
     metavar="NAME",
-    help="Let code that builds packages (of a git address, a project's folder, an sdist) see this "
-    "variable. Repeatable.",
+    help=(
+        "Pass this variable to builds of packages (from git, a project's folder or an sdist). "
+        "Repeatable."
+    ),
 )
 
 mirror_option = option_group(

@@ -40,3 +40,11 @@ SHARED_OPTIONS = (
 def shared_value(context: click.Context, name: str) -> Any:
     """The value of a shared option; None if it was not given."""
     return context.meta.get(f"provision.{name}")
+
+
+# Of `provision --help`. docs/errors.md explains them; a test compares them with the errors.
+EXIT_CODES = (
+    "Exit codes: 0 fine, 1 a check failed, 2 usage, 3 invalid spec, 4 no such build, 5 unsolvable, "
+    "6 stale lock, 7 wrong bytes, 8 unreachable, 9 tool missing, 10 tool failed, 11 disk full, "
+    "12 in use, 13 timed out, 14 the system refused, 130 interrupted."
+)

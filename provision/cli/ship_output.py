@@ -67,8 +67,9 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
         )
     elif report.possible < report.required and report.goal == "active" and report.verb == "ship":
         sentences.append(
-            f"only {format_count(report.possible, 'node')} can be ready, and --min demands "
-            f"{report.required}: mend the others, or demand fewer; --stage-only brings it to those that can"
+            f"only {format_count(report.possible, 'node')} can be ready, and --min requires "
+            f"{report.required}. Repair the others, or lower --min; --stage-only ships to those "
+            "that can be ready"
         )
     sentences += [*sets.lines(), _result_line(report)]
     for sentence in sentences:

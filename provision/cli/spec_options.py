@@ -191,8 +191,8 @@ def requests_of_all(
         conflicting.insert(0, f"the name `{name}`")
     if conflicting:
         raise InvalidSpec(
-            "--all takes each environment as its spec.yml describes it, and cannot be combined "
-            f"with {', '.join(conflicting)}.",
+            "--all uses each environment's spec.yml, and cannot be combined with "
+            f"{', '.join(conflicting)}.",
             advice="Leave out --all, or everything else.",
         )
     return [build_request(name, options, **fields) for name in environment_names(context)]

@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.cli.console import table, wrap
+from provision.cli.console import table, wrap, wrap_line
 from provision_runtime.report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def environment_lines(
     width: of the terminal. A list for a pipe also has each prefix's path.
     """
     if not environments:
-        return ["no environments: `provision build --help` shows how to make one"]
+        return wrap_line("no environments: `provision build --help` shows how to make one", width)
     now = time.time() if now is None else now
     head = ["name", "state", "size", "age", "image", "kernel", "smoke"]
     if width is None:

@@ -183,8 +183,8 @@ def confirm(question: str, lines: Sequence[str], *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "This asks before it removes, and there is no terminal to ask on. Add --yes "
-            "(or --dry-run to see what it would remove)."
+            "This command asks before it removes anything, and there is no terminal. Add --yes, "
+            "or --dry-run to see what it would remove."
         )
     from provision.cli.console import for_stream
 

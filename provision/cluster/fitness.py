@@ -99,7 +99,7 @@ def judge(
     host, skew = facts.get("host"), clock_skew_s(reply)
     if host is not None and not host["addresses"]:
         problems.append(
-            _problem("no-own-name", f"its own name {host['name']} does not resolve there")
+            _problem("no-own-name", f"its host name {host['name']} does not resolve on the node")
         )
     if abs(skew) >= MOST_CLOCK_SKEW_S:
         direction = "ahead of" if skew > 0 else "behind"
@@ -278,7 +278,7 @@ def _warnings(
     host, gpus, limits = facts.get("host"), facts.get("gpus"), facts.get("limits")
     if host and host["is_loopback"]:
         addresses = ", ".join(host["addresses"])
-        yield _problem("loopback-name", f"its own name resolves only to {addresses}")
+        yield _problem("loopback-name", f"its host name resolves only to {addresses}")
     if gpus:
         count = len(gpus["devices"])
         if node.gpus is not None and count < node.gpus:

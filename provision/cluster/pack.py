@@ -150,9 +150,9 @@ def check_name(name: str) -> None:
     """Raise InvalidSpec if an environment of this name has no place in the nodes' store."""
     if name in STORE_NAMES:
         raise InvalidSpec(
-            f"An environment called `{name}` cannot be shipped: the store on nodes has a file or "
-            "folder of that name.",
-            advice="Make it under another name.",
+            f"An environment cannot be shipped as `{name}`: the store on nodes uses that name "
+            "itself.",
+            advice="Give it another name.",
         )
 
 

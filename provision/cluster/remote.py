@@ -270,7 +270,7 @@ class _RemoteRun(Generic[ResultT]):
         allocated = self.defaults.allocated or slurm_nodes.allocation()
         if allocated is None:
             raise InvalidSpec(
-                "`via: srun` works inside a Slurm job, and this is none.",
+                "`via: srun` works only inside a Slurm job.",
                 advice="Run this in `salloc -N NODES`, or leave out `via` to use ssh.",
             )
         inside = set(clustershell.expand(allocated))

@@ -53,7 +53,7 @@ def install_portable(
         first = drifts[0]
         more = f" ({len(drifts) - 1} more)" if len(drifts) > 1 else ""
         raise IntegrityError(
-            f"What was installed is not what was locked: {first.kind} {first.name}: "
+            f"The installed files are not the locked ones: {first.kind} {first.name}: "
             f"{first.detail}{more}.",
             advice="The cache of conda packages or of uv may be damaged: `uv cache clean` empties "
             "the latter. Nothing was packed.",

@@ -81,7 +81,7 @@ def repository(name: str) -> str:
         raise InvalidSpec(
             f"An image cannot be named {name!r}: engines and registries accept lower-case letters "
             "and digits with single . _ - between them.",
-            advice="Choose such a name, or build without --image.",
+            advice="Choose another name, or build with --no-image.",
         )
     return f"provision/{name}"
 

@@ -163,8 +163,8 @@ def _tag_as_ours(
             continue
         if tagged is not None and references.get(reference) != tagged.id:
             progress.warn(
-                f"{reference} in the Docker engine is an image that this user did not load, and "
-                f"stays as it is; start yours by its id: {engine_id[:19]}"
+                f"{reference} in the Docker engine is not your image, and stays as it is; start "
+                f"yours by its id: {engine_id[:19]}"
             )
             continue
         tag_image(client, engine_id, reference)

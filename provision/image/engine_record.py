@@ -64,8 +64,10 @@ def _read_engines(layout: Path) -> dict[str, EngineRecord]:
     except InvalidDocument as error:
         raise IntegrityError(
             f"{path} is damaged: {error}.",
-            advice="It only lists which images of the Docker engine are yours. Delete it, and "
-            "remove those images with `docker rmi`.",
+            advice=(
+                "This file only lists which images of the Docker engine are yours. Delete it, "
+                "and remove those images with `docker rmi`."
+            ),
         ) from error
     return {
         engine: EngineRecord(references=row["references"], images=tuple(row["images"]))

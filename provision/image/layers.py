@@ -326,7 +326,7 @@ def write_base(
     for diff_id in diff_ids:
         if diff_id not in sizes:
             raise IntegrityError(
-                f"The archive of the base image does not hold its layer {diff_id}.", advice=_ADVICE
+                f"The archive of the base image lacks its layer {diff_id}.", advice=_ADVICE
             )
     return [Layer(group="base", digest=diff_id, size=sizes[diff_id]) for diff_id in diff_ids]
 

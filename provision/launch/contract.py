@@ -74,7 +74,7 @@ def check_contract(job_format: JobFormat, job: JobSpec, options: RunOptions) -> 
             problems.append(f"the mount {mount}: {problem}")
     if problems:
         raise InvalidSpec(
-            f"{job_format} cannot express {'; nor '.join(problems)}.",
+            f"{job_format} does not support {'; nor '.join(problems)}.",
             advice="Leave it out, or choose another --format.",
         )
 
@@ -82,9 +82,9 @@ def check_contract(job_format: JobFormat, job: JobSpec, options: RunOptions) -> 
 def _job_problems(job_format: JobFormat, job: JobSpec) -> list[str]:
     problems = []
     if job_format == "devcontainer" and job.command:
-        problems.append("a command: the editor starts what it needs")
+        problems.append("a command: the editor starts its own commands")
     if job_format == "devcontainer" and job.nodes > 1:
-        problems.append("several nodes: an editor works on one")
+        problems.append("several nodes: an editor uses one node")
     if job_format in LOCAL_FORMATS and job.time_s is not None:
         problems.append("a time limit: nothing ends the command then")
     if job.nodes > 1 and not job.command:

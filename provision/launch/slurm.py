@@ -83,7 +83,7 @@ def directives(job: JobSpec, gpus: int, reasons: Mapping[str, str]) -> tuple[Dir
         directive = parse_option(text)
         if values.get(directive.option):
             raise InvalidSpec(
-                f"--{directive.option} of sbatch is in this job already.",
+                f"--{directive.option} of sbatch is already set for this job.",
                 advice=f"Leave --set sbatch={text} out, or the option of launch.",
             )
         rows.append(directive)
@@ -124,7 +124,7 @@ def parse_option(text: str) -> Directive:
             advice=f"Leave --set sbatch={text} out.",
         )
     if value is not None and not value.isprintable():
-        raise InvalidSpec(f"{text!r} has characters that no line of a script can hold.")
+        raise InvalidSpec(f"{text!r} has control characters.")
     return Directive(option=option, value=value, reason="as --set sbatch says")
 
 

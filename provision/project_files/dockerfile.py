@@ -117,7 +117,7 @@ def _command(file: str, line: int, command: str) -> Iterator[Statement]:
     """What a command of pip or conda installs; nothing for any other command."""
     if _PROJECT.search(command):
         statement = Statement(file=file, line=line, text=command.strip(), kind="unknown")
-        yield statement.because("it installs what the project's own files state", "provision init")
+        yield statement.because("it installs what the project's files state", "provision init")
     tool = _INSTALL.search(command)
     if tool is None:
         return

@@ -43,7 +43,7 @@ class _UvLock:
         roots = [package for package in members if _member_folder(package) == "."] or members
         if not roots:
             raise InvalidSpec(
-                f"{toml.file} has no package of this project.",
+                f"{toml.file} does not contain this project.",
                 advice="`uv export --output-file requirements.txt` writes its packages.",
             )
         for root in roots:

@@ -86,6 +86,6 @@ def _check(text: str, changed: str, key: str, items: Sequence[str]) -> None:
     if not same_items or {**content, key: None} != {**expected, key: None}:
         listed = ", ".join(items) or "nothing"
         raise InvalidSpec(
-            f"The list `{key}` of spec.yml is laid out so that it cannot be changed in place.",
+            f"The layout of the list `{key}` in spec.yml does not allow a change in place.",
             advice=f"Write it by hand ({key}: {listed}), and lock with --relock.",
         )

@@ -98,8 +98,7 @@ class Templates:
             text = _render_apart(path, name, values)
         if without_credentials(text) != text:
             raise InvalidSpec(
-                f"{name} would hold an address with a password or token in it, for all who may "
-                "read it.",
+                f"{name} would contain an address with a password or token.",
                 advice="Take it out of the command or template. Programs read it from a file of "
                 "yours, or from a variable that is set where they run.",
             )
@@ -110,7 +109,7 @@ def require_inside(path: Path, folder: Path) -> None:
     """Raise InvalidSpec for a link that leads out of a lab's folder of templates."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise InvalidSpec(
-            f"{path} is a link to {path.resolve()}, out of the folder of templates.",
+            f"{path} is a link to {path.resolve()}, outside of the templates folder.",
             advice="Put the file itself there: generated files must not depend on what is "
             "elsewhere on this machine.",
         )

@@ -305,8 +305,8 @@ def warn_if_day_is_not_over(context: Context, as_of: str | None) -> None:
     today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
     if as_of and as_of >= today:
         context.progress.warn(
-            f"{as_of} is not over yet: a lock made later could also hold packages that are "
-            "published before it ends"
+            f"{as_of} is not over yet: a later lock may also contain packages published until its "
+            "end"
         )
 
 
@@ -345,7 +345,7 @@ def solve_giving_way(
                 other = make_plan(context, request)
                 packages = solve(context, other, channels)
                 left_out = " and ".join(extras[name] for name in names)
-                context.progress.info(f"without {left_out}: the request has no solution with it")
+                context.progress.info(f"left out {left_out}: the request cannot be solved with it")
                 return other, packages
         raise
 

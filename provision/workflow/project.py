@@ -57,7 +57,7 @@ def settle(folders: Folders) -> tuple[Folders, list[str]]:
             if not envs.exists() and is_of_same_lock:
                 _move(candidate, envs)
                 folders = candidate
-                notes.append(f"this project was {envs}: its environments go on as they are")
+                notes.append(f"this project was moved from {envs}: its environments stay valid")
                 break
         names = sorted(_unsorted_names(folders)) if folders.project != Path() else []
         for name in names:

@@ -139,8 +139,8 @@ def _check_key(key: Any, path: Sequence[Any]) -> None:
     is_live = isinstance(key, torch.Tensor) or _has_method(key, "state_dict")
     if is_live or f"{id(key):x}" in str(key):
         raise CheckpointError(
-            f"{name_of(path) or 'the state dict'} has a key of type {type(key).__name__}, "
-            "which makes no lasting name: use texts and numbers"
+            f"{name_of(path) or 'the state dict'} has a key of type {type(key).__name__}, which "
+            "cannot be part of a name: use strings and numbers"
         )
 
 

@@ -100,7 +100,7 @@ def test_addresses_that_lead_nowhere(tmp_path: Path) -> None:
         git.clone("https://git.invalid/lab.git", tmp_path / "clone")
     with pytest.raises(InvalidSpec, match="is not a git repository"):
         git.clone((tmp_path / "none").as_uri(), tmp_path / "clone")
-    with pytest.raises(InvalidSpec, match="has no branch `main` any more"):
+    with pytest.raises(InvalidSpec, match="no longer has a branch `main`"):
         _lose_branch(tmp_path)
 
 

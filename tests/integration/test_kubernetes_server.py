@@ -185,7 +185,7 @@ def test_life_of_a_job(server: KubernetesServer, lab: Path) -> None:
     job, namespace, state, nodes = listed.stdout.splitlines()[1].split()[:4]
     assert job.startswith("k8s:hostname-") and (namespace, state, nodes) == ("default", "Pending", "2")  # fmt: skip
     log = run("jobs", "log", job)
-    assert log.exit_code == 3 and "has no pods of a job" in log.stderr, log.output
+    assert log.exit_code == 3 and "has no pods for the job" in log.stderr, log.output
     canceled = run("jobs", "cancel", job)
     assert canceled.stdout == f"canceled: {job}\n", canceled.output
     own = ("-l", "app.kubernetes.io/managed-by=provision", "-o", "json")

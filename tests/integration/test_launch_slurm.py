@@ -357,7 +357,7 @@ def test_unknown_jobs_and_missing_commands(lab: Home, tmp_path: Path) -> None:
     for verb in ("log", "cancel"):
         result = lab.run("jobs", verb, "999999")
         assert result.returncode == 3
-        assert "Slurm knows no job 999999" in result.stderr
+        assert "Slurm has no job 999999" in result.stderr
     without = lab.run("jobs", "list", PATH=str(tmp_path))
     assert without.returncode == 9
     assert "neither `squeue` nor `kubectl`" in without.stderr

@@ -199,7 +199,10 @@ def test_versions_that_wheels_need(home: Home, tmp_path: Path) -> None:
         assert server.ranges
     assert result.returncode == 1
     assert f"{NAME}: linux-64 torch needs numpy<2, and numpy is 2.4.0\n" in result.stdout
-    assert "these wheels require: ipykernel: the server sends whole files only\n" in result.stderr
+    assert (
+        "these wheels require: ipykernel: the server does not support range requests\n"
+        in result.stderr
+    )
     offline = home.run("lock", "verify", NAME, "--offline")
     assert (
         "numpy is 2.4.0" not in offline.stdout

@@ -21,7 +21,10 @@ BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def steps() -> list[tuple[str, list[str]]]:
     """Each command of the page, with the lines that it prints there."""
     result: list[tuple[str, list[str]]] = []
-    for block in BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text()):
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    local, _, rest = page.partition("\n## 7. ")
+    assert rest
+    for block in BLOCK.findall(local):
         for line in block.splitlines():
             if line.startswith("$ "):
                 result.append((line[2:], []))

@@ -78,7 +78,7 @@ class HttpClient:
         except OSError as error:
             raise Unreachable(f"{url} cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
-            raise Unreachable(f"{url} is not a text.") from error
+            raise Unreachable(f"{url} is not text.") from error
 
     def content(
         self, url: str, headers: Mapping[str, str] | None = None, missing: bytes | None = None
@@ -111,7 +111,7 @@ class HttpClient:
                 )
                 if response.status_code != 206 or not sent_range or int(sent_range[1]) >= end:
                     raise Unreachable(
-                        f"{url} could not be read in parts: the server sends whole files only."
+                        f"{url} could not be read: the server does not support range requests."
                     )
                 return self._body(response), int(sent_range[2])
 
@@ -124,7 +124,7 @@ class HttpClient:
             rate.received(len(piece))
             body += piece
             if len(body) > TEXT_LIMIT:
-                raise Unreachable(f"{response.url} is larger than a text should be.")
+                raise Unreachable(f"{response.url} is too large for a text file.")
         return bytes(body)
 
     def availability(self, url: str, sha256: str) -> Availability:

@@ -109,7 +109,7 @@ def parse_document(kind: str, text: str) -> Any:
         problem = str(error)
     if problem is not None:
         raise Unreachable(
-            f"What kubectl printed is not what was asked for ({kind}): {problem}.",
+            f"kubectl printed something else than {kind}: {problem}.",
             advice="`kubectl get ... -o json` shows it; a proxy or a plug-in may have changed it.",
         )
     return document

@@ -201,7 +201,7 @@ def pods_of_job(name: str, context: str = "", namespace: str | None = None) -> l
     arguments = ["get", "pods", "-l", f"{NAME_LABEL}={name}", "-o", "json"]
     pods: list[dict[str, Any]] = ask_kubectl("pods", arguments, context, namespace)["items"]
     if not pods:
-        raise InvalidSpec(f"Kubernetes has no pods of a job {name}.")
+        raise InvalidSpec(f"Kubernetes has no pods for the job {name}.")
     pods.sort(key=lambda pod: int(pod["metadata"].get("annotations", {}).get(INDEX, 0)))
     return pods
 

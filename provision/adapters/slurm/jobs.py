@@ -125,7 +125,7 @@ def _ask(command: list[str], failure: str, env: Mapping[str, str] | None = None)
     def refusal(message: str) -> InvalidSpec:
         if _UNKNOWN_JOB.search(message):
             return InvalidSpec(
-                f"Slurm knows no job {command[-1]}.",
+                f"Slurm has no job {command[-1]}.",
                 advice="It forgets jobs some minutes after their end. The log is where the job "
                 f"started, as NAME-{command[-1]}.log.",
             )

@@ -189,7 +189,9 @@ def pypi_url() -> str:
     """The address of PyPI, uv's default index, which pip knows. Raises ToolMissing without pip."""
     pypi = _pypi()
     if pypi is None:
-        raise ToolMissing("pip is missing, which knows the address of PyPI.", advice="Install pip.")
+        raise ToolMissing(
+            "pip is missing; provision reads the address of PyPI from it.", advice="Install pip."
+        )
     return str(pypi.simple_url)
 
 

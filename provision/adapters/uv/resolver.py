@@ -275,8 +275,8 @@ def _require_upload_times(entries: Iterable[PylockPackage], as_of: str) -> None:
             undated.append(f"{entry['name']} {entry['version']}")
     if undated:
         raise Unsolvable(
-            f"No upload time is known of {', '.join(undated)}, so a lock as of {as_of} cannot "
-            "hold it.",
+            f"The index has no upload time of {', '.join(undated)}, so --as-of {as_of} excludes "
+            "it.",
             advice="Take it from an index that has upload times, or leave out --as-of.",
         )
 

@@ -73,7 +73,7 @@ def _read_members(
             names = wheel.namelist()
             return names, [wheel.open(name).read(TEXT_LIMIT) for name in choose(names)]
     except UNREADABLE as error:
-        raise Unreachable(f"{url} holds no readable metadata: {type(error).__name__}.") from error
+        raise Unreachable(f"{url} has no readable metadata: {type(error).__name__}.") from error
 
 
 def _metadata_member(names: list[str]) -> Sequence[str]:

@@ -55,7 +55,7 @@ change_options = option_group(
     "editables",
     multiple=True,
     metavar="FOLDER",
-    help="Add a project's folder as an editable: what you change in it counts at once. Repeatable.",
+    help="Install a project's folder as editable: changes in it take effect at once. Repeatable.",
 )
 @click.option(
     "-f",
@@ -159,7 +159,7 @@ def update(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Update packages of an environment, all of them if none is named.
+    """Update packages of an environment; without names, all of them.
 
     They move to the newest versions that fit spec.yml; other packages move only if they cannot
     stay.

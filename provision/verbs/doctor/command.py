@@ -81,7 +81,7 @@ def doctor(
     request = DoctorRequest(only=only, is_deep=deep)
     if options["on"] is not None:
         if fix or script or prefix:
-            raise click.UsageError("--on goes with none of --fix, --prefix and `script`")
+            raise click.UsageError("--on cannot be combined with --fix, --prefix or `script`")
         selection = selection_of(envs, options)
         nodes = command.examine_nodes(context_of(console, envs), selection, name, request)
         content = {"nodes": nodes.diagnoses, "failures": nodes.failures}

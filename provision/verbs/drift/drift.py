@@ -80,12 +80,12 @@ def read_expectation(context: Context, target: str, *, deep: bool) -> ExpectedNo
     passport = evidence.passport
     if passport is None:
         raise InvalidSpec(
-            f"{path} is a smoke report, and says nothing of a lock.",
+            f"{path} is a smoke report, which has no lock.",
             advice="Name an environment, its passport.json or a pack with --expect.",
         )
     if evidence.outdated:
         raise StaleLock(
-            f"{path} does not say what nodes must have now: {evidence.outdated}.",
+            f"{path} is out of date: {evidence.outdated}.",
             advice=f"`provision build {passport['name']}` writes a new one, or name a pack.",
         )
     environment = passport.get("environment", {})
@@ -119,7 +119,7 @@ def check_fixable(selection: NodeSelection, request: DriftRequest) -> None:
     """Before nodes are asked: raise InvalidSpec if no ship can reach what is compared."""
     if request.prefix:
         raise InvalidSpec(
-            "--fix ships into the nodes' store, and --prefix names a folder outside of it.",
+            "--fix ships to the nodes' store; --prefix is a folder outside of it.",
             advice="Leave out one of them.",
         )
     if selection.defaults.store == "shared":

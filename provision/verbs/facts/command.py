@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 signers_option = click.option(
     "--signers",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File of those who may sign the facts, as ssh-keygen's ALLOWED SIGNERS.",
+    help="Who may sign the facts: a file in ssh-keygen's ALLOWED SIGNERS format.",
 )
 
 
@@ -31,7 +31,7 @@ def facts() -> None:
 def show(console: Console, envs: Path | None, output: Path | None) -> None:
     """Show which facts are in use, and how old they are.
 
-    --output writes them as a file that others can be served.
+    --output writes them to a file, for others to use.
     """
     from provision.catalog.facts import facts_text
     from provision.cli.console import output_width
@@ -54,7 +54,7 @@ def show(console: Console, envs: Path | None, output: Path | None) -> None:
     metavar="ADDRESS",
     help="Address (https, file, oci://HOST/NAME:TAG) or path of facts.json.  [default: the lab's]",
 )
-@click.option("--sha256", default="", metavar="HASH", help="What the file's hash must be.")
+@click.option("--sha256", default="", metavar="HASH", help="The hash that the file must have.")
 @signers_option
 @click.option(
     "--from-index",
@@ -62,7 +62,9 @@ def show(console: Console, envs: Path | None, output: Path | None) -> None:
     help="Read releases that the facts do not have from the package index.",
 )
 @click.option(
-    "--index", metavar="URL", help="With --from-index: another index than pip or uv are set to."
+    "--index",
+    metavar="URL",
+    help="With --from-index: read this index, not the one that pip or uv use.",
 )
 @click.option("--allow-older", is_flag=True, help="Take facts that are older than those in use.")
 @mirror_option
@@ -71,8 +73,8 @@ def show(console: Console, envs: Path | None, output: Path | None) -> None:
 def update(console: Console, envs: Path | None, mirrors: tuple[str, ...], **options: Any) -> None:
     """Get newer facts, and use them from now on.
 
-    They are read from the lab's address, --from, or the package index. A signature or a hash must
-    show that they are genuine.
+    Reads them from the lab's address, --from, or the package index. A signature or a hash must
+    prove that they are genuine.
     """
     from provision.verbs.facts.facts import UpdateRequest, update
     from provision.verbs.facts.output import update_lines

@@ -125,9 +125,9 @@ def update(context: Context, request: UpdateRequest) -> FactsUpdate:
     document = documents.parse_document(text, origin)
     if document["date"] < before.date and not request.allow_older:
         raise StaleLock(
-            f"The facts of {origin} are of {document['date']}, older than those in use "
+            f"The facts of {origin} ({document['date']}) are older than those in use "
             f"({before.date}).",
-            advice="--allow-older takes them all the same.",
+            advice="--allow-older takes them anyway.",
         )
     added = [name for name in document["tables"]["releases"] if name not in catalog.releases()]
     path = context.folders.facts
@@ -156,7 +156,7 @@ def _from_address(context: Context, request: UpdateRequest) -> tuple[str, str, s
     address = request.address or configured.get("address") or next(iter(mirrored), "")
     if not address:
         raise InvalidSpec(
-            "Nothing says where newer facts are.",
+            "No source of newer facts is configured.",
             advice="Give --from ADDRESS, or let lab.yml or settings.yml name it (`facts:`, "
             "docs/facts.md); --from-index reads new releases from the package index.",
         )
@@ -214,7 +214,7 @@ def verify(
         shown.append("digest")
     if not shown:
         raise IntegrityError(
-            f"Nothing shows who made {address}.",
+            f"{address} is neither signed nor given by its hash.",
             advice="Name those who may sign it (--signers FILE), or its hash, if whoever made it "
             f"says the same: --sha256 {actual}",
         )

@@ -32,7 +32,7 @@ image_output_option = click.option(
     "--output",
     "outputs",
     multiple=True,
-    metavar="PLACE",
+    metavar="DEST",
     help="Where the image goes: docker, oci:DIR, oci-archive:FILE or docker-archive:FILE. "
     "Repeatable.  [default: docker]",
 )
@@ -323,7 +323,7 @@ def diff(console: Console, before: str, after: str, envs: Path | None) -> None:
     """Compare two images by their packages and sizes.
 
     An IMAGE is an environment's name, or oci:DIR. Sizes are of the files, uncompressed; what grew
-    most comes first. Exits with 0 if they differ, too.
+    most comes first. The exit code is 0 even if they differ.
     """
     from provision.cli.console import table
     from provision.verbs.image.diff import diff_images

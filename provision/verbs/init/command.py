@@ -138,7 +138,7 @@ def _offer(console: Console, context: Context, reading: Reading, options: dict[s
     if not options["yes"]:
         if not is_asking:
             raise InvalidSpec(
-                "Nobody can be asked here whether to write the file.",
+                "There is no terminal to ask whether to write the file.",
                 advice="--yes writes it, --dry-run shows it.",
             )
         click.echo(for_stream("\n".join(proposal_lines(proposal)), sys.stdout))

@@ -147,9 +147,9 @@ def _require_no_other_release(lines: Iterable[str]) -> None:
     listed = "".join(f"\n  {line}" for line in islice(lines, SHOWN))
     if listed:
         raise InvalidSpec(
-            f"No file that counts names a release of PyTorch, and others do:{listed}",
-            advice="Say which you want, like `--torch 2.3.1 --cuda 12.1`, or let `provision import "
-            "FILE` read one of them.",
+            f"No file that counts names a release of PyTorch; other lines do:{listed}",
+            advice="Choose one, for example `--torch 2.3.1 --cuda 12.1`, or read one of the files "
+            "with `provision import FILE`.",
         )
 
 
@@ -207,7 +207,7 @@ def require_decided(reading: Reading) -> None:
         )
     if not set(request.content) - {"channels"} and reading.source != NOTHING:
         raise InvalidSpec(
-            f"Nothing in {reading.source} was understood as a request for an environment.",
+            f"{reading.source} has no requirements for an environment.",
             advice="`provision import FILE` takes another file; `provision build --torch 2.3 --cuda "
             "12.1` starts without one.",
         )
@@ -275,9 +275,11 @@ def no_cuda(request: Request, why: str) -> InvalidSpec:
     """The error where nobody can be asked which CUDA is meant."""
     example = suggested_cuda(request)
     return InvalidSpec(
-        f"The files leave the CUDA open, and this machine does not tell: {why}.",
-        advice=f"Say it: `--cuda {example}` for machines with GPUs, `--cpu` for a build without "
-        "CUDA. `cuda:` in lab.yml sets the default of a lab.",
+        f"No file states the CUDA version, and this machine does not show it: {why}.",
+        advice=(
+            f"Give it: `--cuda {example}` for machines with GPUs, `--cpu` for a build without "
+            "CUDA. `cuda:` in lab.yml sets the default of a lab."
+        ),
     )
 
 

@@ -60,7 +60,7 @@ def _rule_notes(facts: AccountFacts, policy: Policy, contact: str) -> Iterator[N
     if missing:
         names = ", ".join(missing)
         yield unsettled(
-            f"you are not in the group {names}",
+            f"you are not a member of the group {names}",
             advice=f"Ask {contact}. If you were added today, log in again.",
         )
     if policy.umask is not None and facts.umask != policy.umask:

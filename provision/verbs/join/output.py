@@ -86,5 +86,5 @@ def _verdict_lines(report: JoinReport, width: int) -> list[str]:
     if report.acted:
         text += " Do what it asks, then run `provision join` again: it continues from there."
     else:
-        text += " `provision join` goes on there."
+        text += " `provision join` continues there."
     return _wrapped(text, "", width)

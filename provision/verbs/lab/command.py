@@ -64,9 +64,6 @@ def check(console: Console, folder: Path, probe: bool) -> int:
     """Check a lab's repository: lab.yml, nodes.yml, environments and locks, runners.yml.
 
     For the lab's CI: the exit code is 1 if something is wrong. Contacts no host without --probe.
-
-    \b
-    provision lab check
     """
     from provision.verbs.lab import check as command
     from provision.verbs.lab.output import check_lines

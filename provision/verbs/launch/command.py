@@ -50,8 +50,10 @@ job_options = option_group(
         default=0,
         show_default=True,
         metavar="N",
-        help="Start again up to N times after the time limit. The command must go on from its "
-        "checkpoint.",
+        help=(
+            "Start again up to N times after the time limit. The command must continue from its "
+            "checkpoint."
+        ),
     ),
     click.option(
         "--prefix",
@@ -103,7 +105,7 @@ slurm_options = option_group(
         help="Folder of the log, which the nodes share.  [default: this folder]",
     ),
     click.option(
-        "--force", is_flag=True, help="Submit a job that no node can run as the cluster is now."
+        "--force", is_flag=True, help="Submit the job even if no node can run it at present."
     ),
     section="Slurm",
 )
@@ -125,7 +127,7 @@ def launch(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Write a job for the nodes' own engine, and submit it.
+    """Write a job for Slurm, Kubernetes or plain hosts, and submit it.
 
     Writes an sbatch script, an Indexed Job of Kubernetes, or a plan for plain hosts over ssh, with
     a reason for each setting. --dry-run prints it and submits nothing.
@@ -133,9 +135,6 @@ def launch(
     COMMAND, after --, runs in the environment NAME. Python code (train.py or -m MODULE) is started
     with torchrun, once for each GPU of each node; anything else once on each node. First the nodes
     compare environment, driver, GPUs and NCCL settings. If one differs, the job ends and names it.
-
-    \b
-    provision launch train --on slurm:gpu --nodes 4 --gpus 8 -- train.py --lr 3e-4
     """
     import sys
 
@@ -273,7 +272,7 @@ def list_(console: Console, envs: Path | None, namespace: str | None, **options:
     "-f",
     "--follow",
     is_flag=True,
-    help="Go on with what the job prints, until it ends. The exit code is 1 if it did not succeed.",
+    help="Follow the log until the job ends. The exit code is 1 if the job did not succeed.",
 )
 @jobs_options
 @verb
@@ -299,7 +298,7 @@ def log(
     kind, selection = _jobs_engine(envs, options, job)
     if follow:
         if console.as_json:
-            raise click.UsageError("--follow prints the log itself, which --json cannot hold.")
+            raise click.UsageError("--follow cannot be combined with --json.")
 
         def show(text: str) -> None:
             sys.stdout.write(for_stream(text, sys.stdout, shows_token=True))

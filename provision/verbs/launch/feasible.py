@@ -27,7 +27,7 @@ def check_feasible(job: launch.JobSpec, partition: Partition, nodes: Sequence[Sl
     if problems:
         raise InvalidSpec(
             f"This job would wait forever: {'; '.join(problems)}.",
-            advice="Ask for less or for other nodes. --force submits it all the same.",
+            advice="Ask for less or for other nodes. --force submits it anyway.",
         )
 
 

@@ -140,7 +140,7 @@ def slurm_log(identity: str) -> str:
         state = tasks[0].get("JobState", "in an unknown state")
         raise InvalidSpec(
             f"Job {identity} is {state}, and there is no {slurm_jobs.log_path(tasks[0])}.",
-            advice="It begins with the job; it is on the file system of the nodes.",
+            advice="The log appears when the job starts, on the nodes' file system.",
         )
     if len(tasks) == 1:
         return "".join(texts.values())

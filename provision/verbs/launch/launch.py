@@ -204,14 +204,14 @@ def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
     if colon and strength not in ("required", "preferred"):
         raise InvalidSpec(f"--set topology={settings.topology}: write LABEL or preferred:LABEL.")
     if engine == "kubernetes" and request.job.memory_mib == 0:
-        raise InvalidSpec("--mem 0: only Slurm gives all memory.", advice="Write 64G.")
+        raise InvalidSpec("--mem 0 (all memory) works only with Slurm.", advice="Write 64G.")
     if engine == "hosts" and (request.job.memory_mib is not None or request.job.gpu_type):
         raise InvalidSpec(
-            "--mem and types of --gpus: nothing assigns or limits them on plain hosts.",
+            "--mem and GPU types need a scheduler; plain hosts have none.",
             advice="Leave them out.",
         )
     if request.prefix is not None and request.image is not None:
-        raise InvalidSpec("--prefix and --image contradict each other.", advice="Choose one.")
+        raise InvalidSpec("--prefix and --image cannot be combined.", advice="Choose one.")
     if engine == "kubernetes" and request.image is None:
         raise InvalidSpec(
             "Kubernetes runs images only.",
@@ -262,8 +262,8 @@ def _shipped_path(context: Context, plan: Plan, selection: NodeSelection) -> Pur
         return None
     if plan.lock is None or pack.sidecar["lock_sha256"] != plan.lock.sha256:
         context.progress.warn(
-            f"{plan.name} was locked again after it was packed: this launches the prefix of this "
-            "machine, not what was shipped"
+            f"{plan.name} was locked again after it was packed: the job uses the prefix of this "
+            "machine, not the shipped one"
         )
         return None
     return install_path(selection.defaults.path, pack.key)
@@ -290,7 +290,8 @@ def _by_digest(context: Context, request: LaunchRequest) -> str:
 def _existing_file(context: Context, request: LaunchRequest, path: Path) -> Path:
     if not path.is_file():
         raise InvalidSpec(
-            f"{path} is not a file here, so its hash is not known, which the nodes check first.",
+            f"{path} is not a file on this machine, so its hash, which the nodes check first, is "
+            "unknown.",
             advice="Name a file of a shared file system: `enroot import --output X.sqsh ...` and "
             "`apptainer build X.sif ...` make images, `provision pack` packs prefixes.",
         )
@@ -437,7 +438,8 @@ def _refuse_nodes_of_slurm(context: Context, selection: NodeSelection) -> None:
     ]
     if taken:
         raise InvalidSpec(
-            f"{fold(taken)}: nodes of Slurm, and by ssh a job would run there without its knowledge.",
+            f"{fold(taken)}: these are nodes of Slurm, and a job started by ssh would bypass "
+            "Slurm.",
             advice=f"Use --on slurm:PARTITION. --on ssh:{fold(addresses)} insists.",
         )
 

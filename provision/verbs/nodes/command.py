@@ -26,9 +26,6 @@ def list_(console: Console, envs: Path | None, **options: Any) -> None:
     """List nodes: engine, how each is reached, state, GPUs, other names.
 
     Contacts only the engine (Slurm, Kubernetes), not the nodes.
-
-    \b
-    provision nodes list --on slurm:gpu
     """
     from provision.cli.console import output_width
     from provision.verbs.nodes.output import selection_json, selection_lines

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     type=click.Choice(["zstd", "lz4"]),
     default="zstd",
     show_default=True,
-    help="lz4: less work to pack and to read, a larger file; for squashfs only.",
+    help="lz4 packs and reads faster, but makes a larger file; squashfs only.",
 )
 @click.option(
     "--format",
@@ -57,9 +57,6 @@ def pack(
     The file is a squashfs image (or tar.zst) of the environment as it will be on the nodes, with
     byte code for every module; `path` of nodes.yml says where that is. The same lock gives the same bytes. A JSON file next to it holds
     hashes, and what the environment needs of a node. `provision ship` brings both to nodes.
-
-    \b
-    provision pack torch2.3-cuda12.1-py311
     """
     from provision.verbs.pack import pack as command
     from provision.verbs.pack.output import pack_json, pack_lines

@@ -60,14 +60,17 @@ def sign(console: Console, name: str, key: Path, envs: Path | None) -> None:
     "--signers",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Those who may sign, as ssh-keygen's ALLOWED SIGNERS.  [default: `allowed_signers` of lab.yml]",
+    help=(
+        "Who may sign: a file in ssh-keygen's ALLOWED SIGNERS format.  [default: "
+        "`allowed_signers` of lab.yml]"
+    ),
 )
 @verb
 def verify(console: Console, target: str, signers: Path | None, envs: Path | None) -> None:
     """Say who signed a passport.
 
     PASSPORT is an environment, or a passport.json with its passport.json.sig. The exit code is 7 if
-    nobody signed it who may, or if it has changed since.
+    no permitted key signed it, or if it changed afterwards.
     """
     from provision.core.paths import default_folders
     from provision.verbs.report import signature as command

@@ -39,7 +39,7 @@ def verify(folders: Folders, target: str, signers: Path | None) -> tuple[Path, s
         signers = lab_definition.read_lab(lab).allowed_signers
     if signers is None:
         raise InvalidSpec(
-            "Nothing says who may sign passports.",
+            "No allowed signers of passports are configured.",
             advice="Name a file with --signers, or with `allowed_signers:` in lab.yml.",
         )
     signature = path.with_name(path.name + SUFFIX)

@@ -111,14 +111,14 @@ def run(
 
     if on_hang == "requeue":
         raise InvalidSpec(
-            "`run` is in no queue that it could return to.",
+            "`run` is not in a queue, so it cannot be requeued.",
             advice="`provision launch --on slurm:PARTITION --requeue N --on-hang requeue` does that; or "
             "use --on-hang end.",
         )
     if image and (prefix or hang_after or on_hang):
         raise InvalidSpec(
-            "--image goes with none of --prefix, --hang-after and --on-hang.",
-            advice="Leave it out, or these.",
+            "--image cannot be combined with --prefix, --hang-after or --on-hang.",
+            advice="Leave out --image or the others.",
         )
     if image:
         _run_in_image(console, name, command, envs, dry_run)
@@ -131,7 +131,7 @@ def run(
     watched = command_run.watched_launch(installed, command, launch.variables, *hang_options)
     if watched is None and (hang_after or on_hang):
         raise InvalidSpec(
-            f"`{command[0]}` starts no ranks that provision could watch.",
+            f"provision cannot watch ranks of `{command[0]}`.",
             advice="--hang-after and --on-hang are for torchrun, accelerate launch and fabric run.",
         )
     launch = watched or launch

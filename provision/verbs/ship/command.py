@@ -68,12 +68,12 @@ class ShipSettings(SwitchSettings):
 down_option = click.option(
     "--include-down",
     is_flag=True,
-    help="Also nodes that their engine has down, drained or reserved, which are left out otherwise.",
+    help="Include nodes that are down, drained or reserved, which are otherwise left out.",
 )
 older_option = click.option(
     "--allow-older",
     is_flag=True,
-    help="Where nodes demand signed packs: also one that was signed before the active one.",
+    help="On nodes that require signatures: accept a pack that was signed before the active one.",
 )
 key_option = click.option(
     "--key", metavar="KEY", help="The environment to activate, as `envs/KEY` on the nodes."
@@ -105,8 +105,10 @@ key_option = click.option(
 @click.option(
     "--boot-unit",
     is_flag=True,
-    help="Also have systemd on the nodes mount all environments of the store again after a restart. "
-    "Needs root there.",
+    help=(
+        "Also install a systemd unit that mounts all environments again when a node restarts. "
+        "Needs root there."
+    ),
 )
 @click.option(
     "--module",
@@ -136,7 +138,7 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     from provision.workflow.ship import ship as command
 
     if options["canary"] and options["stage_only"]:
-        raise InvalidSpec("--stage-only activates nothing, so --canary has no waves.")
+        raise InvalidSpec("--stage-only activates nothing, so it cannot be combined with --canary.")
     context = context_of(console, envs, options)
     return _print(console, command.ship(context, _request(name, envs, options)))
 
@@ -222,11 +224,11 @@ def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRe
         states = ", ".join(sorted({node.state for node in left_out}))
         raise CheckFailed(
             f"All nodes of `{selection.text}` are out of service: {states}.",
-            advice="--include-down uses them all the same; `sinfo -R` has the reasons.",
+            advice="--include-down uses them anyway; `sinfo -R` has the reasons.",
         )
     selection = replace(selection, nodes=usable)
     if options.get("smoke") and not options["canary"]:
-        raise InvalidSpec("--smoke tests the waves of --canary.", advice="Add --canary 1,all.")
+        raise InvalidSpec("--smoke needs --canary.", advice="Add --canary 1,all.")
     waves = expand_waves((options.get("canary") or "all").split(","), selection.nodes)
     is_shared = (options["target"] or selection.defaults.store) == "shared"
     if options.get("canary") and is_shared:

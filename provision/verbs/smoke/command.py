@@ -66,8 +66,7 @@ node_options = option_group(
     click.option(
         "--drain",
         is_flag=True,
-        help="Take bad nodes out of Slurm's service, with the finding as the reason. Implies "
-        "--pairs.",
+        help="Drain bad nodes in Slurm, with the finding as the reason. Implies --pairs.",
     ),
     click.option(
         "--drain-max",
@@ -168,17 +167,13 @@ def _nodes_request(
         if value not in (None, False):
             stated[name] = value
             if "on" not in stated:
-                raise InvalidSpec(
-                    f"{option} is for tests over nodes.", advice="Name them with --on."
-                )
+                raise InvalidSpec(f"{option} needs --on.", advice="Name the nodes with --on.")
     if not stated:
         return None
     if target is not None:
-        raise InvalidSpec(
-            "--in is for tests of this machine, not for nodes.", advice="Leave it out."
-        )
+        raise InvalidSpec("--in cannot be combined with --on.", advice="Leave it out.")
     if "drain_max" in stated and "drain" not in stated:
-        raise InvalidSpec("--drain-max limits --drain, which is missing.", advice="Add --drain.")
+        raise InvalidSpec("--drain-max needs --drain.", advice="Add --drain.")
     selected = {name: stated.pop(name, None) for name in ("on", "inventory")}
     stated["pairs"] = "pairs" in stated or "drain" in stated
     return NodesRequest(selection=selection_of(envs, selected), **stated)

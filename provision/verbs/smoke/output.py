@@ -43,7 +43,9 @@ def smoke_nodes_lines(result: NodesResult, width: int | None = None) -> list[str
         sentences += drained or ["drained: none"]
     if result.without_folder:
         names = " and ".join(result.without_folder)
-        sentences.append(f"not tested: {names}; they need --set folder=DIR, which all nodes share")
+        sentences.append(
+            f"not tested: {names}; they need --set folder=DIR with a folder that all nodes share"
+        )
     for sentence in sentences:
         lines += wrap_line(sentence, width)
     return [*lines, f"evidence: {result.evidence}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from provision.cli.console import wrap_line
 from provision.cli.text import days_old, environment_lines, fact_lines, home_path, short_size
 from provision.core.project import project_root
 
@@ -42,9 +43,10 @@ def status_lines(
     ]
     if status.packs_size:
         facts.append(("packs", short_size(status.packs_size)))
-    title = f"provision {status.provision} on {status.host} "
-    title += f"({status.platform}, Python {status.python})"
-    lines = [title, *fact_lines(facts, width), ""]
+    title = (
+        f"provision {status.provision} on {status.host} ({status.platform}, Python {status.python})"
+    )
+    lines = [*wrap_line(title, width), *fact_lines(facts, width), ""]
     lines += environment_lines(status.environments, width=width, now=now)
     commands = [
         f"  provision {NEXT_COMMANDS[environment.state].format(name=environment.name)}"

@@ -26,11 +26,8 @@ def store() -> None:
 def list_(console: Console, envs: Path | None, **options: Any) -> int:
     """List the environments on nodes: state, size, last use.
 
-    Also names that nobody ships any more. The last use is when its image was last read, as far as
-    the file system of the node notes that.
-
-    \b
-    provision store list --on slurm:gpu
+    Includes environments that nobody ships any more. The last use is when its image was last read,
+    if the node's file system records that.
     """
     return _print_contents(console, envs, options, "list_lines")
 
@@ -39,11 +36,7 @@ def list_(console: Console, envs: Path | None, **options: Any) -> int:
 @cluster_options
 @verb
 def disk(console: Console, envs: Path | None, **options: Any) -> int:
-    """Show what environments take of the nodes' disks, and what is free.
-
-    \b
-    provision store disk --on slurm:gpu
-    """
+    """Show what environments take of the nodes' disks, and what is free."""
     return _print_contents(console, envs, options, "disk_lines")
 
 
@@ -64,11 +57,7 @@ def _print_contents(console: Console, envs: Path | None, options: Any, lines: st
 @cluster_options
 @verb
 def log(console: Console, of_name: str | None, envs: Path | None, **options: Any) -> int:
-    """Show who shipped, activated and removed what on nodes, and from where.
-
-    \b
-    provision store log train --on slurm:gpu
-    """
+    """Show who shipped, activated and removed what on nodes, and from where."""
     from provision.cli.console import output_width
     from provision.cluster import actions
     from provision.verbs.store import output
@@ -84,7 +73,7 @@ def log(console: Console, of_name: str | None, envs: Path | None, **options: Any
 @store.command("remove")
 @click.argument("name_or_key", metavar="NAME|KEY")
 @cluster_options
-@click.option("--active", is_flag=True, help="Also the one that is active.")
+@click.option("--active", is_flag=True, help="Also remove the active one.")
 @dry_run_option
 @verb
 def remove(
@@ -92,12 +81,9 @@ def remove(
 ) -> int:
     """Remove an environment from nodes: all that have a NAME, or one KEY.
 
-    What is active stays, unless --active says otherwise; so does what a process uses, as far as you
-    may see processes there. The exit code is 1 if something stays for another reason, or if
-    nothing was removed.
-
-    \b
-    provision store remove train --on slurm:gpu --dry-run
+    The active environment stays, unless you pass --active. So does one that a process uses, as far
+    as you may see the processes of that node. The exit code is 1 if one stays for another reason,
+    or if nothing was removed.
     """
     from provision.cli.console import output_width
     from provision.verbs.store import output

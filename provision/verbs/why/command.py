@@ -33,7 +33,7 @@ def why(
     namespace: str | None,
     **options: Any,
 ) -> int:
-    """Say why the ranks of a training job hang, or why they ended.
+    """Explain why the ranks of a training job hang or ended.
 
     Finds your ranks on this machine: all of them, those of a process, those that work in a folder, or
     those of an environment. Shows who waits where, the rank that differs, and the cause if it is known.
@@ -42,8 +42,7 @@ def why(
     JOB is what `launch` printed: its ranks on all its nodes. Nodes that do not respond are named, and
     `doctor` examines those whose ranks the others wait for.
 
-    The exit code is 0 only if nothing hangs, as far as seen; it is 1 for a hang, an error of a rank, or
-    what could not be read.
+    The exit code is 1 if ranks hang, if one has failed, or if something could not be read.
     """
     from provision.cli.console import output_width
     from provision.core.atomic import atomic_write

@@ -79,9 +79,11 @@ def require_script(
         raise InvalidSpec(
             f"{script} is not in the image of {name}, which holds packages alone, and no mount "
             "brings it.",
-            advice=f"Put it there: `provision image build {name} --code .`, or `code: ../..` in "
-            f"{plan.folder / 'spec.yml'} for every build. Or mount it: --mount FOLDER:{WORKSPACE}. A "
-            "path in the image begins with a slash.",
+            advice=(
+                f"Put it there: `provision image build {name} --code .`, or `code: ../..` in "
+                f"{plan.folder / 'spec.yml'} for every build. Or mount it: --mount "
+                f"FOLDER:{WORKSPACE}. Paths inside the image begin with a slash."
+            ),
         )
     if str(target)[1:] not in [entry.path for entry in code.entries]:
         raise InvalidSpec(

@@ -260,5 +260,5 @@ def test_a_text_that_is_too_large_is_refused(
         monkeypatch.setattr("provision.adapters.http.client.TEXT_LIMIT", len(CONTENT))
         assert web.content(url) == CONTENT
         monkeypatch.setattr("provision.adapters.http.client.TEXT_LIMIT", len(CONTENT) - 1)
-        with pytest.raises(Unreachable, match="is larger than a text should be"):
+        with pytest.raises(Unreachable, match="is too large for a text file"):
             web.content(url)

@@ -14,10 +14,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from provision.cli.help import EXIT_CODES
 from provision.cli.main import cli
 from provision.cli.other_tools import foreign_verbs
-from provision.cli.shared_options import SHARED_OPTIONS
+from provision.cli.shared_options import EXIT_CODES, SHARED_OPTIONS
 from provision.core import errors
 from tests.paths import ROOT
 

@@ -227,7 +227,7 @@ def test_names_of_the_store_are_no_names_of_packs() -> None:
     own = {*stores.FOLDERS, Path(store.lock).name, Path(store.journal).name, METRICS, SIGNERS}
     assert set(packs.STORE_NAMES) == own
     for name in own:
-        with pytest.raises(InvalidSpec, match=f"called `{name}` cannot be shipped"):
+        with pytest.raises(InvalidSpec, match=f"cannot be shipped as `{name}`"):
             packs.check_name(name)
     packs.check_name("staging2")
 

@@ -233,7 +233,7 @@ def test_mounts_that_a_format_cannot_express(
 def test_what_a_format_cannot_express_is_refused(
     format: launch.RunFormat, options: launch.RunOptions, fields: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(InvalidSpec, match=f"^{format} cannot express .*{reason}"):
+    with pytest.raises(InvalidSpec, match=f"^{format} does not support .*{reason}"):
         launch.check_contract(format, job_of(format, **fields), options)
     launch.check_contract(format, job_of(format), NOTHING)
 

@@ -161,7 +161,7 @@ def test_what_people_ask_slurm_for() -> None:
 
 def test_an_option_of_sbatch_that_launch_writes_too() -> None:
     """sbatch would take the last one without a word."""
-    with pytest.raises(InvalidSpec, match="--mem of sbatch is in this job already"):
+    with pytest.raises(InvalidSpec, match="--mem of sbatch is already set"):
         options_of(memory_mib=1, slurm=launch.SlurmOptions(more=("--mem=2G",)))
 
 

@@ -37,7 +37,7 @@ def test_what_an_account_lacks() -> None:
     policy = Policy(groups=("gpu", "ml"), umask=0o27)
     assert problems(account, policy) == [
         ("warning", "your home has room for only 3 files, however small"),
-        ("open", "you are not in the group gpu"),
+        ("open", "you are not a member of the group gpu"),
         ("warning", "your umask is 022; the lab's is 027"),
     ]
 

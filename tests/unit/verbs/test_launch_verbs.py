@@ -354,14 +354,17 @@ def test_a_log_is_followed_until_the_job_ends(kubectl: Path) -> None:
         (("--on", "k8s:pool=h100", "--image", IMAGE, "--mem", "4G"), "shared memory counts"),
         (("--on", "k8s:pool=h100", "--image", IMAGE, "--gpus", "a100:1"), "has such GPUs"),
         (("--on", "k8s:pool=h100", "--image", IMAGE, "--qos", "x"), "--qos: only Slurm"),
-        (("--on", "ssh:h1", "--mem", "4G"), "nothing assigns or limits them"),
+        (("--on", "ssh:h1", "--mem", "4G"), "need a scheduler"),
         (("--on", "ssh:h1", "--image", IMAGE), "On plain hosts launch runs prefixes only"),
         pytest.param(
             ("--on", "ssh:h1", "--time", "4h"),
-            "ssh cannot express a time limit",
+            "ssh does not support a time limit",
             marks=pytest.mark.needs("ssh"),
         ),
-        (("--on", "local", "--prefix", "/p", "--image", "i"), "--prefix and --image contradict"),
+        (
+            ("--on", "local", "--prefix", "/p", "--image", "i"),
+            "--prefix and --image cannot be combined",
+        ),
     ],
 )
 def test_bad_input_is_named_before_anything_is_created(
@@ -380,7 +383,7 @@ def test_bad_input_is_named_before_anything_is_created(
         (("--time", "soon"), "'soon' is not a time limit"),
         (("--set", "sbatch=--array=1-9"), "--array of sbatch is set by provision"),
         (("--set", "jobset=true"), "--set jobset: only Kubernetes has this"),
-        (("--image", "x.sqsh"), "x.sqsh is not a file here"),
+        (("--image", "x.sqsh"), "x.sqsh is not a file on this machine"),
     ],
 )
 def test_what_no_slurm_can_run_is_named(

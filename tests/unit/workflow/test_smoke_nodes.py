@@ -323,12 +323,12 @@ def test_passport_and_page_say_which_nodes_passed_and_when(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--pairs"], "--pairs is for tests over nodes"),
-        (["--nodes", "2"], "--nodes is for tests over nodes"),
-        (["--drain-max", "2"], "--drain-max is for tests over nodes"),
-        (["--on", "ssh:h1", "--drain-max", "2"], "--drain-max limits --drain"),
+        (["--pairs"], "--pairs needs --on"),
+        (["--nodes", "2"], "--nodes needs --on"),
+        (["--drain-max", "2"], "--drain-max needs --on"),
+        (["--on", "ssh:h1", "--drain-max", "2"], "--drain-max needs --drain"),
         (["--on", "ssh:h1", "--drain"], "--drain needs nodes of Slurm"),
-        (["--on", "ssh:h1", "--in", "image"], "--in is for tests of this machine"),
+        (["--on", "ssh:h1", "--in", "image"], "--in cannot be combined with --on"),
         (["--on", "ssh:h1", "--set", "only=checkpoint"], "needs a folder that all of them share"),
     ],
 )
