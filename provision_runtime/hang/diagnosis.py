@@ -120,9 +120,9 @@ def _verdict(ranks: Sequence[RankState], absent: list[int]) -> tuple[str, str]:
         return NO_HANG, "nothing hangs, as far as seen: all ranks transfer in the same call"
     if absent or not kinds[model.COLLECTIVE]:
         return UNKNOWN, "all ranks that were examined wait in the same line"
-    return (
-        HANG,
-        "all ranks wait in the same call, and nothing moves: look at the network between them",
+    return HANG, (
+        "all ranks wait in the same call, and nothing moves: compare its arguments (src, dst, group), "
+        "then look at the network between them"
     )
 
 

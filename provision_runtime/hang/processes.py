@@ -13,8 +13,10 @@ from . import folder
 from .model import Rank, Worker
 
 TICKS = os.sysconf("SC_CLK_TCK")
-# The kernel's functions in which it waits for a file system's server (wchan).
-FILE_WAITS = re.compile(r"request_wait_answer|fuse|nfs|rpc_wait|cifs|folio_wait|page_bit|ceph")
+# The kernel's functions in which it waits for a file system's server, or for a file's lock (wchan).
+FILE_WAITS = re.compile(
+    r"request_wait_answer|fuse|nfs|rpc_wait|cifs|folio_wait|page_bit|ceph|lock_(?:inode|file)"
+)
 MAX_PATH = 4096
 # The first argument of openat and others: the current folder (fcntl.h), as an unsigned number.
 AT_FDCWD = 0xFFFFFF9C
@@ -34,8 +36,8 @@ class RankProcess:
 
 @dataclass(frozen=True)
 class Activity:
-    """What the kernel counts for a rank and all that it has started: CPU seconds, and bytes read and
-    written. state: its letter of proc(5)."""
+    """What the kernel counts for a rank and all that it has started: CPU seconds, and bytes read (those
+    of mapped files, too) and written. state: its letter of proc(5)."""
 
     state: str
     cpu_s: float
@@ -131,7 +133,7 @@ def activity(pid: int, others: list[int]) -> Activity:
         try:
             fields = _stat(number)
             cpu_s += (int(fields[11]) + int(fields[12])) / TICKS
-            counts = re.findall(r"[rw]char: (\d+)", _read(number, "io"))
+            counts = re.findall(r"(?:[rw]char|read_bytes): (\d+)", _read(number, "io"))
             read += sum(map(int, counts))
         except OSError:
             continue

@@ -140,8 +140,13 @@ def summary(
             lines.append(f"    {cause.line.file}:{cause.line.line}: {cause.line.source}")
         lines.append(f"    {cause.advice}")
     elif known:
-        lines += [f"[{known}] {CATALOG[known].meaning}", f"    {CATALOG[known].advice}"]
+        lines += advice(known)
     return list(map(escape_line, lines))
+
+
+def advice(id: str) -> list[str]:
+    """What the catalog says of a finding."""
+    return [f"[{id}] {CATALOG[id].meaning}", f"    {CATALOG[id].advice}"]
 
 
 def _clock(failure: RankFailure) -> str:

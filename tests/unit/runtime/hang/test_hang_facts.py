@@ -271,8 +271,9 @@ def test_flight_recorder_is_asked_through_its_pipe(tmp_path: Path) -> None:
     environ = {**rank_variables("2.8.0", str(tmp_path))}
     process = rank_processes.RankProcess(RANK, environ, "", "", "")
     assert flight_recorder.ask(process) == ""
-    os.mkfifo(tmp_path / "flight-recorder-0.pipe")
-    reader = os.open(tmp_path / "flight-recorder-0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    pipe = tmp_path / f"flight-recorder-{os.getpid()}-0.pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     path = flight_recorder.ask(process)
     assert os.read(reader, 9) == b"1"
     os.close(reader)
