@@ -54,10 +54,14 @@ def cause_of(ranks: Sequence[RankState], difference: str) -> Cause | None:
     cause = _of_error(ranks) or _of_kind(ranks)
     if cause or not waiting:
         return cause
-    cause = _of_ended(ranks, waiting) or _of_constructor(ranks, waiting) or _of_paths(waiting)
+    cause = _of_ended(ranks, waiting) or _of_constructor(ranks, waiting)
+    # Calls between two ranks differ on each.
+    is_compared = not any(s.collective and _BETWEEN_TWO.fullmatch(s.collective.op) for s in waiting)
+    if not cause and is_compared:
+        cause = _of_paths(waiting)
     if not cause and difference:
         return _cause("calls-differ", waiting[:1], difference)
-    return cause or _of_file(waiting[:1])
+    return cause or (_of_file(waiting[:1]) if is_compared else None)
 
 
 def _cause(id: str, states: Sequence[RankState], message: str, line: Frame | None = None) -> Cause:
@@ -121,8 +125,6 @@ def _of_paths(waiting: Sequence[RankState]) -> Cause | None:
     """Ranks that wait in different collectives, by the lines that led there."""
     groups: dict[Any, list[RankState]] = {}
     for state in waiting:
-        if state.collective and _BETWEEN_TWO.fullmatch(state.collective.op):
-            return None  # ranks differ in such calls
         groups.setdefault((state.line, state.collective and state.collective.op), []).append(state)
     pairs = [(a, b) for a in groups.values() for b in groups.values() if a is not b]
     rules = (

@@ -138,7 +138,10 @@ def _conditional(frame: Frame, kind: type) -> list[Any]:
     in its function or file."""
     loop = _loop(frame)
     scope = loop or next(iter(_around(frame, ast.FunctionDef)), _tree(frame.file))
-    conditions = [node for node in ast.walk(scope) if isinstance(node, ast.If)]
+    statements = getattr(scope, "body", [])
+    statements = [s for s in statements if not isinstance(s, (ast.FunctionDef, ast.ClassDef))]
+    inner = [node for statement in statements for node in ast.walk(statement)]
+    conditions = [node for node in inner if isinstance(node, ast.If)]
     nodes = [inner for condition in conditions for inner in ast.walk(condition)]
     nodes = [node for node in nodes if isinstance(node, kind)]
     return [node for node in nodes if loop or node.lineno < frame.line]

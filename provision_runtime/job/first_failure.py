@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..hang.causes import Cause
 
 LONGEST_ERROR = 240
-_ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
+_ENDED_BY_OTHERS = (-signal.SIGTERM, -signal.SIGINT)
 # These say how a rank ended, and not why.
 VAGUE = ("", "rank-crashed", "rank-gone", "rank-failed", "early-exit")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -85,7 +85,10 @@ class RankFailure:
 def read_failure(rank: int, failure: Any, node: str) -> RankFailure:
     """How a rank ended by torch's ProcessFailure, which has what `@record` or the hook wrote of its
     exception."""
-    row = RankFailure(rank, node, float(failure.timestamp), failure.exitcode)
+    status = failure.exitcode
+    if status > 128 and status - 128 in set(signal.Signals):  # of a shell around the rank
+        status = 128 - status
+    row = RankFailure(rank, node, float(failure.timestamp), status)
     message = failure.error_file_data.get("message")
     if not isinstance(message, dict):
         return row

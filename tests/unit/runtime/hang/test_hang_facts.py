@@ -96,6 +96,35 @@ def test_sleep_in_a_while_loop_waits(tmp_path: Path, loop: str, kind: str) -> No
     assert judge([sleeping], [sleeping]).kind == kind
 
 
+def look(frames: list[Frame], *threads: list[Frame], waits: Any = ()) -> Look:
+    others = [Thread("", False, thread) for thread in threads]
+    main = Thread("MainThread", True, frames)
+    return Look(10, Activity("S", 0.0, 0), [main, *others], "", list(waits))
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"), [("with lock:", model.DATA_LOADER), ("time.sleep(30)", model.RUNNING)]
+)
+def test_worker_of_a_loader_is_named_by_its_line(source: str, kind: str) -> None:
+    dataset = Frame("__getitem__", "/srv/exp/data.py", 3, source, True)
+    loop = frame("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py")
+    # A forked worker has the stack of its parent below.
+    assert state.line_of_worker(look([dataset, loop, USER]).threads) == dataset
+    assert state.line_of_worker(look([loop, USER]).threads) is None
+    waiting = look([LOADER, USER], waits=[model.Worker(99, "S", line=dataset)])
+    result = state.judge(RANK, waiting, waiting, [], 2.0)
+    assert (result.kind, "worker 99 stays at data.py:3" in result.detail) == (kind, True)
+
+
+def test_question_and_collective_of_a_thread() -> None:
+    question = Frame("train", "/srv/exp/train.py", 7, "ok = input('overwrite? ')", True)
+    assert judge([question], [question]).kind == model.DEBUGGER
+    joining = [frame("join", "/env/lib/python3.11/threading.py"), USER]
+    evaluating = [WAIT, frame("evaluate", "/srv/exp/train.py", 12)]
+    result = state.judge(RANK, look(joining, evaluating), look(joining, evaluating), [], 2.0)
+    assert (result.kind, result.line) == (model.COLLECTIVE, evaluating[1])
+
+
 def test_stacks_of_faulthandler_and_of_py_spy_are_alike() -> None:
     [other, main] = stacks.parse_fault_handler(FAULT_HANDLER.format(torch=TORCH), "/srv/exp")
     assert not other.is_main and main.is_main
