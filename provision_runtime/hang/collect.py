@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .processes import RankProcess
 
 # Ranks of which native frames are read, too: a second of CPU each; and workers of a rank.
-MAX_CLOSER, MAX_WORKERS = 4, 4
+MAX_CLOSER, MAX_WORKERS = 4, 8
 # How long a dump of the flight recorder may take: its pipe is read every second.
 DUMP_S = 4.0
 

@@ -13,10 +13,8 @@ from . import folder
 from .model import Rank, Worker
 
 TICKS = os.sysconf("SC_CLK_TCK")
-# The kernel's functions in which it waits for a file system's server, or for a file's lock (wchan).
-FILE_WAITS = re.compile(
-    r"request_wait_answer|fuse|nfs|rpc_wait|cifs|folio_wait|page_bit|ceph|lock_(?:inode|file)"
-)
+# The kernel's functions in which it waits for a file system's server (wchan).
+FILE_WAITS = re.compile(r"request_wait_answer|fuse|nfs|rpc_wait|cifs|folio_wait|page_bit|ceph")
 MAX_PATH = 4096
 # The first argument of openat and others: the current folder (fcntl.h), as an unsigned number.
 AT_FDCWD = 0xFFFFFF9C
@@ -152,9 +150,18 @@ def file_wait(pid: int) -> Worker | None:
             return None
         path = _waited_path(pid)
         mount = mount_of(path, parse(_read(pid, "mountinfo"))) if path else None
+        is_local = mount and not mount.is_network and not mount.type.startswith("fuse")
+        completed = _completed_requests() if is_local else 0
     except (OSError, ValueError, IndexError):
         return None
-    return Worker(pid=pid, state=state, path=path, mount=str(mount or ""))
+    return Worker(pid, state, path, str(mount or ""), completed=completed)
+
+
+def _completed_requests() -> int:
+    """Of all disks: reads and writes (the kernel's iostats.rst)."""
+    with open("/proc/diskstats", encoding="utf-8") as file:
+        rows = [line.split() for line in file]
+    return sum(int(row[3]) + int(row[7]) for row in rows)
 
 
 def _waited_path(pid: int) -> str:

@@ -93,8 +93,9 @@ def judge(
     # Twice, because py-spy of another user of this page stops it for a moment.
     if first.activity.state in "Tt" and last.activity.state in "Tt":
         kind, detail = model.STOPPED, "by a signal or a tracer"
-    elif wait and is_stuck and wait.pid == rank.pid and not is_busy:
-        kind, detail = model.DISK, _describe(wait)
+    elif wait and wait.pid == rank.pid and not is_busy:
+        # A disk that completes requests may be slow, such as at the end of a save.
+        kind, detail = model.DISK if is_stuck else model.RUNNING, _describe(wait)
     elif not frames or not before:
         reason = last.reason or first.reason or "no Python in its main thread"
         kind, detail = model.UNKNOWN, reason

@@ -116,6 +116,15 @@ def test_worker_of_a_loader_is_named_by_its_line(source: str, kind: str) -> None
     assert (result.kind, "worker 99 stays at data.py:3" in result.detail) == (kind, True)
 
 
+@pytest.mark.parametrize(("completed", "kind"), [(7, model.DISK), (8, model.RUNNING)])
+def test_a_disk_that_completes_requests_is_slow_only(completed: int, kind: str) -> None:
+    first, last = (
+        look([USER], waits=[model.Worker(10, "D", "/data/a", "ext4", completed=number)])
+        for number in (7, completed)
+    )
+    assert state.judge(RANK, first, last, [], 2.0).kind == kind
+
+
 def test_question_and_collective_of_a_thread() -> None:
     question = Frame("train", "/srv/exp/train.py", 7, "ok = input('overwrite? ')", True)
     assert judge([question], [question]).kind == model.DEBUGGER
