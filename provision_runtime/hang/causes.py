@@ -145,8 +145,9 @@ def _of_paths(waiting: Sequence[RankState]) -> Cause | None:
 
 def _of_file(states: Sequence[RankState]) -> Cause | None:
     """A collective in the file in which they wait, that only some ranks make."""
-    line = states[0].line
-    guarded = source.guarded_collective(line) if line else 0
+    line, call = states[0].line, states[0].collective
+    is_starting = call is not None and call.op == "init_process_group"
+    guarded = source.guarded_collective(line) if line and not is_starting else 0
     if not line or not guarded:
         return None
     text = "or another one may have made a collective that the others did not make"
