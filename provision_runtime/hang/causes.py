@@ -156,15 +156,15 @@ def _of_file(states: Sequence[RankState]) -> Cause | None:
 
 def _paths(
     here: Sequence[RankState], there: Sequence[RankState]
-) -> Iterator[tuple[Frame, int, bool]]:
+) -> Iterator[tuple[Frame, int, int]]:
     """The user's frames of some ranks, the innermost first; the line of others in the same function, 0
-    if they are not in it; and whether these are past the call that led here."""
+    if they are not in it; and by how many lines these are past the call that led here."""
     lines = {(f.file, f.function): f.line for state in there[:1] for f in state.frames[::-1]}
     frames = [frame for frame in here[0].frames if frame.is_user]
     common = [frame for frame in frames if (frame.file, frame.function) in lines]
-    is_past = bool(common) and common[0].line < lines[common[0].file, common[0].function]
+    lead = lines[common[0].file, common[0].function] - common[0].line if common else 0
     for frame in frames:
-        yield frame, lines.get((frame.file, frame.function), 0), is_past
+        yield frame, lines.get((frame.file, frame.function), 0), lead
 
 
 def _of_condition(
@@ -205,8 +205,11 @@ def _of_loop(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | N
 
 
 def _of_return(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | None:
-    for frame, line, _ in _paths(here, there):
-        returned = 0 if line else source.early_return(frame)
+    """The others are no longer in a function: unless they have not come to it."""
+    paths = list(_paths(here, there))
+    for frame, line, lead in paths:
+        is_before = lead < 0 and not any(source.is_in_loop(path[0]) for path in paths)
+        returned = 0 if line or is_before else source.early_return(frame)
         if returned:
             text = f"returned from {frame.function}, and {_names(here)} did not"
             where = frame_at(frame.function, frame.file, returned, "")
