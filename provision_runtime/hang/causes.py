@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ _KINDS = {
 }
 _CONSTRUCTOR = {"_verify_param_shape_across_processes", "_sync_module_states"}
 _BETWEEN_TWO = re.compile("i?(?:send|recv)|batch_isend_irecv")
+_ONE_MORE = "may have made a collective that the others did not make"
 _SAVING = re.compile("save|checkpoint|state_dict")
 
 
@@ -61,7 +62,11 @@ def cause_of(ranks: Sequence[RankState], difference: str) -> Cause | None:
         cause = _of_paths(waiting)
     if not cause and difference:
         return _cause("calls-differ", waiting[:1], difference)
-    return cause or (_of_file(waiting[:1]) if is_compared else None)
+    if not cause and is_compared:
+        cause = _of_file(waiting[:1])
+        # All are in one line: which of them made one more is not known.
+        cause = cause and replace(cause, ranks=[], message=f"a rank {_ONE_MORE}")
+    return cause
 
 
 def _cause(id: str, states: Sequence[RankState], message: str, line: Frame | None = None) -> Cause:
@@ -150,8 +155,7 @@ def _of_file(states: Sequence[RankState]) -> Cause | None:
     guarded = source.guarded_collective(line) if line and not is_starting else 0
     if not line or not guarded:
         return None
-    text = "or another one may have made a collective that the others did not make"
-    return _on_one_rank(states, frame_at(line.function, line.file, guarded, ""), text)
+    return _on_one_rank(states, frame_at(line.function, line.file, guarded, ""), _ONE_MORE)
 
 
 def _paths(
