@@ -14,7 +14,7 @@ from .model import Frame
 from .stacks import frame_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from .model import RankState
 
@@ -132,14 +132,14 @@ def _of_paths(waiting: Sequence[RankState]) -> Cause | None:
     for state in waiting:
         groups.setdefault((state.line, state.collective and state.collective.op), []).append(state)
     pairs = [(a, b) for a in groups.values() for b in groups.values() if a is not b]
-    rules = (
+    rules: list[Callable[[list[RankState], list[RankState]], Cause | None]] = [
         _of_condition,
         partial(_of_try, block="handlers"),
         _of_loop,
         partial(_of_try, block="finalbody"),
         _of_return,
         partial(_of_condition, is_on_rank=False),
-    )
+    ]
     for rule in rules:
         for here, there in pairs:
             cause = rule(here, there)

@@ -51,7 +51,7 @@ def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float =
         if selection.has(process.rank) and selection.prefix in ("", process.prefix)
     ]
     states = _observe(ranks, observed_s, start, start + timeout_s)
-    kinds = {state.kind for state in states}
+    kinds = {rank.kind for rank in states}
     if kinds & {model.WAITING, model.DATA_LOADER} and model.RUNNING not in kinds:
         # It may have an answer or a batch soon: look again.
         states = _observe(ranks, observed_s, start, start + timeout_s)

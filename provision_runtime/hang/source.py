@@ -9,6 +9,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .model import Frame
 
 _ON_RANK = re.compile(
@@ -21,7 +23,9 @@ _COLLECTIVE = re.compile(
     r"all_\w+|barrier|broadcast\w*|reduce\w*|gather\w*|scatter\w*|wait_for_everyone"
 )
 _EXIT = re.compile(r"(?:sys\.|os\._)?(?:exit|quit)\((?:0|None)?\)")
+_LEAVES = re.compile(r"\b(?:raise|return|break|\w*exit)\b")
 _LOOPS = (ast.For, ast.While)
+_text: Callable[[ast.AST], str] = getattr(ast, "unparse", ast.dump)  # since Python 3.9
 
 
 @functools.lru_cache(maxsize=64)
@@ -42,7 +46,7 @@ def _around(frame: Frame, *kinds: type) -> list[Any]:
 
 def _has(statements: list[Any], line: int) -> bool:
     """Whether a line is in consecutive statements."""
-    return bool(statements) and statements[0].lineno <= line <= statements[-1].end_lineno
+    return bool(statements and statements[0].lineno <= line <= statements[-1].end_lineno)
 
 
 def _loop(frame: Frame) -> Any:
@@ -67,7 +71,7 @@ def is_in_while(frame: Frame) -> bool:
 def has_left_loop(frame: Frame, line: int) -> bool:
     """Whether a line of the same function is after the innermost loop around a frame."""
     loop = _loop(frame)
-    return loop is not None and loop.end_lineno < line
+    return bool(loop and loop.end_lineno < line)
 
 
 def has_left_try(frame: Frame, line: int, block: str) -> bool:
@@ -86,7 +90,7 @@ def condition(frame: Frame, line: int, is_on_rank: bool) -> str:
     is_on_rank: only those that choose ranks.
     """
     for node in _around(frame, ast.If):
-        test = ast.unparse(node.test)
+        test = _text(node.test)
         side = node.body if _has(node.body, frame.line) else node.orelse
         chooses = _ON_RANK.search(test) and not _ON_ALL.search(test)
         if _has(side, frame.line) and not _has(side, line) and (chooses or not is_on_rank):
@@ -104,10 +108,10 @@ def guarded_collective(frame: Frame) -> int:
         if isinstance(node, ast.FunctionDef) and any(map(_is_collective, ast.walk(node)))
     }
     for node in nodes:
-        if isinstance(node, ast.If) and _ON_RANK.search(ast.unparse(node.test)):
+        if isinstance(node, ast.If) and _ON_RANK.search(_text(node.test)):
             for inner in (inner for statement in node.body for inner in ast.walk(statement)):
                 if isinstance(inner, ast.Call):
-                    name = ast.unparse(inner.func).rpartition(".")[2]
+                    name = _text(inner.func).rpartition(".")[2]
                     if _is_collective(inner) or name in functions:
                         return inner.lineno
     return 0
@@ -122,14 +126,15 @@ def skip(frame: Frame) -> int:
     """The line that ends a step of the loop around a frame early, on a condition or after an exception;
     0 if there is none. Steps that are skipped by their number are skipped on all ranks."""
     loop = _loop(frame)
-    for node in ast.walk(loop) if loop else ():
+    nodes: list[Any] = list(ast.walk(loop)) if loop else []
+    for node in nodes:
         if isinstance(node, ast.Try) and _has(node.body, frame.line):
             for handler in node.handlers:
-                if not any(isinstance(inner, ast.Raise) for inner in ast.walk(handler)):
+                if not _LEAVES.search(_text(handler)):
                     return handler.lineno
         is_skip = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Continue)
-        if is_skip and node.lineno < frame.line and "%" not in ast.unparse(node.test):
-            return node.lineno
+        if is_skip and node.lineno < frame.line and "%" not in _text(node.test):
+            return int(node.lineno)
     return 0
 
 
@@ -142,7 +147,7 @@ def _conditional(frame: Frame, kind: type) -> list[Any]:
     statements = [s for s in statements if not isinstance(s, (ast.FunctionDef, ast.ClassDef))]
     inner = [node for statement in statements for node in ast.walk(statement)]
     conditions = [node for node in inner if isinstance(node, ast.If)]
-    nodes = [inner for condition in conditions for inner in ast.walk(condition)]
+    nodes: list[Any] = [inner for condition in conditions for inner in ast.walk(condition)]
     nodes = [node for node in nodes if isinstance(node, kind)]
     return [node for node in nodes if loop or node.lineno < frame.line]
 
@@ -150,10 +155,10 @@ def _conditional(frame: Frame, kind: type) -> list[Any]:
 def early_return(frame: Frame) -> int:
     """The line of a conditional `return` in the loop around a line, else before it in its function; 0
     if there is none."""
-    return max((node.lineno for node in _conditional(frame, ast.Return)), default=0)
+    return max((int(node.lineno) for node in _conditional(frame, ast.Return)), default=0)
 
 
 def early_exit(frame: Frame) -> int:
     """The same of the program's end without an error, such as `sys.exit(0)`."""
     calls = _conditional(frame, ast.Call)
-    return next((call.lineno for call in calls if _EXIT.fullmatch(ast.unparse(call))), 0)
+    return next((int(call.lineno) for call in calls if _EXIT.fullmatch(_text(call))), 0)
