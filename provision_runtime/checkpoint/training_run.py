@@ -187,7 +187,7 @@ class CheckpointManager:
     def save(self, step: int, **metrics: float) -> None:
         """Saves this step now, and removes what need not be kept.
 
-        Warns (CheckpointWarning) of damage that was found in the background since the last save.
+        Warns (CheckpointWarning) of old checkpoints that could not be removed or copied.
 
         Args:
             step: The number of the step.
