@@ -85,9 +85,12 @@ def _of_error(ranks: Sequence[RankState]) -> Cause | None:
             text = f"gives DDP another model: {_parameter_difference(state, ranks)}"
             return _cause(id, [state], text)
         is_collective = any("torch/distributed/" in frame.file for frame in state.frames)
-        condition = _of_condition([state], []) if is_collective and not id else None
+        # Gloo aborts at a message of another size: then paths may tell why.
+        paths = (
+            _of_condition([state], []) or _of_paths(failed) if is_collective and not id else None
+        )
         text = f"failed first: {state.detail[:300]}"
-        return condition or _cause(id or "rank-failed", [state], text)
+        return paths or _cause(id or "rank-failed", [state], text)
     return None
 
 
@@ -135,8 +138,8 @@ def _of_paths(waiting: Sequence[RankState]) -> Cause | None:
     rules: list[Callable[[list[RankState], list[RankState]], Cause | None]] = [
         _of_condition,
         partial(_of_try, block="handlers"),
-        _of_loop,
         partial(_of_try, block="finalbody"),
+        _of_loop,
         _of_return,
         partial(_of_condition, is_on_rank=False),
     ]
@@ -187,7 +190,7 @@ def _of_try(here: Sequence[RankState], there: Sequence[RankState], block: str) -
     """The others are in an except or finally block, and these in its try."""
     for frame, line, _ in _paths(here, there):
         if line and source.has_left_try(frame, line, block):
-            text = f"left the try block, and {_names(here)} did not: by an exception?"
+            text = f"left the try block before {_names(here)}: by an exception?"
             return _cause("exception-handled", there, text)
     return None
 
@@ -199,10 +202,10 @@ def _of_loop(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | N
             source.has_left_loop(frame, line) if line else is_past and source.is_in_loop(frame)
         )
         if is_over and not (source.early_return(frame) and not line):
-            text = f"left the loop, and {_names(here)} did not"
+            text = f"left the loop before {_names(here)}"
             skip = source.skip(frame)
             if skip:
-                text += f", or skipped one of its steps in line {skip}"
+                text += f", or skipped a step of it in line {skip}"
                 frame = frame_at(frame.function, frame.file, skip, "")
             return _cause("step-skipped" if skip else "uneven-batches", there, text, frame)
     return None

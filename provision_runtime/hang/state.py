@@ -23,7 +23,12 @@ DATA_LOADER = "torch/utils/data/dataloader.py"
 COLLECTIVE_CODE = ("torch/distributed/", "torch/nn/parallel/distributed.py")
 # Not collectives, though they are in that folder.
 LAUNCHERS = ("torch/distributed/run.py", "torch/distributed/elastic/", "torch/distributed/launch")
-WRAPPERS = ("torch/_ops.py", "torch/distributed/c10d_logger.py", "/hang/record.py")
+WRAPPERS = (
+    "torch/_ops.py",
+    "torch/_library/",
+    "torch/distributed/c10d_logger.py",
+    "/hang/record.py",
+)
 # Older torch calls the engine in `backward` itself.
 BACKWARD_CODE = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
 GRADIENTS = "all_reduce of gradients"
@@ -155,7 +160,9 @@ def collective_of(frames: list[Frame]) -> Collective | None:
     is_backward = bool(frames) and any(name in frames[0].file for name in BACKWARD_CODE)
     if is_backward or "c10d::Reducer" in native:
         return Collective(op=GRADIENTS, line=line)
-    return Collective(op="wait", line=line) if "c10d::" in native else None
+    # Of a Work, or of the store: Python's own wait() has a frame.
+    is_work = bool(frames) and frames[0].is_user and ".wait(" in frames[0].source
+    return Collective(op="wait", line=line) if "c10d::" in native or is_work else None
 
 
 def _describe(wait: Worker) -> str:

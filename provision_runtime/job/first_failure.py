@@ -60,10 +60,10 @@ class RankFailure:
         if self.distance > 1:
             return "early-exit"
         known = known_error(self.chain)
+        if known == "worker-ended" and self.oom_kills:
+            return "oom-killed"
         if known:
             return known
-        if self.oom_kills and "killed by signal: Killed" in self.chain:  # a DataLoader worker
-            return "oom-killed"
         if self.status == -signal.SIGKILL:
             return "rank-oom-killed" if self.oom_kills else "rank-killed"
         return "rank-crashed" if self.status < 0 and not self.chain else ""

@@ -59,6 +59,7 @@ REDUCER = Frame("c10d::Reducer::finalize_backward", "libtorch_cpu.so", 0)
     ("frames", "kind", "op"),
     [
         ([WRAPPER, WAIT, USER], model.COLLECTIVE, "all_reduce"),
+        ([frame("f", f"{TORCH}/_library/autograd.py"), WAIT, USER], model.COLLECTIVE, "all_reduce"),
         ([BACKWARD, USER], model.COLLECTIVE, state.GRADIENTS),
         ([REDUCER, USER], model.COLLECTIVE, state.GRADIENTS),
         ([frame("poll", "/env/lib/python3.11/selectors.py"), LOADER, USER], model.DATA_LOADER, ""),
@@ -129,6 +130,8 @@ def test_question_and_collective_of_a_thread() -> None:
     question = Frame("train", "/srv/exp/train.py", 7, "ok = input('overwrite? ')", True)
     assert judge([question], [question]).kind == model.DEBUGGER
     joining = [frame("join", "/env/lib/python3.11/threading.py"), USER]
+    work = Frame("train", "/srv/exp/train.py", 7, "for w in works: w.wait()", True)
+    assert judge([work], [work]).kind == model.COLLECTIVE
     evaluating = [WAIT, frame("evaluate", "/srv/exp/train.py", 12)]
     result = state.judge(RANK, look(joining, evaluating), look(joining, evaluating), [], 2.0)
     assert (result.kind, result.line) == (model.COLLECTIVE, evaluating[1])

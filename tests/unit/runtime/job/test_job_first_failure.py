@@ -94,6 +94,8 @@ def test_no_failures_no_lines() -> None:
         (raised(0, "RuntimeError: CUDA error: device-side assert triggered"), "device-assert"),
         (raised(0, "RuntimeError: DefaultCPUAllocator: can't allocate memory"), "out-of-memory"),
         (raised(0, "RuntimeError: CUDA error: invalid device ordinal"), "device-absent"),
+        (raised(0, "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly"), "worker-ended"),
+        (raised(0, "BdbQuit: "), "breakpoint"),
         (raised(0, "DistBackendError: ... Duplicate GPU detected : rank 1"), "gpu-shared"),
         (raised(0, "ImportError: a.so: undefined symbol: _ZN3c104cuda9Se"), "extension-foreign"),
         (raised(0, "DistNetworkError: port: 29500, name: EADDRINUSE"), "port-busy"),
