@@ -85,11 +85,14 @@ def _of_error(ranks: Sequence[RankState]) -> Cause | None:
             text = f"gives DDP another model: {_parameter_difference(state, ranks)}"
             return _cause(id, [state], text)
         is_collective = any("torch/distributed/" in frame.file for frame in state.frames)
-        # Gloo aborts at a message of another size: then paths may tell why.
-        paths = (
-            _of_condition([state], []) or _of_paths(failed) if is_collective and not id else None
-        )
-        text = f"failed first: {state.detail[:300]}"
+        text, paths = f"failed first: {state.detail[:300]}", None
+        if is_collective and not id:
+            # Gloo aborts at a message of another size: then paths may tell why.
+            others = [other for other in ranks if other.kind in (model.COLLECTIVE, model.FAILED)]
+            paths = _of_condition([state], []) or _of_paths(others)
+            if state.detail.endswith("Aborted"):
+                id = "calls-differ"
+                text += " in a collective, as with Gloo where ranks pass other sizes or types"
         return paths or _cause(id or "rank-failed", [state], text)
     return None
 

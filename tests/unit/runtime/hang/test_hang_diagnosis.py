@@ -240,6 +240,19 @@ def test_first_error_that_did_not_only_lose_a_peer(
     assert result.causes[0].ranks == [1]
 
 
+def test_abort_in_a_collective_is_a_difference_of_calls(program: str) -> None:
+    frames = waits(program, "all_gather", ("<module>", 10))
+    aborted, lost = (
+        RankError(type, message, time, frames)
+        for type, message, time in (("crash", "Aborted", 1.0), ("RuntimeError", "Read error", 2.0))
+    )
+    result = diagnose(
+        rank_state(0, model.FAILED, frames, detail="crash: Aborted", error=aborted),
+        rank_state(1, model.FAILED, frames, detail="RuntimeError: Read error", error=lost),
+    )
+    assert [(cause.id, cause.ranks) for cause in result.causes] == [("calls-differ", [0])]
+
+
 def test_parameters_that_differ_are_named(program: str) -> None:
     frames = [frame_at("<module>", program, 3, "")]
     states = []
