@@ -2,14 +2,15 @@
 record of collectives (`--record`) per call, against a step of 10 ms.
 
 Usage: python benchmarks/bench_hang.py [PYTHON]
-PYTHON is an interpreter that has torch (default: PROVISION_TEST_PYTHON, else this one). CPU times, the
-least of several runs, because other work only adds to them. CALLS is of a step: more than most have.
+PYTHON is an interpreter that has torch (default: PROVISION_TEST_PYTHON, else this one). CPU times that
+the process reads of itself: differences between whole starts are as large as their noise. CALLS is of a
+step: more than most have.
 """
 
 from __future__ import annotations
 
 import os
-import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STARTS, CALLS, STEP_S = 20, 10, 0.010
+HOOK = """
+import os, time
+os.environ.update(RANK="0", WORLD_SIZE="1")
+start = time.process_time_ns()
+import provision_runtime.hang.hook
+print(time.process_time_ns() - start)
+"""
 RECORD = """
 import sys, timeit; sys.path.insert(0, sys.argv[1])
 import torch; from provision_runtime.hang import record
@@ -26,22 +34,19 @@ print(min(timeit.repeat(lambda: function(tensor), number=2000, repeat=15)) / 200
 """
 
 
-def start_cpu_s(python: str, code: str) -> float:
-    """The least CPU time of a start."""
-    variables = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(ROOT)}
+def hook_cpu_s(python: str) -> float:
+    """CPU time of the hook alone, in the process that it starts in: the median of several starts."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     times = []
     for _ in range(STARTS):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([python, "-c", code], env=variables, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(times)
+        run = subprocess.run([python, "-c", HOOK], env=variables, capture_output=True, check=True)
+        times.append(int(run.stdout) / 1e9)
+    return statistics.median(times)
 
 
 def main() -> None:
     python = next(iter(sys.argv[1:]), os.environ.get("PROVISION_TEST_PYTHON", sys.executable))
-    bare, hook = (start_cpu_s(python, code) for code in ("", "import provision_runtime.hang.hook"))
-    print(f"hook at the start of a rank: {(hook - bare) * 1e3:.1f} ms of CPU (target: 2)")
+    print(f"hook at the start of a rank: {hook_cpu_s(python) * 1e3:.2f} ms of CPU (target: 2)")
     with tempfile.TemporaryDirectory() as folder:
         arguments = [python, "-c", RECORD, str(ROOT), f"{folder}/calls"]
         call_s = float(subprocess.run(arguments, capture_output=True, check=True).stdout)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ..comm.rank_names import name_ranks
 from ..report.findings import CATALOG, has_lost_peer, known_error
@@ -13,18 +14,22 @@ from .model import Frame
 from .stacks import frame_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from .model import RankState
 
 _KINDS = {
+    model.GONE: "rank-gone",
     model.STOPPED: "rank-stopped",
     model.DEBUGGER: "breakpoint",
     model.DISK: "stuck-file",
     model.DATA_LOADER: "stuck-data-loader",
     model.EXCEPTION: "exception-handled",
+    model.WAITING: "waits-outside",
 }
 _CONSTRUCTOR = {"_verify_param_shape_across_processes", "_sync_module_states"}
+_BETWEEN_TWO = re.compile("i?(?:send|recv)|batch_isend_irecv")
+_ONE_MORE = "may have made a collective that the others did not make"
 _SAVING = re.compile("save|checkpoint|state_dict")
 
 
@@ -51,18 +56,24 @@ def cause_of(ranks: Sequence[RankState], difference: str) -> Cause | None:
     if cause or not waiting:
         return cause
     cause = _of_ended(ranks, waiting) or _of_constructor(ranks, waiting)
-    last = waiting[-1]
-    if not cause and (waiting[0].line, waiting[0].collective) != (last.line, last.collective):
-        cause = next(filter(None, map(_of_condition, waiting)), None) or _of_paths(waiting)
+    # Calls between two ranks differ on each.
+    is_compared = not any(s.collective and _BETWEEN_TWO.fullmatch(s.collective.op) for s in waiting)
+    if not cause and is_compared:
+        cause = _of_paths(waiting)
     if not cause and difference:
-        cause = _cause("calls-differ", waiting[0], difference)
+        return _cause("calls-differ", waiting[:1], difference)
+    if not cause and is_compared:
+        cause = _of_file(waiting[:1])
+        # All are in one line: which of them made one more is not known.
+        cause = cause and replace(cause, ranks=[], message=f"a rank {_ONE_MORE}")
     return cause
 
 
-def _cause(id: str, state: RankState, message: str, line: Frame | None = None) -> Cause:
-    return Cause(
-        id, [state.rank], f"rank {state.rank} {message}", CATALOG[id].advice, line or state.line
-    )
+def _cause(id: str, states: Sequence[RankState], message: str, line: Frame | None = None) -> Cause:
+    """states: of the ranks that it blames."""
+    numbers = [state.rank for state in states]
+    text = f"{name_ranks(numbers)} {message}"
+    return Cause(id, numbers, text, CATALOG[id].advice, line or states[0].line)
 
 
 def _of_error(ranks: Sequence[RankState]) -> Cause | None:
@@ -72,32 +83,42 @@ def _of_error(ranks: Sequence[RankState]) -> Cause | None:
         id = known_error(state.detail)
         if id == "parameters-differ":
             text = f"gives DDP another model: {_parameter_difference(state, ranks)}"
-            return _cause(id, state, text)
+            return _cause(id, [state], text)
         is_collective = any("torch/distributed/" in frame.file for frame in state.frames)
-        condition = _of_condition(state) if is_collective and not id else None
-        text = f"failed first: {state.detail[:300]}"
-        return condition or _cause(id or "rank-failed", state, text)
+        text, paths = f"failed first: {state.detail[:300]}", None
+        if is_collective and not id:
+            # Gloo aborts at a message of another size: then paths may tell why.
+            others = [other for other in ranks if other.kind in (model.COLLECTIVE, model.FAILED)]
+            paths = _of_condition([state], []) or _of_paths(others)
+            if state.detail.endswith("Aborted"):
+                id = "calls-differ"
+                text += " in a collective, as with Gloo where ranks pass other sizes or types"
+        return paths or _cause(id or "rank-failed", [state], text)
     return None
 
 
 def _of_kind(ranks: Sequence[RankState]) -> Cause | None:
     """Of a rank that does not come to the collective in which others wait."""
-    for state in ranks:
-        if state.kind in _KINDS and (state.kind != model.DATA_LOADER or state.waits):
-            return _cause(_KINDS[state.kind], state, f"is held: {state.kind}, {state.detail}")
-        if state.kind == model.GONE:
-            return _cause("rank-gone", state, state.detail)
+    for kind, id in _KINDS.items():
+        states = [state for state in ranks if state.kind == kind]
+        if states and not (kind == model.WAITING and any(s.kind == model.ENDED for s in ranks)):
+            text = f"is held: {kind}, {states[0].detail}"
+            return _cause(id, states[:1], states[0].detail if kind == model.GONE else text)
     return None
 
 
 def _of_ended(ranks: Sequence[RankState], waiting: list[RankState]) -> Cause | None:
-    line = waiting[0].line
-    for state in ranks:
-        if state.kind == model.ENDED:
-            id = "uneven-batches" if line and source.loop_end(line) else "early-exit"
-            text = f"{state.detail}, while {name_ranks([other.rank for other in waiting])} went on"
-            return _cause(id, state, text, line)
-    return None
+    ended = [state for state in ranks if state.kind == model.ENDED]
+    if not ended:
+        return None
+    text = f"{ended[0].detail}, while {name_ranks([state.rank for state in waiting])} went on"
+    frames = [frame for frame in waiting[0].frames if frame.is_user]
+    for search, id in ((source.early_exit, "early-exit"), (source.skip, "step-skipped")):
+        for frame, line in zip(frames, map(search, frames)):
+            if line:
+                return _cause(id, ended, text, frame_at(frame.function, frame.file, line, ""))
+    id = "uneven-batches" if any(map(source.is_in_loop, frames)) else "early-exit"
+    return _cause(id, ended, text, waiting[0].line)
 
 
 def _of_constructor(ranks: Sequence[RankState], waiting: list[RankState]) -> Cause | None:
@@ -105,51 +126,115 @@ def _of_constructor(ranks: Sequence[RankState], waiting: list[RankState]) -> Cau
     steps = {
         state.rank: {frame.function for frame in state.frames} & _CONSTRUCTOR for state in waiting
     }
-    if any(steps.values()) and len(set(map(str, steps.values()))) > 1:
+    if all(steps.values()) and len(set(map(str, steps.values()))) > 1:
         text = f"waits in DDP's constructor: {_parameter_difference(waiting[0], ranks)}"
-        return _cause("parameters-differ", waiting[0], text)
+        return _cause("parameters-differ", waiting[:1], text)
     return None
-
-
-def _of_condition(state: RankState) -> Cause | None:
-    """A line on the rank's stack is below a condition on a rank."""
-    for frame in state.frames:
-        condition = source.rank_condition(frame) if frame.is_user else ""
-        if condition:
-            return _on_one_rank(state, frame, f"is here alone, because of `if {condition}`")
-    return None
-
-
-def _on_one_rank(state: RankState, line: Frame, text: str) -> Cause:
-    is_saving = any(_SAVING.search(frame.function) for frame in state.frames)
-    id = "checkpoint-on-one-rank" if is_saving else "collective-on-one-rank"
-    return _cause(id, state, text, line)
 
 
 def _of_paths(waiting: Sequence[RankState]) -> Cause | None:
     """Ranks that wait in different collectives, by the lines that led there."""
-    pairs = [(one, other) for one in waiting for other in waiting if one.line != other.line]
-    for here, there in pairs:
-        lines = {(frame.file, frame.function): frame.line for frame in there.frames[::-1]}
-        for frame in here.frames:
-            line = lines.get((frame.file, frame.function), 0)
-            if frame.is_user and 0 < source.loop_end(frame) < line:
-                text = f"has left the loop in which rank {here.rank} still waits"
-                return _cause("uneven-batches", there, text, frame)
-    for here, there in pairs:
-        inner = here.line
-        returned = source.early_return(inner) if inner else 0
-        functions = [(frame.file, frame.function) for frame in there.frames]
-        if inner and returned and (inner.file, inner.function) not in functions:
-            line_of_return = frame_at(inner.function, inner.file, returned, "")
-            text = f"returned from {inner.function}, in which rank {here.rank} waits"
-            return _cause("early-return", there, text, line_of_return)
-    state, inner = waiting[0], waiting[0].line
-    guarded = source.guarded_collective(inner) if inner else 0
-    if inner and guarded:
-        text = "may have made a collective that others did not make"
-        return _on_one_rank(state, frame_at(inner.function, inner.file, guarded, ""), text)
+    groups: dict[Any, list[RankState]] = {}
+    for state in waiting:
+        groups.setdefault((state.line, state.collective and state.collective.op), []).append(state)
+    pairs = [(a, b) for a in groups.values() for b in groups.values() if a is not b]
+    rules: list[Callable[[list[RankState], list[RankState]], Cause | None]] = [
+        _of_condition,
+        partial(_of_try, block="handlers"),
+        partial(_of_try, block="finalbody"),
+        _of_loop,
+        _of_return,
+        partial(_of_condition, is_on_rank=False),
+    ]
+    for rule in rules:
+        for here, there in pairs:
+            cause = rule(here, there)
+            if cause:
+                return cause
+    return _of_file(waiting[:1]) if pairs else None
+
+
+def _of_file(states: Sequence[RankState]) -> Cause | None:
+    """A collective in the file in which they wait, that only some ranks make."""
+    line, call = states[0].line, states[0].collective
+    is_starting = call is not None and call.op == "init_process_group"
+    guarded = source.guarded_collective(line) if line and not is_starting else 0
+    if not line or not guarded:
+        return None
+    return _on_one_rank(states, frame_at(line.function, line.file, guarded, ""), _ONE_MORE)
+
+
+def _paths(
+    here: Sequence[RankState], there: Sequence[RankState]
+) -> Iterator[tuple[Frame, int, int]]:
+    """The user's frames of some ranks, the innermost first; the line of others in the same function, 0
+    if they are not in it; and by how many lines these are past the call that led here."""
+    lines = {(f.file, f.function): f.line for state in there[:1] for f in state.frames[::-1]}
+    frames = [frame for frame in here[0].frames if frame.is_user]
+    common = [frame for frame in frames if (frame.file, frame.function) in lines]
+    lead = lines[common[0].file, common[0].function] - common[0].line if common else 0
+    for frame in frames:
+        yield frame, lines.get((frame.file, frame.function), 0), lead
+
+
+def _of_condition(
+    here: Sequence[RankState], there: Sequence[RankState], is_on_rank: bool = True
+) -> Cause | None:
+    """Below a condition, on a rank or another, which the others have not met."""
+    for frame, line, _ in _paths(here, there):
+        if line or is_on_rank:
+            condition = source.condition(frame, line, is_on_rank)
+            if condition:
+                return _on_one_rank(here, frame, f"came here alone, because of `if {condition}`")
     return None
+
+
+def _of_try(here: Sequence[RankState], there: Sequence[RankState], block: str) -> Cause | None:
+    """The others are in an except or finally block, and these in its try."""
+    for frame, line, _ in _paths(here, there):
+        if line and source.has_left_try(frame, line, block):
+            text = f"left the try block before {_names(here)}: by an exception?"
+            return _cause("exception-handled", there, text)
+    return None
+
+
+def _of_loop(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | None:
+    """The others went on after the loop that leads here."""
+    for frame, line, is_past in _paths(here, there):
+        is_over = (
+            source.has_left_loop(frame, line) if line else is_past and source.is_in_loop(frame)
+        )
+        if is_over and not (source.early_return(frame) and not line):
+            text = f"left the loop before {_names(here)}"
+            skip = source.skip(frame)
+            if skip:
+                text += f", or skipped a step of it in line {skip}"
+                frame = frame_at(frame.function, frame.file, skip, "")
+            return _cause("step-skipped" if skip else "uneven-batches", there, text, frame)
+    return None
+
+
+def _of_return(here: Sequence[RankState], there: Sequence[RankState]) -> Cause | None:
+    """The others are no longer in a function: unless they have not come to it."""
+    paths = list(_paths(here, there))
+    for frame, line, lead in paths:
+        is_before = lead < 0 and not any(source.is_in_loop(path[0]) for path in paths)
+        returned = 0 if line or is_before else source.early_return(frame)
+        if returned:
+            text = f"returned from {frame.function}, and {_names(here)} did not"
+            where = frame_at(frame.function, frame.file, returned, "")
+            return _cause("early-return", there, text, where)
+    return None
+
+
+def _names(states: Sequence[RankState]) -> str:
+    return name_ranks([state.rank for state in states])
+
+
+def _on_one_rank(states: Sequence[RankState], line: Frame, text: str) -> Cause:
+    is_saving = any(_SAVING.search(frame.function) for frame in states[0].frames)
+    id = "checkpoint-on-one-rank" if is_saving else "collective-on-one-rank"
+    return _cause(id, states, text, line)
 
 
 def _parameter_difference(state: RankState, ranks: Sequence[RankState]) -> str:

@@ -16,8 +16,8 @@ from .state import Look
 if TYPE_CHECKING:
     from .processes import RankProcess
 
-# Ranks of which native frames are read, too: a second of CPU each.
-MAX_NATIVE = 4
+# Ranks of which native frames are read, too: a second of CPU each; and workers of a rank.
+MAX_CLOSER, MAX_WORKERS = 4, 8
 # How long a dump of the flight recorder may take: its pipe is read every second.
 DUMP_S = 4.0
 
@@ -51,6 +51,10 @@ def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float =
         if selection.has(process.rank) and selection.prefix in ("", process.prefix)
     ]
     states = _observe(ranks, observed_s, start, start + timeout_s)
+    kinds = {rank.kind for rank in states}
+    if kinds & {model.WAITING, model.DATA_LOADER} and model.RUNNING not in kinds:
+        # It may have an answer or a batch soon: look again.
+        states = _observe(ranks, observed_s, start, start + timeout_s)
     on_record = {
         stem: rank
         for stem, rank in ended.records().items()
@@ -86,13 +90,17 @@ def _observe(
             time.sleep(observed_s)
         parents = processes.parents_of_all()
         last = list(pool.map(partial(_look, pids, parents, deadline), ranks))
-        # Ranks whose Python frames are in no collective may wait in one of C++.
-        pairs = zip(ranks, first, last)
-        unclear = [rank for rank, a, b in pairs if state.is_unclear(a, b, observed_s)]
-        native = dict(pool.map(partial(_native, deadline), unclear[:MAX_NATIVE]))
-        last = [
-            look and replace(look, threads=native.get(look.pid) or look.threads) for look in last
+        # Ranks whose Python frames are in no collective may wait in one of C++, or for their workers.
+        unclear = [
+            (process, look)
+            for process, before, look in zip(ranks, first, last)
+            if look and state.is_unclear(before, look, observed_s)
         ]
+        closer = {
+            look.pid: look
+            for look in pool.map(partial(_closer, parents, deadline), unclear[:MAX_CLOSER])
+        }
+        last = [look and closer.get(look.pid, look) for look in last]
         calls = list(pool.map(partial(_calls, start), ranks, dumps))
     return [
         state.judge(process.rank, before, after, of_rank, observed_s)
@@ -121,13 +129,25 @@ def _look(
     return Look(pid, activity, threads, reason, waits)
 
 
-def _native(deadline: float, process: RankProcess) -> tuple[int, list[model.Thread]]:
-    """Its threads with native frames; none if they cannot be read by the deadline."""
-    pid, timeout_s = process.rank.pid, max(0.5, deadline - time.time())
+def _closer(parents: dict[int, int], deadline: float, pair: tuple[RankProcess, Look]) -> Look:
+    """A look with native frames, or with what the workers of the rank's DataLoader do; as it is if these
+    cannot be read by the deadline."""
+    process, look = pair
+    directory, timeout_s = process.rank.directory, max(0.5, deadline - time.time())
     try:
-        return pid, stacks.native_threads(pid, process.rank.directory, timeout_s)
-    except stacks.StacksUnreadable:
-        return pid, []
+        if not state.is_in_loader(look):
+            threads = stacks.native_threads(look.pid, directory, timeout_s)
+            return replace(look, threads=threads)
+        waits = list(look.waits)
+        for pid in processes.descendants(look.pid, set(), parents)[:MAX_WORKERS]:
+            letter = processes.activity(pid, []).state
+            threads = stacks.dump(pid, "", directory, timeout_s, letter in "Tt")
+            line = state.line_of_worker(threads)
+            if line:
+                waits.append(model.Worker(pid, letter, line=line))
+        return replace(look, waits=waits)
+    except (OSError, stacks.StacksUnreadable):
+        return look
 
 
 def _calls(start: float, process: RankProcess, dump: str) -> list[Collective]:

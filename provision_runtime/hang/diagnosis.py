@@ -120,9 +120,9 @@ def _verdict(ranks: Sequence[RankState], absent: list[int]) -> tuple[str, str]:
         return NO_HANG, "nothing hangs, as far as seen: all ranks transfer in the same call"
     if absent or not kinds[model.COLLECTIVE]:
         return UNKNOWN, "all ranks that were examined wait in the same line"
-    return (
-        HANG,
-        "all ranks wait in the same call, and nothing moves: look at the network between them",
+    return HANG, (
+        "all ranks wait in the same call, and nothing moves: compare its arguments (src, dst, group), "
+        "then look at the network between them"
     )
 
 
@@ -146,10 +146,11 @@ def _groups(ranks: Sequence[RankState], culprits: list[int]) -> list[Group]:
 
 def _text(state: RankState) -> str:
     """What a rank does, in a line; equal for ranks that do the same."""
-    texts = {model.RUNNING: "works", model.WAITING: "waits", model.COLLECTIVE: "waits in"}
+    texts = {model.WAITING: "waits", model.COLLECTIVE: "waits in"}
+    texts[model.RUNNING] = "" if state.detail else "works"
     detail = describe(state.collective) if state.collective else state.detail[:240]
     line = f", {brief(state.line)}" if state.line else ""
-    return f"{texts.get(state.kind, state.kind + ':')} {detail}".rstrip() + line
+    return f"{texts.get(state.kind, state.kind + ':')} {detail}".strip() + line
 
 
 def describe(call: Collective) -> str:

@@ -23,10 +23,11 @@ START_S = 20.0
 
 def records() -> dict[str, Rank]:
     """All ranks of this user of which there are files, by the stem of their paths; the last that
-    started first."""
+    started first. Removes those of ranks that ended more than a day ago."""
     ranks: list[tuple[int, str, Rank]] = []
     try:
         directory = folder.ensure_folder()
+        folder.remove_old_files(directory)
     except OSError:  # somebody else's
         return {}
     for path in glob.glob(f"{directory}/*.stacks"):

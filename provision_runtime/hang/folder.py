@@ -5,6 +5,7 @@ per user, a few of each rank.
     NAME.error   the exception that ended it, as JSON; NAME.PID.error of a process that it started
     NAME.ended   it came to its end by itself
     NAME.calls   the record of its collectives
+    flight-recorder-PID-RANK   torch's dump, and .pipe, by which it is asked. PID: of the job's process
 
 NAME has the numbers of a rank (`model.Rank`), the time when its process started, and the job.
 
@@ -78,7 +79,12 @@ def age(pid: int) -> float:
 def remove_old_files(folder: str) -> None:
     """Remove what was written a day ago or longer, by ranks that have ended. Raises OSError."""
     for entry in os.scandir(folder):
-        pid = entry.name.split(",")[5:6]
-        is_old = entry.stat().st_mtime < time.time() - KEEP_S
-        if is_old and pid and not os.path.exists(f"/proc/{pid[0]}"):
-            os.unlink(entry.path)
+        name = entry.name
+        is_dump = name.startswith("flight-recorder-")
+        pid = name.split("-")[2:3] if is_dump else name.split(",")[5:6]
+        try:
+            is_old = entry.stat().st_mtime < time.time() - KEEP_S
+            if is_old and pid and not os.path.exists(f"/proc/{pid[0]}"):
+                os.unlink(entry.path)
+        except FileNotFoundError:  # another process removed it
+            pass

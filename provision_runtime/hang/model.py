@@ -68,13 +68,16 @@ class Collective:
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that waits for a file in the kernel. state: the kernel's letter; mount: of the path, as
-    `type source mounted at point`."""
+    """A process that waits for a file in the kernel, or a DataLoader's that waits otherwise. state: the
+    kernel's letter; mount: of the path, as `type source mounted at point`; line: of the user's code;
+    completed: requests that local disks have completed, if it waits for one of these."""
 
     pid: int
     state: str
     path: str = ""
     mount: str = ""
+    line: Optional[Frame] = None
+    completed: int = 0
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ class RankProcess:
 
 @dataclass(frozen=True)
 class Activity:
-    """What the kernel counts for a rank and all that it has started: CPU seconds, and bytes read and
-    written. state: its letter of proc(5)."""
+    """What the kernel counts for a rank and all that it has started: CPU seconds, and bytes read (those
+    of mapped files, too) and written. state: its letter of proc(5)."""
 
     state: str
     cpu_s: float
@@ -131,7 +131,7 @@ def activity(pid: int, others: list[int]) -> Activity:
         try:
             fields = _stat(number)
             cpu_s += (int(fields[11]) + int(fields[12])) / TICKS
-            counts = re.findall(r"[rw]char: (\d+)", _read(number, "io"))
+            counts = re.findall(r"(?:[rw]char|read_bytes): (\d+)", _read(number, "io"))
             read += sum(map(int, counts))
         except OSError:
             continue
@@ -150,9 +150,18 @@ def file_wait(pid: int) -> Worker | None:
             return None
         path = _waited_path(pid)
         mount = mount_of(path, parse(_read(pid, "mountinfo"))) if path else None
+        is_local = mount and not mount.is_network and not mount.type.startswith("fuse")
+        completed = _completed_requests() if is_local else 0
     except (OSError, ValueError, IndexError):
         return None
-    return Worker(pid=pid, state=state, path=path, mount=str(mount or ""))
+    return Worker(pid, state, path, str(mount or ""), completed=completed)
+
+
+def _completed_requests() -> int:
+    """Of all disks: reads and writes (the kernel's iostats.rst)."""
+    with open("/proc/diskstats", encoding="utf-8") as file:
+        rows = [line.split() for line in file]
+    return sum(int(row[3]) + int(row[7]) for row in rows)
 
 
 def _waited_path(pid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,18 @@ if TYPE_CHECKING:
 IDLE_SHARE = 0.05
 IDLE_BYTES = 1 << 16
 DEBUGGERS = ("/pdb.py", "/ipdb/", "/pudb/", "IPython/terminal/debugger.py", "/debugpy/")
+# Lines of the user's that read what somebody types.
+PROMPT = re.compile(r"\binput\(|stdin\.read|getpass\(|\.(?:prompt|confirm|ask|embed|interact)\(")
 DATA_LOADER = "torch/utils/data/dataloader.py"
 COLLECTIVE_CODE = ("torch/distributed/", "torch/nn/parallel/distributed.py")
 # Not collectives, though they are in that folder.
 LAUNCHERS = ("torch/distributed/run.py", "torch/distributed/elastic/", "torch/distributed/launch")
-WRAPPERS = ("torch/_ops.py", "torch/distributed/c10d_logger.py", "/hang/record.py")
+WRAPPERS = (
+    "torch/_ops.py",
+    "torch/_library/",
+    "torch/distributed/c10d_logger.py",
+    "/hang/record.py",
+)
 # Older torch calls the engine in `backward` itself.
 BACKWARD_CODE = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
 GRADIENTS = "all_reduce of gradients"
@@ -52,6 +60,11 @@ def is_unclear(first: Look | None, last: Look | None, observed_s: float) -> bool
     return not collective_of(last.frames) and not _is_busy(first, last, observed_s)
 
 
+def is_in_loader(look: Look | None) -> bool:
+    """Whether a rank waits for workers of a DataLoader."""
+    return look is not None and any(DATA_LOADER in frame.file for frame in look.frames)
+
+
 def _is_busy(first: Look, last: Look, observed_s: float) -> bool:
     before, after = first.activity, last.activity
     is_computing = after.cpu_s - before.cpu_s > IDLE_SHARE * observed_s
@@ -69,7 +82,13 @@ def judge(
     before = [(frame.file, frame.line) for frame in first.frames if frame.line]
     has_moved = before != [(frame.file, frame.line) for frame in frames]
     is_busy = _is_busy(first, last, observed_s)
+    is_idle = not (has_moved or is_busy)
+    is_asking = is_idle and any(map(_is_at_prompt, frames))
+    is_asking |= is_idle and line is not None and bool(PROMPT.search(line.source))
     collective = None if has_moved else collective_of(last.frames)
+    if is_idle and not (collective or is_asking or is_in_loader(last)):
+        collective = _of_threads(last)
+        line = collective.line if collective else line
     last_call = calls[-1] if calls and not calls[-1].is_complete and not has_moved else None
     if last_call and (last_call.origin == model.FLIGHT_RECORDER or last_call.line == line):
         collective, line = last_call, last_call.line or line
@@ -79,21 +98,24 @@ def judge(
     # Twice, because py-spy of another user of this page stops it for a moment.
     if first.activity.state in "Tt" and last.activity.state in "Tt":
         kind, detail = model.STOPPED, "by a signal or a tracer"
-    elif wait and is_stuck and wait.pid == rank.pid:
-        kind, detail = model.DISK, _describe(wait)
+    elif wait and wait.pid == rank.pid and not is_busy:
+        # A disk that completes requests may be slow, such as at the end of a save.
+        kind, detail = model.DISK if is_stuck else model.RUNNING, _describe(wait)
     elif not frames or not before:
         reason = last.reason or first.reason or "no Python in its main thread"
         kind, detail = model.UNKNOWN, reason
-    elif not (has_moved or is_busy) and any(map(_is_at_prompt, frames)):
-        kind, detail = model.DEBUGGER, "waits for input at its prompt"
+    elif is_asking and not collective:
+        kind, detail = model.DEBUGGER, "waits for input"
         line = user_frame([f for f in frames if not any(name in f.file for name in DEBUGGERS)])
     elif collective:
         kind, detail = model.COLLECTIVE, TRANSFERS if is_busy else ""
-    elif has_moved or is_busy:
+    elif not is_idle:
         kind, detail = model.RUNNING, ""
-    elif any(DATA_LOADER in frame.file for frame in frames):
+    elif is_in_loader(last):
         kind = model.DATA_LOADER
-        detail = f"worker {wait.pid}: {_describe(wait)}" if wait else "no worker delivers a batch"
+        detail = f"worker {wait.pid} {_describe(wait)}" if wait else "no worker delivers a batch"
+        if wait and wait.line and "sleep(" in wait.line.source:
+            kind = model.RUNNING
     elif line and frames[0] == line and "sleep(" in line.source and not source.is_in_while(line):
         kind, detail = model.RUNNING, "sleeps"
     elif any(source.is_in_handler(frame) for frame in frames):
@@ -105,6 +127,21 @@ def judge(
 def _is_at_prompt(frame: Frame) -> bool:
     """Not while a debugger is imported, as torch.distributed does."""
     return frame.function != "<module>" and any(name in frame.file for name in DEBUGGERS)
+
+
+def _of_threads(look: Look) -> Collective | None:
+    """The collective in which the rank's code waits in a thread of its own."""
+    calls = [collective_of(thread.frames) for thread in look.threads if not thread.is_main]
+    return next((call for call in calls if call and call.line and call.line.is_user), None)
+
+
+def line_of_worker(threads: list[Thread]) -> Frame | None:
+    """The line of the user's dataset in which a DataLoader's worker is; None if it waits for work."""
+    for thread in threads:
+        loops = [n for n, f in enumerate(thread.frames) if f.function == "_worker_loop"]
+        if thread.is_main and loops:
+            return next((frame for frame in thread.frames[: loops[0]] if frame.is_user), None)
+    return None
 
 
 def collective_of(frames: list[Frame]) -> Collective | None:
@@ -123,9 +160,15 @@ def collective_of(frames: list[Frame]) -> Collective | None:
     is_backward = bool(frames) and any(name in frames[0].file for name in BACKWARD_CODE)
     if is_backward or "c10d::Reducer" in native:
         return Collective(op=GRADIENTS, line=line)
-    return Collective(op="wait", line=line) if "c10d::" in native else None
+    # Of a Work, or of the store: Python's own wait() has a frame.
+    is_work = bool(frames) and frames[0].is_user and ".wait(" in frames[0].source
+    return Collective(op="wait", line=line) if "c10d::" in native or is_work else None
 
 
 def _describe(wait: Worker) -> str:
+    if wait.line:
+        file = wait.line.file.rpartition("/")[2]
+        verb = "is stopped at" if wait.state in "Tt" else "stays at"
+        return f"{verb} {file}:{wait.line.line} `{wait.line.source[:60]}`"
     mount = f" on {wait.mount}" if wait.mount else ""
     return f"waits for {wait.path or 'a file'}{mount}"

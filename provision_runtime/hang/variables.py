@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from .folder import RECORD
@@ -30,7 +31,8 @@ def rank_variables(torch_version: str, folder: str, *, record: bool = False) -> 
     version = (int(match[1]), int(match[2])) if match else (0, 0)
     if version < FIRST_WITH_RECORDER:
         return values
-    prefix = f"{folder}/flight-recorder-"
+    # With the number of the job's process, since two jobs of a node have a rank 0 each.
+    prefix = f"{folder}/flight-recorder-{os.getpid()}-"
     values[OLD_BUFFER_SIZE] = FLIGHT_RECORDER_ENTRIES
     values[OLD_DUMP_FILE] = values[DUMP_PIPE] = prefix
     values[DUMP_ON_TIMEOUT] = "1"

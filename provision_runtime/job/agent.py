@@ -6,6 +6,7 @@ So nobody waits at torch's own rendezvous for a node whose file system is cold.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -20,12 +21,14 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from ..comm import processes
 from ..facts import oom
-from ..hang import diagnosis, ended, model
+from ..hang import diagnosis, ended, folder, model
 from ..hang.model import Snapshot
 from ..hang.stacks import user_frame
+from ..hang.variables import rank_variables
+from ..report.findings import known_error
 from .channel import log
 from .errors import JobError
-from .first_failure import RankFailure, read_failure, summary
+from .first_failure import RankFailure, advice, read_failure, summary
 from .watcher import Watcher, hang_page
 
 if TYPE_CHECKING:
@@ -111,8 +114,12 @@ def run(results: int, orders: int, node: str) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     os.set_inheritable(results, False)
     started = time.monotonic()
+    import torch
     from torch.distributed import run as torchrun
 
+    with contextlib.suppress(OSError):  # without a folder of this user alone: no flight recorder
+        recorder = rank_variables(torch.__version__, folder.ensure_folder())
+        os.environ.update({**recorder, **os.environ})
     file = os.fdopen(results, "w")
 
     def send(document: object) -> None:
@@ -195,6 +202,8 @@ def _on_failures(node: str, report: Callable[[List[RankFailure]], None]) -> None
             log(str(error))
         else:
             sys.__excepthook__(kind, error, traceback)
+            id = known_error(str(error))  # of torchrun itself, such as a port in use
+            log(*(advice(id) if id else ()))
 
     sys.excepthook = hook
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..hang.causes import Cause
 
 LONGEST_ERROR = 240
-_ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
+_ENDED_BY_OTHERS = (-signal.SIGTERM, -signal.SIGINT)
 # These say how a rank ended, and not why.
 VAGUE = ("", "rank-crashed", "rank-gone", "rank-failed", "early-exit")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -60,10 +60,10 @@ class RankFailure:
         if self.distance > 1:
             return "early-exit"
         known = known_error(self.chain)
+        if known == "worker-ended" and self.oom_kills:
+            return "oom-killed"
         if known:
             return known
-        if self.oom_kills and "killed by signal: Killed" in self.chain:  # a DataLoader worker
-            return "oom-killed"
         if self.status == -signal.SIGKILL:
             return "rank-oom-killed" if self.oom_kills else "rank-killed"
         return "rank-crashed" if self.status < 0 and not self.chain else ""
@@ -85,7 +85,10 @@ class RankFailure:
 def read_failure(rank: int, failure: Any, node: str) -> RankFailure:
     """How a rank ended by torch's ProcessFailure, which has what `@record` or the hook wrote of its
     exception."""
-    row = RankFailure(rank, node, float(failure.timestamp), failure.exitcode)
+    status = failure.exitcode
+    if status > 128 and status - 128 in set(signal.Signals):  # of a shell around the rank
+        status = 128 - status
+    row = RankFailure(rank, node, float(failure.timestamp), status)
     message = failure.error_file_data.get("message")
     if not isinstance(message, dict):
         return row
@@ -140,8 +143,13 @@ def summary(
             lines.append(f"    {cause.line.file}:{cause.line.line}: {cause.line.source}")
         lines.append(f"    {cause.advice}")
     elif known:
-        lines += [f"[{known}] {CATALOG[known].meaning}", f"    {CATALOG[known].advice}"]
+        lines += advice(known)
     return list(map(escape_line, lines))
+
+
+def advice(id: str) -> list[str]:
+    """What the catalog says of a finding."""
+    return [f"[{id}] {CATALOG[id].meaning}", f"    {CATALOG[id].advice}"]
 
 
 def _clock(failure: RankFailure) -> str:

@@ -69,7 +69,7 @@ def known_error(text: str) -> str:
 
 def has_lost_peer(text: str) -> bool:
     """Whether an error only reports that another rank, or a node, has ended or does not respond."""
-    return re.search(_REGISTRY["lost_peer"], text) is not None
+    return re.search(_REGISTRY["lost_peer"], text) is not None and known_error(text) != "port-busy"
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,93 @@ def test_cause_of_ranks_that_wait_in_different_places(
     assert [group.ranks for group in result.groups if group.is_culprit] == [[culprit]]
 
 
+PATHS = """\
+    def train(data):
+        for batch in data:
+            step(batch)
+    def score(batch):
+        if batch is None:
+            return
+        gather(batch)
+    def gather(batch):
+        dist.all_reduce(batch)
+    def main():
+        for epoch in range(9):
+            for batch in data:
+                if loss.isnan():
+                    continue
+                loss.backward()
+            dist.all_reduce(x)
+        while True:
+            dist.all_reduce(x)
+        try:
+            train(data)
+        except ValueError:
+            dist.barrier()
+        if is_main:
+            gather(x)
+        if x.isnan():
+            dist.broadcast(x)
+        if args.rank >= 0:
+            dist.barrier()
+        for batch in data:
+            if batch.is_last:
+                sys.exit(0)
+            score(batch)
+    main()
+    """
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "id", "culprit", "line"),
+    [
+        pytest.param([3, 20], [28], "uneven-batches", 1, 3, id="loop of a function"),
+        pytest.param([15], [16], "step-skipped", 1, 13, id="inner loop"),
+        pytest.param([18], [28], "uneven-batches", 1, 18, id="while"),
+        pytest.param([3, 20], [22], "exception-handled", 1, 22, id="handler"),
+        pytest.param([9, 24], [28], "collective-on-one-rank", 0, 24, id="name"),
+        pytest.param([26], [28], "collective-on-one-rank", 0, 26, id="other condition"),
+        pytest.param([9, 7, 32], [28], "early-return", 1, 6, id="return of a caller"),
+        pytest.param([28], [28], "collective-on-one-rank", None, 24, id="one line"),
+    ],
+)
+def test_cause_by_the_lines_that_lead_to_a_call(
+    tmp_path: Path, one: list[int], other: list[int], id: str, culprit: int | None, line: int
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(PATHS))
+    functions = {3: "train", 7: "score", 9: "gather"}
+
+    def stack(lines: list[int]) -> list[Frame]:
+        named = [(functions.get(number, "main"), number) for number in lines]
+        return waits(str(path), "all_reduce", *named, ("<module>", 33))
+
+    result = diagnose(
+        rank_state(0, model.COLLECTIVE, stack(one)), rank_state(1, model.COLLECTIVE, stack(other))
+    )
+    [cause] = result.causes
+    assert (cause.id, cause.ranks) == (id, [] if culprit is None else [culprit])
+    assert cause.line is not None and cause.line.line == line
+    # A rank that ended is to blame, whatever leads to the call of the others.
+    ended = diagnose(rank_state(0, model.COLLECTIVE, stack(one)), rank_state(1, model.ENDED))
+    by_exit = {9: "early-exit", 15: "step-skipped", 3: "uneven-batches", 18: "uneven-batches"}
+    assert ended.causes[0].id == by_exit.get(one[0], "early-exit")
+
+
+def test_sends_and_steps_of_a_constructor_are_not_compared_with_other_calls(program: str) -> None:
+    for one, other in (("send", "recv"), ("_sync_module_states", "broadcast")):
+        result = diagnose(
+            rank_state(0, model.COLLECTIVE, waits(program, one, ("<module>", 8))),
+            rank_state(1, model.COLLECTIVE, waits(program, other, ("<module>", 9))),
+        )
+        ids = [cause.id for cause in result.causes]
+        assert ids == (["collective-on-one-rank"] if one.startswith("_") else [])
+
+
 @pytest.mark.parametrize(
     ("kind", "id"),
     [
+        (model.WAITING, "waits-outside"),
         (model.STOPPED, "rank-stopped"),
         (model.DEBUGGER, "breakpoint"),
         (model.DISK, "stuck-file"),
@@ -154,6 +238,19 @@ def test_first_error_that_did_not_only_lose_a_peer(
     result = diagnose(*states)
     assert (result.verdict, result.causes[0].id) == (diagnosis.FAILURE, id)
     assert result.causes[0].ranks == [1]
+
+
+def test_abort_in_a_collective_is_a_difference_of_calls(program: str) -> None:
+    frames = waits(program, "all_gather", ("<module>", 10))
+    aborted, lost = (
+        RankError(type, message, time, frames)
+        for type, message, time in (("crash", "Aborted", 1.0), ("RuntimeError", "Read error", 2.0))
+    )
+    result = diagnose(
+        rank_state(0, model.FAILED, frames, detail="crash: Aborted", error=aborted),
+        rank_state(1, model.FAILED, frames, detail="RuntimeError: Read error", error=lost),
+    )
+    assert [(cause.id, cause.ranks) for cause in result.causes] == [("calls-differ", [0])]
 
 
 def test_parameters_that_differ_are_named(program: str) -> None:

@@ -59,6 +59,7 @@ REDUCER = Frame("c10d::Reducer::finalize_backward", "libtorch_cpu.so", 0)
     ("frames", "kind", "op"),
     [
         ([WRAPPER, WAIT, USER], model.COLLECTIVE, "all_reduce"),
+        ([frame("f", f"{TORCH}/_library/autograd.py"), WAIT, USER], model.COLLECTIVE, "all_reduce"),
         ([BACKWARD, USER], model.COLLECTIVE, state.GRADIENTS),
         ([REDUCER, USER], model.COLLECTIVE, state.GRADIENTS),
         ([frame("poll", "/env/lib/python3.11/selectors.py"), LOADER, USER], model.DATA_LOADER, ""),
@@ -94,6 +95,46 @@ def test_sleep_in_a_while_loop_waits(tmp_path: Path, loop: str, kind: str) -> No
     (tmp_path / "train.py").write_text(f"{loop}:\n    time.sleep(9)\n")
     sleeping = stacks.frame_at("f", "train.py", 2, str(tmp_path))
     assert judge([sleeping], [sleeping]).kind == kind
+
+
+def look(frames: list[Frame], *threads: list[Frame], waits: Any = ()) -> Look:
+    others = [Thread("", False, thread) for thread in threads]
+    main = Thread("MainThread", True, frames)
+    return Look(10, Activity("S", 0.0, 0), [main, *others], "", list(waits))
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"), [("with lock:", model.DATA_LOADER), ("time.sleep(30)", model.RUNNING)]
+)
+def test_worker_of_a_loader_is_named_by_its_line(source: str, kind: str) -> None:
+    dataset = Frame("__getitem__", "/srv/exp/data.py", 3, source, True)
+    loop = frame("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py")
+    # A forked worker has the stack of its parent below.
+    assert state.line_of_worker(look([dataset, loop, USER]).threads) == dataset
+    assert state.line_of_worker(look([loop, USER]).threads) is None
+    waiting = look([LOADER, USER], waits=[model.Worker(99, "S", line=dataset)])
+    result = state.judge(RANK, waiting, waiting, [], 2.0)
+    assert (result.kind, "worker 99 stays at data.py:3" in result.detail) == (kind, True)
+
+
+@pytest.mark.parametrize(("completed", "kind"), [(7, model.DISK), (8, model.RUNNING)])
+def test_a_disk_that_completes_requests_is_slow_only(completed: int, kind: str) -> None:
+    first, last = (
+        look([USER], waits=[model.Worker(10, "D", "/data/a", "ext4", completed=number)])
+        for number in (7, completed)
+    )
+    assert state.judge(RANK, first, last, [], 2.0).kind == kind
+
+
+def test_question_and_collective_of_a_thread() -> None:
+    question = Frame("train", "/srv/exp/train.py", 7, "ok = input('overwrite? ')", True)
+    assert judge([question], [question]).kind == model.DEBUGGER
+    joining = [frame("join", "/env/lib/python3.11/threading.py"), USER]
+    work = Frame("train", "/srv/exp/train.py", 7, "for w in works: w.wait()", True)
+    assert judge([work], [work]).kind == model.COLLECTIVE
+    evaluating = [WAIT, frame("evaluate", "/srv/exp/train.py", 12)]
+    result = state.judge(RANK, look(joining, evaluating), look(joining, evaluating), [], 2.0)
+    assert (result.kind, result.line) == (model.COLLECTIVE, evaluating[1])
 
 
 def test_stacks_of_faulthandler_and_of_py_spy_are_alike() -> None:
@@ -271,8 +312,9 @@ def test_flight_recorder_is_asked_through_its_pipe(tmp_path: Path) -> None:
     environ = {**rank_variables("2.8.0", str(tmp_path))}
     process = rank_processes.RankProcess(RANK, environ, "", "", "")
     assert flight_recorder.ask(process) == ""
-    os.mkfifo(tmp_path / "flight-recorder-0.pipe")
-    reader = os.open(tmp_path / "flight-recorder-0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    pipe = tmp_path / f"flight-recorder-{os.getpid()}-0.pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     path = flight_recorder.ask(process)
     assert os.read(reader, 9) == b"1"
     os.close(reader)

@@ -92,6 +92,13 @@ def test_no_failures_no_lines() -> None:
         (raised(0, "ModuleNotFoundError: No module named 'wandb'"), "module-absent"),
         (raised(0, "FileExistsError: [Errno 17] File exists: 'out'"), "makedirs-race"),
         (raised(0, "RuntimeError: CUDA error: device-side assert triggered"), "device-assert"),
+        (raised(0, "RuntimeError: DefaultCPUAllocator: can't allocate memory"), "out-of-memory"),
+        (raised(0, "RuntimeError: CUDA error: invalid device ordinal"), "device-absent"),
+        (raised(0, "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly"), "worker-ended"),
+        (raised(0, "BdbQuit: "), "breakpoint"),
+        (raised(0, "DistBackendError: ... Duplicate GPU detected : rank 1"), "gpu-shared"),
+        (raised(0, "ImportError: a.so: undefined symbol: _ZN3c104cuda9Se"), "extension-foreign"),
+        (raised(0, "DistNetworkError: port: 29500, name: EADDRINUSE"), "port-busy"),
         (raised(0, GLOO), "early-exit"),
         (raised(0, "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", oom_kills=1),
          "oom-killed"),
@@ -106,6 +113,11 @@ def test_known_errors_have_an_id_with_advice(failure: RankFailure, known: str) -
     assert failure.advice_id == known
     lines = summary([failure], 1, 1)
     assert any(line.startswith(f"[{known}] ") for line in lines) == bool(known)
+
+
+def test_status_of_a_shell_around_a_rank_is_that_of_its_signal() -> None:
+    failure = SimpleNamespace(timestamp=7, exitcode=128 + signal.SIGKILL, error_file_data={})
+    assert read_failure(0, failure, "n01").advice_id == "rank-killed"
 
 
 def test_every_known_error_is_in_a_catalog() -> None:
