@@ -15,6 +15,7 @@ from . import catalog, choice, loader, retention, saver
 from .backends import open_root
 from .errors import CheckpointError, CheckpointWarning, NoCheckpoint
 from .items import StateDict
+from .rehash import Rehash
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -101,6 +102,7 @@ class CheckpointManager:
         self._background = background
         self._for_dcp = for_dcp
         self._saving: Future[SaveReport] | None = None
+        self._rehash = Rehash()
         # The last prune left a checkpoint in place of second copies. The same on all ranks.
         self._lacks_copies = False
         self._received: set[str] = set()
@@ -126,6 +128,8 @@ class CheckpointManager:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             self._handlers = {}
+            self._rehash.stop()
+            self._warn_of_damage()
 
     def restore(self, *, strict: bool = True, allow_pickle: bool = False) -> int | None:
         """Loads the latest checkpoint into the state dict.
@@ -198,6 +202,7 @@ class CheckpointManager:
             CheckpointError: If the state dict cannot be saved.
         """
         self.finish()
+        self._warn_of_damage()
         if self._lacks_copies:
             self._prune(with_copies=False)  # its space may be needed
         metadata = {METRICS: metrics} if metrics else None
@@ -263,6 +268,12 @@ class CheckpointManager:
         if self._ranks.rank == 0 and with_copies:
             for problem in problems:
                 warnings.warn(problem, CheckpointWarning, stacklevel=2)
+            self._rehash.start(backend)
+
+    def _warn_of_damage(self) -> None:
+        """Of what was found in the background."""
+        while self._rehash.problems:
+            warnings.warn(self._rehash.problems.popleft(), CheckpointWarning, stacklevel=3)
 
     def _agree(self) -> set[str]:
         """The signals that came to any rank since they last agreed."""

@@ -67,6 +67,7 @@ def main(root: Path, saves: int, keep: int) -> dict[str, int]:
     for step in range(1, saves + 1):
         contents.update(state(step))
         manager.save(step)
+        manager._rehash.wait()
         files = {path.stat().st_ino: path for path in root.glob("*/*")}
         for path in [*files.values(), root / "latest"]:
             intact = path.read_bytes()

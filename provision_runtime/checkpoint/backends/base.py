@@ -189,6 +189,14 @@ class Backend(Protocol):
                 may link it.
         """
 
+    def drop_cache(self, folder: str, name: str) -> None:
+        """Makes the next read of a file come from the disk, as far as the file system allows.
+
+        Args:
+            folder: The name of its folder.
+            name: Its name.
+        """
+
     def linked(self) -> dict[str, str]:
         """Lists the names below the root that an operator linked or mounted: they are read like the
         others, and never changed or removed.

@@ -176,6 +176,10 @@ class FileBackend:
             # Also after a rename: of two names of one file it does nothing.
             fs.files.remove_if_exists(aside)
 
+    def drop_cache(self, folder: str, name: str) -> None:
+        with suppress(OSError), open(self._path(folder, name), "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
     def flush(self, folder: str) -> None:
         with self._lock:
             unsynced = self._unsynced.pop(folder, [])

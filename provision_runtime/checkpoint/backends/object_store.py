@@ -134,6 +134,9 @@ class ObjectBackend:
     def replace(self, folder: str, name: str, content: bytes, same: str | None = None) -> None:
         self._store.put(f"{_files_folder(folder)}/{name}", content)
 
+    def drop_cache(self, folder: str, name: str) -> None:
+        """Nothing is cached."""
+
     def linked(self) -> dict[str, str]:
         return {}
 

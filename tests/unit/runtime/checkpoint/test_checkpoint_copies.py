@@ -22,6 +22,7 @@ from provision_runtime.checkpoint import (
     loader,
     manifest,
     prune,
+    rehash,
     retention,
     verify,
 )
@@ -318,7 +319,7 @@ def test_objects_that_several_checkpoints_refer_to_are_there_twice() -> None:
         assert verify(root) == []
 
 
-# Inspection
+# Hashing again
 
 
 def lettered(step: int) -> dict[str, bytes]:
@@ -331,6 +332,138 @@ def shared(tmp_path: Path) -> Path:
         save(tmp_path, step, lettered(step))
         prune(tmp_path, keep=3)
     return tmp_path
+
+
+class Watched(FileBackend):
+    """Remembers what was read from the disk."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.hashed: list[Path] = []
+
+    def drop_cache(self, folder: str, name: str) -> None:
+        self.hashed.append(Path(self.root, folder, name))
+        super().drop_cache(folder, name)
+
+
+def hash_again(backend: FileBackend, now: int) -> list[str]:
+    return list(rehash.rehash(backend, now, threading.Event()))
+
+
+def shared_files(root: Path) -> set[Path]:
+    """Both copies of every file that all three steps have."""
+    contents = copies.survey(open_root(root), catalog.intact_newest_first(open_root(root)))
+    shared = [content for content in contents.values() if len(content.folders) == 3]
+    return {root / home / name for content in shared for home, name in content.copies.values()}
+
+
+@pytest.mark.parametrize("seconds_between_saves", [1, 3600])
+def test_files_hashed_longest_ago_come_first(shared: Path, seconds_between_saves: int) -> None:
+    backend = Watched(shared)
+    for turn in range(2 * rehash.PARTS):
+        before = len(backend.hashed)
+        assert hash_again(backend, 10**9 + turn * seconds_between_saves) == []
+        assert len(backend.hashed) - before < 12
+    once = backend.hashed[:20]
+    assert set(once) == shared_files(shared) and len(set(once)) == 20
+    assert backend.hashed == once * 2
+
+
+@pytest.mark.parametrize(("days", "is_all"), [(0.9, False), (1, True), (30, True), (-5, False)])
+def test_files_not_hashed_for_a_day_are_due(shared: Path, days: float, is_all: bool) -> None:
+    backend = Watched(shared)
+    hash_again(backend, 10**9)
+    backend.hashed.clear()
+    hash_again(backend, 10**9 + int(days * rehash.MAX_AGE_S))
+    assert (set(backend.hashed) == shared_files(shared)) == is_all
+
+
+def test_hashing_again_reads_past_the_page_cache(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice: set[tuple[Path, int]] = set()
+
+    def advise(descriptor: int, offset: int, length: int, kind: int) -> None:
+        assert (offset, length) == (0, 0)
+        advice.add((Path(f"/proc/self/fd/{descriptor}").resolve(), kind))
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    hash_again(FileBackend(shared), 10**9)
+    hash_again(FileBackend(shared), 2 * 10**9)
+    assert advice == {(path, os.POSIX_FADV_DONTNEED) for path in shared_files(shared)}
+
+
+@pytest.mark.parametrize("where", ["step-000000000002", "copies"])
+def test_decay_is_repaired_before_anything_reads_it(shared: Path, where: str) -> None:
+    backend = FileBackend(shared)
+    frozen = manifest_of(backend, 2).objects["e"].file
+    hash_again(backend, 10**9)
+    flip(shared / where / frozen)
+    [problem] = hash_again(backend, 2 * 10**9)
+    assert frozen in problem and "replaced by its other copy" in problem
+    assert [verify(shared, step=step) for step in (1, 2, 3)] == [[], [], []]
+    assert copies.is_intact(frozen, (shared / "copies" / frozen).read_bytes())
+
+
+def test_decay_without_an_intact_copy_is_named_and_written_again(shared: Path) -> None:
+    backend = FileBackend(shared)
+    frozen = manifest_of(backend, 2).objects["e"].file
+    hash_again(backend, 10**9)
+    for folder in ("step-000000000002", "copies"):
+        flip(shared / folder / frozen)
+    problems = hash_again(backend, 2 * 10**9)
+    assert len(problems) == 2 and all("no intact copy" in problem for problem in problems)
+    # The training still has the content: the next save writes it, and the others heal from it.
+    assert save(shared, 4, lettered(4)).progress.written >= MIN_FILE_BYTES
+    hash_again(backend, 3 * 10**9)
+    assert [verify(shared, step=step) for step in (1, 2, 3, 4)] == [[]] * 4
+
+
+@pytest.mark.parametrize("removed", ["step-000000000003", "copies"])
+def test_what_is_removed_meanwhile_is_no_damage(shared: Path, removed: str) -> None:
+    class Pruned(FileBackend):
+        def drop_cache(self, folder: str, name: str) -> None:
+            if folder == removed == "copies":
+                self.discard(folder, name)
+            elif folder == removed and folder in self.folders():
+                self.remove(folder)
+
+    hash_again(FileBackend(shared), 10**9)
+    assert hash_again(Pruned(shared), 2 * 10**9) == []
+    assert removed == "copies" or removed not in FileBackend(shared).folders()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"times": 1}', '{"times": [1]}', '{"times": [NaN]}', "[" * 5000, "\0"],
+)
+def test_record_that_cannot_be_read_counts_as_none(shared: Path, text: str) -> None:
+    backend = FileBackend(shared)
+    (shared / "copies" / rehash.RECORD).write_text(text)
+    assert rehash.read_times(backend, 1000) == [999] * rehash.PARTS
+    assert hash_again(backend, 1000) == []
+    assert sorted(rehash.read_times(backend, 1000)) == [999] * (rehash.PARTS - 1) + [1000]
+
+
+def test_times_after_now_count_as_none(shared: Path) -> None:
+    """The clock was set back: the files would not be due until it is there again."""
+    hash_again(FileBackend(shared), 10**9)
+    assert rehash.read_times(FileBackend(shared), 1000) == [999] * rehash.PARTS
+
+
+def test_hashing_again_stops_when_the_run_ends(shared: Path) -> None:
+    stopped = threading.Event()
+    stopped.set()
+    backend = Watched(shared)
+    hash_again(backend, 10**9)
+    times = rehash.read_times(backend, 2 * 10**9)
+    backend.hashed.clear()
+    assert list(rehash.rehash(backend, 2 * 10**9, stopped)) == []
+    assert len(backend.hashed) <= 1
+    assert rehash.read_times(backend, 2 * 10**9) == times, "it begins there again"
+
+
+# Inspection
 
 
 def test_verify_reports_damaged_copies(shared: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from provision_runtime.checkpoint import (
     CheckpointWarning,
     copies,
     list_steps,
+    rehash,
     saver,
+    verify,
 )
 from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES
 from provision_runtime.comm.ranks import Ranks, single_process
 from tests import checkpoints
-from tests.checkpoints import big
+from tests.checkpoints import big, flip, manifest_of
 from tests.rank_threads import RankThreads
 
 
@@ -34,6 +37,19 @@ def plans_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
         checkpoints.save(request.open_backend(), request.step, request.state_dict, request.ranks)
 
     monkeypatch.setattr(saver, "save", save)
+
+
+@pytest.fixture
+def all_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All shared files are due after each save, and hashed before it returns."""
+    start = rehash.Rehash.start
+
+    def start_and_wait(self: rehash.Rehash, backend: Any) -> None:
+        start(self, backend)
+        self.wait()
+
+    monkeypatch.setattr(rehash.Rehash, "start", start_and_wait)
+    monkeypatch.setattr(rehash, "MAX_AGE_S", -1)
 
 
 def manager(root: Path, keep: int | None, ranks: Ranks | None = None, **options: Any) -> Any:
@@ -72,6 +88,51 @@ def test_ranks_save_and_prune_together(tmp_path: Path) -> None:
     assert list_steps(tmp_path) == [3, 4]
     contents = copies.survey(open_root(tmp_path), ["step-000000000004"]).values()
     assert [len(content.copies) for content in contents] == [2, 2, 2]
+
+
+def test_damage_found_in_the_background_is_named_at_the_next_save(
+    tmp_path: Path, all_hashed: None
+) -> None:
+    made = manager(tmp_path, 2)
+    for step in (1, 2):
+        save(made, step)
+    frozen = manifest_of(tmp_path, 2).objects["frozen"].file
+    flip(tmp_path / "step-000000000002" / frozen)
+    save(made, 3)
+    with pytest.warns(CheckpointWarning, match=f"{frozen} was damaged: .*replaced"):
+        save(made, 4)
+    assert [verify(tmp_path, step=step) for step in (3, 4)] == [[], []]
+
+
+def test_damage_found_after_the_last_save_is_named_at_the_end(
+    tmp_path: Path, all_hashed: None
+) -> None:
+    damage = pytest.warns(CheckpointWarning, match="was damaged: .*replaced")
+    with damage, manager(tmp_path, 2) as made:
+        for step in (1, 2):
+            save(made, step)
+        flip(tmp_path / "step-000000000002" / manifest_of(tmp_path, 2).objects["frozen"].file)
+        save(made, 3)
+
+
+def test_only_rank_0_hashes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks_that_hash = []
+
+    def run(ranks: Ranks) -> None:
+        made = manager(tmp_path, 2, ranks)
+        monkeypatch.setattr(made._rehash, "start", lambda _: ranks_that_hash.append(ranks.rank))
+        made.save(1)
+
+    assert RankThreads(2).run(run) == [None] * 2
+    assert ranks_that_hash == [0]
+
+
+def test_thread_ends_with_the_run(tmp_path: Path) -> None:
+    with manager(tmp_path, 3) as made:
+        for step in (1, 2, 3):
+            save(made, step)
+    assert "provision-rehash" not in {thread.name for thread in threading.enumerate()}
+    assert (tmp_path / "copies" / rehash.RECORD).exists()
 
 
 def test_full_disk_keeps_one_more_until_the_next_save(

@@ -1,0 +1,150 @@
+"""Hashing shared files again while the training goes on, since what nobody reads decays unnoticed.
+
+After each save a thread of rank 0 hashes one of PARTS parts of the files that have several names or
+copies: the part that was hashed longest ago, and all that were not hashed for MAX_AGE_S. The record of
+this is in the folder of the copies. Object stores check their objects themselves, and reading them
+costs money, so they are left out. Works without torch.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Iterator, List
+
+from ..report.codec import decode
+from . import catalog, copies, corrupt_files, verification
+from .errors import CheckpointError
+
+if TYPE_CHECKING:
+    from .backends import Backend
+    from .copies import Content
+
+PARTS = 16
+MAX_AGE_S = 86400
+RECORD = "rehash.json"
+MAX_RECORD_BYTES = 4096
+# The thread sleeps so that it takes at most this share of one processor's time.
+CPU_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class RehashRecord:
+    """times: when each part was hashed last, in seconds since 1970."""
+
+    times: List[int]
+
+
+class Rehash:
+    """One thread at a time, and the damage that it has found."""
+
+    def __init__(self) -> None:
+        self.problems: deque[str] = deque()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, backend: Backend) -> None:
+        """Does nothing while the last thread is still running."""
+        is_running = self._thread is not None and self._thread.is_alive()
+        if is_running or backend.traits.links != "hard":
+            return
+        self._thread = threading.Thread(
+            target=self._run, args=(backend,), name="provision-rehash", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self.wait()
+
+    def _run(self, backend: Backend) -> None:
+        try:
+            self.problems.extend(rehash(backend, int(time.time()), self._stop))
+        except (OSError, CheckpointError) as error:
+            self.problems.append(f"shared files could not be hashed again: {error}")
+
+
+def rehash(backend: Backend, now: int, stop: threading.Event) -> Iterator[str]:
+    """Hashes the parts that are due. Yields a sentence for each damaged file.
+
+    A file with an intact copy is repaired; another is written again by the next save that has its
+    content.
+    """
+    start = time.thread_time()
+    times = read_times(backend, now)
+    oldest, *others = sorted(range(PARTS), key=times.__getitem__)
+    due = [oldest] + [part for part in others if now - times[part] >= MAX_AGE_S]
+    contents = copies.survey(
+        backend, catalog.intact_newest_first(backend), lambda digest: _part_of(digest) in due
+    )
+    _rest(start, stop)
+    for part in due:
+        for digest, content in contents.items():
+            is_shared = len(content.folders) > 1 or len(content.copies) > 1
+            if is_shared and _part_of(digest) == part:
+                yield from _check(backend, content, stop)
+            if stop.is_set():
+                return
+        times[part] = now
+        record = json.dumps(asdict(RehashRecord(times)))
+        backend.replace(copies.FOLDER, RECORD, record.encode())
+
+
+def read_times(backend: Backend, now: int) -> list[int]:
+    """When each part was hashed last. A part without a time was never hashed: it is older than what
+    is hashed now, and its age counts from now on.
+    """
+    buffer = memoryview(bytearray(MAX_RECORD_BYTES))
+    times: list[int] = []
+    try:
+        size = backend.read_into(copies.FOLDER, RECORD, 0, buffer)
+        document = json.loads(bytes(buffer[:size]))
+        record: RehashRecord = decode(RehashRecord, document, "record")
+        times = record.times
+    except (OSError, ValueError, RecursionError):  # none yet, or damaged
+        pass
+    if len(times) != PARTS:
+        times = [now - 1] * PARTS
+    return [then if then <= now else now - 1 for then in times]  # the clock may have been set back
+
+
+def _check(backend: Backend, content: Content, stop: threading.Event) -> Iterator[str]:
+    """Hashes every copy of a content, and repairs what is damaged."""
+    block = memoryview(bytearray(backend.traits.block))
+    for folder, name in content.copies.values():
+        start = time.thread_time()
+        backend.drop_cache(folder, name)
+        entry = replace(content.entry, name=name)
+        problem = verification.check_file(backend, folder, entry, block)
+        if problem and not _was_removed(backend, folder, name):
+            corrupt_files.add(backend.root, content.entry.name)
+            result = "no intact copy of it could be found or written"
+            if copies.heal(backend, folder, name, content.entry):
+                result = "it was replaced by its other copy"
+            yield f"{backend.root}/{folder}/{name} was damaged: {problem}; {result}"
+        _rest(start, stop)
+        if stop.is_set():
+            return
+
+
+def _rest(start: float, stop: threading.Event) -> None:
+    """Sleeps until this thread has used no more than its share since `start`, or the run ends."""
+    stop.wait((time.thread_time() - start) * (1 / CPU_SHARE - 1))
+
+
+def _was_removed(backend: Backend, folder: str, name: str) -> bool:
+    """Whether a save or prune removed the file meanwhile."""
+    if folder == copies.FOLDER:
+        return name not in copies.names(backend)
+    return folder not in backend.folders()
+
+
+def _part_of(digest: str) -> int:
+    return int(digest[:8], 16) % PARTS
