@@ -11,7 +11,6 @@ import filecmp
 import json
 import os
 import posixpath
-import stat
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -146,7 +145,7 @@ def prepare(
         elif byte_code_source(file):
             outgoing.append(file)
             incoming.append(file)
-        elif _is_same_file(path / file, staging / file):
+        elif not (path / file).is_symlink() and filecmp.cmp(path / file, staging / file, False):
             shared.append(file)
         else:  # of another package, or somebody's
             remove_tree(staging)
@@ -226,14 +225,6 @@ def _own_files(prefix: Prefix, leaving: Collection[str]) -> set[str] | None:
         if not files.isdisjoint(row["_path"] for row in path_rows(record)):
             return None
     return files
-
-
-def _is_same_file(present: Path, new: Path) -> bool:
-    """Whether two files are alike in all that an installation decides."""
-    if present.is_symlink() or not present.is_file() or not new.is_file():
-        return False
-    modes = {path.stat().st_mode & stat.S_IXUSR for path in (present, new)}
-    return len(modes) == 1 and filecmp.cmp(present, new, shallow=False)
 
 
 def _outgoing(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -408,8 +409,8 @@ def _change_of_wheels(joint: JointSolve, lock: Lock, changed: Collection[str]) -
         packages = wheels.resolve(request)
     except Unsolvable:
         return None
-    listed = [_listed_newer(name, packages, request) for name in changed]
-    return (*staying, *packages) if all(newer == [] for newer in listed) else None
+    is_best = not request.sources and all(_is_newest(name, packages, request) for name in changed)
+    return (*staying, *packages) if is_best else None
 
 
 def _update(
@@ -445,11 +446,9 @@ def _update(
     joint = replace(joint, conda=request, wheels=wheel_request)
     packages = joint.solve()
     names = {*moving, *changed}
-    if wheel_request is None or not any(
-        _listed_newer(name, packages, wheel_request) for name in names
-    ):
-        return packages
-    return joint.with_newest(names, tuple(staying_conda)).solve()
+    if wheel_request and any(_is_newest(name, packages, wheel_request) is False for name in names):
+        return joint.with_newest(names, tuple(staying_conda)).solve()
+    return packages
 
 
 def _with_locked(
@@ -464,34 +463,32 @@ def _with_locked(
     )
 
 
-def _listed_newer(name: str, packages: Packages, request: ResolveRequest) -> list[Version] | None:
-    """The wheels of a package that fit the environment and its own requirements, and are newer than
-    what was chosen; None if that is not known, as of what comes from no index."""
-    current = next(
-        (p for p in packages if p.manager == "pip" and canonicalize_name(p.name) == name), None
-    )
-    if current is None or current.direct:
-        return None
-    version, glibc = Version(current.version), Version(request.glibc)
-    specifiers = [
-        requirement.specifier
-        for requirement in map(Requirement, request.requirements)
-        if canonicalize_name(requirement.name) == name
-    ]
+def _is_newest(name: str, packages: Packages, request: ResolveRequest) -> bool | None:
+    """Whether no index has a newer wheel of a package that fits the environment and its own
+    requirements; None if that is not known, as of what comes from no index."""
+    limits = SpecifierSet()
+    for requirement in map(Requirement, request.requirements):
+        if canonicalize_name(requirement.name) == name:
+            limits &= requirement.specifier
     try:
-        releases = wheels.index_releases(current.name, request)
+        releases = wheels.index_releases(name, request)
     except Unreachable:  # uv may log in where we cannot
         return None
-    if version not in {release.version for release in releases}:
-        return None
-    newer = []
-    for release in releases:
-        is_usual = version.is_prerelease or not release.version.is_prerelease
-        fits = release.glibc is not None and release.glibc <= glibc
-        allowed = all(one.contains(release.version, prereleases=True) for one in specifiers)
-        if release.version > version and fits and is_usual and allowed:
-            newer.append(release.version)
-    return newer
+    listed = {release.version: release.glibc for release in releases}
+    for package in packages:
+        if package.manager == "conda" or canonicalize_name(package.name) != name:
+            continue
+        current = Version(package.version)
+        if current in listed:
+            return all(
+                glibc is None
+                or glibc > Version(request.glibc)
+                or version.is_prerelease > current.is_prerelease
+                or not limits.contains(version, prereleases=True)
+                or version <= current
+                for version, glibc in listed.items()
+            )
+    return None
 
 
 def _with_locked_commits(

@@ -62,7 +62,7 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     )
     with HttpClient(pip_settings()) as client:
         for urls, links in groups:
-            pages = [_project_url(url, name) for url in urls]
+            pages = [project_url(url, name) for url in urls]
             for page in () if found else (*pages, *links):
                 for release in _page_releases(page_files(client, page), name, request, tags):
                     other = found.get(release.version, release)
@@ -90,15 +90,8 @@ def index_urls(build_path: str | None, mirrors: Mirrors) -> list[str]:
     return urls
 
 
-def project_files(client: HttpClient, index: str, name: str) -> list[IndexFile]:
-    """The files of a project's page; none if the index has no such page.
-
-    Raises Unreachable if the index cannot be read.
-    """
-    return page_files(client, _project_url(index, name))
-
-
-def _project_url(index: str, name: str) -> str:
+def project_url(index: str, name: str) -> str:
+    """The page of a project in an index."""
     return f"{index.rstrip('/')}/{canonicalize_name(name)}/"
 
 

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from provision.adapters.http import HttpClient
 from provision.adapters.uv.index_page import IndexFile
-from provision.adapters.uv.index_releases import index_urls, project_files
+from provision.adapters.uv.index_releases import index_urls, page_files, project_url
 from provision.adapters.uv.indexes import pip_settings
 from provision.adapters.uv.wheel_metadata import fetch_members, fetch_metadata
 from provision.core.dataclass import dataclass
@@ -80,7 +80,7 @@ class WheelIndex:
         Unreachable."""
         by_name: dict[str, LinuxWheel] = {}
         for url in self._urls:
-            for wheel in linux_wheels(project_files(self._client, url, project)):
+            for wheel in linux_wheels(page_files(self._client, project_url(url, project))):
                 by_name.setdefault(wheel.name, wheel)
         return list(by_name.values())
 
