@@ -103,7 +103,10 @@ def _compile(
     base: Path | None = None,
 ) -> dict[str, str]:
     """Returns the sha256 of each file that was not compiled, but restored."""
-    missing, restored = ({}, {}) if cache is None else cache.restore(tree, batches, mode)
+    missing: dict[Path, Sequence[str]] = {}
+    restored: dict[str, str] = {}
+    if cache is not None:
+        missing, restored = cache.restore(tree, batches, mode)
     pending = batches if cache is None else list(missing.values())
     # A process for some of them at a time, so that a bar moves on.
     step = len(pending) if meter is None else ROUND * usable_cpus()
