@@ -298,7 +298,8 @@ def _rewrite_scripts(staging: Path, path: Path) -> None:
     uv writes the path of the staging directory into the scripts.
     """
     for record in wheel_records(staging):
-        rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
+        text = record.read_text(encoding="utf-8")
+        rows = list(csv.reader(text.splitlines() if "../" in text else ()))
         has_changed = False
         for row in rows:
             if not row[0].startswith("../"):
