@@ -212,11 +212,11 @@ def _own_files(prefix: Prefix, leaving: Collection[str]) -> set[str] | None:
     is_theirs: dict[str, bool] = {}
     for dist_info, paths in others.items():
         if shared := own & paths:
-            record = (site / dist_info / "RECORD").read_bytes()
+            rows = (site / dist_info / "RECORD").read_bytes()
             for path in shared:
                 content = (site / path).read_bytes() if (site / path).is_file() else b""
                 row = os.fsencode(f"{path},{record_hash(content)},")
-                is_theirs[path] = is_theirs.get(path, False) or row in record
+                is_theirs[path] = is_theirs.get(path, False) or row in rows
     if not all(is_theirs.values()):
         return None
     inside = site.relative_to(prefix.path)
