@@ -212,10 +212,10 @@ def _own_files(prefix: Prefix, leaving: Collection[str]) -> set[str] | None:
     is_theirs: dict[str, bool] = {}
     for dist_info, paths in others.items():
         if shared := own & paths:
-            rows = (site / dist_info / "RECORD").read_bytes()
+            rows = b"\n" + (site / dist_info / "RECORD").read_bytes()
             for path in shared:
                 content = (site / path).read_bytes() if (site / path).is_file() else b""
-                row = os.fsencode(f"{path},{record_hash(content)},")
+                row = os.fsencode(f"\n{path},{record_hash(content)},")
                 is_theirs[path] = is_theirs.get(path, False) or row in rows
     if not all(is_theirs.values()):
         return None
