@@ -208,7 +208,7 @@ def _is_source(tree: Path, file: str) -> bool:
     if not file.endswith(".py") or "\n" in posixpath.basename(file):
         return False
     try:
-        return stat.S_ISREG(os.lstat(tree / file).st_mode)
+        return stat.S_ISREG(os.lstat(f"{tree}/{file}").st_mode)
     except OSError:
         return False
 
