@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from provision.catalog.facts import cached, edition, facts_table
+from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import PLATFORM, Platform
 
@@ -115,7 +116,7 @@ class IndexDefault:
     architectures_source: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Companion:
     """torchvision or torchaudio as a source pairs it with a release; None: it has none, or, without a
     source, none is known."""
@@ -169,8 +170,8 @@ class Release:
         if audio and not self.torchaudio_pins_torch and minor(audio) != self.minor:
             audio = None
         return (
-            Companion("torchvision", self.torchvision, self.torchvision_source),
-            Companion("torchaudio", audio, self.torchaudio_source),
+            Companion(name="torchvision", version=self.torchvision, source=self.torchvision_source),
+            Companion(name="torchaudio", version=audio, source=self.torchaudio_source),
         )
 
 
@@ -271,7 +272,9 @@ def _release(version: str, row: dict[str, Any]) -> Release:
         wheels=tuple(wheels),
         pytorch=tuple(_channel_build(cuda, build, row) for cuda, build in channel_builds.items()),
         pytorch_companions=tuple(
-            Companion(name, channel_companions[name], channel_companions["source"])
+            Companion(
+                name=name, version=channel_companions[name], source=channel_companions["source"]
+            )
             for name in ("torchvision", "torchaudio")
             if channel_companions
         ),

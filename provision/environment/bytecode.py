@@ -11,7 +11,7 @@ import os
 import posixpath
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -50,23 +50,26 @@ def compile_all(
     progress: Progress | None = None,
     *,
     base: Path | None = None,
-) -> None:
+) -> dict[str, str]:
     """Compile every source below a tree's lib, instead of all byte code that packages brought or
     Python wrote. conda's records list the new files.
 
     cache: the folder of bytecode_cache.py. base: the tree with the Python, if this one has wheels
-    alone. Raises NoSpace on a full disk.
+    alone. Returns the sha256 of each file of byte code, by its path from the tree. Raises NoSpace on
+    a full disk.
     """
     _remove_byte_code(tree / "lib")
     records = conda_records(tree)
     batches = _batches(tree, records)
     opened = _open_cache(cache, base or tree)
     if progress is None:
-        _compile(tree, batches, mode, opened, base=base)
+        restored = _compile(tree, batches, mode, opened, base=base)
     else:
         with progress.meter("compiling every module", len(batches)) as meter:
-            _compile(tree, batches, mode, opened, meter)
-    _list_in_records(tree, records)
+            restored = _compile(tree, batches, mode, opened, meter)
+    hashes = {file: restored.get(file) or sha256_of(tree / file) for file in _compiled(tree)}
+    _list_in_records(tree, records, hashes)
+    return hashes
 
 
 def compile_folder(tree: Path, folder: Path, mode: Mode, cache: Path | None = None) -> None:
@@ -98,8 +101,12 @@ def _compile(
     cache: ByteCodeCache | None = None,
     meter: Meter | None = None,
     base: Path | None = None,
-) -> None:
-    missing = {} if cache is None else cache.restore(tree, batches, mode)
+) -> dict[str, str]:
+    """Returns the sha256 of each file that was not compiled, but restored."""
+    missing: dict[Path, Sequence[str]] = {}
+    restored: dict[str, str] = {}
+    if cache is not None:
+        missing, restored = cache.restore(tree, batches, mode)
     pending = batches if cache is None else list(missing.values())
     # A process for some of them at a time, so that a bar moves on.
     step = len(pending) if meter is None else ROUND * usable_cpus()
@@ -111,6 +118,7 @@ def _compile(
             meter.advance(min(step, len(pending) - start))
     if cache is not None:
         cache.add(tree, missing)
+    return restored
 
 
 def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode, base: Path) -> None:
@@ -166,9 +174,11 @@ def _chunks(sources: Sequence[str]) -> list[list[str]]:
     return [list(sources[start : start + BATCH]) for start in range(0, len(sources), BATCH)]
 
 
-def _list_in_records(tree: Path, records: Mapping[Path, CondaRecord]) -> None:
+def _list_in_records(
+    tree: Path, records: Mapping[Path, CondaRecord], byte_code: Iterable[str]
+) -> None:
     compiled: dict[str, list[str]] = {}
-    for file in _compiled(tree):
+    for file in byte_code:
         compiled.setdefault(byte_code_source(file), []).append(file)
     for path, record in records.items():
         if list_byte_code(record, compiled):
@@ -198,7 +208,7 @@ def _is_source(tree: Path, file: str) -> bool:
     if not file.endswith(".py") or "\n" in posixpath.basename(file):
         return False
     try:
-        return stat.S_ISREG(os.lstat(tree / file).st_mode)
+        return stat.S_ISREG(os.lstat(f"{tree}/{file}").st_mode)
     except OSError:
         return False
 

@@ -40,19 +40,23 @@ class ByteCodeCache:
 
     def restore(
         self, tree: Path, batches: Iterable[Sequence[str]], mode: str
-    ) -> dict[Path, Sequence[str]]:
+    ) -> tuple[dict[Path, Sequence[str]], dict[str, str]]:
         """Write the byte code of the batches that have an entry; returns the others, each with the
-        path that its entry will have."""
+        path that its entry will have, and the sha256 of each file that was written."""
         missing = {}
+        written: dict[str, str] = {}
         for batch in batches:
             digest = hashlib.sha256(self._base)
             for source in batch:
                 digest.update(f"\0{source}\0{sha256_of(tree / source)}".encode())
             key = digest.hexdigest()
             path = self._folder / key[:2] / key
-            if not self._restore(path, tree, batch, mode):
+            restored = self._restore(path, tree, batch, mode)
+            if restored is None:
                 missing[path] = batch
-        return missing
+            else:
+                written |= restored
+        return missing, written
 
     def add(self, tree: Path, missing: Mapping[Path, Sequence[str]]) -> None:
         """Store what the batches became that `restore` returned. An OSError, as on a full disk,
@@ -78,18 +82,22 @@ class ByteCodeCache:
         index = json.dumps(sizes).encode()
         return zstd.compress(b"".join((index, SEPARATOR, *contents.values())))
 
-    def _restore(self, path: Path, tree: Path, batch: Sequence[str], mode: str) -> bool:
-        """Whether there was an intact entry."""
+    def _restore(
+        self, path: Path, tree: Path, batch: Sequence[str], mode: str
+    ) -> dict[str, str] | None:
+        """The sha256 of each file that was written; None without an intact entry."""
         try:
             files = _unpack(path.read_bytes())
         except (OSError, ValueError):
-            return False
+            return None
+        written = {}
         for source in batch:
-            content = files.get(self._byte_code(source))
-            if content is not None:
-                byte_code = _with_mode(content, mode)
-                _write(tree / self._byte_code(source), byte_code, tree / source)
-        return True
+            file = self._byte_code(source)
+            if file in files:
+                byte_code = _with_mode(files[file], mode)
+                _write(f"{tree}/{file}", byte_code, f"{tree}/{source}")
+                written[file] = hashlib.sha256(byte_code).hexdigest()
+        return written
 
 
 def _unpack(packed: bytes) -> dict[str, bytes]:
@@ -110,12 +118,14 @@ def _with_mode(byte_code: bytes, mode: str) -> bytes:
     return bytes(content)
 
 
-def _write(path: Path, content: bytes, source: Path) -> None:
-    """A new file with the permissions that Python gives byte code: its source's. An existing one
-    may be a hard link, and is not written to."""
-    path.parent.mkdir(exist_ok=True)
-    path.unlink(missing_ok=True)
-    permissions = (source.stat().st_mode | stat.S_IWUSR) & 0o666
+def _write(path: str, content: bytes, source: str) -> None:
+    """A new file with the permissions that Python gives byte code: its source's."""
+    permissions = (os.stat(source).st_mode | stat.S_IWUSR) & 0o666  # noqa: PTH116
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, permissions), "wb") as file:
-        file.write(content)
+    try:
+        file = os.open(path, flags, permissions)
+    except FileNotFoundError:
+        Path(path).parent.mkdir()
+        file = os.open(path, flags, permissions)
+    with os.fdopen(file, "wb") as stream:
+        stream.write(content)

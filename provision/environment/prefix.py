@@ -144,12 +144,12 @@ def create(
             install_packages(lock, staging, path, folders, progress, mirrors)
             _check_complete(lock, name, staging)
             progress.info("compiling every module")
-            bytecode.compile_all(staging, "checked-hash", folders.byte_code, progress)
+            byte_code = bytecode.compile_all(staging, "checked-hash", folders.byte_code, progress)
             records = tuple(sorted(freshness.package_records(str(staging))))
             fingerprints = _add_provision_files(name, staging)
             install_record.compile_runtime(staging, folders.byte_code)
             size = _leave_writing_to_owner(staging)
-            size += install_record.write(staging)
+            size += install_record.write(staging, byte_code)
         new = Marker(
             name=name,
             folder=str(folder),
@@ -298,7 +298,8 @@ def _rewrite_scripts(staging: Path, path: Path) -> None:
     uv writes the path of the staging directory into the scripts.
     """
     for record in wheel_records(staging):
-        rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
+        text = record.read_text(encoding="utf-8")
+        rows = list(csv.reader(text.splitlines() if "../" in text else ()))
         has_changed = False
         for row in rows:
             if not row[0].startswith("../"):

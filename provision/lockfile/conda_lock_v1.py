@@ -14,6 +14,7 @@ import fnmatch
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
@@ -177,7 +178,16 @@ def read_file(path: Path, content: bytes | None = None) -> LockFile:
 
     Raises IntegrityError if it is not a lock file of version 1.
     """
-    return _file(path, *_load(path, content))
+    try:
+        return _parsed_file(path, read_source(path) if content is None else content)
+    except YamlError as error:
+        raise IntegrityError(error.in_file(path), advice=_RELOCK) from error
+
+
+# A command reads a lock several times, before and after it changes.
+@lru_cache(maxsize=4)
+def _parsed_file(path: Path, content: bytes) -> LockFile:
+    return _file(path, content, _load(path, content))
 
 
 def _file(path: Path, content: bytes, document: LockDocument) -> LockFile:
@@ -255,13 +265,9 @@ def compose(
     return text, _lock(_file(path, text.encode(), document), None)
 
 
-def _load(path: Path, content: bytes | None = None) -> tuple[bytes, LockDocument]:
-    """The bytes of a lock file, and its document as the schema has it."""
-    try:
-        content = read_source(path) if content is None else content
-        document = parse_yaml(content)
-    except YamlError as error:
-        raise IntegrityError(error.in_file(path), advice=_RELOCK) from error
+def _load(path: Path, content: bytes) -> LockDocument:
+    """The document of a lock file as the schema has it."""
+    document = parse_yaml(content)
     version = document.get("version") if isinstance(document, dict) else None
     if isinstance(version, int) and version != 1:
         raise IntegrityError(
@@ -270,7 +276,7 @@ def _load(path: Path, content: bytes | None = None) -> tuple[bytes, LockDocument
         )
     if problem := schema_error(document, "conda-lock"):
         raise IntegrityError(f"{path} is not a valid lock file: {problem}.", advice=_RELOCK)
-    return content, cast(LockDocument, document)
+    return cast(LockDocument, document)
 
 
 def _lock(file: LockFile, platform: Platform | None) -> Lock:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -303,8 +305,6 @@ def _wheel_bounds(requirements: Sequence[str]) -> dict[str, str]:
 
     conda's pip brings setuptools, for one, which wheels may limit.
     """
-    from packaging.requirements import Requirement
-
     bounds = {}
     for text in requirements:
         requirement = Requirement(text)
@@ -366,6 +366,7 @@ def change(
     resolution: Resolution,
     locks: Sequence[Lock],
     *,
+    before: LockInputs,
     changed: Collection[str] = (),
     local_python: LocalPythonChannel | None = None,
     solver: conda.Solver | None = None,
@@ -373,14 +374,43 @@ def change(
     """The packages of requirements that changed since the lock was made, guarded.
 
     What the lock has stays at its version wherever it can; what nothing needs any more goes.
-    changed: the packages whose requirements changed; git repositories of others stay at the commit.
+    before: what the lock was made of. changed: the packages whose requirements changed; git
+    repositories of others stay at the commit.
     """
     solver = solver or conda.Solver()
     packages: Packages = ()
     for lock in locks:
         joint = joint_solve(inputs, resolution, lock.platform, local_python, solver)
-        packages += joint.guarded(_update(joint, lock, (), changed), resolution)
+        new = None
+        if _conda_requests(inputs, lock) == _conda_requests(before, lock):
+            new = _change_of_wheels(joint, lock, changed)
+        if new is None:
+            new = _update(joint, lock, (), changed)
+        packages += joint.guarded(new, resolution)
     return packages
+
+
+def _conda_requests(inputs: LockInputs, lock: Lock) -> tuple[object, ...]:
+    """What decides about conda's packages of a lock."""
+    names = {package.name for package in lock.by("conda")}
+    bounds = [bound for bound in _wheel_bounds(inputs.pip) if conda.spec_name(bound) in names]
+    return inputs.conda, inputs.channels, inputs.machines[lock.platform], inputs.as_of, bounds
+
+
+def _change_of_wheels(joint: JointSolve, lock: Lock, changed: Collection[str]) -> Packages | None:
+    """The packages if only wheels change, which no channel need be read for. None if that is not
+    certain to be the best: a wheel that was asked for may be newer with other conda packages."""
+    staying = lock.by("conda")
+    if joint.wheels is None:
+        return staying
+    request = _with_locked(joint.wheels, lock.by("pip"), changed)
+    request = replace(request, provided=provided(staying))
+    try:
+        packages = wheels.resolve(request)
+    except Unsolvable:
+        return None
+    is_best = not request.sources and all(_is_newest(name, packages, request) for name in changed)
+    return (*staying, *packages) if is_best else None
 
 
 def _update(
@@ -410,44 +440,61 @@ def _update(
             raise
     wheel_request = joint.wheels
     if wheel_request is not None:
-        requirements = _with_locked_commits(wheel_request.requirements, staying_wheels, changed)
-        new = [text for text in requirements if canonicalize_name(conda.spec_name(text)) in changed]
-        wheel_request = replace(
-            wheel_request,
-            requirements=requirements,
-            prefer=versions(staying_wheels),
-            new_requirements=None if moving else tuple(new),
-        )
+        wheel_request = _with_locked(wheel_request, staying_wheels, changed)
+        if moving:
+            wheel_request = replace(wheel_request, new_requirements=None)
     joint = replace(joint, conda=request, wheels=wheel_request)
     packages = joint.solve()
-    if wheel_request is None or not _is_held_back({*moving, *changed}, packages, wheel_request):
-        return packages
-    return joint.with_newest({*moving, *changed}, tuple(staying_conda)).solve()
+    names = {*moving, *changed}
+    if wheel_request and any(_is_newest(name, packages, wheel_request) is False for name in names):
+        return joint.with_newest(names, tuple(staying_conda)).solve()
+    return packages
 
 
-def _is_held_back(names: Collection[str], packages: Packages, request: ResolveRequest) -> bool:
-    """Whether an index has a newer wheel of one of these packages than was chosen."""
+def _with_locked(
+    request: ResolveRequest, staying: Sequence[LockedPackage], changed: Collection[str]
+) -> ResolveRequest:
+    """The request with these wheels at their versions and commits wherever that is possible, and
+    the requirements of changed packages as new."""
+    requirements = _with_locked_commits(request.requirements, staying, changed)
+    new = [text for text in requirements if canonicalize_name(conda.spec_name(text)) in changed]
+    return replace(
+        request, requirements=requirements, prefer=versions(staying), new_requirements=tuple(new)
+    )
+
+
+def _is_newest(name: str, packages: Packages, request: ResolveRequest) -> bool | None:
+    """Whether no index has a newer wheel of a package that fits the environment and its own
+    requirements; None if that is not known, as of what comes from no index."""
+    limits = SpecifierSet()
+    for requirement in map(Requirement, request.requirements):
+        if canonicalize_name(requirement.name) == name:
+            limits &= requirement.specifier
+    try:
+        releases = wheels.index_releases(name, request)
+    except Unreachable:  # uv may log in where we cannot
+        return None
+    listed = {release.version: release.glibc for release in releases}
     for package in packages:
-        if package.manager == "pip" and canonicalize_name(package.name) in names:
-            current, glibc = Version(package.version), Version(request.glibc)
-            try:
-                releases = wheels.index_releases(package.name, request)
-            except Unreachable:  # uv may log in where we cannot
-                continue
-            for release in releases:
-                is_usual = current.is_prerelease or not release.version.is_prerelease
-                fits = release.glibc is not None and release.glibc <= glibc
-                if fits and is_usual and release.version > current:
-                    return True
-    return False
+        if package.manager == "conda" or canonicalize_name(package.name) != name:
+            continue
+        current = Version(package.version)
+        if current in listed:
+            return all(
+                glibc is None
+                or glibc > Version(request.glibc)
+                or version.is_prerelease > current.is_prerelease
+                or not limits.contains(version, prereleases=True)
+                or version <= current
+                for version, glibc in listed.items()
+            )
+    return None
 
 
 def _with_locked_commits(
     requirements: Sequence[str], packages: Sequence[LockedPackage], changed: Collection[str]
 ) -> tuple[str, ...]:
     """The requirements, with git repositories at the commits that are locked: a branch moves."""
-    from packaging.requirements import Requirement
-
     locked_urls = {}
     for package in packages:
         name = canonicalize_name(package.name)

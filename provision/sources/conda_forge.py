@@ -105,7 +105,8 @@ class CondaForge(CondaChannelSource):
 
     def companions(self, release: Release) -> tuple[Companion, ...]:
         """Its solver chooses: torch 2.8 has torchvision 0.24 here and 0.23 among the wheels."""
-        return tuple(Companion(name, None, NO_SOURCE) for name in ("torchvision", "torchaudio"))
+        names = ("torchvision", "torchaudio")
+        return tuple(Companion(name=name, version=None, source=NO_SOURCE) for name in names)
 
     def companion_choice(self, companion: Companion) -> Choice:
         if companion.name == "torchaudio":

@@ -6,7 +6,7 @@ Each `ensure_*` reuses what already matches and returns whether it made anything
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -241,13 +241,15 @@ def new_lock(
     lock: Lock,
     text: str,
     *,
+    named: Collection[str] | None = None,
     spec_text: str | None = None,
     replaced: Prefix | None = None,
 ) -> Iterator[list[str]]:
     """Write a lock and the files that belong to it; they stay only if the block succeeds, to which
     the names of the changed files are passed.
 
-    spec_text: of a spec.yml that the user wrote. replaced: a prefix that the block replaces, and
+    named: the packages of which is said why they are not the newest; all that the request names by
+    default. spec_text: of a spec.yml that the user wrote. replaced: a prefix that the block replaces, and
     keeps.
     """
     inputs = plan.input_texts()
@@ -262,7 +264,7 @@ def new_lock(
         atomic_write(plan.folder / locks.FILE, text)
         yield written + ensure_dockerfile(context, plan, lock)
     wheel_folder.remove_unnamed(plan.folder, text, render.read_text(plan.folder / render.SPEC))
-    named_wheels.report_older(context, plan.resolution, lock)
+    named_wheels.report_older(context, plan.resolution, lock, named)
 
 
 def diff_with(path: Path, text: str) -> locks.LockDiff:

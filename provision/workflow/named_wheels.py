@@ -8,7 +8,7 @@ and what a lock still gives up is said. docs/choosing.md has the order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -142,8 +142,12 @@ def _with_other_python(context: Context, spec: Spec, request: uv.ResolveRequest)
     return spec
 
 
-def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
-    """Say which of the wheels that a request names are not the newest in its lock, and why."""
+def report_older(
+    context: Context, resolution: Resolution, lock: Lock, names: Collection[str] | None
+) -> None:
+    """Say which of the wheels that a request names are not the newest in its lock, and why.
+
+    names: only of these packages."""
     locked = {
         package_name(package.name): package.version
         for package in lock.by("pip")
@@ -154,9 +158,13 @@ def report_older(context: Context, resolution: Resolution, lock: Lock) -> None:
     def releases(text: str) -> tuple[uv.IndexRelease, ...]:
         return uv.index_releases(package_name(text), request)
 
-    named = [text for text in resolution.spec.pip if "@" not in text]
+    named = []
+    for text in resolution.spec.pip:
+        name = package_name(text)
+        if "@" not in text and name in locked and (names is None or name in names):
+            named.append(text)
     try:
-        listed = in_parallel(releases, [text for text in named if package_name(text) in locked])
+        listed = in_parallel(releases, named)
         for text, found in sorted(listed, key=lambda pair: named.index(pair[0])):
             version = locked[package_name(text)]
             _report_older(context, resolution, Requirement(text), version, found)

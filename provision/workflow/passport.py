@@ -123,7 +123,6 @@ def write_passport(
     """
     index_settings = None
     if is_new_lock:
-        # Asking pip for its settings takes 0.2 s, which an environment without wheels can save.
         index_settings = uv.configured_settings().origins if plan.inputs.pip else ()
     result = BuildResult(
         name=plan.name,

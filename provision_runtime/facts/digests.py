@@ -19,8 +19,7 @@ import posixpath
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Dict, Optional, TypedDict
+from typing import Any, Dict, NamedTuple, Optional, TypedDict
 
 # The name of what no distribution lists.
 OTHER = "(other files)"
@@ -33,8 +32,7 @@ _BYTECODE = "__pycache__"
 _WHEEL_RECORD = re.compile(r"lib/python3[^/]*/site-packages/([^/]+)\.dist-info/RECORD")
 
 
-@dataclass(frozen=True)
-class Distribution:
+class Distribution(NamedTuple):
     """An installed package, or what belongs to none.
 
     kind: conda, wheel or files. identity: the hash of its record. paths: what it lists.
@@ -47,8 +45,7 @@ class Distribution:
     paths: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """A file or link of a prefix. path: from the prefix. target: of a link."""
 
     path: str

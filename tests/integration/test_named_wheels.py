@@ -217,6 +217,16 @@ def test_an_added_wheel_is_not_held_back_by_what_is_locked(lab: Home) -> None:
 
 
 @pytest.mark.conda
+def test_a_wheel_is_added_without_a_channel(lab: Home) -> None:
+    versions, _ = lock(lab, "offline", "--torch", "2.14.0")
+    result = lab.run("add", "offline", "legacy", PROVISION_MIRRORS="*=http://127.0.0.1:9")
+    assert result.returncode == 0, result.stderr
+    document = yaml.safe_load((lab.envs / "offline" / "conda-lock.yml").read_text())
+    changed = {row["name"]: row["version"] for row in document["package"]}
+    assert changed == {**versions, "legacy": "1.0", "numpy": "1.26.4"}
+
+
+@pytest.mark.conda
 def test_what_was_given_up_is_said(lab: Home) -> None:
     _, said = lock(lab, "given-up", "--torch", "2.13.0", "--pip", "server")
     assert "server 0.32.0; 0.33.0 needs torch 2.14.0 (`--torch 2.14.0` gives it)" in said

@@ -311,7 +311,7 @@ def _local_availability(path: Path, sha256: str) -> Availability:
 def sha256_of(path: Path) -> str:
     """The sha256 of a file, which is never in memory as a whole."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         while piece := file.read(READ_BYTES):
             digest.update(piece)
     return digest.hexdigest()

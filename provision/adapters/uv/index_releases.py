@@ -3,15 +3,11 @@ release that it chooses."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
@@ -19,6 +15,7 @@ from packaging.version import Version
 
 from provision.adapters.http import HttpClient
 from provision.adapters.uv.configuration import with_login
+from provision.adapters.uv.index_page import IndexFile, parse_page
 from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
 from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.core.credentials import without_credentials
@@ -27,9 +24,6 @@ from provision.core.errors import Unreachable
 from provision.core.mirrors import Mirrors, path_from_url
 from provision.core.package_names import parse_distribution
 from provision.core.types import LockedPackage
-
-if TYPE_CHECKING:
-    from pypi_simple import DistributionPackage
 
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
 # The names of manylinux before PEP 600, which sets the oldest glibc.
@@ -68,9 +62,9 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
     )
     with HttpClient(pip_settings()) as client:
         for urls, links in groups:
-            pages = [_project_url(url, name) for url in urls]
+            pages = [project_url(url, name) for url in urls]
             for page in () if found else (*pages, *links):
-                for release in _page_releases(page_files(client, page, name), name, request, tags):
+                for release in _page_releases(page_files(client, page), name, request, tags):
                     other = found.get(release.version, release)
                     versions = [one.glibc for one in (release, other) if one.glibc is not None]
                     found[release.version] = replace(other, glibc=min(versions, default=None))
@@ -96,62 +90,47 @@ def index_urls(build_path: str | None, mirrors: Mirrors) -> list[str]:
     return urls
 
 
-def project_files(client: HttpClient, index: str, name: str) -> list[DistributionPackage]:
-    """The files of a project's page; none if the index has no such page.
-
-    Raises Unreachable if the index cannot be read.
-    """
-    return page_files(client, _project_url(index, name), name)
-
-
-def _project_url(index: str, name: str) -> str:
+def project_url(index: str, name: str) -> str:
+    """The page of a project in an index."""
     return f"{index.rstrip('/')}/{canonicalize_name(name)}/"
 
 
-def page_files(client: HttpClient, url: str, name: str) -> list[DistributionPackage]:
+def page_files(client: HttpClient, url: str) -> list[IndexFile]:
     """The files that a page names, or that lie in a folder; none if there is no such page.
 
-    name: the project of the page. Raises Unreachable if it cannot be read.
+    Raises Unreachable if it cannot be read.
     """
-    from pypi_simple import ProjectPage, UnsupportedRepoVersionError
-
     if "://" not in url or url.startswith("file:"):
         folder = path_from_url(url) if url.startswith("file:") else Path(url)
-        files = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        content = "".join(
-            f'<a href="{quote(file)}">{escape(file)}</a>\n' for file in files
-        ).encode()
-    else:
-        content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
+        paths = folder.absolute().iterdir() if folder.is_dir() else ()
+        return [IndexFile(path.name, path.as_uri()) for path in paths]
+    content = client.content(url, {"Accept": _ACCEPT}, missing=b"")
     try:
-        if content.lstrip().startswith(b"{"):
-            page = ProjectPage.from_json_data(json.loads(content), url)
-        else:
-            page = ProjectPage.from_html(name, content.decode(), url)
-    except (ValueError, LookupError, TypeError, UnsupportedRepoVersionError) as error:
+        return parse_page(content, url)
+    except (ValueError, LookupError, TypeError) as error:
         raise Unreachable(f"{without_credentials(url)} is not a list of files.") from error
-    return page.packages
 
 
 def _page_releases(
-    packages: Iterable[DistributionPackage],
+    files: Iterable[IndexFile],
     name: str,
     request: ResolveRequest,
     tags: frozenset[Tag],
 ) -> Iterator[IndexRelease]:
     """One for each file of the project that counts."""
-    for package in packages:
-        uploaded = package.upload_time.strftime("%Y-%m-%d") if package.upload_time else ""
-        if package.is_yanked or not _allows(package.requires_python, request.python):
+    for entry in files:
+        if entry.is_yanked or not _allows(entry.requires_python, request.python):
             continue
-        if request.as_of and not "" < uploaded <= request.as_of:
+        if request.as_of and not "" < entry.uploaded <= request.as_of:
             continue
-        file = parse_distribution(package.filename)
+        file = parse_distribution(entry.filename)
         if file is None or file.name != canonicalize_name(name):
             continue
         fitting = tags & file.tags
         if fitting or not file.tags:
-            yield IndexRelease(version=file.version, uploaded=uploaded, glibc=oldest_glibc(fitting))
+            yield IndexRelease(
+                version=file.version, uploaded=entry.uploaded, glibc=oldest_glibc(fitting)
+            )
 
 
 def oldest_glibc(tags: Iterable[Tag]) -> Version | None:
@@ -167,12 +146,12 @@ def _glibc(platform: str) -> Version:
     return Version(_OLD_NAMES.get(platform.partition("_")[0], OLDEST_GLIBC))
 
 
-def _allows(requires_python: str | None, python: str) -> bool:
+def _allows(requires_python: str, python: str) -> bool:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
         # The newest patch of the minor version.
-        return SpecifierSet(requires_python or "").contains(f"{python}.99")
+        return SpecifierSet(requires_python).contains(f"{python}.99")
     except InvalidSpecifier:
         return True
 

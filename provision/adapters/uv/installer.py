@@ -7,7 +7,6 @@ import csv
 import hashlib
 import json
 import os
-import posixpath
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -181,7 +180,7 @@ def wheels_to_reinstall(packages: Sequence[LockedPackage], site: Path) -> list[L
     for package in by_name:
         dist_info = dist_infos.get(canonicalize_name(package.name))
         for path, *row in _record_rows(dist_info) if dist_info else ():
-            rows_by_path.setdefault(posixpath.normpath(path), {})[package.name] = tuple(row)
+            rows_by_path.setdefault(normal_path(path), {})[package.name] = tuple(row)
     last_owners = set()
     for path, rows in rows_by_path.items():
         if len(set(rows.values())) > 1 and not path.endswith(".pyc"):
@@ -190,11 +189,11 @@ def wheels_to_reinstall(packages: Sequence[LockedPackage], site: Path) -> list[L
 
 
 def _record_rows(dist_info: Path) -> list[list[str]]:
-    """The rows of a RECORD. One that cannot be read has no rows here; checking it later reports
-    that."""
-    with suppress(OSError, ValueError, csv.Error):
+    """Path, hash and size of each file in a RECORD, as they are written there. One that cannot be
+    read has no rows here; checking it later reports that."""
+    with suppress(OSError, ValueError):
         lines = (dist_info / "RECORD").read_text(encoding="utf-8").splitlines()
-        return [row for row in csv.reader(lines) if row]
+        return [line.rsplit(",", 2) for line in lines if line]
     return []
 
 
@@ -219,15 +218,12 @@ def fingerprint(record: Path) -> str:
     no RECORD marks."""
     content = record.read_bytes()
     site = record.parent.parent
-    executables = []
-    for row in csv.reader(content.decode(errors="replace").splitlines()):
-        if row and _is_executable(site / row[0]):
-            executables.append(row[0])
+    executables = [path for path in recorded_paths(record) if _is_executable(f"{site}/{path}")]
     return hashlib.sha256(content + json.dumps(sorted(executables)).encode()).hexdigest()
 
 
-def _is_executable(path: Path) -> bool:
+def _is_executable(path: str) -> bool:
     try:
-        return not path.name.endswith(".pyc") and bool(os.lstat(path).st_mode & 0o100)
+        return not path.endswith(".pyc") and bool(os.lstat(path).st_mode & 0o100)
     except (OSError, ValueError):
         return False

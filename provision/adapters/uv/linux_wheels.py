@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -14,16 +13,14 @@ from packaging.utils import BuildTag
 from packaging.version import Version
 
 from provision.adapters.http import HttpClient
-from provision.adapters.uv.index_releases import index_urls, project_files
+from provision.adapters.uv.index_page import IndexFile
+from provision.adapters.uv.index_releases import index_urls, page_files, project_url
 from provision.adapters.uv.indexes import pip_settings
 from provision.adapters.uv.wheel_metadata import fetch_members, fetch_metadata
 from provision.core.dataclass import dataclass
 from provision.core.errors import Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.package_names import parse_distribution
-
-if TYPE_CHECKING:
-    from pypi_simple import DistributionPackage
 
 _LINUX = re.compile(r"(manylinux|linux).*_(x86_64|aarch64)$")
 
@@ -83,7 +80,7 @@ class WheelIndex:
         Unreachable."""
         by_name: dict[str, LinuxWheel] = {}
         for url in self._urls:
-            for wheel in linux_wheels(project_files(self._client, url, project)):
+            for wheel in linux_wheels(page_files(self._client, project_url(url, project))):
                 by_name.setdefault(wheel.name, wheel)
         return list(by_name.values())
 
@@ -111,23 +108,23 @@ class WheelIndex:
         return requires
 
 
-def linux_wheels(packages: Iterable[DistributionPackage]) -> Iterator[LinuxWheel]:
+def linux_wheels(files: Iterable[IndexFile]) -> Iterator[LinuxWheel]:
     """Those of the files that count: neither yanked nor of a pre-release."""
-    for package in packages:
-        file = parse_distribution(package.filename)
-        if file is None or package.is_yanked or file.version.is_prerelease:
+    for entry in files:
+        file = parse_distribution(entry.filename)
+        if file is None or entry.is_yanked or file.version.is_prerelease:
             continue
         tag = next((tag for tag in sorted(file.tags, key=str) if _LINUX.match(tag.platform)), None)
         if tag:
             yield LinuxWheel(
-                name=package.filename,
+                name=entry.filename,
                 version=file.version,
                 build=file.build,
                 python=_python(tag),
                 stable=tag.abi == "abi3",
                 platform_tag=tag.platform,
-                url=package.url,
-                requires_python=package.requires_python or "",
+                url=entry.url,
+                requires_python=entry.requires_python,
             )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
-from urllib.parse import unquote
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -25,7 +24,7 @@ from provision.adapters.uv.resolve_request import ResolveRequest
 from provision.core.credentials import without_credentials
 from provision.core.dataclass import dataclass
 from provision.core.errors import Unsolvable
-from provision.core.package_names import DistributionFile, parse_distribution, url_filename
+from provision.core.package_names import DistributionFile, parse_distribution
 from provision.core.requirement_urls import source_address, source_packages
 
 MAX_REASONS = 3
@@ -92,9 +91,8 @@ def package_sources(request: ResolveRequest) -> PackageSources:
 def _listed(url: str) -> tuple[DistributionFile, ...]:
     """The packages that an address lists. Other files may lie there too."""
     with HttpClient(pip_settings()) as client:
-        packages = page_files(client, url, url.rstrip("/").rpartition("/")[2])
-    files = [parse_distribution(unquote(url_filename(package.url))) for package in packages]
-    return tuple(filter(None, files))
+        files = page_files(client, url)
+    return tuple(filter(None, (parse_distribution(file.filename) for file in files)))
 
 
 def _exclusions(

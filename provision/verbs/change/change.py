@@ -177,12 +177,22 @@ def change(
             changed.inputs,
             changed.resolution,
             locks.read_platforms(plan.lock.path),
+            before=plan.inputs,
             changed=changes.added_names,
             local_python=local_python(context, changed, context.folders.channels),
             solver=context.solver,
         )
         with source_builds.built(context, changed, packages, dry_run=dry_run) as built:
-            return _apply(context, plan, changed, built, text, smoke=smoke, dry_run=dry_run)
+            return _apply(
+                context,
+                plan,
+                changed,
+                built,
+                text,
+                named=changes.added_names,
+                smoke=smoke,
+                dry_run=dry_run,
+            )
 
 
 def update(
@@ -210,7 +220,16 @@ def update(
         else:
             new_packages = solve(context, plan, context.folders.channels)
         with source_builds.built(context, plan, new_packages, dry_run=dry_run) as built:
-            return _apply(context, plan, plan, built, None, smoke=smoke, dry_run=dry_run)
+            return _apply(
+                context,
+                plan,
+                plan,
+                built,
+                None,
+                named=frozenset(map(package_name, packages)) or None,
+                smoke=smoke,
+                dry_run=dry_run,
+            )
 
 
 def _require_changeable(plan: Plan) -> None:
@@ -302,12 +321,13 @@ def _apply(
     packages: Sequence[LockedPackage],
     spec_text: str | None,
     *,
+    named: frozenset[str] | None,
     smoke: bool,
     dry_run: bool,
 ) -> ChangeResult:
     """Write the new lock, and bring prefix, kernel and passport up to date with it.
 
-    Raises CheckFailed if the smoke test of the new prefix fails.
+    named: the packages that the user named now; None for all of the environment. Raises CheckFailed if the smoke test of the new prefix fails.
     """
     assert before.lock is not None
     path = before.lock.path
@@ -321,7 +341,7 @@ def _apply(
         check_prefix_path(context, plan)
     prefix = None
     results: tuple[SmokeResult, ...] = ()
-    with new_lock(context, plan, lock, text, spec_text=spec_text, replaced=old_prefix):
+    with new_lock(context, plan, lock, text, named=named, spec_text=spec_text, replaced=old_prefix):
         if old_prefix is not None:
             prefix, _ = ensure_prefix(context, plan, lock, before=before.lock, keep_replaced=True)
             if smoke:

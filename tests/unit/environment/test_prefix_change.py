@@ -11,6 +11,7 @@ import pytest
 
 from provision.adapters import uv
 from provision.adapters.installed_files import record_hash
+from provision.core import disk_usage
 from provision.core.atomic import staging_path
 from provision.core.mirrors import NO_MIRRORS
 from provision.core.paths import Folders
@@ -25,12 +26,12 @@ TAG = sys.implementation.cache_tag
 BEFORE = (("six", "1.17.0"), ("gone", "1"))
 
 
-def add_wheel(tree: Path, name: str, *files: str) -> None:
+def add_wheel(tree: Path, name: str, *files: str, text: str = "") -> None:
     rows = f"{name}-1.dist-info/RECORD,,\n"
     for file in files:
         path = (tree / SITE / file).resolve()
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# {name}\n")
+        path.write_text(text or f"# {name}\n")
         rows += f"{file},{record_hash(path.read_bytes())},{path.stat().st_size}\n"
     record = tree / SITE / f"{name}-1.dist-info" / "RECORD"
     record.parent.mkdir(parents=True)
@@ -57,12 +58,12 @@ def environment(tmp_path: Path) -> Prefix:
 
 
 def prepare(
-    environment: Prefix, monkeypatch: pytest.MonkeyPatch, *files: str
+    environment: Prefix, monkeypatch: pytest.MonkeyPatch, *files: str, text: str = ""
 ) -> prefix_change.WheelChange | None:
     """From `gone` to `new`, which uv would unpack."""
 
     def install(*_: object, target: Path, **__: Any) -> None:
-        add_wheel(target, "new", *files)
+        add_wheel(target, "new", *files, text=text)
 
     monkeypatch.setattr(uv, "install_wheels", install)
     after = lock(("six", "1.17.0"), ("new", "1"), sha="after")
@@ -125,17 +126,37 @@ def test_only_files_of_changed_wheels_change_places(
 def test_a_file_that_is_there_already_is_not_replaced(
     environment: Prefix, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """Of another wheel, or somebody's: the whole prefix is made anew."""
+    """Of another wheel, or somebody's, with another content: the whole prefix is made anew."""
     assert prepare(environment, monkeypatch, file) is None
     assert not staging_path(environment.path).exists()
 
 
-def test_a_file_of_a_wheel_that_stays_does_not_leave(
+def share(environment: Prefix, content: bytes) -> str:
+    """Let `six` say that it has a file of `gone`, with this content."""
+    file = "shared/gone.py"
+    record = environment.path / SITE / "six-1.17.0.dist-info" / "RECORD"
+    record.write_text(record.read_text() + f"{file},{record_hash(content)},{len(content)}\n")
+    return f"{SITE}/{file}"
+
+
+def test_a_wheel_that_stays_has_another_content(
     environment: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = environment.path / SITE / "six-1.17.0.dist-info" / "RECORD"
-    record.write_text(record.read_text() + "shared/gone.py,,\n")
+    share(environment, b"another\n")
     assert prepare(environment, monkeypatch, "new.py") is None
+
+
+def test_a_file_that_wheels_have_in_common_stays(
+    environment: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = share(environment, b"# gone\n")
+    change = prepare(environment, monkeypatch, "shared/gone.py", "new.py", text="# gone\n")
+    assert change is not None and change.shared == (file,)
+    assert not {file, f"{SITE}/shared"} & {*change.outgoing, *change.incoming}
+    measured = [
+        disk_usage.measure(environment.path / path).size for path in (*change.outgoing, file)
+    ]
+    assert change.size == sum(measured)
 
 
 def test_ctrl_c_in_the_midst_of_the_exchange_undoes_it(

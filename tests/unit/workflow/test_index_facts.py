@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from pypi_simple import DistributionPackage
 
 from provision.adapters.http import TIMEOUT_VARIABLE
+from provision.adapters.uv.index_page import IndexFile
 from provision.adapters.uv.linux_wheels import LinuxWheel, WheelIndex, linux_wheels
 from provision.catalog import edition
 from provision.catalog import facts as catalog_facts
@@ -30,15 +30,9 @@ def captured(name: str) -> list[str]:
     return (CAPTURED / f"torch-{name}.txt").read_text().splitlines()
 
 
-def files(
-    *names: str, requires_python: str | None = None, yanked: bool = False
-) -> list[LinuxWheel]:
-    def package(name: str) -> DistributionPackage:
-        kind = "wheel" if name.endswith(".whl") else "sdist"
-        return DistributionPackage(
-            filename=name, url=f"u/{name}", project="torch", version=None, package_type=kind, digests={},
-            requires_python=requires_python, has_sig=None, is_yanked=yanked,
-        )  # fmt: skip
+def files(*names: str, requires_python: str = "", yanked: bool = False) -> list[LinuxWheel]:
+    def package(name: str) -> IndexFile:
+        return IndexFile(name, f"u/{name}", requires_python, yanked)
 
     return list(linux_wheels(map(package, names)))
 
