@@ -47,6 +47,8 @@ CONTRACTS = {
     "jobset": "contract-jobset.yaml",
     "devcontainer": "contract-devcontainer.json",
     "ssh": "contract-ssh.sh",
+    "sif": "contract-sif.sh",
+    "sqsh": "contract-sqsh.sh",
 }
 WORKFLOWS = {"github": "github-workflow.yml", "gitlab": "gitlab-ci.yml"}
 GITLAB_JOBS = "gitlab-jobs.yml"

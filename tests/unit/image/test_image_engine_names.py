@@ -180,7 +180,7 @@ def test_image_that_the_engine_could_not_unpack_is_not_loaded(
 ) -> None:
     engine, own = ContainerdEngine(), user_image(tmp_path, "own")
     engine.unpack_error = reason
-    with pytest.raises(error, match="disk is full|exit status 1"):
+    with pytest.raises(error, match=r"disk is full|exit status 1"):
         images.load_image(own, engine, Quiet())
     assert not engine.by_id and not engine.tags
 
