@@ -38,7 +38,7 @@ Client = Any  # docker.DockerClient
 SOCKET = Path("/var/run/docker.sock")
 # What an engine prints while it loads an archive.
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
-_NOT_UNPACKED = "Error unpacking image"
+_NOT_UNPACKED = re.compile(r"Error unpacking image (\S+): ")
 PING_TIMEOUT_S = 1  # to find out that no engine responds
 # Between two signs of life: an engine that unpacks gigabytes on a slow disk is silent for minutes.
 CALL_TIMEOUT_S = 900.0
@@ -201,19 +201,18 @@ def load_archive(client: Client, archive: Iterator[bytes]) -> list[str]:
     An engine with containerd's image store keeps an image that it could not unpack, and answers with
     success (moby/moby, daemon/containerd/image_exporter.go). Such an image is removed, and an error.
     """
-    loaded = []
+    loaded: list[str] = []
     with engine_errors("load the image"):
         for row in client.api.load_image(archive):
             text = str(row.get("stream") or "").strip()
             failure = (row.get("errorDetail") or {}).get("message", "")
-            if text.startswith(_NOT_UNPACKED):
+            broken = _NOT_UNPACKED.match(text)
+            if broken:
                 failure = text
-                none_if_missing(partial(client.images.remove, loaded[-1]))
+                none_if_missing(partial(client.images.remove, broken[1]))
             if failure:
                 raise _engine_error("load the image", failure, None)
-            match = _LOADED.match(text)
-            if match:
-                loaded.append(match[1])
+            loaded += _LOADED.findall(text)
     return loaded
 
 

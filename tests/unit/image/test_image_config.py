@@ -276,10 +276,9 @@ def test_dockerfile_says_what_the_image_says_and_is_clean(
 
 
 def test_dockerfile_has_a_layer_for_each_group_of_the_lock() -> None:
-    packages = tuple(
-        replace(build.LOCK.packages[0], name=name, manager=manager)
-        for manager, name in (("conda", "python"), ("pip", "nvidia-nccl-cu12"), ("pip", "einops"))
-    )
+    package = build.LOCK.packages[0]
+    wheels = [replace(package, name=name, manager="pip") for name in ("nvidia-nccl-cu12", "einops")]
+    packages = (replace(package, name="python", manager="conda"), *wheels)
     context = config.dockerfile_context(resolution(), replace(LOCK, packages=packages))
     assert context["copied"] == ["cuda", "python", "large", "rest"]
     assert [group["name"] for group in context["groups"]] == ["cuda", "large", "rest"]

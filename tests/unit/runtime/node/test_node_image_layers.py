@@ -55,7 +55,7 @@ def test_each_file_is_in_one_layer(tmp_path: Path) -> None:
     command = [sys.executable, "-I", image_layers.__file__, str(prefix), str(layers)]
     subprocess.run([*command, *map(json.dumps, GROUPS)], check=True)
 
-    divided = {}
+    divided: dict[str, str] = {}
     for path in layers.rglob("*"):
         if not path.is_dir():
             group, _, file = path.relative_to(layers).as_posix().partition("/")
