@@ -76,7 +76,8 @@ MIRROR = "https://conda.lab.example/t/SECRET-TOKEN/mirror"
 # the builder's image, if the lock names the channels of the mirror, and records their addresses as micromamba does.
 MICROMAMBA = f"""\
 #!/bin/sh -e
-[ "$CONDA_PKGS_DIRS" = /cache/conda ] && [ -d /cache ]
+[ "$CONDA_PKGS_DIRS" = /cache/conda ]
+[ -d /cache ]
 case "$*" in
 "create --yes --prefix /opt/conda-lock --channel {MIRROR}/conda-forge conda-lock="*) ;;
 *) echo "micromamba $*"; exit 1 ;;
@@ -87,7 +88,7 @@ cat > /opt/conda-lock/bin/conda-lock <<'EOF'
 #!/bin/sh -e
 lock=/tmp/addressed-conda-lock.yml
 [ "$*" = "install --micromamba --conda /bin/micromamba --copy --prefix {PREFIX} $lock" ]
-! grep "url: " $lock | grep -qv "url: {MIRROR}/"
+if grep "url: " $lock | grep -qv "url: {MIRROR}/"; then exit 1; fi
 [ "$(grep -c "url: {MIRROR}/pytorch/linux-64/pytorch-2" $lock)" = 1 ]
 cp -a /linked {PREFIX}
 sed -i 's#"url": *"[^"]*"#"url": "{MIRROR}/linux-64/x.conda"#' {PREFIX}/conda-meta/*.json
@@ -370,7 +371,7 @@ def test_buildah_build_gives_the_same_environment(
             (f"{NAME}-micromamba", [], machine),
             (NAME, [f"--build-arg=BUILDER=localhost/{NAME}-micromamba", secret], context),
         ):
-            command = [*build_image, "--timestamp", "315532800", "--tag", tag, *options, folder]
+            command = [*build_image, "--timestamp", "315532800", "--tag", tag, *options, str(folder)]
             result = subprocess.run(command, capture_output=True, check=False)
             assert result.returncode == 0, result.stdout + result.stderr
         out = tmp_path / "out"
