@@ -27,8 +27,9 @@ def divide(prefix: Path, folder: Path, groups: list[dict[str, Any]]) -> None:
     for group in groups:
         (folder / group["name"]).mkdir(parents=True)
     for kind, name, listed in list(_packages(prefix)):
-        # Another package may have taken a file that several list.
-        files = [file for file in listed if os.path.lexists(prefix / file)]
+        # Another package may have taken a file that several list. A wheel may list files elsewhere.
+        inside = [file for file in listed if not file.startswith(("/", ".."))]
+        files = [file for file in inside if os.path.lexists(prefix / file)]
         size = sum((prefix / file).lstat().st_size for file in files)
         for group in groups:
             patterns = group[kind]

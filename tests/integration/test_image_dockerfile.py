@@ -371,7 +371,15 @@ def test_buildah_build_gives_the_same_environment(
             (f"{NAME}-micromamba", [], machine),
             (NAME, [f"--build-arg=BUILDER=localhost/{NAME}-micromamba", secret], context),
         ):
-            command = [*build_image, "--timestamp", "315532800", "--tag", tag, *options, str(folder)]
+            command = [
+                *build_image,
+                "--timestamp",
+                "315532800",
+                "--tag",
+                tag,
+                *options,
+                str(folder),
+            ]
             result = subprocess.run(command, capture_output=True, check=False)
             assert result.returncode == 0, result.stdout + result.stderr
         out = tmp_path / "out"

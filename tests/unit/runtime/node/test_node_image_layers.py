@@ -48,7 +48,7 @@ def test_each_file_is_in_one_layer(tmp_path: Path) -> None:
     wheel(prefix, "nvidia_nccl_cu12", {**shared, "nvidia/nccl/lib.so": "x"})
     wheel(prefix, "nvidia_cublas_cu12", {**shared, "nvidia/cublas/lib.so": "x"})
     wheel(prefix, "numpy", {"numpy/core.so": "x" * 1000, "../../../bin/f2py": "#!/opt/env"})
-    wheel(prefix, "einops", {"einops.py": ""})
+    wheel(prefix, "einops", {"einops.py": "", "../../../../outside.txt": ""})
     conda_package(prefix, "pip", f"{SITE}/pip.py", f"{SITE}/pip-1.dist-info/RECORD")
     wheel(prefix, "pip", {"pip.py": ""})  # as conda's own package has it
 
@@ -60,7 +60,7 @@ def test_each_file_is_in_one_layer(tmp_path: Path) -> None:
         if not path.is_dir():
             group, _, file = path.relative_to(layers).as_posix().partition("/")
             assert divided.setdefault(file, group) == group
-    assert not prefix.exists()
+    assert not prefix.exists() and (tmp_path / "outside.txt").exists()
     expected = {
         "bin/python": "python",
         "conda-meta/python-1-0.json": "python",
