@@ -127,7 +127,7 @@ def context(lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFacto
         folder / "provision_runtime",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    address = "https://conda.anaconda.org/pytorch/linux-64/pytorch-2.tar.bz2"
+    address = "https://channels.lab.example/pytorch/linux-64/pytorch-2.tar.bz2"
     (folder / "conda-lock.yml").write_text(f"  url: {address}\n")
     (folder / "Dockerfile").write_text(rendered(lock, docker_base))
     (folder.parent / "alias").write_text(MIRROR)
