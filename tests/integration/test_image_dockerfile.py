@@ -88,7 +88,7 @@ cat > /opt/conda-lock/bin/conda-lock <<'EOF'
 #!/bin/sh -e
 lock=/tmp/addressed-conda-lock.yml
 [ "$*" = "install --micromamba --conda /bin/micromamba --copy --prefix {PREFIX} $lock" ]
-if grep "url: " $lock | grep -qv "url: {MIRROR}/"; then exit 1; fi
+if grep "url: http" $lock | grep -qv "url: {MIRROR}/"; then exit 1; fi
 [ "$(grep -c "url: {MIRROR}/pytorch/linux-64/pytorch-2" $lock)" = 1 ]
 cp -a /linked {PREFIX}
 sed -i 's#"url": *"[^"]*"#"url": "{MIRROR}/linux-64/x.conda"#' {PREFIX}/conda-meta/*.json
