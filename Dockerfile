@@ -1,43 +1,70 @@
+# syntax=docker.io/docker/dockerfile:1.27.0@sha256:bde3983e9c939224420ddaf6b784cc30e09b035a4dea01f581230c50809f372e
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: bfbcfe68a12b3449e346945044c84f5e6752834194afe9ca044f850d8ee38e60
+# sha256 of what follows: 11e7d88a85784a28fb175533d98cd924c957dc2e1c14528ad781e636440897d9
 #
 # In a checkout of provision that has this file and conda-lock.yml in its root, plain `docker build .` does it. Elsewhere the
 # build context is conda-lock.yml from this folder and provision_runtime from an installed provision, as one stream:
 #   tar -c --exclude=__pycache__ -C THIS_FOLDER Dockerfile conda-lock.yml -C "$(python -c 'import provision, provision_runtime; print(*provision_runtime.__path__)')/.." provision_runtime \
 #     | docker build --tag provision/torch2.3-cuda12.1-py311-pytorch:dockerfile -
+# It needs BuildKit (the default since Docker 23, else DOCKER_BUILDKIT=1), buildah or podman.
 
 # Replace them with --build-arg. CHANNEL_ALIAS: the address of a mirror that has conda-forge and the lock's channels.
+# Secrets never come as arguments. An address with a token: --secret id=channel_alias,src=FILE; logins:
+# --secret id=netrc,src=$HOME/.netrc. Neither gets into the image.
 ARG BUILDER=docker.io/mambaorg/micromamba:2.3.3@sha256:800e7ade3ffe29c9a9ac2026163131495f8197c3852e572c5835beb4e8a33cd6
 ARG BASE=docker.io/library/debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716
 ARG CHANNEL_ALIAS=
+# The time of all files. BuildKit takes the same argument as the image's date.
+ARG SOURCE_DATE_EPOCH=315532800
 
 FROM ${BUILDER} AS environment
 ARG CHANNEL_ALIAS
+ARG SOURCE_DATE_EPOCH
 # Root in this stage only: the image's user must not be able to change /opt/env.
 # hadolint ignore=DL3002
 USER 0
-RUN micromamba create --yes --prefix /opt/conda-lock --channel "${CHANNEL_ALIAS:+${CHANNEL_ALIAS}/}conda-forge" conda-lock=4.0.0 python=3.12 \
-    && micromamba clean --all --yes
-COPY conda-lock.yml /tmp/conda-lock.yml
-RUN if [ -n "${CHANNEL_ALIAS}" ]; then \
-        sed -E -i "s#(url: )https://[^/]+(/.+/(linux-64|linux-aarch64|noarch)/)#\\1${CHANNEL_ALIAS}\\2#" /tmp/conda-lock.yml; \
+# NETRC: of micromamba and pip.
+ENV CONDA_PKGS_DIRS=/cache/conda PIP_CACHE_DIR=/cache/pip NETRC=/run/secrets/netrc
+RUN --mount=type=cache,id=provision-packages,target=/cache,sharing=locked \
+    --mount=type=secret,id=channel_alias --mount=type=secret,id=netrc \
+    if [ -f /run/secrets/channel_alias ]; then CHANNEL_ALIAS=$(cat /run/secrets/channel_alias); fi \
+    && micromamba create --yes --prefix /opt/conda-lock --channel "${CHANNEL_ALIAS:+${CHANNEL_ALIAS}/}conda-forge" conda-lock=4.0.0 python=3.12 \
+    && rm -rf /opt/conda-lock/conda-meta
+COPY conda-lock.yml provision_runtime/node/image_layers.py /tmp/
+# Records of installers have addresses, which lose their logins and tokens. Each folder of /layers becomes a layer.
+RUN --mount=type=cache,id=provision-packages,target=/cache,sharing=locked \
+    --mount=type=secret,id=channel_alias --mount=type=secret,id=netrc \
+    if [ -f /run/secrets/channel_alias ]; then CHANNEL_ALIAS=$(cat /run/secrets/channel_alias); fi \
+    && cp /tmp/conda-lock.yml /tmp/addressed-conda-lock.yml \
+    && if [ -n "${CHANNEL_ALIAS}" ]; then \
+        sed -E -i "s#(url: )https://[^/]+(/.+/(linux-64|linux-aarch64|noarch)/)#\\1${CHANNEL_ALIAS}\\2#" /tmp/addressed-conda-lock.yml; \
     fi \
-    && /opt/conda-lock/bin/conda-lock install --micromamba --conda /bin/micromamba --copy --prefix /opt/env /tmp/conda-lock.yml \
+    && /opt/conda-lock/bin/conda-lock install --micromamba --conda /bin/micromamba --copy --prefix /opt/env /tmp/addressed-conda-lock.yml \
+    && rm /tmp/addressed-conda-lock.yml \
     && find /opt/env -depth -type d -name __pycache__ -exec rm -r {} + \
-    && chmod -R u=rwX,go=rX /opt/env
+    && chmod -R u=rwX,go=rX /opt/env \
+    && find /opt/env/conda-meta /opt/env/lib \( -path '*/conda-meta/*' -o -name direct_url.json \) -type f \
+        -exec sed -E -i 's#://[^/@"]+@#://#g; s#/t/[^/"]+/#/#g' {} + \
+    && /opt/env/bin/python -I -B /tmp/image_layers.py /opt/env /layers \
+        '{"name": "cuda", "conda": ["cuda-*", "cudatoolkit", "cudnn", "cusparselt", "nccl", "libmagma*", "magma*", "libcublas*", "libcudnn*", "libcudss*", "libcufft*", "libcufile*", "libcurand*", "libcusolver*", "libcusparse*", "libnpp*", "libnvfatbin*", "libnvjitlink*", "libnvjpeg*", "libnvptxcompiler*", "libnvvm*"], "wheels": ["nvidia-*", "cuda-*"], "at_least": 0, "reason": "gigabytes, the same for each torch of one CUDA"}' \
+        '{"name": "torch", "conda": ["pytorch", "pytorch-*", "libtorch", "triton", "torchtriton"], "wheels": ["torch", "triton"], "at_least": 0, "reason": "gigabytes, changes with torch only"}' \
+    && find /layers -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH}" {} +
+COPY provision_runtime /layers/provision/opt/env/lib/python3.11/site-packages/provision_runtime
+# Python reads .pth files at the top only.
+RUN mv /layers/provision/opt/env/lib/python3.11/site-packages/provision_runtime/hang/provision_runtime.pth /layers/provision/opt/env/lib/python3.11/site-packages/ \
+    && mkdir -p /layers/provision/usr/local/bin /layers/provision/workspace \
+    && printf '%s\n' '#!/bin/sh' '# The smoke test of this environment: provision-smoke --out DIR' 'exec /opt/env/bin/python -I -m provision_runtime smoke "$@"' > /layers/provision/usr/local/bin/provision-smoke \
+    && chmod -R u=rwX,go=rX /layers/provision \
+    && chmod 0755 /layers/provision/usr/local/bin/provision-smoke \
+    && chmod 1777 /layers/provision/workspace \
+    && find /layers/provision -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH}" {} +
 
 FROM ${BASE}
 ARG BASE
-# The base's user may not be allowed to write here; the image's user is set below.
-USER 0
-COPY --from=environment /opt/env /opt/env
-COPY provision_runtime /opt/env/lib/python3.11/site-packages/provision_runtime
-# Python reads .pth files at the top only.
-RUN mv /opt/env/lib/python3.11/site-packages/provision_runtime/hang/provision_runtime.pth /opt/env/lib/python3.11/site-packages/ \
-    && printf '%s\n' '#!/bin/sh' '# The smoke test of this environment: provision-smoke --out DIR' 'exec /opt/env/bin/python -I -m provision_runtime smoke "$@"' > /usr/local/bin/provision-smoke \
-    && chmod 0755 /usr/local/bin/provision-smoke \
-    && mkdir -p /workspace \
-    && chmod 1777 /workspace
+COPY --from=environment /layers/cuda /opt/env
+COPY --from=environment /layers/torch /opt/env
+COPY --from=environment /layers/python /opt/env
+COPY --from=environment /layers/provision /
 # Variables of the base that would lead out of the environment cannot be removed here, only emptied; its PATH comes after ours.
 ENV \
     LD_LIBRARY_PATH= \

@@ -21,7 +21,7 @@ from provision.core.types import BuildResult, EnvironmentOutcome, Image, Kernel,
 from provision.environment.drift import Drift
 from provision.environment.kernel import KernelSpec
 from provision.image.registry.push import PushResult
-from provision.launch import JobFormat, RunFormat
+from provision.launch import FileFormat, JobFormat, RunFormat
 from provision.lockfile import LockDiff, VerifyReport
 from provision.lockfile.tree import TreeNode
 from provision.report import NodesPage, Page
@@ -281,7 +281,10 @@ RESULTS = (
         {"path": Path | None, "text": str | None, "unread": list[str]},
     ),
     _result(
-        "image-contract", "image contract", "how to run it", {"format": RunFormat, "text": str}
+        "image-contract",
+        "image contract",
+        "how to run it",
+        {"format": RunFormat | FileFormat, "text": str},
     ),
     _result("channel-bootstrap", "channel bootstrap", "the channel", HostPythonChannel),
     _result(

@@ -7,11 +7,13 @@ engine becomes one of our errors. The SDK has no types, so a client is Any.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +36,9 @@ T = TypeVar("T")
 Client = Any  # docker.DockerClient
 
 SOCKET = Path("/var/run/docker.sock")
+# What an engine prints while it loads an archive.
+_LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
+_NOT_UNPACKED = re.compile(r"Error unpacking image (\S+): ")
 PING_TIMEOUT_S = 1  # to find out that no engine responds
 # Between two signs of life: an engine that unpacks gigabytes on a slow disk is silent for minutes.
 CALL_TIMEOUT_S = 900.0
@@ -188,6 +193,27 @@ def save_image(client: Client, image_id: str, chunk_size: int) -> Iterator[bytes
     """The image as an archive by `docker save`, streamed."""
     with engine_errors(f"save {image_id}"):
         yield from client.images.get(image_id).save(chunk_size=chunk_size)
+
+
+def load_archive(client: Client, archive: Iterator[bytes]) -> list[str]:
+    """Load what `docker save` writes; returns the engine's names or ids of the images.
+
+    An engine with containerd's image store keeps an image that it could not unpack, and answers with
+    success (moby/moby, daemon/containerd/image_exporter.go). Such an image is removed, and an error.
+    """
+    loaded: list[str] = []
+    with engine_errors("load the image"):
+        for row in client.api.load_image(archive):
+            text = str(row.get("stream") or "").strip()
+            failure = (row.get("errorDetail") or {}).get("message", "")
+            broken = _NOT_UNPACKED.match(text)
+            if broken:
+                failure = text
+                none_if_missing(partial(client.images.remove, broken[1]))
+            if failure:
+                raise _engine_error("load the image", failure, None)
+            loaded += _LOADED.findall(text)
+    return loaded
 
 
 def engine_identity(client: Client) -> str:

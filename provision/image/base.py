@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from provision.catalog import version_key
 from provision.core.dataclass import dataclass
@@ -17,7 +17,7 @@ from provision.core.errors import InvalidSpec
 from provision.image.contents import read_files
 from provision.image.oci_layout import DIGEST
 
-Use = Literal["base", "builder"]
+Use = Literal["base", "builder", "frontend"]
 
 # host[:port]/path:tag@digest as the distribution specification has it; or an image id alone.
 _REFERENCE = re.compile(
@@ -44,7 +44,7 @@ class ShippedImage:
 
     def __post_init__(self) -> None:
         is_pinned = DIGEST.fullmatch(self.digest) and "@" not in self.reference
-        if self.use not in ("base", "builder") or not is_pinned or not self.source:
+        if self.use not in get_args(Use) or not is_pinned or not self.source:
             raise ValueError(
                 f"data/base_images.yml: {self.reference} needs a use, a name and tag, a digest "
                 "and a source"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,7 +17,14 @@ from provision.core.errors import InvalidSpec
 from provision.core.types import Layer, Lock, Resolution
 from provision.image import base as bases
 from provision.image.conda_files import COMMAND, COMMAND_SCRIPT, site_packages
-from provision.image.layers import GROUPS
+from provision.image.layers import (
+    CODE_GROUP,
+    GROUPS,
+    LARGE,
+    PYTHON_GROUP,
+    LayerGroup,
+    group_of,
+)
 from provision.image.oci_layout import ImageConfig, Settings
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -222,6 +230,14 @@ def is_ours(steps: Sequence[str]) -> bool:
 # The Dockerfile
 
 
+def dockerfile_groups(lock: Lock) -> list[LayerGroup]:
+    """The groups that get a layer from the Dockerfile: those that may have a package of the lock,
+    and the one of all that is in no other. Sizes of wheels are not known yet."""
+    names = {group_of(package, size) for package in lock.packages for size in (0, LARGE)}
+    names = (names | {PYTHON_GROUP}) - {CODE_GROUP}
+    return [group for group in GROUPS if group.name in names]
+
+
 def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
     """The values of templates/Dockerfile.j2, the plain `docker build` way to the same
     environment."""
@@ -233,15 +249,20 @@ def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
     # The base's own label names its digest too, and follows a base that is replaced.
     dockerfile_labels = labels(resolution, lock, base, None)
     dockerfile_labels.pop(BASE_DIGEST, None)
+    groups = dockerfile_groups(lock)
     return {
         "base": base,
         "builder": bases.pinned("builder"),
         "command": json.dumps([PYTHON]),
+        "copied": [group.name for group in groups],
         "conda_lock": list(CONDA_LOCK),
         "entry": COMMAND,
         "entry_lines": COMMAND_SCRIPT.splitlines(),
         "environment": list(environment(resolution, lock).items()),
+        "epoch": tar.EPOCH,
         "foreign": list(FOREIGN),
+        "frontend": bases.pinned("frontend"),
+        "groups": [asdict(group) for group in groups if group.name != PYTHON_GROUP],
         "health": json.dumps(HEALTH),
         "health_times": health_times,
         "labels": list(dockerfile_labels.items()),

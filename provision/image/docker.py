@@ -17,6 +17,7 @@ from provision.adapters.docker import (
     get_image,
     has_image,
     has_nvidia_runtime,
+    load_archive,
     none_if_missing,
     pull_into_engine,
     save_image,
@@ -199,7 +200,8 @@ def _remove_superseded(
 def send_image(image: Image, client: Client, progress: Progress) -> str:
     """Send an image that the engine does not have, without a name; returns the engine's id of it.
     Its layers must be uncompressed."""
-    shared = _shared_layers(image, client)
+    # containerd refuses an archive without all layers.
+    shared = 0 if uses_containerd_store(client) else _shared_layers(image, client)
     if shared:
         with suppress(ToolFailed):
             return _send(image, client, progress, skip=shared)
@@ -366,7 +368,7 @@ def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str
                         meter.advance(len(chunk))
                 waiting.enter_context(progress.meter("waiting for Docker to unpack it", 0))
 
-            loaded = client.images.load(archive())
+            loaded = load_archive(client, archive())
     except ToolFailed:
         # The engine compares each layer with its digest and refuses corrupt ones. Only now do we
         # look for one.
@@ -377,8 +379,9 @@ def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str
         raise
     if has_image(client, image.image_id):
         return image.image_id
-    for candidate in loaded:
-        if is_same(candidate.attrs, image):
+    for name in loaded:
+        candidate = get_image(client, name)
+        if candidate is not None and is_same(candidate.attrs, image):
             return str(candidate.id)
     raise ToolFailed(
         ["docker", "load"], 0, f"the engine took the archive but has no image {image.image_id}"

@@ -21,12 +21,10 @@ from provision.core.types import Layer, LockedPackage, Prefix, Progress
 from provision.image import base, conda_files, layer_cache, layers, oci_layout, wheel_files
 from provision.image.cache_key import Recipe
 from provision.image.layer_cache import CachedLayer
-from provision.image.layers import LayerEntry
+from provision.image.layers import CODE_GROUP, PROVISION_GROUP, PYTHON_GROUP, LayerEntry
 from provision.image.wheel_files import InstalledWheel, SharedFiles
 from provision_runtime.report.text import format_bytes
 
-PROVISION_GROUP = "provision"
-CODE_GROUP = "code"  # never reused: it changes with each commit
 SPACE_ADVICE = "Free space there and run the same command again, or build without --image."
 
 
@@ -52,7 +50,7 @@ class LayerBuild:
         keys = {}
         finished: dict[str, Layer] = {}
         for group, packages in self._packages.items():
-            if group == CODE_GROUP:
+            if group == CODE_GROUP:  # never reused: it changes with each commit
                 continue
             co_owners = wheel_files.co_owners(self._wheels_of(group), self._shared_files)
             key = self.recipe.layer_key(group, packages, co_owners, clobbered)
@@ -169,7 +167,7 @@ class LayerBuild:
                 if package.manager == "conda":
                     group_of[package.name] = group
         for entry in conda_files.conda_entries(staging, self._byte_code):
-            group = group_of.get(entry.conda, "python")
+            group = group_of.get(entry.conda, PYTHON_GROUP)
             if group in by_path:
                 by_path[group][entry.path] = entry
 

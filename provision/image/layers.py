@@ -28,6 +28,8 @@ from provision.core.tar import CHUNK, Kind
 from provision.core.types import Layer, LockedPackage
 
 LARGE = 5_000_000
+# Groups with a part of their own in a build: every other conda package, our files, and the project's.
+PYTHON_GROUP, PROVISION_GROUP, CODE_GROUP = "python", "provision", "code"
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # A compressed layer may grow by this factor; small ones, which may hold a file of zeros, up to 1 GiB.
@@ -77,7 +79,7 @@ GROUPS = (
         wheels=("torch", "triton"),
         reason="gigabytes, changes with torch only",
     ),
-    LayerGroup(name="python", conda=("*",), reason="changes with Python's patch release"),
+    LayerGroup(name=PYTHON_GROUP, conda=("*",), reason="changes with Python's patch release"),
     LayerGroup(
         name="large",
         wheels=("*",),
@@ -85,8 +87,8 @@ GROUPS = (
         reason="5 MB or more each, left alone by changes of the small ones",
     ),
     LayerGroup(name="rest", wheels=("*",), reason="small, changes often"),
-    LayerGroup(name="provision", reason="changes with provision itself"),
-    LayerGroup(name="code", reason="the project's own files, changes with each commit"),
+    LayerGroup(name=PROVISION_GROUP, reason="changes with provision itself"),
+    LayerGroup(name=CODE_GROUP, reason="the project's own files, changes with each commit"),
 )
 
 
@@ -94,7 +96,7 @@ def group_of(package: LockedPackage, size: int = 0) -> str:
     """The group of a package. size: of a wheel's files."""
     name = canonicalize_name(package.name)
     if package.is_editable:
-        return "code"
+        return CODE_GROUP
     for group in GROUPS:
         patterns = group.conda if package.manager == "conda" else group.wheels
         matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

@@ -3,14 +3,17 @@ each requirement with its reason, in the terms of each engine and scheduler.
 """
 
 from provision.launch.contract import (
+    FILE_FORMATS,
     KUBERNETES_FORMATS,
     PREFIX_FORMATS,
     RUN_FORMATS,
+    FileFormat,
     JobFormat,
     RunFormat,
     check_contract,
     contract_context,
     dns_label,
+    file_context,
     rank_command,
 )
 from provision.launch.durations import parse_duration
@@ -52,6 +55,7 @@ from provision.launch.run_spec import (
 from provision.launch.slurm import check_array, is_job, log_pattern, parse_option
 
 __all__ = [
+    "FILE_FORMATS",
     "GPU_PRODUCT",
     "HANG_AFTER_S",
     "KUBERNETES_FORMATS",
@@ -61,6 +65,7 @@ __all__ = [
     "TOKEN_VARIABLE",
     "ContainerMount",
     "Environment",
+    "FileFormat",
     "HostTarget",
     "ImageEnvironment",
     "JobFormat",
@@ -81,6 +86,7 @@ __all__ = [
     "contract_context",
     "dns_label",
     "docker_arguments",
+    "file_context",
     "find_notebook_server",
     "is_job",
     "key_secret",

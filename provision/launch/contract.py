@@ -8,6 +8,7 @@ import dataclasses
 import re
 from typing import Literal, get_args
 
+from provision.core import tar
 from provision.core.container import PYTHON, STACK, USER, WORKSPACE
 from provision.core.errors import InvalidSpec
 from provision.core.types import Resolution
@@ -35,6 +36,9 @@ RunFormat = Literal[
 RUN_FORMATS: tuple[RunFormat, ...] = get_args(RunFormat)
 # Plain hosts run prefixes only, so `image contract` does not offer them.
 JobFormat = RunFormat | Literal["ssh"]
+# No job: how to make the file that Apptainer or enroot runs.
+FileFormat = Literal["sif", "sqsh"]
+FILE_FORMATS = get_args(FileFormat)
 SLURM_FORMATS = ("sbatch", "slurm-pyxis", "apptainer")
 KUBERNETES_FORMATS = ("kubernetes", "jobset")
 PREFIX_FORMATS = ("sbatch", "ssh")
@@ -176,6 +180,18 @@ def contract_context(
         "volumes": sorted({mount.source for mount in options.mounts if mount.is_volume}),
         "wants": {what: what in reasons for what in ("gpus", "infiniband", "memlock", "network")},
         "workspace": job.folder or WORKSPACE,
+    }
+
+
+def file_context(resolution: Resolution, reference: str) -> dict[str, object]:
+    """The values of the templates for FILE_FORMATS."""
+    return {
+        "epoch": tar.EPOCH,
+        "label": dns_label(resolution.spec.name),
+        "name": resolution.spec.name,
+        "python": PYTHON,
+        "reference": reference,
+        "workspace": WORKSPACE,
     }
 
 

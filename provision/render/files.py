@@ -24,6 +24,7 @@ from provision.render.templates import Templates, Values, as_command, as_comment
 FileState = Literal["missing", "ours", "edited"]
 MADE_BY = "# Made by provision from "
 DIGEST = "# sha256 of what follows: "
+SYNTAX = "# syntax="
 REPORT_MADE_BY = "Made by provision report"
 # Digests and commits: 12 digits suffice to find them.
 _HASH = re.compile(r"\b([0-9a-f]{12})([0-9a-f]{20,})\b")
@@ -46,6 +47,8 @@ CONTRACTS = {
     "jobset": "contract-jobset.yaml",
     "devcontainer": "contract-devcontainer.json",
     "ssh": "contract-ssh.sh",
+    "sif": "contract-sif.sh",
+    "sqsh": "contract-sqsh.sh",
 }
 WORKFLOW = "github-workflow.yml"
 
@@ -160,8 +163,18 @@ def with_header(name: str, body: str, origin: str = "") -> str:
 
 
 def with_first_line(first_line: str, body: str) -> str:
-    """A text with a first line that says what made it, and a digest of the rest."""
-    return f"{first_line}\n{DIGEST}{_digest(body)}\n{body}"
+    """A text with a first line that says what made it, and a digest of the rest.
+
+    BuildKit reads a `# syntax=` line only if it is the first one, so it stays there.
+    """
+    directive, body = _split_directive(body)
+    return f"{directive}{first_line}\n{DIGEST}{_digest(directive + body)}\n{body}"
+
+
+def _split_directive(text: str) -> tuple[str, str]:
+    """A text's `# syntax=` line, which is empty if it has none, and the rest."""
+    size = text.find("\n") + 1 if text.startswith(SYNTAX) else 0
+    return text[:size], text[size:]
 
 
 def _digest(body: str) -> str:
@@ -174,14 +187,16 @@ def file_state(path: Path) -> FileState:
     A file that we did not write counts as edited.
     """
     try:
-        lines = read_source_text(path).split("\n", 2)
+        text = read_source_text(path)
     except FileNotFoundError:
         return "missing"
     except (UnicodeDecodeError, YamlError):
         return "edited"
+    directive, rest = _split_directive(text)
+    lines = rest.split("\n", 2)
     if len(lines) < 3 or not lines[0].startswith("# Made by provision"):
         return "edited"
-    return "ours" if lines[1] == DIGEST + _digest(lines[2]) else "edited"
+    return "ours" if lines[1] == DIGEST + _digest(directive + lines[2]) else "edited"
 
 
 def read_text(path: Path) -> str:

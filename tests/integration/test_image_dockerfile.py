@@ -1,8 +1,8 @@
 """The rendered Dockerfile, built by the builders that are here, next to the image that provision makes of the same lock.
 
-Its first stage needs micromamba's image and a conda channel. Where neither can be had, that stage's solver and linker are replaced:
-conda packages come linked for /opt/env, wheels are installed by the environment's own pip, as conda-lock has it done. All else
-is built as it was rendered.
+Its first stage needs micromamba's image and a conda channel, which cannot be had here. An image in its place, given as a build
+argument, has conda packages linked for /opt/env, and the environment's own pip installs wheels, as conda-lock has it done. The
+Dockerfile is built as it was rendered, but for `# syntax`, whose image Docker 20.10 would pull.
 """
 
 from __future__ import annotations
@@ -71,52 +71,76 @@ def toy_image(
     return build(environment_parts, lock, prefix, base, runtime_package.FOLDER, folder / "layout")
 
 
+MIRROR = "https://conda.lab.example/t/SECRET-TOKEN/mirror"
+# In place of micromamba, whose image and channels this machine does not reach. It makes a `conda-lock` that installs what lies in
+# the builder's image, if the lock names the channels of the mirror, and records their addresses as micromamba does.
+MICROMAMBA = f"""\
+#!/bin/sh -e
+[ "$CONDA_PKGS_DIRS" = /cache/conda ]
+[ -d /cache ]
+case "$*" in
+"create --yes --prefix /opt/conda-lock --channel {MIRROR}/conda-forge conda-lock="*) ;;
+*) echo "micromamba $*"; exit 1 ;;
+esac
+mkdir -p /opt/conda-lock/bin /opt/conda-lock/conda-meta
+echo "{MIRROR}/conda-forge" > /opt/conda-lock/conda-meta/history
+cat > /opt/conda-lock/bin/conda-lock <<'EOF'
+#!/bin/sh -e
+lock=/tmp/addressed-conda-lock.yml
+[ "$*" = "install --micromamba --conda /bin/micromamba --copy --prefix {PREFIX} $lock" ]
+if grep "url: http" $lock | grep -qv "url: {MIRROR}/"; then exit 1; fi
+[ "$(grep -c "url: {MIRROR}/pytorch/linux-64/pytorch-2" $lock)" = 1 ]
+cp -a /linked {PREFIX}
+sed -i 's#"url": *"[^"]*"#"url": "{MIRROR}/linux-64/x.conda"#' {PREFIX}/conda-meta/*.json
+{PREFIX}/bin/python -m pip install --no-deps --no-index --disable-pip-version-check /wheels/*.whl
+EOF
+chmod 755 /opt/conda-lock/bin/conda-lock
+"""
+SYNTAX = re.compile(r"\A# syntax=docker\.io/docker/dockerfile:\S+@sha256:[0-9a-f]{64}\n")
+
+
 @pytest.fixture(scope="module")
-def context(
+def machine(
     environment_parts: EnvironmentParts,
-    lock: Lock,
     docker_base: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """What docs/image.md pipes to a builder, and the packages that the first stage would fetch."""
+    """The context of an image in place of micromamba's."""
+    folder = tmp_path_factory.mktemp("machine")
+    (folder / "wheels").mkdir()
+    for wheel in environment_parts.wheels:
+        shutil.copy(wheel, folder / "wheels")
+    (folder / "linked").mkdir()
+    environment_parts.link(PREFIX)(folder / "linked")
+    write_program(folder / "micromamba", MICROMAMBA)
+    lines = ["COPY micromamba /bin/micromamba", "COPY linked /linked", "COPY wheels /wheels"]
+    (folder / "Dockerfile").write_text("\n".join([f"FROM {docker_base}", *lines]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def context(lock: Lock, docker_base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What docs/image.md pipes to a builder."""
     folder = tmp_path_factory.mktemp("context")
     shutil.copytree(
         runtime_package.FOLDER,
         folder / "provision_runtime",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    (folder / "wheels").mkdir()
-    for wheel in environment_parts.wheels:
-        shutil.copy(wheel, folder / "wheels")
-    (folder / "linked").mkdir()
-    environment_parts.link(PREFIX)(folder / "linked")
-    text = rendered(lock, docker_base)
-    (folder / "Dockerfile").write_text(text)
+    address = "https://channels.lab.example/pytorch/linux-64/pytorch-2.tar.bz2"
+    (folder / "conda-lock.yml").write_text(f"  url: {address}\n")
+    (folder / "Dockerfile").write_text(rendered(lock, docker_base))
+    (folder.parent / "alias").write_text(MIRROR)
     return folder
 
 
 def rendered(lock: Lock, base: str) -> str:
-    """The Dockerfile with another way of installing in its first stage, from the base that can be had."""
+    """The Dockerfile without its first line, for builders that would pull what it names."""
     plain = resolution()
     values = image.dockerfile_context(replace(plain, spec=replace(plain.spec, base=base)), lock)
     text = render.render_dockerfile("toy", values)[render.DOCKERFILE]
-    first, second = text.split("\nFROM ${BASE}\n")
-    installed = re.search(
-        r"^RUN if [^\n]*\n[^\n]*\n[^\n]*\n[^\n]*conda-lock install .*?&& (find .*)",
-        first,
-        flags=re.MULTILINE | re.DOTALL,
-    )
-    assert installed, "the first stage ends with the removal of byte code"
-    env = PREFIX
-    pip = f"{env}/bin/python -m pip install --no-deps --no-index --disable-pip-version-check /wheels/*.whl"
-    lines = [
-        f"ARG BASE={base}",
-        f"FROM {base} AS environment",
-        f"COPY linked {env}",
-        "COPY wheels /wheels",
-        f"RUN {pip} && {installed[1]}",
-    ]
-    return "\n".join(lines) + f"\n\nFROM ${{BASE}}\n{second}"
+    assert SYNTAX.search(text)
+    return SYNTAX.sub("", text)
 
 
 def files(archive: tarfile.TarFile) -> Files:
@@ -181,91 +205,48 @@ def image_settings(toy_image: Image) -> dict[str, Any]:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("builder", ["classic", "buildkit"])
 def test_docker_build_gives_the_same_environment(
-    context: Path, own_files: Files, image_settings: dict[str, Any], builder: str
+    machine: Path, context: Path, own_files: Files, image_settings: dict[str, Any]
 ) -> None:
-    docker, env = docker_with(builder)
-    name = f"{NAME}:{builder}"
-    result = subprocess.run(
-        [docker, "build", "--tag", name, "-"],
-        env=env,
-        input=packed(context),
-        capture_output=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    """The mirror's address with its token is a secret: no file and no step of the image has it."""
+    builder, name = f"{NAME}-micromamba:secret", f"{NAME}:buildkit"
     with contextlib.closing(image.require_engine()) as client:
-        container = client.containers.create(name)
         try:
-            stream = io.BytesIO(b"".join(container.export()))
-            with tarfile.open(fileobj=stream) as archive:
-                compare(files(archive), own_files)
-            assert settings(client.images.get(name).attrs["Config"]) == image_settings
-        finally:
+            docker_build(builder, str(machine))
+            secret = f"--secret=id=channel_alias,src={context.parent / 'alias'}"
+            docker_build(name, f"--build-arg=BUILDER={builder}", secret, str(context))
+            container = client.containers.create(name)
+            content = b"".join(container.export())
             container.remove()
-            client.images.remove(name)
-            forget_steps(client, result.stdout.decode())
-
-
-# In place of micromamba, whose image and channels this machine does not reach. It makes a `conda-lock`
-# that installs what lies in the builder's image, if the lock names the channels of the build argument.
-MICROMAMBA = f"""\
-#!/bin/sh -e
-case "$*" in
-"create --yes --prefix /opt/conda-lock --channel $MIRROR/conda-forge conda-lock="*) ;;
-"clean --all --yes") exit ;;
-*) echo "micromamba $*"; exit 1 ;;
-esac
-mkdir -p /opt/conda-lock/bin
-cat > /opt/conda-lock/bin/conda-lock <<'EOF'
-#!/bin/sh -e
-[ "$*" = "install --micromamba --conda /bin/micromamba --copy --prefix {PREFIX} /tmp/conda-lock.yml" ]
-! grep "url: " /tmp/conda-lock.yml | grep -qv "url: $MIRROR/"
-[ "$(grep -c "url: $MIRROR/pytorch/linux-64/pytorch-2" /tmp/conda-lock.yml)" = 1 ]
-cp -a /linked {PREFIX}
-{PREFIX}/bin/python -m pip install --no-deps --no-index --disable-pip-version-check /wheels/*.whl
-EOF
-chmod 755 /opt/conda-lock/bin/conda-lock
-"""
-MIRROR = "https://conda.lab.example/mirror"
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+                compare(files(archive), own_files)
+            built = client.images.get(name)
+            assert settings(built.attrs["Config"]) == image_settings
+            assert b"SECRET-TOKEN" not in content
+            assert "SECRET-TOKEN" not in json.dumps([built.attrs, built.history()])
+            copied = [
+                row["CreatedBy"].split()[1]
+                for row in built.history()
+                if row["CreatedBy"].startswith("COPY ")
+            ]
+            groups = ("cuda", "python", "large", "rest", "provision")
+            assert copied[::-1] == [f"/layers/{group}" for group in groups]
+        finally:
+            remove_images(client, name, builder)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.needs("git")
-@pytest.mark.parametrize("builder", ["classic", "buildkit"])
-def test_docker_build_in_the_repository(context: Path, docker_base: str, builder: str) -> None:
-    """`docker build .` of the root's own Dockerfile, with images and channels replaced by arguments."""
-    docker, env = docker_with(builder)
-    machine, name = f"{NAME}-micromamba:{builder}", f"{NAME}-root:{builder}"
-    write_program(context / "micromamba", MICROMAMBA)
-    lines = [
-        f"FROM {docker_base}",
-        f"ENV MIRROR={MIRROR}",
-        "COPY micromamba /bin/micromamba",
-        "COPY linked /linked",
-        "COPY wheels /wheels",
-    ]
-    (context / "machine").write_text("\n".join(lines))
-
-    def build_image(tag: str, *options: str) -> str:
-        result = subprocess.run(
-            [docker, "build", "--tag", tag, *options],
-            env=env,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
-        return result.stdout
-
-    arguments = {"BUILDER": machine, "BASE": docker_base, "CHANNEL_ALIAS": MIRROR}
+def test_docker_build_in_the_repository(machine: Path, docker_base: str, tmp_path: Path) -> None:
+    """The line for engines without the frontend: the root's own Dockerfile, with images and channels replaced by arguments."""
+    builder, name = f"{NAME}-micromamba:argument", f"{NAME}-root:buildkit"
+    arguments = {"BUILDER": builder, "BASE": docker_base, "CHANNEL_ALIAS": MIRROR}
     pairs = [f"--build-arg={key}={value}" for key, value in arguments.items()]
+    (tmp_path / "Dockerfile").write_text(SYNTAX.sub("", (ROOT / "Dockerfile").read_text()))
     with contextlib.closing(image.require_engine()) as client:
-        output = build_image(machine, "--file", str(context / "machine"), str(context))
         try:
-            output += build_image(name, *pairs, ".")
+            docker_build(builder, str(machine))
+            docker_build(name, *pairs, f"--file={tmp_path / 'Dockerfile'}", str(ROOT))
             config_of = client.images.get(name).attrs["Config"]
             assert config_of["Labels"]["org.opencontainers.image.base.name"] == docker_base
             container = client.containers.create(name)
@@ -290,10 +271,28 @@ def test_docker_build_in_the_repository(context: Path, docker_base: str, builder
             greeting = client.containers.run(name, ["greet"], remove=True)
             assert greeting.split() == [b"hello"]
         finally:
-            for tag in (name, machine):
-                with contextlib.suppress(ImageNotFound):
-                    client.images.remove(tag)
-            forget_steps(client, output)
+            remove_images(client, name, builder)
+
+
+def docker_build(tag: str, *options: str) -> None:
+    """Build with BuildKit."""
+    docker = with_buildkit()
+    if docker is None:
+        pytest.skip("no docker command with BuildKit on this machine")
+    result = subprocess.run(
+        [docker, "build", "--tag", tag, *options],
+        env={**os.environ, "DOCKER_BUILDKIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def remove_images(client: Any, *names: str) -> None:
+    for name in names:
+        with contextlib.suppress(ImageNotFound):
+            client.images.remove(name)
 
 
 FOREIGN = [
@@ -304,37 +303,23 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("builder", ["classic", "buildkit"])
 @pytest.mark.exhaustive
 def test_base_settings_do_not_leave_the_environment(
-    lock: Lock, docker_base: str, image_settings: dict[str, Any], tmp_path: Path, builder: str
+    lock: Lock, docker_base: str, image_settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    """CUDA's bases have variables for the loader and an entry point. Here its first stage makes an empty folder, for speed."""
-    docker, env = docker_with(builder)
-    base, name = f"{NAME}-base:{builder}", f"{NAME}-on-foreign:{builder}"
+    """CUDA's bases have variables for the loader and an entry point. Here its first stage makes empty folders, for speed."""
+    base, name = f"{NAME}-base:foreign", f"{NAME}-on-foreign:buildkit"
     _, _, second = rendered(lock, base).partition("\nFROM ${BASE}\n")
-    first = f"ARG BASE={base}\nFROM {base} AS environment\nUSER 0\nRUN mkdir -p {PREFIX}/bin\n"
+    folders = " ".join(re.findall(r"/layers/\w+", second))
+    first = f"ARG BASE={base}\nFROM {base} AS environment\nUSER 0\nRUN mkdir -p {folders}\n"
     (tmp_path / "Dockerfile").write_text(f"{first}\nFROM ${{BASE}}\n{second}")
-    shutil.copytree(
-        runtime_package.FOLDER,
-        tmp_path / "provision_runtime",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
     with contextlib.closing(image.require_engine()) as client:
         container = client.containers.create(docker_base, ["true"])
         container.commit(*base.split(":"), changes=FOREIGN)
         container.remove()
-        result = None
         try:
             inherited = client.images.get(base).attrs["Config"]["Env"]
-            result = subprocess.run(
-                [docker, "build", "--tag", name, "-"],
-                env=env,
-                input=packed(tmp_path),
-                capture_output=True,
-                check=False,
-            )
-            assert result.returncode == 0, result.stdout + result.stderr
+            docker_build(name, str(tmp_path))
             environment_parts = settings(client.images.get(name).attrs["Config"])
             expected = config.environment(resolution(), lock, inherited)
             assert environment_parts["Env"] == sorted(
@@ -351,30 +336,14 @@ def test_base_settings_do_not_leave_the_environment(
                 == b"[]"
             )
         finally:
-            if result is not None and result.returncode == 0:
-                client.images.remove(name)
-                forget_steps(client, result.stdout.decode())
-            client.images.remove(base)
-
-
-def forget_steps(client: Any, output: str) -> None:
-    """The classic builder keeps an image of each step, and of the first stage."""
-    final_images = {
-        identity
-        for step_image in client.images.list()
-        if step_image.tags
-        for identity in [step_image.id.removeprefix("sha256:")[:12]]
-    }
-    for step in reversed(re.findall(r"^ ---> ([0-9a-f]{12})$", output, flags=re.MULTILINE)):
-        if step not in final_images:
-            with contextlib.suppress(Exception):  # another image lies on it
-                client.images.remove(step)
+            remove_images(client, name, base)
 
 
 @pytest.mark.needs("buildah", "skopeo")
 @pytest.mark.root
 @pytest.mark.exhaustive
 def test_buildah_build_gives_the_same_environment(
+    machine: Path,
     context: Path,
     docker_base: str,
     own_files: Files,
@@ -396,20 +365,23 @@ def test_buildah_build_gives_the_same_environment(
             ],
             check=True,
         )
-        command = [
-            "buildah",
-            *flags,
-            "bud",
-            "--isolation",
-            "chroot",
-            "--format",
-            "docker",
-            "--tag",
-            NAME,
-            "-",
-        ]
-        result = subprocess.run(command, input=packed(context), capture_output=True, check=False)
-        assert result.returncode == 0, result.stdout + result.stderr
+        build_image = ["buildah", *flags, "bud", "--isolation", "chroot", "--format", "docker"]
+        secret = f"--secret=id=channel_alias,src={context.parent / 'alias'}"
+        for tag, options, folder in (
+            (f"{NAME}-micromamba", [], machine),
+            (NAME, [f"--build-arg=BUILDER=localhost/{NAME}-micromamba", secret], context),
+        ):
+            command = [
+                *build_image,
+                "--timestamp",
+                "315532800",
+                "--tag",
+                tag,
+                *options,
+                str(folder),
+            ]
+            result = subprocess.run(command, capture_output=True, check=False)
+            assert result.returncode == 0, result.stdout + result.stderr
         out = tmp_path / "out"
         subprocess.run(
             [
@@ -451,20 +423,6 @@ def storage() -> Iterator[tuple[str, list[str]]]:
             subprocess.run(
                 ["umount", f"{root}/overlay"], check=False, capture_output=True
             )  # they leave it mounted onto itself
-
-
-def packed(context: Path) -> bytes:
-    return subprocess.run(
-        ["tar", "-c", "-C", context, "."], stdout=subprocess.PIPE, check=True
-    ).stdout
-
-
-def docker_with(builder: str) -> tuple[str, dict[str, str]]:
-    """The docker command with a builder, and its environment."""
-    docker = shutil.which("docker") if builder == "classic" else with_buildkit()
-    if docker is None:
-        pytest.skip("no docker command with BuildKit on this machine")
-    return docker, {**os.environ, "DOCKER_BUILDKIT": "0" if builder == "classic" else "1"}
 
 
 def with_buildkit() -> str | None:

@@ -214,7 +214,7 @@ def tls_error(reference: RegistryReference, details: str) -> Unreachable:
             "proxy with TLS in front of it.",
             details=details,
         )
-    files = ", ".join(str(file) for file in certificate_files(registry)) or "none"
+    files = ", ".join(dict.fromkeys(map(str, certificate_files(registry)))) or "none"
     return Unreachable(
         f"The certificate of the registry {registry} is not trusted.",
         advice=f"Put the certificate of your authority into /etc/docker/certs.d/{registry}/ca.crt, "
@@ -267,8 +267,8 @@ def refusal_error(
         return ToolFailed(
             [reference.registry, purpose],
             response.status,
-            f"{problem} ({message or 'not allowed'})",
-            advice=f"`docker login {reference.registry}` as a user who may do that there.",
+            f"{problem} ({message or 'not allowed'}).",
+            advice=f"Run `docker login {reference.registry}`, as a user who may do that.",
         )
     if response.status == TOO_MANY_REQUESTS:
         return TimedOut(

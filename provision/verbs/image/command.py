@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from provision.adapters.openssl import SigningKey
     from provision.cli.console import Console
     from provision.image import Compression
-    from provision.launch import NotebookServer, RunFormat, RunOptions
+    from provision.launch import FileFormat, NotebookServer, RunFormat, RunOptions
 
 image_output_option = click.option(
     "--output",
@@ -386,11 +386,14 @@ def sbom(console: Console, name: str, envs: Path | None, output: Path | None) ->
             "kubernetes",
             "jobset",
             "devcontainer",
+            "sif",
+            "sqsh",
         ]
     ),
     default="docker",
     show_default=True,
-    help="The tool that runs the image. sbatch runs the prefix instead.",
+    help="The tool that runs the image. sbatch runs the prefix instead; sif and sqsh make the image's "
+    "file for Apptainer and enroot.",
 )
 @job_size_options
 @run_options
@@ -399,7 +402,7 @@ def contract(
     console: Console,
     name: str,
     envs: Path | None,
-    format: RunFormat,
+    format: RunFormat | FileFormat,
     command: tuple[str, ...],
     **options: Any,
 ) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from provision import image as images
-from provision import launch
+from provision import launch, render
+from provision.core.errors import InvalidSpec
 from provision.core.prefix_registry import prefix_path
 from provision.core.types import Image
 from provision.workflow.context import Context, reported_steps
@@ -86,18 +87,27 @@ def build(
 def image_contract(
     context: Context,
     request: BuildRequest,
-    format: launch.RunFormat,
+    format: launch.RunFormat | launch.FileFormat,
     options: launch.RunOptions,
     size: JobSize,
     command: Sequence[str],
     remake: Sequence[str],
 ) -> str:
     """How to run a command in an environment's image, as text for one kind of engine; with the
-    format sbatch in its prefix.
+    format sbatch in its prefix; with sif and sqsh, how to make the file that Apptainer or enroot runs.
 
     The lock decides the image's name.
     """
     plan = make_plan(context, request)
+    if format == "sif" or format == "sqsh":
+        if command or size != JobSize() or options != launch.RunOptions():
+            raise InvalidSpec(
+                f"{format} makes the file of an image, and runs nothing: it takes no command, and no "
+                "options of a run.",
+                advice="Leave them out; the formats apptainer and slurm-pyxis run the file.",
+            )
+        values = launch.file_context(plan.resolution, image_reference(plan, options))
+        return render.render_contract(format, values, remake=remake, templates=plan.templates)
     if format not in launch.PREFIX_FORMATS:
         require_script(context, plan, command, options.mounts)
     environment: launch.Environment

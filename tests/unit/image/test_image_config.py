@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import socket
@@ -12,10 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
 
-from provision import image
+from provision import image, render
 from provision.adapters.docker import PING_TIMEOUT_S, engine_errors
 from provision.core import container
 from provision.core.errors import InvalidSpec, ToolMissing
@@ -137,7 +137,7 @@ def test_repository_names() -> None:
 
 def test_bases_we_ship_are_pinned_and_sourced() -> None:
     rows = base.shipped_images()
-    assert {row.use for row in rows} == {"base", "builder"}
+    assert {row.use for row in rows} == {"base", "builder", "frontend"}
     assert base.pinned("base").startswith("docker.io/library/debian:bookworm-slim@sha256:")
     with pytest.raises(ValueError, match="needs a use"):
         base.ShippedImage(use="base", reference="debian", digest="sha256:short", source="x")
@@ -235,16 +235,7 @@ def test_reports_are_unpacked_below_their_folder_only(tmp_path: Path) -> None:
 
 
 def rendered(values: dict[str, object]) -> str:
-    folder = Path(image.__file__).parents[2] / "templates"
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["shell"] = shlex.quote
-    return environment.get_template("Dockerfile.j2").render(values)
+    return render.render_dockerfile("toy", values)[render.DOCKERFILE]
 
 
 def tool(name: str) -> str:
@@ -277,6 +268,22 @@ def test_dockerfile_says_what_the_image_says_and_is_clean(
         [tool("hadolint"), "--no-color", path], capture_output=True, text=True, check=False
     )
     assert (checked.returncode, checked.stdout) == (0, "")
+    # BuildKit reads this in the first line only.
+    assert text.splitlines()[0] == f"# syntax={base.pinned('frontend')}"
+    assert render.file_state(path) == "ours"
+    path.write_text(text.replace("# syntax=", "# syntax=registry.example/", 1))
+    assert render.file_state(path) == "edited"
+
+
+def test_dockerfile_has_a_layer_for_each_group_of_the_lock() -> None:
+    package = build.LOCK.packages[0]
+    wheels = [replace(package, name=name, manager="pip") for name in ("nvidia-nccl-cu12", "einops")]
+    packages = (replace(package, name="python", manager="conda"), *wheels)
+    context = config.dockerfile_context(resolution(), replace(LOCK, packages=packages))
+    assert context["copied"] == ["cuda", "python", "large", "rest"]
+    assert [group["name"] for group in context["groups"]] == ["cuda", "large", "rest"]
+    copied = re.findall(r"^COPY --from=environment /layers/(\w+)", rendered(context), re.MULTILINE)
+    assert copied == [*context["copied"], "provision"]
 
 
 def test_dockerfile_takes_the_base_of_the_spec() -> None:

@@ -18,6 +18,7 @@ from docker.errors import NotFound
 
 from provision import image as images
 from provision.core import tar
+from provision.core.errors import NoSpace, ProvisionError, ToolFailed
 from provision.core.types import Image, Layer
 from provision.image import oci_layout
 from provision.image.config import LOCK_LABEL
@@ -35,9 +36,14 @@ class ContainerdEngine:
     def __init__(self) -> None:
         self.by_id: dict[str, dict[str, Any]] = {}
         self.tags: dict[str, str] = {}
-        self.images = SimpleNamespace(get=self._get, load=self._load)
+        self.unpack_error = ""
+        self.archives = 0
+        self.images = SimpleNamespace(get=self._get, remove=self.by_id.pop)
         self.api = SimpleNamespace(
-            tag=self._tag, images=lambda **_: [], base_url="http+docker://localhost"
+            load_image=self._load,
+            tag=self._tag,
+            images=lambda **_: list(self.by_id),
+            base_url="http+docker://localhost",
         )
 
     def info(self) -> dict[str, Any]:
@@ -55,19 +61,30 @@ class ContainerdEngine:
         labels = attributes["Config"].get("Labels") or {}
         return SimpleNamespace(id=image_id, attrs=attributes, labels=labels, tags=tags)
 
-    def _load(self, archive: Iterator[bytes]) -> list[Any]:
-        documents = {}
+    def _load(self, archive: Iterator[bytes]) -> list[dict[str, Any]]:
+        """As LoadImage of moby's daemon/containerd/image_exporter.go, of 2026-08, does it: all layers
+        must be in the archive, and an image that cannot be unpacked stays."""
+        self.archives += 1
+        documents: dict[str, Any] = {}
+        names: list[str] = []
         with tar.open_stream(archive) as members:
             for member in members:
+                names.append(member.name)
                 file = members.extractfile(member)
                 if file is not None and member.name.endswith(".json"):
                     documents[member.name] = json.loads(file.read())
         [entry] = documents["manifest.json"]
+        missing = [name for name in entry["Layers"] if name not in names]
+        if missing:
+            return [{"errorDetail": {"message": f"layer {missing[0]!r} not found"}}]
         settings = documents[entry["Config"]]
         image_id = digest(json.dumps([settings, "manifest"]).encode())
         rootfs = {"Layers": settings["rootfs"]["diff_ids"]}
         self.by_id[image_id] = {"Config": settings["config"], "RootFS": rootfs, "Size": 1}
-        return [self._get(image_id)]
+        rows = [{"stream": f"Loaded image ID: {image_id}\n"}]
+        if self.unpack_error:
+            rows.append({"stream": f"Error unpacking image {image_id}: {self.unpack_error}\n"})
+        return rows
 
     def _tag(self, image_id: str, repository: str, tag: str) -> None:
         self.tags[f"{repository}:{tag}"] = image_id
@@ -120,7 +137,6 @@ def test_an_own_name_moves_to_the_newer_image(tmp_path: Path) -> None:
     oci_layout.blob(older.layout, newer.image_id).write_bytes(settings)
     images.load_image(older, engine, Quiet())
     earlier = engine.tags[REFERENCE]
-    engine.images.remove = engine.by_id.pop
     images.load_image(newer, engine, Quiet())
     assert engine.tags[REFERENCE] == engine.tags["provision/lab:latest"] != earlier
     assert earlier not in engine.by_id
@@ -153,3 +169,28 @@ def test_an_engine_without_nvidias_runtime_is_started_without_gpus(
     images.load_image(user_image(tmp_path, "own"), engine, Quiet())
     unmet = images.unmet_requirements(engine, REFERENCE, "lab")
     assert unmet == (() if has_runtime else ("gpus", "memlock"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        ("failed to extract layer: write /var/x: no space left on device", NoSpace),
+        ("failed to extract layer: exit status 1", ToolFailed),
+    ],
+)
+def test_image_that_the_engine_could_not_unpack_is_not_loaded(
+    tmp_path: Path, reason: str, error: type[ProvisionError]
+) -> None:
+    engine, own = ContainerdEngine(), user_image(tmp_path, "own")
+    engine.unpack_error = reason
+    with pytest.raises(error, match=r"disk is full|exit status 1"):
+        images.load_image(own, engine, Quiet())
+    assert not engine.by_id and not engine.tags
+
+
+def test_layers_that_containerd_has_are_sent_again(tmp_path: Path) -> None:
+    """It refuses an archive without them: nothing is sent twice."""
+    engine = ContainerdEngine()
+    images.load_image(user_image(tmp_path, "theirs"), engine, Quiet())
+    images.load_image(user_image(tmp_path, "own"), engine, Quiet())
+    assert engine.archives == 2

@@ -353,7 +353,10 @@ def rendered(format: launch.JobFormat, job: launch.JobSpec) -> str:
 @pytest.mark.needs("shellcheck")
 def test_scripts_pass_shellcheck_and_bash(tmp_path: Path) -> None:
     paths = []
-    for name, script in scripts():
+    for name, script in [
+        *scripts(),
+        *zip(launch.FILE_FORMATS, map(file_steps, launch.FILE_FORMATS)),
+    ]:
         path = tmp_path / f"{name}.sh"
         path.write_text(script)
         subprocess.run(["bash", "-n", path], check=True)
@@ -432,5 +435,22 @@ def test_contracts_are_as_reviewed(
     path = GOLDEN / size / Path(render.CONTRACTS[format]).name
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(output)
+    assert output == path.read_text()
+
+
+def file_steps(format: launch.FileFormat) -> str:
+    values = launch.file_context(infiniband(), REFERENCE)
+    command = ["provision", "image", "contract", "toy", "--format", format]
+    return render.render_contract(format, values, remake=command)
+
+
+@pytest.mark.parametrize("format", launch.FILE_FORMATS)
+def test_steps_to_an_image_file_are_as_reviewed(
+    format: launch.FileFormat, request: pytest.FixtureRequest
+) -> None:
+    output = file_steps(format)
+    path = GOLDEN / Path(render.CONTRACTS[format]).name
+    if request.config.getoption("--update-golden"):
         path.write_text(output)
     assert output == path.read_text()

@@ -179,11 +179,10 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
     )
     values = image.dockerfile_context(resolution(), LOCK)
     text = render.render_dockerfile("toy", values, templates)[render.DOCKERFILE]
-    assert text.startswith("# Made by provision from spec.yml and templates/Dockerfile.j2;")
-    assert (
-        text.splitlines()[2:-1]
-        == render.render_dockerfile("toy", values)[render.DOCKERFILE].splitlines()[2:]
-    )
+    lines = text.splitlines()
+    assert lines[1].startswith("# Made by provision from spec.yml and templates/Dockerfile.j2;")
+    ours = render.render_dockerfile("toy", values)[render.DOCKERFILE].splitlines()
+    assert (lines[0], lines[3:-1]) == (ours[0], ours[3:])
     assert text.endswith("\nLABEL lab=toy\n") and notices == [
         f"Dockerfile is rendered from {lab / 'templates' / 'Dockerfile.j2'}"
     ]
@@ -206,6 +205,8 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
     )
     assert completed.exit_code == InvalidSpec.exit_code and "no named volumes" in completed.stderr
     assert run("image", "contract", "lab", "--as", "oci:/x y").exit_code == InvalidSpec.exit_code
+    completed = run("image", "contract", "lab", "--format", "sif", "--", "train.py")
+    assert completed.exit_code == InvalidSpec.exit_code and "takes no command" in completed.stderr
     assert result.stdout.endswith("\nexec podman run lab/toy:1\n"), result.output
     assert (
         "templates/contract-docker.sh.j2" in result.stdout and "is rendered from" in result.stderr
@@ -245,6 +246,10 @@ def template_variables() -> dict[str, dict[str, Any]]:
     values |= {
         render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK),
         **dict.fromkeys(render.CONTRACTS.values(), contract),
+        **{
+            render.CONTRACTS[format]: {**launch.file_context(resolution(), "lab:1"), "made_by": ""}
+            for format in launch.FILE_FORMATS
+        },
     }
     return values | {render.WORKFLOW: ci.template_values(settings, paths)}
 
