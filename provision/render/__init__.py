@@ -25,8 +25,6 @@ from provision.render.files import (
     render_dockerfile,
     render_gitlab_jobs,
     render_inputs,
-    render_inventory,
-    render_lab,
     render_node_script,
     render_report,
     render_spec,

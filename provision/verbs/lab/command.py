@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provision.cli.options import dry_run_option
 from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
@@ -20,38 +19,7 @@ folder_argument = click.argument(
 
 @click.group()
 def lab() -> None:
-    """Write and check lab.yml, from which members join a lab."""
-
-
-@lab.command("init")
-@folder_argument
-@click.option("--name", metavar="NAME", help="Name of the lab.  [default: the folder's]")
-@dry_run_option
-@verb
-def init(console: Console, folder: Path, name: str | None, dry_run: bool) -> None:
-    """Write a first lab.yml, with comments, from this machine's configuration.
-
-    Finds Slurm's partitions and kinds of nodes (for nodes.yml), the mirrors that conda, pip and uv
-    are set to, file systems for large files, this host's ssh keys, and the environments in envs.
-    Leaves out logins in addresses. Run it on a login host, then edit the file.
-
-    \b
-    provision lab init --name vision
-    """
-    from provision.verbs.lab import check as command
-
-    files = command.draft_lab(folder.absolute(), console, name)
-    texts = {str(path): text for path, text in files.texts.items()}
-    document = {"files": texts, "existing": files.existing, "dry_run": dry_run}
-    if dry_run:
-        lines = [f"# {path}\n{text}" for path, text in texts.items()]
-        console.result("lab-init", document, lines)
-        return
-    command.write_draft(files)
-    lines = [f"wrote {path}" for path in texts]
-    lines += [f"kept {path}, which exists" for path in files.existing]
-    lines.append("next: edit lab.yml, then provision lab check")
-    console.result("lab-init", document, lines)
+    """Check lab.yml, from which members join a lab."""
 
 
 @lab.command("check")
