@@ -1,5 +1,5 @@
 """Nodes, partitions and the current allocation: as sinfo and the variables of a job have them, a node
-taken out of service, a file for all nodes of the allocation."""
+taken out of service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from provision.adapters.slurm.command import COMMAND_TIMEOUT_S, run_slurm
 from provision.core import process
@@ -20,12 +19,11 @@ _COLUMNS = 10
 _NULL = "(null)"
 # A state, and signs such as the star of `idle*` (sinfo(1), NODE STATE CODES).
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)", re.IGNORECASE)
-# Not responding, powered off, powering up, powering down.
-_SILENT_FLAGS = frozenset("*~#%")
+# Not responding, powered off, powering up, powering down, rebooting.
+_SILENT_FLAGS = frozenset("*~#%^")
 _SILENT_STATES = ("down", "unk", "power", "future")
 # Until an administrator resumes it.
 _CLOSED_STATES = ("down", "drain", "fail", "inval", "unk", "error", "future")
-_SBCAST_FANOUT = 8  # the most that sbcast takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,16 +132,6 @@ def drain(node: str, reason: str) -> str:
     except TimedOut:
         return "scontrol did not answer"
     return ""
-
-
-def broadcast(source: Path, destination: str, timeout_s: float) -> None:
-    """Copy a file to the same path on every node of the allocation, whose folder must exist.
-    Slurm's own daemons pass it on.
-
-    Raises ToolMissing, ToolFailed (some nodes may have it), TimedOut.
-    """
-    options = ["--force", f"--fanout={_SBCAST_FANOUT}"]
-    process.run(["sbcast", *options, source, destination], timeout_s=timeout_s)
 
 
 def _node(cells: list[str]) -> SlurmNode:
