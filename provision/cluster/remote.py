@@ -266,7 +266,7 @@ class _RemoteRun(Generic[ResultT]):
 
     def over_srun(self, nodes: Sequence[Node]) -> None:
         """One step over all nodes with the same program: srun feeds it to each, and slurmctld is
-        asked once."""
+        asked once. The steps of different programs run at the same time: some may serve others."""
         allocated = self.defaults.allocated or slurm_nodes.allocation()
         if allocated is None:
             raise InvalidSpec(
@@ -280,8 +280,9 @@ class _RemoteRun(Generic[ResultT]):
                 steps.setdefault(self.programs[node.name], {})[node.name] = node
             else:
                 self._fail(node, "not-in-allocation", f"the allocation is {allocated}")
-        for program, members in steps.items():
-            self._srun_steps(members, program)
+        process.run_in_threads(
+            lambda step: self._srun_steps(step[1], step[0]), steps.items(), self.defaults.fanout
+        )
 
     def _srun_steps(self, nodes: Mapping[str, Node], program: bytes) -> None:
         """A node where srun cannot start anything, or whose slurmstepd is gone, ends the step for

@@ -27,7 +27,6 @@ ACTIONS = {
     "smoke-run": "smoke_ranks:run",
     "store-status": "store_status:status",
     "store-history": "activation:history",
-    "store-prepare": "store_lock:prepare",
     "store-receive": "transfer:receive",
     "store-exchange": "transfer:exchange",
     "store-verify": "transfer:verify",

@@ -82,12 +82,6 @@ def _lock_holder(store: Store) -> str:
     return str(newest["by"])
 
 
-def prepare(path: str, name: str, run: Mapping[str, str]) -> dict[str, object]:
-    """Make the store's folders and begin a run: something else brings the image (sbcast)."""
-    with locked(Store(path, run), name, run):
-        return {}
-
-
 def release(path: str, name: str, run: Mapping[str, str]) -> dict[str, object]:
     """End a run here: another may begin."""
     store = Store(path, run)

@@ -107,7 +107,7 @@ def stranger_planted_a_folder(store: Path) -> None:
 
 
 def stranger_made_the_image(store: Path) -> None:
-    [image] = (store / "images").glob("*.tar.zst")
+    [image] = (store / "images").glob("*.tar.gz")
     os.chown(image, STRANGER, STRANGER)
 
 
