@@ -58,11 +58,12 @@ class SlurmNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """What sinfo says of a partition. state: `up`, `down`, `drain` or `inact`. max_time, max_nodes:
-    of a job, as sinfo writes them, `infinite` too."""
+    """What sinfo says of a partition. state: `up`, `down`, `drain` or `inact`. max_time,
+    min_nodes, max_nodes: of a job, as sinfo writes them, `infinite` too."""
 
     state: str
     max_time: str
+    min_nodes: str
     max_nodes: str
 
 
@@ -93,7 +94,8 @@ def read_partition(partition: str) -> Partition:
     state, max_time, sizes = (_sinfo("-p", partition, "-o", "%a|%l|%s").split() or ["||"])[0].split(
         "|"
     )
-    return Partition(state=state, max_time=max_time, max_nodes=sizes.rpartition("-")[2])
+    fewest, _, most = sizes.partition("-")
+    return Partition(state=state, max_time=max_time, min_nodes=fewest, max_nodes=most or fewest)
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
