@@ -12,7 +12,6 @@ from provision import image as images
 from provision import lockfile as locks
 from provision.adapters import clustershell, openssh
 from provision.catalog import facts
-from provision.cluster.failures import REASONS, classify
 from provision.cluster.inventory import Inventory, read_inventory, select_nodes
 from provision.core.errors import ProvisionError, Unreachable
 from provision.core.paths import LAB_FACTS
@@ -24,8 +23,6 @@ from provision.workflow.plan import BuildRequest, make_plan
 from provision_runtime.report.text import format_count
 
 RUNNERS = "runners.yml"
-CONNECT_S = 5.0
-PROBE_S = 20.0
 # What the engines of clusters need on this machine to be asked.
 COMMANDS: Mapping[definition.Engine, str] = {"slurm": "sinfo", "kubernetes": "kubectl"}
 FORMS: Mapping[definition.Engine, str] = {
@@ -44,11 +41,8 @@ class LabCheck:
     advice: str = ""
 
 
-def check(context: Context, folder: Path, *, probe: bool) -> list[LabCheck]:
-    """Check a lab's repository. probe: also log in to its hosts, and ask registries.
-
-    Raises InvalidSpec for a lab.yml that is not one.
-    """
+def check(context: Context, folder: Path) -> list[LabCheck]:
+    """Check a lab's repository. Raises InvalidSpec for a lab.yml that is not one."""
     lab = read_lab(folder)
     checks = [
         LabCheck(subject="lab.yml", verdict="pass", message=f"{lab.name}: every key is valid")
@@ -62,9 +56,9 @@ def check(context: Context, folder: Path, *, probe: bool) -> list[LabCheck]:
     except ProvisionError as error:
         checks.append(_failed("nodes.yml", error))
     for cluster in lab.clusters:
-        checks += _check_login(lab, cluster, probe=probe)
+        checks += _check_login(lab, cluster)
     for environment in lab.environments:
-        checks += _check_environment(context, lab, environment, probe=probe)
+        checks += _check_environment(context, lab, environment)
     if (folder / RUNNERS).is_file():
         checks.append(_check_runners(folder / RUNNERS))
     if (folder / LAB_FACTS).is_file():
@@ -118,7 +112,7 @@ def _check_nodes(lab: Lab, cluster: Cluster, inventory: Inventory) -> LabCheck:
     return LabCheck(subject=subject, verdict="pass", message=f"{cluster.nodes}: {names}")
 
 
-def _check_login(lab: Lab, cluster: Cluster, *, probe: bool) -> Iterator[LabCheck]:
+def _check_login(lab: Lab, cluster: Cluster) -> Iterator[LabCheck]:
     subject = f"clusters.{cluster.name}.login"
     if lab.known_hosts is not None:
         for host in cluster.login:
@@ -129,34 +123,18 @@ def _check_login(lab: Lab, cluster: Cluster, *, probe: bool) -> Iterator[LabChec
                     message=f"{lab.known_hosts.name} has no key of {host}",
                     advice=f"ssh-keyscan {host} >> {lab.known_hosts}, and compare it with the host's.",
                 )
-    if not cluster.login:
-        return
-    if not probe:
+    if cluster.login:
         names = clustershell.fold(cluster.login)
-        message = f"{names}: not contacted (--probe logs in)"
+        message = f"{names}: not contacted; `provision join --dry-run` logs in"
         yield LabCheck(subject=subject, verdict="unknown", message=message)
-        return
-    for output in clustershell.run(cluster.login, "true", connect_s=CONNECT_S, timeout_s=PROBE_S):
-        if output.status == 0:
-            message = f"{output.node}: ssh lets you in"
-            yield LabCheck(subject=subject, verdict="pass", message=message)
-            continue
-        stdout = output.stdout.decode(errors="replace")
-        reason, message = classify(output.status, stdout, output.stderr)
-        yield LabCheck(
-            subject=subject,
-            verdict="fail",
-            message=f"{output.node}: {REASONS[reason].meaning} ({message.rstrip('.')})",
-            advice=REASONS[reason].advice,
-        )
 
 
 def _check_environment(
-    context: Context, lab: Lab, environment: LabEnvironment, *, probe: bool
+    context: Context, lab: Lab, environment: LabEnvironment
 ) -> Iterator[LabCheck]:
     subject = f"environments.{environment.name}"
     if environment.source == "image":
-        yield _check_image(subject, environment, probe=probe)
+        yield _check_image(subject, environment)
         return
     try:
         plan = make_plan(context, BuildRequest(name=environment.name))
@@ -197,17 +175,14 @@ def _not_portable(subject: str, lab: Lab, name: str, lock: Lock) -> LabCheck:
     return LabCheck(subject=subject, verdict="fail", message=message, advice=advice)
 
 
-def _check_image(subject: str, environment: LabEnvironment, *, probe: bool) -> LabCheck:
+def _check_image(subject: str, environment: LabEnvironment) -> LabCheck:
     assert environment.image is not None
     try:
-        reference = images.parse_registry_reference(environment.image)
-        if not probe:
-            message = f"{environment.image}: not asked for (--probe asks its registry)"
-            return LabCheck(subject=subject, verdict="unknown", message=message)
-        images.find_remote(reference)
+        images.parse_registry_reference(environment.image)
     except ProvisionError as error:
         return _failed(subject, error)
-    return LabCheck(subject=subject, verdict="pass", message=f"{environment.image} is there")
+    message = f"{environment.image}: not asked for; `provision join --dry-run` asks its registry"
+    return LabCheck(subject=subject, verdict="unknown", message=message)
 
 
 def _check_runners(path: Path) -> LabCheck:

@@ -24,14 +24,12 @@ def lab() -> None:
 
 @lab.command("check")
 @folder_argument
-@click.option(
-    "--probe", is_flag=True, help="Also log in to the lab's hosts, and ask registries for images."
-)
 @verb
-def check(console: Console, folder: Path, probe: bool) -> int:
+def check(console: Console, folder: Path) -> int:
     """Check a lab's repository: lab.yml, nodes.yml, environments and locks, runners.yml.
 
-    For the lab's CI: the exit code is 1 if something is wrong. Contacts no host without --probe.
+    For the lab's CI: the exit code is 1 if something is wrong. Contacts no host and no registry: that
+    is `provision join --dry-run`.
 
     \b
     provision lab check
@@ -40,6 +38,6 @@ def check(console: Console, folder: Path, probe: bool) -> int:
     from provision.verbs.lab.output import check_lines
 
     folder = folder.absolute()
-    checks = command.check(context_of(console, folder / "envs"), folder, probe=probe)
+    checks = command.check(context_of(console, folder / "envs"), folder)
     console.result("lab-check", {"checks": checks}, check_lines(checks))
     return 1 if any(check.verdict == "fail" for check in checks) else 0

@@ -51,7 +51,8 @@ def test_the_sample_lab_is_valid(lab: Path) -> None:
         "lab.yml": "pass: vision: every key is valid",
         "clusters.main.nodes": "unknown: not asked: there is no sinfo on this machine",
         "clusters.desks.nodes": "pass: desks: desk[1-2]",
-        "clusters.main.login": "unknown: login[1-2].vision.example: not contacted (--probe logs in)",
+        "clusters.main.login": "unknown: login[1-2].vision.example: not contacted; "
+        "`provision join --dry-run` logs in",
         "environments.train": "pass: torch 2.7.0, 153 packages for linux-64",
         "runners.yml": "pass: runners: hosted, a100",
     }
