@@ -39,7 +39,6 @@ ACTIONS = {
     "store-module": "modulefile:enable",
     "store-boot": "boot:install_unit",
     "store-release": "store_lock:release",
-    "store-distrust": "store_lock:distrust",
     "drift-facts": "drift_facts:node_facts",
     "job-list": "jobs:list_jobs",
     "job-log": "jobs:read_logs",
