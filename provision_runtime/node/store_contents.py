@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from . import store as stores
 from .activation import prune_parts, remove_unused
-from .errors import NodeError
 from .install import processes_in
 from .results import IS_ACTIVE
 from .store import Store
@@ -25,19 +24,16 @@ LOG_EVENTS = 1000
 
 
 def contents(path: str) -> StoreContents:
-    """All environments of a store, and its disk. Changes nothing."""
-    store = Store(path)
-    if not os.path.isdir(path):
-        raise NodeError("no-such-path", f"there is no {path}")
-    status = os.statvfs(path)
-    parts = [
-        entry.stat().st_size
-        for entry in os.scandir(store.join("staging"))
-        if entry.name.endswith(".part")
-    ]
+    """All environments of a store, and its disk. Nothing was shipped yet where there is none. Changes
+    nothing."""
+    store, existing = Store(path), path
+    while not os.path.isdir(existing):
+        existing = os.path.dirname(existing)
+    status = os.statvfs(existing)
+    parts = [name for name in _names(store.join("staging")) if name.endswith(".part")]
     return {
         "environments": [_environment(store, key) for key in _keys(store)],
-        "unfinished_bytes": sum(parts),
+        "unfinished_bytes": sum(os.stat(store.join("staging", name)).st_size for name in parts),
         "free_bytes": status.f_bavail * status.f_frsize,
         "total_bytes": status.f_blocks * status.f_frsize,
     }
@@ -46,10 +42,17 @@ def contents(path: str) -> StoreContents:
 def _keys(store: Store) -> list[str]:
     keys = set()
     for folder, suffix in (("images", ".json"), ("envs", ".installed")):
-        for file in os.listdir(store.join(folder)):
+        for file in _names(store.join(folder)):
             if file.endswith(suffix):
                 keys.add(file[: -len(suffix)])
     return sorted(keys)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
 
 
 def _environment(store: Store, key: str) -> StoredEnvironment:
