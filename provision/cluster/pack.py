@@ -312,17 +312,15 @@ def tool_name(pack_format: PackFormat) -> str:
     return f"{squashfs.COMMAND} {squashfs.version()}"
 
 
-def write_image(
-    tree: Path, target: Path, pack_format: PackFormat, compression: PackCompression
-) -> None:
-    """Write a tree as an image: times, owners and order are the same on every host.
+def write_image(tree: Path, target: Path, compression: PackCompression) -> None:
+    """Write a tree as an image, with gzip as tar: times, owners and order are the same on every host.
 
     Raises NoSpace on a full disk.
     """
-    if pack_format == "squashfs":
-        squashfs.make_image(tree, target, compression, time=tar.EPOCH)
-    else:
+    if compression == "gzip":
         gzip_stream.compress_to(_tar_chunks(tree), target)
+    else:
+        squashfs.make_image(tree, target, compression, time=tar.EPOCH)
 
 
 def _tar_chunks(tree: Path) -> Iterator[bytes]:

@@ -171,7 +171,7 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
         )
         tool = packs.tool_name(pack_plan.format)
         context.progress.info(f"writing {pack_plan.filename} with {tool} ({pack_plan.compression})")
-        packs.write_image(tree, image, pack_plan.format, pack_plan.compression)
+        packs.write_image(tree, image, pack_plan.compression)
         runtime = runtime_package.load()
         sidecar = packs.describe(
             pack_plan,

@@ -247,7 +247,7 @@ def make_tree(folder: Path) -> Path:
 
 
 def image_of(tree: Path, target: Path) -> bytes:
-    packs.write_image(tree, target, "tar", "zstd")
+    packs.write_image(tree, target, "gzip")
     return target.read_bytes()
 
 
