@@ -70,7 +70,9 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
             f"{sets.short(installed)}: it is installed there, and not active: provision activate "
             f"{report.name} --on {shlex.quote(installed)}"
         )
-    elif report.possible < report.required and report.goal == "active" and report.verb == "ship":
+    elif (
+        0 < report.possible < report.required and report.goal == "active" and report.verb == "ship"
+    ):
         sentences.append(
             f"only {format_count(report.possible, 'node')} can be ready, and --min demands "
             f"{report.required}: mend the others, or demand fewer; --stage-only brings it to those that can"
