@@ -389,12 +389,6 @@ RESULTS = (
             "commands": list[str],
         },
     ),
-    _result(
-        "lab-init",
-        "lab init",
-        "the new files, and those that exist",
-        {"files": dict[str, str], "existing": list[Path], "dry_run": bool},
-    ),
     _result("lab-check", "lab check", "a verdict for each subject", {"checks": list[LabCheck]}),
     _result(
         "clean",

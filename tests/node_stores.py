@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import io
 import random
@@ -15,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import zstandard
 
 from provision.cluster.pack import Sidecar
 from provision.core.platforms import PLATFORM
@@ -50,7 +50,7 @@ class PackedToy:
 
 
 def pack_toy(folder: Path, version: str, python: str = PYTHON, filler: int = 0) -> PackedToy:
-    """A tar.zst of a prefix whose files differ between versions. filler: bytes that do not
+    """A tar.gz of a prefix whose files differ between versions. filler: bytes that do not
     compress."""
     prefix = folder / f"prefix-{version}"
     (prefix / "bin").mkdir(parents=True)
@@ -60,7 +60,7 @@ def pack_toy(folder: Path, version: str, python: str = PYTHON, filler: int = 0) 
     text = io.BytesIO()
     with tarfile.open(fileobj=text, mode="w") as archive:
         archive.add(prefix, arcname=".", filter=_without_times)
-    image = zstandard.compress(text.getvalue())
+    image = gzip.compress(text.getvalue(), mtime=0)
     return PackedToy(pack=sidecar(version, "tar", image, prefix), image=image)
 
 

@@ -142,7 +142,7 @@ def bad_disks(root: Path) -> Iterator[None]:
 
 def write_image(folder: Path, toy: PackedToy, **changes: Any) -> Pack:
     """The files of a pack, with changes to its sidecar."""
-    suffix = ".sqsh" if toy.pack["format"] == "squashfs" else ".tar.zst"
+    suffix = ".sqsh" if toy.pack["format"] == "squashfs" else ".tar.gz"
     image = folder / f"{toy.key}{suffix}"
     image.write_bytes(toy.image)
     return Pack(image=image, sidecar=cast("Sidecar", {**toy.pack, **changes}))

@@ -303,7 +303,7 @@ def _collector(
             self._workers: dict[str, Any] = {}
             self._started: dict[str, float] = {}
             self._pieces: dict[tuple[str, str], list[bytes]] = {}
-            self._label_counts: dict[tuple[str, bytes], int] = {}
+            self._label_counts: dict[tuple[str, str, bytes], int] = {}
             self._durations: list[float] = []
             # The nodes that printed more than was read.
             self.cut: set[str] = set()
@@ -320,7 +320,7 @@ def _collector(
             # The last piece is a line that has not ended.
             *lines, rest = ((pieces.pop() if pieces else b"") + data).split(b"\n")
             for line in lines:
-                label = (sname, line.partition(b":")[0].strip()[:LABEL_LENGTH])
+                label = (node, sname, line.partition(b":")[0].strip()[:LABEL_LENGTH])
                 self._label_counts[label] = self._label_counts.get(label, 0) + len(line)
                 if self._label_counts[label] <= label_bytes:
                     pieces.append(line + b"\n")

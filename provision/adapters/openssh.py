@@ -13,7 +13,6 @@ from provision_runtime.node import signatures
 from provision_runtime.node.errors import NodeError
 
 KEY = "id_ed25519"
-HOST_KEYS = Path("/etc/ssh")
 COMMAND_TIMEOUT_S = 10.0
 # Somebody types a passphrase, or touches a token.
 SIGN_TIMEOUT_S = 120.0
@@ -57,17 +56,6 @@ def locked_keys(folder: Path) -> tuple[Path, ...]:
             if process.run(command, timeout_s=COMMAND_TIMEOUT_S, check=False).returncode != 0:
                 keys.append(key)
     return tuple(keys)
-
-
-def host_keys(folder: Path = HOST_KEYS) -> list[str]:
-    """This host's own public keys; none where no sshd was set up."""
-    keys = []
-    for path in sorted(folder.glob("ssh_host_*_key.pub")):
-        try:
-            keys.append(path.read_text(encoding="utf-8").strip())
-        except OSError:
-            continue
-    return keys
 
 
 def has_host_key(known_hosts: Path, host: str) -> bool:

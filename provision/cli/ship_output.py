@@ -65,7 +65,14 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
             f"stopped after {fold(active)}: {report.halted}. The others stay as they were. "
             f"Go back: provision rollback {report.name} --on {nodes}"
         )
-    elif report.possible < report.required and report.goal == "active" and report.verb == "ship":
+    elif installed := fold(_not_activated(report)):
+        sentences.append(
+            f"{sets.short(installed)}: it is installed there, and not active: provision activate "
+            f"{report.name} --on {shlex.quote(installed)}"
+        )
+    elif (
+        0 < report.possible < report.required and report.goal == "active" and report.verb == "ship"
+    ):
         sentences.append(
             f"only {format_count(report.possible, 'node')} can be ready, and --min requires "
             f"{report.required}. Repair the others, or lower --min; --stage-only ships to those "
@@ -75,6 +82,12 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     for sentence in sentences:
         lines += wrap_line(sentence, width)
     return lines
+
+
+def _not_activated(report: ShipReport) -> list[str]:
+    """The nodes of a ship that failed at its last stage."""
+    failures = {name: state.failure for name, state in report.states.items()}
+    return [name for name, failure in failures.items() if failure and failure.stage == "activate"]
 
 
 def _state_of_node(node: Node) -> str:

@@ -1,6 +1,6 @@
 """Packs: an environment as one file that nodes mount or unpack, and a sidecar that describes it.
 
-A pack lies at packs/NAME/KEY.sqsh (or KEY.tar.zst) with KEY.json next to it. The sidecar is written
+A pack lies at packs/NAME/KEY.sqsh (or KEY.tar.gz) with KEY.json next to it. The sidecar is written
 last and removed first: where it exists, its image is complete.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypedDict, cast
 
-from provision.adapters import openssh, squashfs, zstd
+from provision.adapters import gzip_stream, openssh, squashfs
 from provision.adapters.http import sha256_of
 from provision.catalog import required_glibc
 from provision.core import tar
@@ -33,14 +33,14 @@ from provision.core.types import Lock, Resolution
 from provision_runtime.node.signatures import NAMESPACE
 
 PackFormat = Literal["squashfs", "tar"]
-PackCompression = Literal["zstd", "lz4"]
+PackCompression = Literal["zstd", "lz4", "gzip"]
 
 SCHEMA = 1
 # The version of how a lock becomes files. Raise it whenever the same lock and the same runtime
 # package give other files: the key must change with them.
 TREE_VERSION = 2
 KEY_DIGITS = 12
-SUFFIXES: Mapping[PackFormat, str] = {"squashfs": ".sqsh", "tar": ".tar.zst"}
+SUFFIXES: Mapping[PackFormat, str] = {"squashfs": ".sqsh", "tar": ".tar.gz"}
 # The store's own names on nodes (provision_runtime/node/store.py): NAME of an environment would lie
 # in their place.
 STORE_NAMES = ("allowed_signers", "envs", "images", "journal.jsonl", "lock", "metrics", "staging")
@@ -308,21 +308,19 @@ def tool_name(pack_format: PackFormat) -> str:
     """What decides the bytes of an image, besides its tree. Raises ToolMissing if it is not
     there."""
     if pack_format == "tar":
-        return f"libzstd {zstd.library_version()}"
+        return f"zlib {gzip_stream.library_version()}"
     return f"{squashfs.COMMAND} {squashfs.version()}"
 
 
-def write_image(
-    tree: Path, target: Path, pack_format: PackFormat, compression: PackCompression
-) -> None:
-    """Write a tree as an image: times, owners and order are the same on every host.
+def write_image(tree: Path, target: Path, compression: PackCompression) -> None:
+    """Write a tree as an image, with gzip as tar: times, owners and order are the same on every host.
 
     Raises NoSpace on a full disk.
     """
-    if pack_format == "squashfs":
-        squashfs.make_image(tree, target, compression, time=tar.EPOCH)
+    if compression == "gzip":
+        gzip_stream.compress_to(_tar_chunks(tree), target)
     else:
-        zstd.compress_to(_tar_chunks(tree), target)
+        squashfs.make_image(tree, target, compression, time=tar.EPOCH)
 
 
 def _tar_chunks(tree: Path) -> Iterator[bytes]:

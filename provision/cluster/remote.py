@@ -266,7 +266,7 @@ class _RemoteRun(Generic[ResultT]):
 
     def over_srun(self, nodes: Sequence[Node]) -> None:
         """One step over all nodes with the same program: srun feeds it to each, and slurmctld is
-        asked once."""
+        asked once. The steps of different programs run at the same time: some may serve others."""
         allocated = self.defaults.allocated or slurm_nodes.allocation()
         if allocated is None:
             raise InvalidSpec(
@@ -274,71 +274,80 @@ class _RemoteRun(Generic[ResultT]):
                 advice="Run this in `salloc -N NODES`, or leave out `via` to use ssh.",
             )
         inside = set(clustershell.expand(allocated))
-        steps: dict[bytes, dict[str, Node]] = {}
+        by_program: dict[bytes, dict[str, Node]] = {}
         for node in nodes:
             if node.name in inside:
-                steps.setdefault(self.programs[node.name], {})[node.name] = node
+                by_program.setdefault(self.programs[node.name], {})[node.name] = node
             else:
                 self._fail(node, "not-in-allocation", f"the allocation is {allocated}")
-        for program, members in steps.items():
-            self._srun_steps(members, program)
+        steps = [(members, program) for program, members in by_program.items()]
+        while steps:
+            remaining = []
+            for (members, program), output in zip(steps, self._srun_steps(steps)):
+                rest = self._add_step(members, output)
+                if rest:
+                    remaining.append((rest, program))
+            steps = remaining
 
-    def _srun_steps(self, nodes: Mapping[str, Node], program: bytes) -> None:
-        """A node where srun cannot start anything, or whose slurmstepd is gone, ends the step for
-        all (Slurm 22.05): the others get another one without it."""
-        remaining = dict(nodes)
-        while remaining:
-            output = self._srun_step(remaining, program)
-            documents = srun_documents(output.stdout, self.action.name)
-            messages = srun_messages(output.stderr)
-            causes = step_causes(messages, output.stderr) & set(remaining)
-            for name, node in list(remaining.items()):
-                if name in documents:
-                    self._add(_reply_of_document(node, documents[name], output, self.stage))
-                elif causes and name not in causes:
-                    continue
-                elif name not in messages:
-                    # The status of the step is that of a task which is named.
-                    status = 0 if messages else output.status
-                    errors = [
-                        line
-                        for line in output.stderr.splitlines()
-                        if line.startswith("srun: error") and not _SRUN_EXIT.search(line)
-                    ]
-                    self._fail(node, *classify(status, "", "\n".join(errors)), output)
-                elif messages[name].status is None:
-                    self._fail(node, "no-slurmd", messages[name].text, output)
-                else:
-                    message = messages[name]
-                    self._fail(node, *classify(message.status, "", message.text), output)
-                del remaining[name]
+    def _add_step(self, nodes: Mapping[str, Node], output: NodeOutput) -> dict[str, Node]:
+        """Take the replies of a step; returns the nodes that need another one. A node where srun
+        cannot start anything, or whose slurmstepd is gone, ends the step for all (Slurm 22.05)."""
+        documents = srun_documents(output.stdout, self.action.name)
+        messages = srun_messages(output.stderr)
+        causes = step_causes(messages, output.stderr) & set(nodes)
+        rest = {}
+        for name, node in nodes.items():
+            if name in documents:
+                self._add(_reply_of_document(node, documents[name], output, self.stage))
+            elif causes and name not in causes:
+                rest[name] = node
+            elif name not in messages:
+                # The status of the step is that of a task which is named.
+                status = 0 if messages else output.status
+                errors = [
+                    line
+                    for line in output.stderr.splitlines()
+                    if line.startswith("srun: error") and not _SRUN_EXIT.search(line)
+                ]
+                self._fail(node, *classify(status, "", "\n".join(errors)), output)
+            elif messages[name].status is None:
+                self._fail(node, "no-slurmd", messages[name].text, output)
+            else:
+                message = messages[name]
+                self._fail(node, *classify(message.status, "", message.text), output)
+        return rest
 
-    def _srun_step(self, nodes: Mapping[str, Node], program: bytes) -> NodeOutput:
-        command = [
-            *_SRUN,
-            *self.defaults.srun_options,
-            f"--nodes={len(nodes)}",
-            f"--ntasks={len(nodes)}",
-            "--ntasks-per-node=1",
-            f"--nodelist={','.join(nodes)}",
-            "--label",
-            "sh",
-            "-c",
-            # The shell stays, and reads what its command left. srun ends a step for all nodes, at
-            # times before the others have replied, if a signal ends a task of one, or if it cannot
-            # write to one (Slurm 22.05). A status does not.
-            f"{self.command}; status=$?; cat >/dev/null; exit $status",
-        ]
-        [output] = clustershell.run(
-            ["srun"],
-            f"exec {shlex.join(command).replace('%', '%%')}",
-            stdin=program,
+    def _srun_steps(self, steps: Sequence[tuple[Mapping[str, Node], bytes]]) -> list[NodeOutput]:
+        """All steps at the same time, each with its program."""
+        branches, programs = [], {}
+        for number, (nodes, program) in enumerate(steps):
+            command = [
+                *_SRUN,
+                *self.defaults.srun_options,
+                f"--nodes={len(nodes)}",
+                f"--ntasks={len(nodes)}",
+                "--ntasks-per-node=1",
+                f"--nodelist={','.join(nodes)}",
+                "--label",
+                "sh",
+                "-c",
+                # The shell stays, and reads what its command left. srun ends a step for all nodes,
+                # at times before the others have replied, if a signal ends a task of one, or if it
+                # cannot write to one (Slurm 22.05). A status does not.
+                f"{self.command}; status=$?; cat >/dev/null; exit $status",
+            ]
+            programs[f"step{number}"] = program
+            branches.append(f"step{number}) exec {shlex.join(command).replace('%', '%%')};;")
+        return clustershell.run(
+            list(programs),
+            f"case %h in {' '.join(branches)} esac",
+            stdin=lambda step: programs[step],
             worker="exec",
+            fanout=self.defaults.fanout,
             timeout_s=self.timeout_s + SRUN_EXTRA_S,
             most_bytes=replies.most_bytes(self.action.name),
             is_labeled=True,
         )
-        return output
 
     def _fail(
         self, node: Node, reason: str, message: str, output: NodeOutput | None = None

@@ -14,4 +14,5 @@ def is_out_of_service(node: Node) -> bool:
     if node.state == "reserved":
         # For others, unless the user's own jobs go into a reservation.
         return "SBATCH_RESERVATION" not in os.environ
-    return not node.responds or node.state.startswith(OUT_OF_SERVICE)
+    # `allocated$`: in maintenance, with a job that still runs.
+    return not node.responds or "$" in node.state or node.state.startswith(OUT_OF_SERVICE)

@@ -23,8 +23,6 @@ from provision.render.files import (
     render_contract,
     render_dockerfile,
     render_inputs,
-    render_inventory,
-    render_lab,
     render_node_script,
     render_report,
     render_spec,

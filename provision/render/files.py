@@ -33,8 +33,6 @@ OUR_TEMPLATES = Templates()
 DOCKERFILE = "Dockerfile"
 REPORT = "report.html"
 NODES_REPORT, LAB_REPORT = "nodes.html", "lab.html"
-LAB = "lab.yml"
-INVENTORY = "nodes.yml"
 HEALTH_CHECK = "slurm-health-check.sh"
 MOUNT_SCRIPT, MOUNT_UNIT = "mount-stores.sh", "provision-stores.service"
 CONTRACTS = {
@@ -90,16 +88,6 @@ def render_spec(name: str, content: Values) -> str:
     """The text of a spec.yml with this content."""
     body = OUR_TEMPLATES.render(SPEC, {"name": name, "content": content})
     return with_first_line("# Made by provision", body)
-
-
-def render_lab(values: Values) -> str:
-    """A first lab.yml, which its owner edits."""
-    return render_page(LAB, values)
-
-
-def render_inventory(values: Values) -> str:
-    """A first nodes.yml, which its owner edits."""
-    return render_page(INVENTORY, values)
 
 
 def render_report(page: str, values: Values, *, remake: Sequence[str]) -> str:

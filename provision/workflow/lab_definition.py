@@ -121,8 +121,7 @@ def read_lab(folder: Path) -> Lab:
         "lab",
         further=partial(_mistakes, folder),
         advice=ADVICE,
-        advice_without="Name a lab's repository, or a folder of one; `provision lab init` writes a "
-        "lab.yml.",
+        advice_without="Name a lab's repository, or a folder of one; docs/onboarding.md has a lab.yml.",
     )
     return _lab(document, folder)
 

@@ -7,6 +7,7 @@ crashes or hangs.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -142,6 +143,14 @@ def lock_hash(prefix: Path = Path(sys.prefix)) -> str | None:
     except OSError:
         lock_sha256 = None
     return lock_sha256 if isinstance(lock_sha256, str) else os.environ.get("PROVISION_LOCK_HASH")
+
+
+def runtime_digest(packages: Path) -> str:
+    """Of our own package in a folder of packages: two commits have one version. Empty if pip did not
+    install it."""
+    for path in packages.glob("provision_runtime-*.dist-info/RECORD"):
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    return ""
 
 
 def _cudnn(torch: Any) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Dict, TypedDict
 
 from .. import __version__
@@ -17,6 +18,8 @@ from ..facts import environment, libraries
 NOT_SET, UNKNOWN = "not set", "unknown"
 # More names than this in one line are hard to read.
 MAX_NAMES = 8
+# Where our own package lies.
+PACKAGES = Path(__file__).parents[2]
 
 
 class NodeFacts(TypedDict):
@@ -34,7 +37,7 @@ def collect() -> NodeFacts:
     limits = facts["limits"]
     required = {
         "environment": _short(facts["lock_hash"] or UNKNOWN),
-        "runtime": __version__,
+        "runtime": f"{__version__} {_short(environment.runtime_digest(PACKAGES))}".strip(),
         "Python": facts["python"]["version"],
         "architecture": facts["platform"]["machine"],
         "driver": facts["driver"] or UNKNOWN,

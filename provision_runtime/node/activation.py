@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from . import store as stores
 from .errors import NodeError
-from .install import remove_environment
-from .metrics import write_metrics
+from .install import remove_environment, require_unused
+from .metrics import remove_metrics, write_metrics
 from .modulefile import refresh_module, remove_module
 from .signatures import recorded_signature, require_signed
 from .store import Store
@@ -19,7 +19,7 @@ from .store_journal import append_journal, read_journal
 from .store_lock import locked, release
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from .results import Activation, History
 
@@ -91,22 +91,43 @@ def prune(store: Store, name: str, run: Mapping[str, str]) -> tuple[list[str], l
     activated = _latest_first(events, "activated")
     staged = [key for key in _latest_first(events, "installed") if key not in activated]
     retained = {stores.active_key(store, name), *activated[:RETAINED_ENVIRONMENTS], *staged[:1]}
-    removed: list[str] = []
-    in_use: list[str] = []
-    for key in stores.installed_keys(store, name):
-        if key in retained or key not in (*activated, *staged):
-            continue
+    keys = [
+        key
+        for key in stores.installed_keys(store, name)
+        if key not in retained and key in (*activated, *staged)
+    ]
+    removed, in_use = remove_unused(store, name, keys, run)
+    prune_parts(store, name, PARTS_RETAINED_S)
+    return removed, list(in_use)
+
+
+def remove_unused(
+    store: Store, name: str, keys: Iterable[str], run: Mapping[str, str], dry_run: bool = False
+) -> tuple[list[str], dict[str, str]]:
+    """Remove environments; returns those that went, and why others stay: processes use them.
+
+    dry_run: change nothing.
+    """
+    removed, in_use = [], {}
+    for key in keys:
         try:
-            remove_environment(store, key)
+            if dry_run:
+                require_unused(store, key)
+            else:
+                remove_environment(store, key)
         except NodeError as error:
             if error.reason != "in-use":
                 raise
-            in_use.append(key)
+            in_use[key] = error.message
             continue
+        removed.append(key)
+        if dry_run:
+            continue
+        if key == stores.active_key(store, name):
+            remove_file(store.link(name))
+            remove_metrics(store, name)
         remove_module(store, key)
         append_journal(store, "removed", run, name=name, key=key)
-        removed.append(key)
-    prune_parts(store, name, PARTS_RETAINED_S)
     return removed, in_use
 
 

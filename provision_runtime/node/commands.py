@@ -50,12 +50,8 @@ def run_command(
         return run_command(command, timeout_s)
     if result.returncode == 0:
         return 0, result.stdout.decode(errors="replace").strip()
-    return result.returncode, last_line(result.stderr)
-
-
-def last_line(errors: bytes) -> str:
-    lines = errors.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else ""
+    lines = result.stderr.decode(errors="replace").strip().splitlines()
+    return result.returncode, lines[-1].strip() if lines else ""
 
 
 def is_caller_gone() -> bool:

@@ -132,9 +132,12 @@ def _mount_type(folder: Path) -> str | None:
 
 
 def _nccl_version(folder: Path) -> str | None:
-    """Where it lies within the environment, its files' digest covers."""
-    files = fabric_libraries.environment_libraries(folder)
-    return "; ".join(_describe_version(file) for file in files if file.kind == "nccl") or None
+    """By the names of its packages; its files' digest covers the rest."""
+    names = [
+        path.stem for path in folder.glob("lib/python3*/site-packages/nvidia_nccl_*.dist-info")
+    ]
+    names += [path.stem for path in folder.glob("conda-meta/nccl-[0-9]*.json")]
+    return "; ".join(sorted(names)) or None
 
 
 def _driver(root: Path) -> str | None:

@@ -1,25 +1,25 @@
 """The libraries that carry NCCL's traffic: NCCL, its plug-ins, and what those load.
 
 NCCL loads a plug-in by name at run time, so no lock and no image names its version. Each file is
-read, never loaded. Two builds of one version differ by their build id.
+read, never loaded. Two builds of one version differ by their hash.
 """
 
 from __future__ import annotations
 
 import glob
+import hashlib
+import mmap
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import shared_library
 from .commands import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from .shared_library import SharedLibrary
 
 # Where vendors put what no linker configuration names: AWS's EFA installer, NVIDIA's HPC-X and
 # MLNX_OFED, Google's images.
@@ -43,18 +43,13 @@ DEFAULT_FOLDERS = (
     "usr/local/lib",
     "usr/local/lib64",
 )
-ENVIRONMENT_FOLDERS = (
-    "lib",
-    "lib/python3*/site-packages/nvidia/nccl/lib",
-    "lib/python3*/site-packages/torch/lib",
-)
 # ldconfig(8); every distribution includes the folder.
 LINKER_CONFIGURATION = ("etc/ld.so.conf", "etc/ld.so.conf.d/*.conf")
 VERSION = rb"(\d+\.\d+(?:\.\d+)*(?:[-+.\w]*\w)?)"
-LINKED_NCCL = rb"NCCL version (\d+\.\d+\.\d+\+cuda[\d.]*\d)"
 # A version alone between two zero bytes: 1.17.0, and AWS's 1.18.2amzn3.0, but not 127.0.0.1.
 BARE_VERSION = rb"\0(\d+\.\d+\.\d+(?:[a-z]\w*(?:\.\d+)*)?)(?=\0)"
 BUILD_DIGITS = 8
+ELF = b"\x7fELF"
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class LibraryKind:
     """A library, or the plug-ins of one origin.
 
     files: the pattern of its file names. mark: the pattern that tells its files from others of such
-    names. version: the pattern of its version. Both are searched among its constants.
+    names. version: the pattern of its version. Both are searched in its bytes.
     file_version: the pattern of its version in its file name.
     """
 
@@ -77,13 +72,6 @@ PLUGIN_FILES = r"libnccl[-_][-\w]+\.so"  # of every kind: net, tuner, profiler, 
 KINDS = (
     # NCCL prints "NCCL version 2.20.5+cuda12.4".
     LibraryKind("nccl", r"libnccl\.so", version=rb"NCCL version " + VERSION),
-    # Older torch has it within its own library.
-    LibraryKind(
-        "nccl",
-        r"libtorch_cuda\.so",
-        mark=LINKED_NCCL,
-        version=LINKED_NCCL,
-    ),
     # It logs "Initializing aws-ofi-nccl 1.13.2-aws", or git-6e504db where it was built from git.
     LibraryKind(
         "aws_ofi_nccl",
@@ -117,13 +105,23 @@ class LibraryFile:
 
 
 def host_libraries(root: Path, environment: Mapping[str, str]) -> list[LibraryFile]:
-    """Those that the host offers. environment: of the process, for LD_LIBRARY_PATH."""
-    return _libraries(host_folders(root, environment), root, "/")
-
-
-def environment_libraries(prefix: Path) -> list[LibraryFile]:
-    """Those within an environment, with paths relative to it."""
-    return _libraries(list(_matching(prefix, ENVIRONMENT_FOLDERS)), prefix, "")
+    """Those that the host offers, each once, however many links name it, sorted by path. environment:
+    of the process, for LD_LIBRARY_PATH."""
+    real_root = os.path.realpath(root)
+    libraries = {}
+    for folder in dict.fromkeys(map(os.path.realpath, host_folders(root, environment))):
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            kinds = [kind for kind in KINDS if re.match(kind.files, name)]
+            path = Path(os.path.realpath(os.path.join(folder, name)))
+            if kinds and path not in libraries and path.is_file():
+                printed = "/" + os.path.relpath(path, real_root)
+                libraries[path] = _library(path, kinds, printed)
+    readable = [library for library in libraries.values() if library is not None]
+    return sorted(readable, key=lambda library: library.path)
 
 
 def host_folders(root: Path, environment: Mapping[str, str]) -> list[Path]:
@@ -142,42 +140,27 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
             yield Path(name)
 
 
-def _libraries(folders: list[Path], root: Path, printed_root: str) -> list[LibraryFile]:
-    """Each library of these folders once, however many links name it, sorted by path."""
-    real_root = os.path.realpath(root)
-    libraries = {}
-    for folder in dict.fromkeys(os.path.realpath(folder) for folder in folders):
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            continue
-        for name in names:
-            kinds = [kind for kind in KINDS if re.match(kind.files, name)]
-            path = Path(os.path.realpath(os.path.join(folder, name)))
-            if kinds and path not in libraries and path.is_file():
-                printed = printed_root + os.path.relpath(path, real_root)
-                libraries[path] = _library(path, kinds, printed)
-    readable = [library for library in libraries.values() if library is not None]
-    return sorted(readable, key=lambda library: library.path)
-
-
 def _library(path: Path, kinds: list[LibraryKind], printed: str) -> LibraryFile | None:
     """None for a file that is no library (a linker script), or none of these kinds."""
     try:
-        content = shared_library.read_library(path)
-    except (shared_library.NotALibrary, OSError):
+        with path.open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):  # it cannot be read, or is empty
         return None
-    for kind in kinds:
-        if re.search(kind.mark, content.constants):
-            version = _version(kind, path, content)
-            return LibraryFile(kind.name, printed, version, content.build[:BUILD_DIGITS])
+    with content:
+        if content[: len(ELF)] != ELF:
+            return None
+        for kind in kinds:
+            if re.search(kind.mark, content):
+                build = hashlib.sha256(content).hexdigest()[:BUILD_DIGITS]
+                return LibraryFile(kind.name, printed, _version(kind, path, content), build)
     return None
 
 
-def _version(kind: LibraryKind, path: Path, content: SharedLibrary) -> str | None:
-    """By the file's constants, or its name; two builds without a version differ by their build."""
+def _version(kind: LibraryKind, path: Path, content: mmap.mmap) -> str | None:
+    """By the file's bytes, or its name; two builds without a version differ by their build."""
     if kind.version is not None:
-        versions = set(re.findall(kind.version, content.constants))
+        versions = set(re.findall(kind.version, content))
         if len(versions) == 1:
             return bytes(versions.pop()).decode("ascii")
     if kind.file_version is not None:

@@ -10,17 +10,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import subprocess
-import tempfile
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from . import store as stores
 from . import store_files as files
-from . import trust, zstd
+from . import trust
 from .boot import is_mounted_at_boot
-from .commands import last_line, run_command, which
+from .commands import run_command, which
 from .errors import NodeError
 from .install_methods import FUSE, KERNEL, TREE, fuse_command, install_methods
 from .signatures import record_signature, recorded_signature, require_signed
@@ -223,12 +221,12 @@ def _unpack(store: Store, pack: StoredPack) -> None:
     directory, staging = store.environment(pack.key), _unpacking(store, pack.key)
     image = store.image(pack)
     try:
-        if pack.format == "squashfs":
-            command = ["unsquashfs", "-no-progress", "-quiet", "-dest", staging, image]
-            status, output = run_command(command, UNPACK_S)
-        else:
+        command = ["unsquashfs", "-no-progress", "-quiet", "-dest", staging, image]
+        if pack.format == "tar":
             os.mkdir(staging)
-            status, output = _untar(image, staging)
+            command = ["tar", "--extract", "--gzip", "--same-permissions"]
+            command += [f"--directory={staging}", f"--file={image}"]
+        status, output = run_command(command, UNPACK_S)
         if "No space left" in output:
             raise NodeError("disk-full", output)
         if status != 0:
@@ -254,23 +252,6 @@ def _unpack(store: Store, pack: StoredPack) -> None:
 
 def _unpacking(store: Store, key: str) -> str:
     return store.join("envs", f".{key}.unpacking")
-
-
-def _untar(image: str, directory: str) -> tuple[int, str]:
-    """tar unpacks what libzstd decompresses in this process."""
-    command = ["tar", "--extract", "--file=-", "--same-permissions", f"--directory={directory}"]
-    with tempfile.TemporaryFile() as errors:
-        tar = subprocess.Popen(
-            [which("tar") or "tar", *command[1:]], stdin=subprocess.PIPE, stderr=errors, cwd="/"
-        )
-        assert tar.stdin is not None
-        try:
-            with tar.stdin, contextlib.suppress(BrokenPipeError):  # tar ended, and says why
-                zstd.decompress(image, tar.stdin.fileno())
-        finally:
-            status = tar.wait()
-        errors.seek(0)
-        return status, last_line(errors.read())
 
 
 def start_python(directory: str, as_reader: str | None = None) -> None:

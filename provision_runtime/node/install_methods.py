@@ -7,7 +7,6 @@ import platform
 import re
 from pathlib import Path
 
-from . import zstd
 from .commands import read_text, which
 
 KERNEL, FUSE, TREE = "kernel", "fuse", "tree"
@@ -19,7 +18,7 @@ CAP_SYS_ADMIN = 21
 def install_methods(pack_format: str = "squashfs") -> list[str]:
     """The methods that this node seems to have, the cheapest first. A mount may still be refused."""
     if pack_format == "tar":
-        return [TREE] if which("tar") and zstd.load_library() else []
+        return [TREE] if which("tar") and which("gzip") else []
     methods = []
     if may_mount() and has_squashfs() and not _has_private_mounts():
         methods.append(KERNEL)

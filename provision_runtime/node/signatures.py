@@ -56,8 +56,8 @@ def require_signed(
     if before is None or run.get("allow_older"):
         return
     signed_at = statement.get("signed_at") or ""
-    before_at = json.loads(before["statement"])["signed_at"]
-    if str(signed_at) < before_at:
+    before_at = json.loads(before["statement"]).get("signed_at") or ""
+    if str(signed_at) < str(before_at):
         raise NodeError("older-pack", f"{pack.key} was signed {signed_at}, {active} {before_at}")
 
 

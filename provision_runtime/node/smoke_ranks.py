@@ -8,8 +8,6 @@ give up when a node is missing, the test itself can say which node is missing an
 from __future__ import annotations
 
 import contextlib
-import glob
-import hashlib
 import os
 import shutil
 import signal
@@ -17,10 +15,12 @@ import socket
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..comm import addresses, processes
 from ..facts import libraries
+from ..facts.environment import runtime_digest
 from .commands import is_caller_gone
 from .errors import NodeError
 from .store import Store
@@ -73,9 +73,10 @@ def find_python(environments: list[str], rules: Mapping[str, str]) -> dict[str, 
 def prepare(environments: list[str], rules: Mapping[str, str]) -> Prepared:
     """The same, and how the other nodes reach this one. Raises NodeError (also no-address)."""
     python = find_python(environments, rules)["python"]
+    packages = Path(python).parents[1].glob("lib/python3*/site-packages")
     return {
         "python": python,
-        "runtime": _runtime_digest(python),
+        "runtime": next(filter(None, map(runtime_digest, packages)), ""),
         "host": socket.gethostname(),
         "address": _address(),
         "port": addresses.free_port(),
@@ -101,16 +102,6 @@ def run(
         return _result(ranks.statuses(), ranks.wait(timeout_s), out)
     finally:
         shutil.rmtree(out, ignore_errors=True)
-
-
-def _runtime_digest(python: str) -> str:
-    """The digest of the runtime package that an environment has; empty if pip did not install it."""
-    prefix = glob.escape(os.path.dirname(os.path.dirname(python)))
-    packages = f"{prefix}/lib/python3*/site-packages/provision_runtime-*.dist-info/RECORD"
-    for path in glob.glob(packages):
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
-    return ""
 
 
 class _Ranks:

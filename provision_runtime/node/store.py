@@ -1,6 +1,6 @@
 """The store of environments on this node: its files, its images, and what is active.
 
-    images/KEY.sqsh          a verified image (or KEY.tar.zst); KEY.json says which
+    images/KEY.sqsh          a verified image (or KEY.tar.gz); KEY.json says which
     images/KEY.verified      which file was verified: its hash, size, inode and time
     staging/KEY.HASH.part    an image that is being received
     staging/NAME.lease       the run that changes an environment
@@ -24,7 +24,7 @@ from . import trust
 from .errors import NodeError
 from .store_files import read_json
 
-SUFFIXES = {"squashfs": ".sqsh", "tar": ".tar.zst"}
+SUFFIXES = {"squashfs": ".sqsh", "tar": ".tar.gz"}
 FOLDERS = ("images", "staging", "envs")
 NO_RULES: Mapping[str, str] = {}
 # `NAME-` and twelve digits of a hash.

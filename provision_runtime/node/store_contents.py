@@ -7,15 +7,11 @@ import os
 from typing import TYPE_CHECKING
 
 from . import store as stores
-from .activation import prune_parts
-from .errors import NodeError
-from .install import processes_in, remove_environment, require_unused
-from .metrics import remove_metrics
-from .modulefile import remove_module
+from .activation import prune_parts, remove_unused
+from .install import processes_in
 from .results import IS_ACTIVE
 from .store import Store
-from .store_files import remove_file
-from .store_journal import append_journal, journal_events
+from .store_journal import journal_events
 from .store_lock import locked, release
 
 if TYPE_CHECKING:
@@ -28,19 +24,16 @@ LOG_EVENTS = 1000
 
 
 def contents(path: str) -> StoreContents:
-    """All environments of a store, and its disk. Changes nothing."""
-    store = Store(path)
-    if not os.path.isdir(path):
-        raise NodeError("no-such-path", f"there is no {path}")
-    status = os.statvfs(path)
-    parts = [
-        entry.stat().st_size
-        for entry in os.scandir(store.join("staging"))
-        if entry.name.endswith(".part")
-    ]
+    """All environments of a store, and its disk. Nothing was shipped yet where there is none. Changes
+    nothing."""
+    store, existing = Store(path), path
+    while not os.path.isdir(existing):
+        existing = os.path.dirname(existing)
+    status = os.statvfs(existing)
+    parts = [name for name in _names(store.join("staging")) if name.endswith(".part")]
     return {
         "environments": [_environment(store, key) for key in _keys(store)],
-        "unfinished_bytes": sum(parts),
+        "unfinished_bytes": sum(os.stat(store.join("staging", name)).st_size for name in parts),
         "free_bytes": status.f_bavail * status.f_frsize,
         "total_bytes": status.f_blocks * status.f_frsize,
     }
@@ -49,10 +42,17 @@ def contents(path: str) -> StoreContents:
 def _keys(store: Store) -> list[str]:
     keys = set()
     for folder, suffix in (("images", ".json"), ("envs", ".installed")):
-        for file in os.listdir(store.join(folder)):
+        for file in _names(store.join(folder)):
             if file.endswith(suffix):
                 keys.add(file[: -len(suffix)])
     return sorted(keys)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
 
 
 def _environment(store: Store, key: str) -> StoredEnvironment:
@@ -111,30 +111,13 @@ def remove(
         return result
     with contextlib.nullcontext() if dry_run else locked(store, name, run):
         active = stores.active_key(store, name)
-        for key in _keys(store):
-            if stores.name_of(key) != name or (keys and key not in keys):
-                continue
-            if key == active and not active_too:
-                result["retained"][key] = IS_ACTIVE
-                continue
-            try:
-                if dry_run:
-                    require_unused(store, key)
-                else:
-                    remove_environment(store, key)
-            except NodeError as error:
-                if error.reason != "in-use":
-                    raise
-                result["retained"][key] = error.message
-                continue
-            result["removed"].append(key)
-            if dry_run:
-                continue
-            if key == active:
-                remove_file(store.link(name))
-                remove_metrics(store, name)
-            remove_module(store, key)
-            append_journal(store, "removed", run, name=name, key=key)
+        present = [key for key in _keys(store) if stores.name_of(key) == name]
+        chosen = [key for key in present if not keys or key in keys]
+        if active in chosen and not active_too:
+            chosen.remove(active)
+            result["retained"][active] = IS_ACTIVE
+        result["removed"], in_use = remove_unused(store, name, chosen, run, dry_run)
+        result["retained"].update(in_use)
         if not dry_run:
             prune_parts(store, name, older_than_s=0.0)
             release(path, name, run)

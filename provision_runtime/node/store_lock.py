@@ -13,7 +13,6 @@ from .errors import NodeError
 from .store import Store
 from .store_access import ensure_folders, open_file, require_safe
 from .store_files import read_json, remove_file, write_json
-from .store_journal import append_journal
 
 # Another action of the same run may still be at work: its caller died, and it is about to see that.
 LOCK_WAIT_S = 30.0
@@ -82,12 +81,6 @@ def _lock_holder(store: Store) -> str:
     return str(newest["by"])
 
 
-def prepare(path: str, name: str, run: Mapping[str, str]) -> dict[str, object]:
-    """Make the store's folders and begin a run: something else brings the image (sbcast)."""
-    with locked(Store(path, run), name, run):
-        return {}
-
-
 def release(path: str, name: str, run: Mapping[str, str]) -> dict[str, object]:
     """End a run here: another may begin."""
     store = Store(path, run)
@@ -96,20 +89,6 @@ def release(path: str, name: str, run: Mapping[str, str]) -> dict[str, object]:
     if lease is not None and lease["id"] == run["id"]:
         remove_file(store.lease(name))
     return {}
-
-
-def distrust(path: str, name: str, key: str, run: Mapping[str, str]) -> dict[str, object]:
-    """Forget that an image was verified and installed: its environment is not what was verified.
-
-    A ship then reads the image again, sends it if its bytes are wrong, and installs it anew. Until
-    then jobs keep what they use. Raises NodeError (in-use).
-    """
-    store = Store(path, run)
-    with locked(store, name, run):
-        remove_file(store.verified(key))
-        remove_file(store.installed(key))
-        append_journal(store, "distrusted", run, name=name, key=key)
-    return release(path, name, run)
 
 
 def require_caller() -> None:

@@ -60,7 +60,6 @@ LONG = (
     "test_doctor_causes",
     "test_image_without_engine",
     "test_image_pull",
-    "test_drift_fix",
     "test_smoke_start",
     "test_drift",
     "test_smoke_facts",

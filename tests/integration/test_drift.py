@@ -296,7 +296,7 @@ def write_pack(folder: Path, prefix: Path, key: str) -> Path:
         "distributions": distributions,
     }
     folder.mkdir()
-    (folder / f"{key}.tar.zst").write_bytes(b"image")
+    (folder / f"{key}.tar.gz").write_bytes(b"image")
     (folder / f"{key}.json").write_text(json.dumps(sidecar))
     return folder / f"{key}.json"
 

@@ -553,8 +553,6 @@ def test_an_image_by_its_digest(member: Member, tmp_path: Path) -> None:
         assert (status, report["open"]) == (0, []), report
         [row] = [row for row in report["steps"] if row["step"] == "environments"]
         assert "no container engine answers here" in row["notes"][0]["message"]
-        checked = parse_result(member.run("lab", "check", str(lab), "--probe", "--json").stdout)
-        assert [row["verdict"] for row in checked["checks"]] == ["pass", "pass"]
         engine, _ = image.connect_engine()
         if engine is None:
             return

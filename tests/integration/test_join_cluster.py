@@ -242,20 +242,8 @@ def test_a_closed_cluster(joined: JoinedLab, slurm_cluster: SlurmCluster) -> Non
     assert joined.member.join()[0] == 0
 
 
-def test_a_draft_of_a_lab_from_this_cluster(joined: JoinedLab, tmp_path: Path) -> None:
-    admin = make_member(tmp_path / "admin", **joined.member.variables)
-    shutil.copytree(SAMPLE / "envs", tmp_path / "new" / "envs")
-    written = admin.run("lab", "init", str(tmp_path / "new"))
-    assert written.returncode == 0, written.stderr
-    inventory = (tmp_path / "new" / "nodes.yml").read_text()
-    assert "n[1-4]: 2 x GPU, 4 cores" in inventory and "partition: pair" in inventory
-    checked = parse_result(admin.run("lab", "check", str(tmp_path / "new"), "--json").stdout)
-    assert {row["subject"]: row["verdict"] for row in checked["checks"]} == {
-        "lab.yml": "pass",
-        "clusters.main.nodes": "pass",
-        "clusters.main.login": "unknown",
-        "environments.train": "pass",
-    }
-    probed = parse_result(admin.run("lab", "check", str(joined.folder), "--probe", "--json").stdout)
-    logins = [row for row in probed["checks"] if row["subject"] == "clusters.main.login"]
-    assert [row["verdict"] for row in logins] == ["pass", "pass"], logins
+def test_a_check_asks_the_engines_of_this_machine(joined: JoinedLab) -> None:
+    checked = parse_result(joined.member.run("lab", "check", str(joined.folder), "--json").stdout)
+    verdicts = {row["subject"]: row["verdict"] for row in checked["checks"]}
+    assert verdicts["clusters.main.nodes"] == "pass"
+    assert verdicts["clusters.main.login"] == "unknown"

@@ -1,4 +1,4 @@
-"""An environment shipped through srun and sbcast, inside an allocation of a Slurm of four nodes."""
+"""An environment shipped through srun, inside an allocation of a Slurm of four nodes."""
 
 from __future__ import annotations
 

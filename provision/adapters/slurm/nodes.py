@@ -1,5 +1,5 @@
 """Nodes, partitions and the current allocation: as sinfo and the variables of a job have them, a node
-taken out of service, a file for all nodes of the allocation."""
+taken out of service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from provision.adapters.slurm.command import COMMAND_TIMEOUT_S, run_slurm
 from provision.core import process
@@ -20,12 +19,11 @@ _COLUMNS = 10
 _NULL = "(null)"
 # A state, and signs such as the star of `idle*` (sinfo(1), NODE STATE CODES).
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)", re.IGNORECASE)
-# Not responding, powered off, powering up, powering down.
-_SILENT_FLAGS = frozenset("*~#%")
+# Not responding, powered off, powering up, powering down, rebooting.
+_SILENT_FLAGS = frozenset("*~#%^")
 _SILENT_STATES = ("down", "unk", "power", "future")
 # Until an administrator resumes it.
 _CLOSED_STATES = ("down", "drain", "fail", "inval", "unk", "error", "future")
-_SBCAST_FANOUT = 8  # the most that sbcast takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +58,12 @@ class SlurmNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """What sinfo says of a partition. state: `up`, `down`, `drain` or `inact`. max_time, max_nodes:
-    of a job, as sinfo writes them, `infinite` too."""
+    """What sinfo says of a partition. state: `up`, `down`, `drain` or `inact`. max_time,
+    min_nodes, max_nodes: of a job, as sinfo writes them, `infinite` too."""
 
     state: str
     max_time: str
+    min_nodes: str
     max_nodes: str
 
 
@@ -95,7 +94,8 @@ def read_partition(partition: str) -> Partition:
     state, max_time, sizes = (_sinfo("-p", partition, "-o", "%a|%l|%s").split() or ["||"])[0].split(
         "|"
     )
-    return Partition(state=state, max_time=max_time, max_nodes=sizes.rpartition("-")[2])
+    fewest, _, most = sizes.partition("-")
+    return Partition(state=state, max_time=max_time, min_nodes=fewest, max_nodes=most or fewest)
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
@@ -134,16 +134,6 @@ def drain(node: str, reason: str) -> str:
     except TimedOut:
         return "scontrol did not answer"
     return ""
-
-
-def broadcast(source: Path, destination: str, timeout_s: float) -> None:
-    """Copy a file to the same path on every node of the allocation, whose folder must exist.
-    Slurm's own daemons pass it on.
-
-    Raises ToolMissing, ToolFailed (some nodes may have it), TimedOut.
-    """
-    options = ["--force", f"--fanout={_SBCAST_FANOUT}"]
-    process.run(["sbcast", *options, source, destination], timeout_s=timeout_s)
 
 
 def _node(cells: list[str]) -> SlurmNode:

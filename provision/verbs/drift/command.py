@@ -30,14 +30,6 @@ TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
     ),
 )
 @click.option(
-    "--fix",
-    is_flag=True,
-    help=(
-        "Ship to nodes whose environment deviates, then compare again. Needs the pack that the "
-        "other nodes have."
-    ),
-)
-@click.option(
     "--prefix",
     metavar="PATH",
     help="The environment's folder on the nodes, if `provision ship` did not put it there.",
@@ -56,7 +48,6 @@ def drift(
     envs: Path | None,
     deep: bool,
     expect: str | None,
-    fix: bool,
     prefix: str | None,
     output: Path | None,
     **options: Any,
@@ -85,18 +76,8 @@ def drift(
         timeout_s=DEEP_TIMEOUT_S if deep else TIMEOUT_S,
     )
     selection = selection_of(envs, options)
-    if fix:
-        command.check_fixable(selection, request)
     context = context_of(console, envs)
     record = command.compare_nodes(context, selection, request, expect)
-    if fix:
-        from provision.cli.ship_output import ship_lines
-
-        report = command.fix(context, selection, request, record)
-        if report is not None:
-            for line in ship_lines(report):
-                console.info(line)
-            record = command.compare_nodes(context, selection, request, expect)
     if output is not None:
         command.write_record(output, record)
     lines = drift_lines(record, verbose=console.verbose, width=output_width())

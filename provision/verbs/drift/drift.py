@@ -5,12 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
-from provision.adapters import clustershell
 from provision.cluster import pack as packs
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.pack import Pack
@@ -20,18 +17,14 @@ from provision.core.errors import InvalidSpec, StaleLock
 from provision.core.paths import make_private_directory
 from provision.resolver import spec as specs
 from provision.verbs.drift import record as drift_record
-from provision.verbs.drift import repair as drift_repair
 from provision.verbs.drift import survey as drift
 from provision.verbs.drift.comparison import DISTRIBUTION, FILES, INSTALLED, ExpectedNode
 from provision.verbs.drift.survey import DriftRequest
 from provision.workflow.context import Context, refuse_mistyped_name
 from provision.workflow.evidence import evidence_file, load_evidence
 
-if TYPE_CHECKING:
-    from provision.workflow.ship.ship import ShipReport
-
 # The files of a pack are called by its key.
-PACK_FILE = re.compile(r".+-[0-9a-f]{12}\.(json|sqsh|tar\.zst)")
+PACK_FILE = re.compile(r".+-[0-9a-f]{12}\.(json|sqsh|tar\.gz)")
 
 
 def compare_nodes(
@@ -113,64 +106,6 @@ def _expected_of_pack(pack: Pack, deep: bool) -> ExpectedNode:
         exact=exact,
         minimum={fact: version for fact, version in minimum.items() if version},
     )
-
-
-def check_fixable(selection: NodeSelection, request: DriftRequest) -> None:
-    """Before nodes are asked: raise InvalidSpec if no ship can reach what is compared."""
-    if request.prefix:
-        raise InvalidSpec(
-            "--fix ships to the nodes' store; --prefix is a folder outside of it.",
-            advice="Leave out one of them.",
-        )
-    if selection.defaults.store == "shared":
-        raise InvalidSpec(
-            "The nodes share one store, so no node has an environment of its own to fix.",
-            advice=f"`provision ship {request.name} --on ... --to shared` ships it again.",
-        )
-
-
-def fix(
-    context: Context, selection: NodeSelection, request: DriftRequest, record: DriftRecord
-) -> ShipReport | None:
-    """Ship to the nodes whose environment deviates; None if there are none.
-
-    Raises InvalidSpec if nobody knows what is right, or if the pack here is another one, and what
-    `ship` raises.
-    """
-    from provision.workflow.ship.ship import ShipRequest, run_identity, ship
-    from provision.workflow.ship.stages import ShipOptions
-
-    repair = drift_repair.plan_repair(record)
-    if repair is None:
-        raise InvalidSpec(
-            f"No environment `{request.name}` is on more than half of the nodes.",
-            advice=f"`provision ship {request.name}` brings the pack of this machine to all.",
-        )
-    if not repair.nodes:
-        return None
-    pack = packs.read_pack(packs.pack_path(context.folders, request.name))
-    if pack.key != repair.key:
-        raise InvalidSpec(
-            f"The nodes should have {repair.key}, and the pack here is {pack.key}.",
-            advice=f"`provision ship {request.name}` brings the pack of this machine to all.",
-        )
-    by_name = {node.name: node for node in selection.nodes}
-    changed = [by_name[name] for name in repair.changed]
-    if changed:
-        failures = drift_repair.distrust(
-            changed, selection.defaults, request.name, repair.key, run_identity(context)
-        )
-        for name, failure in failures.items():
-            context.progress.warn(f"{name}: {failure.reason}: {failure.message}")
-    targets = tuple(by_name[name] for name in repair.nodes)
-    context.progress.info(f"shipping {repair.key} to {clustershell.fold(repair.nodes)}")
-    shipment = ShipRequest(
-        name=request.name,
-        selection=replace(selection, nodes=targets),
-        # One node that cannot be fixed must not keep the others from it.
-        options=ShipOptions(minimum="1"),
-    )
-    return ship(context, shipment)
 
 
 def check_output(path: Path) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 
+from provision.adapters.clustershell import fold
 from provision.cli.console import table, wrap_line
 from provision.cli.ship_output import NodeSets
 from provision.core.documents import DriftDeviation, DriftFact, DriftRecord
-from provision.verbs.drift.comparison import DISTRIBUTIONS, NOT_INSTALLED
+from provision.verbs.drift.comparison import (
+    DISTRIBUTION,
+    DISTRIBUTIONS,
+    FILES,
+    INSTALLED,
+    NOT_INSTALLED,
+)
 from provision_runtime.report.text import format_count
 
 # More distributions than this are counted instead of listed.
@@ -28,6 +37,8 @@ def drift_lines(record: DriftRecord, *, verbose: bool, width: int | None = None)
             if fact["reference"] is not None and fact["count"]
         ]
         lines += ["", *table(rows, ("fact", "nodes", "value"), width=width).splitlines()]
+    # Commands stay whole, to be copied.
+    lines += repair_commands(record)
     if record["notes"]:
         lines.append("")
     for note in record["notes"]:
@@ -55,6 +66,34 @@ def _lines(record: DriftRecord) -> list[str]:
         ]
     if sets.lines():
         lines += ["", *sets.lines()]
+    return lines
+
+
+def repair_commands(record: DriftRecord) -> list[str]:
+    """The commands that bring what most nodes have to those with another environment, none, or other
+    files; nothing where nobody knows what is right, or no store has it."""
+    environments = [fact for fact in record["facts"] if fact["name"] == INSTALLED]
+    reference = environments[0]["reference"] if environments else None
+    is_in_store = PurePosixPath(record["path"]).name == record["name"]
+    if reference is None or not is_in_store:
+        return []
+    deviating, changed = [], []
+    for node in record["nodes"]:
+        differing = node.get("differs", {})
+        if any(name in (INSTALLED, FILES) or name.startswith(DISTRIBUTION) for name in differing):
+            deviating.append(node["name"])
+            if INSTALLED not in differing:
+                changed.append(node["name"])
+    lines = []
+    if deviating:
+        lines += ["", f"Where the pack {reference} is, this gives them what the others have:"]
+    for words, nodes in (
+        (f"store remove {reference} --active", changed),
+        (f"ship {record['name']}", deviating),
+    ):
+        if nodes:
+            on = shlex.quote(f"{record['on']}&{fold(nodes)}")
+            lines.append(f"  provision {words} --on {on}")
     return lines
 
 

@@ -1,33 +1,21 @@
-"""`provision lab`: a first lab.yml from what this machine says, and checks of one."""
+"""`provision lab check`: what is wrong with a lab's repository."""
 
 from __future__ import annotations
 
-import getpass
-import os
 import shutil
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision import ci, render
+from provision import ci
 from provision import image as images
 from provision import lockfile as locks
-from provision.adapters import clustershell, openssh, uv
-from provision.adapters.conda import condarc
-from provision.adapters.slurm import nodes as slurm_nodes
-from provision.adapters.slurm.nodes import SlurmNode
+from provision.adapters import clustershell, openssh
 from provision.catalog import facts
-from provision.cluster.failures import REASONS, classify
 from provision.cluster.inventory import Inventory, read_inventory, select_nodes
-from provision.core.atomic import atomic_write
-from provision.core.errors import InUse, ProvisionError, Unreachable
-from provision.core.host import current_umask
-from provision.core.mirrors import PACKAGE_INDEX
+from provision.core.errors import ProvisionError, Unreachable
 from provision.core.paths import LAB_FACTS
-from provision.core.types import Lock, Progress, Verdict
-from provision.verbs.lab import draft
-from provision.verbs.lab.draft import MachineFacts
+from provision.core.types import Lock, Verdict
 from provision.workflow import lab_definition as definition
 from provision.workflow.context import Context
 from provision.workflow.lab_definition import Cluster, Lab, LabEnvironment, read_lab
@@ -35,11 +23,6 @@ from provision.workflow.plan import BuildRequest, make_plan
 from provision_runtime.report.text import format_count
 
 RUNNERS = "runners.yml"
-KNOWN_HOSTS = "known_hosts"
-# Names that centers give to file systems for large files.
-SCRATCH_FOLDERS = ("/scratch", "/work", "/lustre", "/gpfs", "/data")
-CONNECT_S = 5.0
-PROBE_S = 20.0
 # What the engines of clusters need on this machine to be asked.
 COMMANDS: Mapping[definition.Engine, str] = {"slurm": "sinfo", "kubernetes": "kubectl"}
 FORMS: Mapping[definition.Engine, str] = {
@@ -58,11 +41,8 @@ class LabCheck:
     advice: str = ""
 
 
-def check(context: Context, folder: Path, *, probe: bool) -> list[LabCheck]:
-    """Check a lab's repository. probe: also log in to its hosts, and ask registries.
-
-    Raises InvalidSpec for a lab.yml that is not one.
-    """
+def check(context: Context, folder: Path) -> list[LabCheck]:
+    """Check a lab's repository. Raises InvalidSpec for a lab.yml that is not one."""
     lab = read_lab(folder)
     checks = [
         LabCheck(subject="lab.yml", verdict="pass", message=f"{lab.name}: every key is valid")
@@ -76,9 +56,9 @@ def check(context: Context, folder: Path, *, probe: bool) -> list[LabCheck]:
     except ProvisionError as error:
         checks.append(_failed("nodes.yml", error))
     for cluster in lab.clusters:
-        checks += _check_login(lab, cluster, probe=probe)
+        checks += _check_login(lab, cluster)
     for environment in lab.environments:
-        checks += _check_environment(context, lab, environment, probe=probe)
+        checks += _check_environment(context, lab, environment)
     if (folder / RUNNERS).is_file():
         checks.append(_check_runners(folder / RUNNERS))
     if (folder / LAB_FACTS).is_file():
@@ -132,7 +112,7 @@ def _check_nodes(lab: Lab, cluster: Cluster, inventory: Inventory) -> LabCheck:
     return LabCheck(subject=subject, verdict="pass", message=f"{cluster.nodes}: {names}")
 
 
-def _check_login(lab: Lab, cluster: Cluster, *, probe: bool) -> Iterator[LabCheck]:
+def _check_login(lab: Lab, cluster: Cluster) -> Iterator[LabCheck]:
     subject = f"clusters.{cluster.name}.login"
     if lab.known_hosts is not None:
         for host in cluster.login:
@@ -143,34 +123,18 @@ def _check_login(lab: Lab, cluster: Cluster, *, probe: bool) -> Iterator[LabChec
                     message=f"{lab.known_hosts.name} has no key of {host}",
                     advice=f"ssh-keyscan {host} >> {lab.known_hosts}, and compare it with the host's.",
                 )
-    if not cluster.login:
-        return
-    if not probe:
+    if cluster.login:
         names = clustershell.fold(cluster.login)
-        message = f"{names}: not contacted (--probe logs in)"
+        message = f"{names}: not contacted; `provision join --dry-run` logs in"
         yield LabCheck(subject=subject, verdict="unknown", message=message)
-        return
-    for output in clustershell.run(cluster.login, "true", connect_s=CONNECT_S, timeout_s=PROBE_S):
-        if output.status == 0:
-            message = f"{output.node}: ssh lets you in"
-            yield LabCheck(subject=subject, verdict="pass", message=message)
-            continue
-        stdout = output.stdout.decode(errors="replace")
-        reason, message = classify(output.status, stdout, output.stderr)
-        yield LabCheck(
-            subject=subject,
-            verdict="fail",
-            message=f"{output.node}: {REASONS[reason].meaning} ({message.rstrip('.')})",
-            advice=REASONS[reason].advice,
-        )
 
 
 def _check_environment(
-    context: Context, lab: Lab, environment: LabEnvironment, *, probe: bool
+    context: Context, lab: Lab, environment: LabEnvironment
 ) -> Iterator[LabCheck]:
     subject = f"environments.{environment.name}"
     if environment.source == "image":
-        yield _check_image(subject, environment, probe=probe)
+        yield _check_image(subject, environment)
         return
     try:
         plan = make_plan(context, BuildRequest(name=environment.name))
@@ -211,17 +175,14 @@ def _not_portable(subject: str, lab: Lab, name: str, lock: Lock) -> LabCheck:
     return LabCheck(subject=subject, verdict="fail", message=message, advice=advice)
 
 
-def _check_image(subject: str, environment: LabEnvironment, *, probe: bool) -> LabCheck:
+def _check_image(subject: str, environment: LabEnvironment) -> LabCheck:
     assert environment.image is not None
     try:
-        reference = images.parse_registry_reference(environment.image)
-        if not probe:
-            message = f"{environment.image}: not asked for (--probe asks its registry)"
-            return LabCheck(subject=subject, verdict="unknown", message=message)
-        images.find_remote(reference)
+        images.parse_registry_reference(environment.image)
     except ProvisionError as error:
         return _failed(subject, error)
-    return LabCheck(subject=subject, verdict="pass", message=f"{environment.image} is there")
+    message = f"{environment.image}: not asked for; `provision join --dry-run` asks its registry"
+    return LabCheck(subject=subject, verdict="unknown", message=message)
 
 
 def _check_runners(path: Path) -> LabCheck:
@@ -231,89 +192,3 @@ def _check_runners(path: Path) -> LabCheck:
         return _failed(RUNNERS, error)
     names = ", ".join(runner.name for runner in runners)
     return LabCheck(subject=RUNNERS, verdict="pass", message=f"runners: {names}")
-
-
-# init
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """The files of a new lab's repository, by path; and those that exist and stay as they are."""
-
-    texts: Mapping[Path, str]
-    existing: tuple[Path, ...]
-
-
-def draft_lab(folder: Path, progress: Progress, name: str | None = None) -> Draft:
-    """What `init` would write. Raises InUse if there is a lab.yml."""
-    if (folder / definition.FILE).exists():
-        raise InUse(
-            f"{folder / definition.FILE} exists.",
-            advice="`provision lab check` checks it; move it away to start anew.",
-        )
-    facts = _machine_facts(progress)
-    specs = (folder / definition.ENVS).glob(f"*/{render.SPEC}")
-    environments = sorted(path.parent.name for path in specs)
-    contact = f"{getpass.getuser()} on {facts.host}"
-    values = draft.lab_values(facts, name or folder.name, contact, environments)
-    texts = {folder / definition.FILE: render.render_lab(values)}
-    if facts.nodes:
-        inventory = render.render_inventory(draft.inventory_values(facts))
-        texts[folder / definition.INVENTORY] = inventory
-    if facts.keys:
-        texts[folder / KNOWN_HOSTS] = draft.known_hosts_text(facts)
-    existing = tuple(path for path in texts if path.exists())
-    new = {path: text for path, text in texts.items() if path not in existing}
-    return Draft(texts=new, existing=existing)
-
-
-def write_draft(files: Draft) -> None:
-    for path, text in files.texts.items():
-        atomic_write(path, text)
-
-
-def _machine_facts(progress: Progress) -> MachineFacts:
-    home = Path.home()
-    scratch = [Path(name) for name in SCRATCH_FOLDERS if _is_apart(Path(name), home)]
-    return MachineFacts(
-        host=_host_name(),
-        nodes=tuple(_slurm_nodes(progress)),
-        mirrors=tuple(_mirrors(home)),
-        scratch=tuple(scratch),
-        keys=tuple(openssh.host_keys()),
-        umask=current_umask(),
-    )
-
-
-def _host_name() -> str:
-    """The full name, where the resolver knows one."""
-    name = socket.getfqdn()
-    return socket.gethostname() if name.startswith("localhost") else name
-
-
-def _is_apart(folder: Path, home: Path) -> bool:
-    """Whether a folder is a file system other than that of homes."""
-    try:
-        return folder.is_dir() and folder.stat().st_dev != home.stat().st_dev
-    except OSError:
-        return False
-
-
-def _slurm_nodes(progress: Progress) -> list[SlurmNode]:
-    if shutil.which("sinfo") is None:
-        return []
-    try:
-        return slurm_nodes.list_nodes()
-    except ProvisionError as error:
-        progress.warn(f"Slurm's nodes are left out: {error}")
-        return []
-
-
-def _mirrors(home: Path) -> Iterator[tuple[str, str, str]]:
-    files = condarc.condarc_files(os.environ, home)
-    for name, address in condarc.condarc_mirrors(files).items():
-        yield name, address, "conda's configuration"
-    settings = uv.configured_settings()
-    if settings.default_index is not None:
-        origins = ", ".join(settings.origins)
-        yield PACKAGE_INDEX, settings.default_index, origins

@@ -44,6 +44,8 @@ def _partition_problems(job: launch.JobSpec, partition: Partition) -> list[str]:
         problems.append(f"--time is more than the {partition.max_time} of {name}")
     if partition.max_nodes.isdigit() and job.nodes > int(partition.max_nodes):
         problems.append(f"--nodes {job.nodes} is more than the {partition.max_nodes} of {name}")
+    if partition.min_nodes.isdigit() and job.nodes < int(partition.min_nodes):
+        problems.append(f"--nodes {job.nodes} is less than the {partition.min_nodes} of {name}")
     return problems
 
 

@@ -42,24 +42,30 @@ def follow_log(
 
 
 def _follow_slurm(job: str, show: Show, progress: Progress) -> str:
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    shown, position = "", 0
+    """A job, or all tasks of an array; of these, the states that differ."""
+    logs: dict[Path, _Log] = {}
+    # Slurm forgets tasks that ended while others still run.
+    states: dict[str, str] = {}
+    shown, shown_last = "", Path()
     while True:
-        fields = slurm_jobs.show_job(job)
-        path = slurm_jobs.log_path(fields)
-        state = fields.get("JobState", "UNKNOWN")
+        tasks = slurm_jobs.show_tasks(job)
+        for fields in tasks:
+            states[fields.get("JobId", job)] = fields.get("JobState", "UNKNOWN")
+        state = ", ".join(sorted(set(states.values())))
         # A job that ended before this question has written all that it will.
-        has_ended = state.startswith(ENDED)
+        has_ended = all(name.startswith(ENDED) for name in states.values())
         if state != shown and not has_ended:
             shown = state
-            reason = fields.get("Reason", "None")
+            reason = tasks[0].get("Reason", "None")
             progress.info(f"job {job}: {state}" + (f" ({reason})" if reason != "None" else ""))
         until = time.monotonic() + ASK_S
         while True:
-            data = _read_from(path, position)
-            position += len(data)
-            if data:
-                show(decoder.decode(data))
+            for path in map(slurm_jobs.log_path, tasks):
+                text = logs.setdefault(path, _Log()).read(path)
+                if text:
+                    header = f"==> {path.name}\n" if path != shown_last and len(states) > 1 else ""
+                    shown_last = path
+                    show(header + text)
             if has_ended or time.monotonic() >= until:
                 break
             time.sleep(READ_S)
@@ -67,14 +73,22 @@ def _follow_slurm(job: str, show: Show, progress: Progress) -> str:
             return state
 
 
-def _read_from(path: Path, position: int) -> bytes:
-    """Empty while there is no log: it begins with the job."""
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            return file.read()
-    except FileNotFoundError:
-        return b""
+class _Log:
+    """A file that grows; empty while there is none: it begins with the job."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._position = 0
+
+    def read(self, path: Path) -> str:
+        try:
+            with path.open("rb") as file:
+                file.seek(self._position)
+                data = file.read()
+        except FileNotFoundError:
+            return ""
+        self._position += len(data)
+        return self._decoder.decode(data)
 
 
 def _follow_hosts(job: str, selection: NodeSelection, show: Show, progress: Progress) -> str:

@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision import image as images
 from provision import launch
-from provision.adapters.clustershell import expand, fold
 from provision.adapters.http import sha256_of
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
 from provision.adapters.slurm import nodes as slurm_nodes
-from provision.cluster.failures import REASONS, message_line
 from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import install_path, pack_path, read_pack
-from provision.cluster.remote import node_argv
-from provision.cluster.replies import REPLY_BYTES
-from provision.core import process
-from provision.core.errors import CheckFailed, InvalidSpec, ProvisionError, ToolMissing
+from provision.core.errors import InvalidSpec, ProvisionError, ToolMissing
 from provision.core.prefix_registry import prefix_path
 from provision.core.tempdirs import temporary_directory
 from provision.launch.jobs import SIGNAL_S
 from provision.verbs.launch.feasible import check_feasible
+from provision.verbs.launch.hosts import (
+    new_key,
+    refuse_nodes_of_slurm,
+    ssh_options,
+    start_on_hosts,
+)
 from provision.verbs.launch.jobs import (
-    ASK_TIMEOUT_S,
     KUBERNETES_PREFIX,
     Engine,
-    cancel_on_hosts,
     engine_of,
     kube_context,
 )
@@ -46,7 +43,6 @@ from provision.workflow.image.image import render_job
 from provision.workflow.plan import BuildRequest, Plan, make_plan
 from provision.workflow.trust import require_trusted_path, require_trusted_prefix
 
-START_TIMEOUT_S = 60.0
 KUBERNETES_SETTINGS = (
     "jobset", "queue", "topology", "priority", "scheduler", "keep", "disk", "network", "annotation",
     "rdma", "pull_secret",
@@ -135,8 +131,8 @@ def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) ->
     elif engine == "kubernetes":
         job = dataclasses.replace(job, kubernetes=_kubernetes_options(request))
     else:
-        _refuse_nodes_of_slurm(context, request.selection)
-        job = dataclasses.replace(job, ssh=_ssh_options(request.selection, chosen))
+        refuse_nodes_of_slurm(context, request.selection)
+        job = dataclasses.replace(job, ssh=ssh_options(request.selection, chosen))
     text = render_job(plan, format, job, options, remake)
     return PlannedJob(
         engine=engine,
@@ -164,11 +160,11 @@ def submit(planned: PlannedJob) -> SubmittedJob:
             key = None
             if job.nodes > 1:
                 secret = launch.key_secret(job)
-                key = kubernetes_jobs.JobKey(secret=secret, key=_new_key())
+                key = kubernetes_jobs.JobKey(secret=secret, key=new_key())
             context = kube_context(planned.selection)
             kubernetes_jobs.submit(path, job.name, key, context, job.kubernetes.namespace)
         return SubmittedJob(engine="kubernetes", id=KUBERNETES_PREFIX + job.name, log=None)
-    _start_on_hosts(planned)
+    start_on_hosts(job, planned.selection, planned.nodes)
     return SubmittedJob(engine="hosts", id=job.name, log=None)
 
 
@@ -410,124 +406,6 @@ def _product_requirement(request: LaunchRequest) -> launch.NodeRequirement:
             advice=f"They have {', '.join(products) or 'no label ' + launch.GPU_PRODUCT}.",
         )
     return launch.NodeRequirement(key=launch.GPU_PRODUCT, operator="In", values=tuple(fitting))
-
-
-# Plain hosts
-
-
-def _refuse_nodes_of_slurm(context: Context, selection: NodeSelection) -> None:
-    """InvalidSpec for nodes of Slurm that a node set or group reaches by ssh: the job would run
-    there without Slurm's knowledge. `ssh:` insists, and in the nodes' own job nobody else is there."""
-    hosts = [node for node in selection.nodes if node.engine == "ssh"]
-    if selection.text.strip().startswith("ssh:") or not hosts or shutil.which("sinfo") is None:
-        return
-    try:
-        rows = slurm_nodes.list_nodes()
-    except ProvisionError as error:
-        context.progress.warn(
-            f"not known whether {selection.text} are nodes of Slurm: {error.message}"
-        )
-        return
-    names = {name for row in rows for name in (row.name, row.host)}
-    allocated = set(expand(slurm_nodes.allocation() or ""))
-    addresses = [node.address.rpartition("@")[2] for node in hosts]
-    taken = [
-        address
-        for address in addresses
-        if {address, address.partition(".")[0]} & names and address not in allocated
-    ]
-    if taken:
-        raise InvalidSpec(
-            f"{fold(taken)}: these are nodes of Slurm, and a job started by ssh would bypass "
-            "Slurm.",
-            advice=f"Use --on slurm:PARTITION. --on ssh:{fold(addresses)} insists.",
-        )
-
-
-def _ssh_options(selection: NodeSelection, nodes: Sequence[Node]) -> launch.SshOptions:
-    marker = "\0"
-    hosts = []
-    for node in nodes:
-        argv = node_argv(node, marker, selection.defaults)
-        hosts.append(launch.HostTarget(name=node.name, ssh=tuple(argv[:-1])))
-    return launch.SshOptions(hosts=tuple(hosts), head=_head_names(selection, nodes[0]))
-
-
-def _head_names(selection: NodeSelection, node: Node) -> tuple[str, ...]:
-    """Where the other hosts may find the first one: what ssh connects to, and its own name."""
-    if node.engine != "ssh":
-        return ("127.0.0.1",)
-    command = ["ssh", *selection.defaults.ssh_options, "-G", node.address]
-    settings = process.run(command, timeout_s=ASK_TIMEOUT_S).stdout
-    match = re.search(r"^hostname (\S+)$", settings, re.MULTILINE)
-    names = [match[1]] if match else []
-    return tuple(dict.fromkeys([*names, node.address.rpartition("@")[2]]))
-
-
-def _start_on_hosts(planned: PlannedJob) -> None:
-    """Start every host's part; if one does not start, or this is interrupted, end the others.
-    Nothing is started where another user could have changed the environment. Raises CheckFailed."""
-    from provision.launch.ssh import host_commands
-    from provision.workflow.smoke.node_groups import python_failures
-
-    commands = host_commands(planned.job, planned.job.gpus)
-    environment, defaults = planned.job.environment, planned.selection.defaults
-    assert isinstance(environment, launch.PrefixEnvironment)
-    failures = python_failures(planned.nodes, defaults, environment.path)
-    if failures:
-        problems = [f"{name}: {failure.message}" for name, failure in failures.items()]
-        raise CheckFailed(
-            f"The job did not start on {'; '.join(problems)}.",
-            advice=" ".join(
-                sorted({REASONS[failure.reason].advice for failure in failures.values()})
-            )
-            + " Nothing was started on other hosts.",
-        )
-    key = _new_key()
-    try:
-        outcomes = process.run_in_threads(
-            lambda command: _start_problem(command.ssh, key), commands, defaults.fanout
-        )
-    except KeyboardInterrupt:
-        _end_on_hosts(planned)
-        raise
-    failed = [f"{command.host}: {why}" for command, why in zip(commands, outcomes) if why]
-    if failed:
-        raise CheckFailed(
-            f"The job did not start on {'; '.join(failed)}.", advice=_end_on_hosts(planned)
-        )
-
-
-def _end_on_hosts(planned: PlannedJob) -> str:
-    """End what has started; returns what is known of it then."""
-    try:
-        problems = cancel_on_hosts(planned.job.name, planned.selection, planned.nodes)
-    except ProvisionError as error:
-        return error.message
-    if problems:
-        return f"What had started may run on: {'; '.join(problems)}."
-    return "What had started on other hosts was ended."
-
-
-def _new_key() -> str:
-    """By which the nodes of one job know each other."""
-    return secrets.token_hex(32)
-
-
-def _start_problem(argv: Sequence[str], key: str) -> str:
-    """Why a host's part did not start; empty if it did."""
-    try:
-        process.run(
-            list(argv),
-            env=os.environ,
-            timeout_s=START_TIMEOUT_S,
-            most_bytes=REPLY_BYTES,
-            feed=lambda descriptor: process.write_all(descriptor, f"{key}\n".encode()),
-        )
-    except ProvisionError as error:
-        lines = [line for line in error.details.splitlines() if line.strip()]
-        return message_line(lines[-1].strip() if lines else error.message)
-    return ""
 
 
 @contextlib.contextmanager

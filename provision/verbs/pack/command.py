@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     type=click.Choice(["squashfs", "tar"]),
     default="squashfs",
     show_default=True,
-    help="squashfs, which nodes mount; or tar (tar.zst), which nodes unpack.",
+    help="squashfs, which nodes mount; or tar (tar.gz), which nodes unpack.",
 )
 @click.option(
     "-o",
@@ -54,7 +54,7 @@ def pack(
 ) -> None:
     """Pack a locked environment into one file for nodes.
 
-    The file is a squashfs image (or tar.zst) of the environment as it will be on the nodes, with
+    The file is a squashfs image (or tar.gz) of the environment as it will be on the nodes, with
     byte code for every module; `path` of nodes.yml says where that is. The same lock gives the same bytes. A JSON file next to it holds
     hashes, and what the environment needs of a node. `provision ship` brings both to nodes.
     """

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from provision import lockfile as locks
 from provision.cluster import pack as packs
 from provision.cluster.inventory import DEFAULT_PATH, find_inventory, read_inventory
-from provision.cluster.pack import Pack, PackFormat, PackPlan
+from provision.cluster.pack import Pack, PackCompression, PackFormat, PackPlan
 from provision.core.atomic import remove_leftovers_until_quiet, staging_path
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import make_private_directory, owner_writes_only
@@ -135,11 +135,14 @@ def _plan_pack(plan: Plan, lock: Lock, options: PackOptions) -> PackPlan:
     locks.require_this_platform(plan.name, lock.platforms)
     locks.require_no_editables(lock, "a pack")
     key = packs.pack_key(plan.name, lock.sha256, runtime_package.load().sha256)
+    compression: PackCompression = "lz4" if options.fast else "zstd"
+    if options.format == "tar":
+        compression = "gzip"
     return PackPlan(
         name=plan.name,
         key=key,
         format=options.format,
-        compression="lz4" if options.fast else "zstd",
+        compression=compression,
         install_path=packs.install_path(options.store, key),
     )
 
@@ -168,7 +171,7 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
         )
         tool = packs.tool_name(pack_plan.format)
         context.progress.info(f"writing {pack_plan.filename} with {tool} ({pack_plan.compression})")
-        packs.write_image(tree, image, pack_plan.format, pack_plan.compression)
+        packs.write_image(tree, image, pack_plan.compression)
         runtime = runtime_package.load()
         sidecar = packs.describe(
             pack_plan,

@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 from provision import render
 from provision.cluster.inventory import DEFAULT_PATH, read_inventory
 from provision.resolver import spec as specs
-from provision_runtime.node.results import METRICS
 
 # slurmd ends a HealthCheckProgram after 60 s, and the script tests a node that fails twice.
 DEADLINE_S = 25
@@ -32,7 +31,7 @@ def health_check_script(
         remake += ["--drain-max", str(drain_max)]
     values = {
         "name": name,
-        "metrics": str(path / METRICS),
+        "store": str(path),
         "python": str(folder / "bin" / "python"),
         "slurm": str(SLURM_FOLDER),
         "deadline_s": DEADLINE_S,

@@ -37,8 +37,9 @@ def list_lines(report: StoreReport[StoreContents], width: int | None) -> list[st
         rows.append((*kind, last_use, fold(group["nodes"])))
     head = ("environment", "state", "size", "last use", "nodes")
     lines = table(rows, head, width=width).splitlines() if rows else []
-    if not rows and report.nodes:
-        lines.append(f"nothing is stored on {fold(list(report.nodes))}")
+    empty = [node for node, stored in report.nodes.items() if not stored["environments"]]
+    if empty:
+        lines.append(f"nothing is stored on {fold(empty)}")
     return [*lines, *_failure_lines(report.failures, width)]
 
 

@@ -15,16 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provision.adapters import clustershell
-from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
-from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.pack import Pack, check_image, node_pack
-from provision.cluster.remote import Arguments, NodeReply, run_action, run_with_data, transport
-from provision.core.errors import TimedOut, ToolFailed, ToolMissing
+from provision.cluster.remote import Arguments, NodeReply, run_action, run_with_data
 from provision.core.process import run_in_threads
 from provision.core.types import Progress
 from provision.workflow.ship.stages import STRAGGLER_FACTOR, ShipOptions
@@ -113,9 +109,6 @@ class PackDistribution:
 
         statuses: the latest result of `store-status` of all of them.
         """
-        if transport(waiting[0], self._defaults) == "srun":
-            self._bring_by_slurm(waiting, statuses)
-            return
         if self._options.tree == 0:
             self._send_to_all(waiting, statuses)
             return
@@ -140,39 +133,6 @@ class PackDistribution:
                 message = f"{size} were sent from here, and no node could serve it to others"
                 self._fail_all(queue, message)
                 return
-
-    def _bring_by_slurm(self, waiting: Sequence[Node], statuses: Mapping[str, StoreStatus]) -> None:
-        """Inside an allocation: sbcast reaches all of its nodes at once; a few nodes get theirs over
-        a step of their own."""
-        allocated = set(clustershell.expand(slurm_nodes.allocation() or ""))
-        is_whole = {node.name for node in waiting} == allocated
-        if is_whole and len(waiting) > 1 and self._options.tree > 0:
-            self._check_source()
-            path = self._defaults.path
-            lease = {"path": str(path), "name": self._pack.name, "run": self._arguments["run"]}
-            self._run_on(waiting, actions.STORE_PREPARE, lease)
-            self._progress.info(
-                f"sbcast of {format_bytes(self._pack.size)} to {len(waiting)} nodes"
-            )
-            part = part_path(str(path), self._pack)
-            problem = ""
-            try:
-                slurm_nodes.broadcast(self._pack.image, part, self._time_limit_s(len(waiting)))
-            except (ToolFailed, ToolMissing, TimedOut) as error:
-                problem = error.message
-            self.sent_bytes += self._pack.size
-            for reply in self._run_on(waiting, actions.STORE_VERIFY, self._arguments):
-                if reply.failure is not None and reply.failure.reason == "not-here":
-                    failure = NodeFailure(
-                        stage=STAGE, reason="cut-off", message=f"sbcast: {problem}"
-                    )
-                    reply = replace(reply, failure=failure)
-                self._on_reply(reply)
-        elif len(waiting) <= MOST_IMAGES_SENT or self._options.tree == 0:
-            self._send_to_all(waiting, statuses)
-        else:
-            names = slurm_host_list([node.name for node in waiting])
-            self._fail_all(waiting, f"sbcast reaches whole allocations only: salloc -w {names}")
 
     def _run_on(
         self, nodes: Sequence[Node], action: Action[ResultT], arguments: Arguments
@@ -322,9 +282,3 @@ class PackDistribution:
             defaults=replace(self._defaults, fanout=len(arguments)),
         )
         return {reply.node.name: reply for reply in replies}
-
-
-def part_path(store: str, pack: Pack) -> str:
-    """Where a node expects an image on its way; provision_runtime/node/store.py has the same, and
-    a test compares them."""
-    return f"{store}/staging/{pack.key}.{pack.sidecar['sha256'][:16]}.part"

@@ -99,8 +99,8 @@ def required_nodes(minimum: str, total: int, option: str = "--min") -> int:
         )
     if int(minimum) > total:
         raise InvalidSpec(
-            f"{option} {minimum} demands more nodes than the {total} of --on.",
-            advice="Write `all`, `95%` or a smaller number.",
+            f"{option} {minimum} demands more nodes than the {total} that are in service.",
+            advice="Write `all`, `95%` or a smaller number; --include-down uses the others too.",
         )
     return int(minimum)
 

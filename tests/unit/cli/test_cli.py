@@ -74,7 +74,6 @@ init
 join
 kernel add
 kernel remove
-lab init
 launch
 lock
 matrix ci

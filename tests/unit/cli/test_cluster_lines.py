@@ -44,6 +44,12 @@ def test_a_ship_fits_the_terminal() -> None:
     assert lines[1].startswith(" " * len("n[2-3]  ")) and lines[1][8] != " "
 
 
+def test_nodes_that_failed_at_the_last_stage_have_the_pack() -> None:
+    failure = NodeFailure(stage="activate", reason="hung", message="no banner")
+    text = "\n".join(ship_lines(shipped({"n1": NodeState(state="failed", failure=failure)})))
+    assert "provision activate train --on n1" in text and "--stage-only" not in text
+
+
 def test_in_a_pipe_a_node_set_is_one_line() -> None:
     lines = ship_lines(shipped())
     assert [line.partition("  ")[0] for line in lines[:2]] == ["n[2-3]", "n1"]

@@ -25,7 +25,7 @@ b2|b2|b2|drained|nvlink,ib|gpu:a100:4|64|512000|gpu|bad DIMM
 b3|b3|b3|down*|nvlink,ib|gpu:a100:4|64|512000|gpu|Not responding
 """
 NODES = parse_nodes(SINFO)
-OPEN = Partition(state="up", max_time="1-00:00:00", max_nodes="4")
+OPEN = Partition(state="up", max_time="1-00:00:00", min_nodes="1", max_nodes="4")
 
 
 def job_of(constraint: str = "", **fields: Any) -> launch.JobSpec:
@@ -66,6 +66,7 @@ def test_jobs_that_can_run(job: launch.JobSpec) -> None:
         (job_of("nvlnk|sxm"), {}, "without the feature nvlnk, sxm"),
         (job_of(time_s=86401), {}, "--time is more than the 1-00:00:00"),
         (job_of(), {"state": "down"}, "the partition gpu is down"),
+        (job_of(), {"min_nodes": "2"}, "--nodes 1 is less than the 2 of the partition gpu"),
     ],
 )
 def test_jobs_that_would_wait_for_ever(

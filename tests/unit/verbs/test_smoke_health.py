@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from provision.verbs.smoke.health_check import health_check_script
+from provision_runtime.node.store import verified_record
 from provision_runtime.report import model
 from provision_runtime.smoke import health
 from tests.paths import DATA
@@ -93,3 +94,25 @@ def test_only_a_certainly_missing_environment_drains(
     if drained:
         assert "NodeName=n1 State=DRAIN" in calls.read_text()
         assert "environment-missing" in calls.read_text()
+
+
+def test_metrics_tell_a_changed_image(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    key = f"lab-{'0' * 12}"
+    for folder in ("metrics", "images", f"envs/{key}/bin"):
+        (store / folder).mkdir(parents=True)
+    (store / "lab").symlink_to(f"envs/{key}")
+    (store / f"envs/{key}/bin/python").symlink_to("/bin/true")
+    (store / f"envs/{key}.installed").write_text('{"method": "kernel", "sha256": "1"}')
+    image = store / f"images/{key}.sqsh"
+    image.write_text("image")
+    record = verified_record(image.stat(), "1")
+    (store / f"images/{key}.verified").write_text(json.dumps(record, sort_keys=True))
+    script = health_check_script("lab", None, None, None).replace("/opt/provision", str(store))
+    values = []
+    for text in ("image", "longer image"):
+        image.write_text(text)
+        subprocess.run(["sh", "-c", script], env={"SLURMD_NODENAME": "n1"}, check=True)
+        metrics = (store / "metrics/lab-health.prom").read_text()
+        values.append(metrics.partition('drifted{name="lab"} ')[2].strip())
+    assert values == ["0", "1"]

@@ -19,7 +19,7 @@ from provision.cluster.pack import Pack, node_pack
 from provision.cluster.remote import NodeReply
 from provision.core.errors import InvalidSpec
 from provision.workflow.ship import ship
-from provision.workflow.ship.distribution import part_path, plan_wave
+from provision.workflow.ship.distribution import plan_wave
 from provision.workflow.ship.states import (
     TRANSIENT_REASONS,
     UNKNOWN_REASONS,
@@ -31,7 +31,7 @@ from provision.workflow.ship.states import (
     state_of_failure,
 )
 from provision_runtime.node.results import StoreStatus
-from provision_runtime.node.store import Store, StoredPack
+from provision_runtime.node.store import StoredPack
 from tests.node_stores import pack_toy
 from tests.ship_runs import SimulatedNodes, shipment, write_image
 
@@ -97,7 +97,6 @@ def test_the_lock_file_has_one_name() -> None:
 def test_host_and_node_agree_on_packs(tmp_path: Path) -> None:
     toy = pack_toy(tmp_path, "1")
     pack = Pack(image=tmp_path, sidecar=toy.pack)
-    assert part_path("/opt/provision", pack) == Store("/opt/provision").part(toy.parsed)
     assert set(node_pack(pack)) == {field.name for field in dataclasses.fields(StoredPack)}
 
 

@@ -70,6 +70,17 @@ def test_facts_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(isinstance(text, str) and text for text in texts)
 
 
+def test_two_commits_of_one_version_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtimes = set()
+    for commit in ("1", "2"):
+        record = tmp_path / commit / "provision_runtime-0.1.0.dist-info" / "RECORD"
+        record.parent.mkdir(parents=True)
+        record.write_text(commit)
+        monkeypatch.setattr(comparison, "PACKAGES", tmp_path / commit)
+        runtimes.add(comparison.collect()["required"]["runtime"])
+    assert len(runtimes) == 2
+
+
 def test_gpu_models_as_the_driver_lists_them(tmp_path: Path) -> None:
     for number, model in enumerate(("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB")):
         folder = tmp_path / f"proc/driver/nvidia/gpus/0000:0{number}:00.0"

@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from provision_runtime.node import (
     activation,
@@ -20,7 +19,6 @@ from provision_runtime.node import (
     store_lock,
     store_status,
     transfer,
-    zstd,
 )
 from provision_runtime.node import store as stores
 from provision_runtime.node.errors import NodeError
@@ -120,20 +118,6 @@ def test_an_environment_whose_python_does_not_start_is_taken_away(
     with refused("does-not-start", match="GLIBC_2"):
         install.install(store.path, NAME, toy.key, RUN)
     assert listing(store, "envs") == []
-
-
-def test_libzstd_decompresses_what_zstd_does(tmp_path: Path) -> None:
-    """Larger than its buffers, and well compressible, so that much output comes of little input."""
-    if zstd.load_library() is None:
-        pytest.skip("this machine has no libzstd")
-    content = b"0" * 5_000_000 + os.urandom(3_000_000) + b"end"
-    (tmp_path / "image").write_bytes(zstandard.compress(content))
-    with (tmp_path / "plain").open("wb") as file:
-        zstd.decompress(str(tmp_path / "image"), file.fileno())
-        assert (tmp_path / "plain").read_bytes() == content
-        (tmp_path / "image").write_bytes(b"not zstd")
-        with refused("no-method"):
-            zstd.decompress(str(tmp_path / "image"), file.fileno())
 
 
 def test_activation_needs_an_installed_environment(store: Store, toy: PackedToy) -> None:

@@ -107,7 +107,7 @@ def stranger_planted_a_folder(store: Path) -> None:
 
 
 def stranger_made_the_image(store: Path) -> None:
-    [image] = (store / "images").glob("*.tar.zst")
+    [image] = (store / "images").glob("*.tar.gz")
     os.chown(image, STRANGER, STRANGER)
 
 
@@ -162,7 +162,6 @@ def test_where_a_stranger_has_a_hand_nothing_runs_and_nothing_is_written(
                 store.path, toy.pack, free_port(), ["secret"], 0.1, RUN
             ),
             "activate": lambda: activation.activate(store.path, NAME, toy.key, RUN),
-            "distrust": lambda: store_lock.distrust(store.path, NAME, toy.key, RUN),
             "release": lambda: store_lock.release(store.path, NAME, RUN),
         }
     for name, action in actions.items():

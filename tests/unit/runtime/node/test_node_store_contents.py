@@ -42,6 +42,7 @@ def states(store: Store) -> dict[str, str]:
 
 
 def test_contents_and_what_may_go(store: Store, toy: PackedToy, other: PackedToy) -> None:
+    assert states(store) == {}, "nothing was shipped there yet"
     ship(store, toy)
     ship(store, other)
     assert states(store) == {toy.key: "installed", other.key: "active"}
