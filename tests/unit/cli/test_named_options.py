@@ -33,6 +33,7 @@ FOREIGN = {
     "--gpus",
     "--cap-add",
     "--cpus-per-task",
+    "--nproc-per-node",
 }
 
 
