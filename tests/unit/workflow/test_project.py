@@ -100,7 +100,7 @@ def test_a_project_that_moved_keeps_its_environments(home: Path) -> None:
     moved = a.rename(home / "moved")
     result = provision(moved, "run", "python", "-c", "print(5)")
     assert (result.returncode, result.stdout) == (0, "5\n")
-    assert f"this project was {a / 'envs'}" in result.stderr
+    assert f"this project was moved from {a / 'envs'}" in result.stderr
     assert project_notes(provision(moved, "run", "python", "-c", "print(5)")) == []
     assert folders_of(moved).prefixes / "dev" == path
     assert (marker.read(path) or pytest.fail()).folder == str(moved / "envs" / "dev")
