@@ -42,7 +42,7 @@ FIELDS: dict[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
 }
 PLUGIN_NAME = re.compile(
     r"NET/OFI (?:Using|Initializing) (aws-ofi-nccl \S+)"
-    r"|NET/OFI Selected [Pp]rovider is ([^\s,]+)"
+    r"|NET/OFI Selected (?:Provider|provider) is ([^\s,]+)"
     r"|NET/Plugin: Loaded net plugin (.+?)\s*$"
     r"|Plugin Path : (\S+)"
 )
