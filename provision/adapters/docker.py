@@ -195,14 +195,14 @@ def save_image(client: Client, image_id: str, chunk_size: int) -> Iterator[bytes
         yield from client.images.get(image_id).save(chunk_size=chunk_size)
 
 
-def load_archive(client: Client, archive: Iterator[bytes]) -> list[str]:
+def load_archive(client: Client, archive: Iterator[bytes], name: str) -> list[str]:
     """Load what `docker save` writes; returns the engine's names or ids of the images.
 
-    An engine with containerd's image store keeps an image that it could not unpack, and answers with
+    name: of the image, for errors. An engine with containerd's image store keeps an image that it could not unpack, and answers with
     success (moby/moby, daemon/containerd/image_exporter.go). Such an image is removed, and an error.
     """
     loaded: list[str] = []
-    with engine_errors("load the image"):
+    with engine_errors(f"load {name}"):
         for row in client.api.load_image(archive):
             text = str(row.get("stream") or "").strip()
             failure = (row.get("errorDetail") or {}).get("message", "")
@@ -211,7 +211,7 @@ def load_archive(client: Client, archive: Iterator[bytes]) -> list[str]:
                 failure = text
                 none_if_missing(partial(client.images.remove, broken[1]))
             if failure:
-                raise _engine_error("load the image", failure, None)
+                raise _engine_error(f"load {name}", failure, None)
             loaded += _LOADED.findall(text)
     return loaded
 

@@ -359,7 +359,7 @@ def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str
     size = sum(layer.size for layer in image.layers[skip:])
     check_engine_space(client, SPACE_FACTOR * size)
     try:
-        with engine_errors(f"load {image.reference}"), ExitStack() as waiting:
+        with ExitStack() as waiting:
 
             def archive() -> Iterator[bytes]:
                 with progress.meter("sending the image to Docker", size) as meter:
@@ -368,7 +368,7 @@ def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str
                         meter.advance(len(chunk))
                 waiting.enter_context(progress.meter("waiting for Docker to unpack it", 0))
 
-            loaded = load_archive(client, archive())
+            loaded = load_archive(client, archive(), image.reference)
     except ToolFailed:
         # The engine compares each layer with its digest and refuses corrupt ones. Only now do we
         # look for one.

@@ -43,7 +43,7 @@ def _line(row: Row, entries: Sequence[Measured]) -> Line:
         "time_us_p99": round(measurement.percentile(iterations, 99), 2),
         "time_us_by_rank": [round(median, 2) for median in medians],
         "slowest_rank": medians.index(max(medians)),
-        "algbw_gb_s": round(measurement.algbw_gb_s(row.bytes, slowest_s), 6),
+        "algbw_gb_s": float(f"{measurement.algbw_gb_s(row.bytes, slowest_s):.6g}"),
         "busbw_gb_s": None if busbw is None else float(f"{busbw:.6g}"),
         "wrong": sum(entry["wrong"] for entry in entries),
     }
