@@ -286,21 +286,8 @@ def docker_base() -> str:
         try:
             client.images.get(BASE)
         except ImageNotFound:
-            # debootstrap takes no path with a space.
-            _import_base(Path(tempfile.mkdtemp()))
+            if not shutil.which("debootstrap") or os.geteuid() != 0:
+                absence("docker", "making a base image needs debootstrap and root")
+            script = Path(__file__).with_name("make_base.sh")
+            subprocess.run([script, BASE], check=True, capture_output=True)
     return BASE
-
-
-def _import_base(scratch: Path) -> None:
-    if not shutil.which("debootstrap") or os.geteuid() != 0:
-        absence("docker", "making a base image needs debootstrap and root")
-    root, packed = scratch / "root", scratch / "base.tar"
-    # In memory: dpkg syncs every file that it writes.
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", scratch], check=True)
-    try:
-        debootstrap = ["debootstrap", "--variant=minbase", "bookworm", str(root)]
-        subprocess.run(debootstrap, check=True, capture_output=True)
-        subprocess.run(["tar", "-C", str(root), "-cf", str(packed), "."], check=True)
-        subprocess.run(["docker", "import", str(packed), BASE], check=True, capture_output=True)
-    finally:
-        subprocess.run(["umount", scratch], check=True)
