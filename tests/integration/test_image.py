@@ -630,7 +630,7 @@ def test_images_of_another_user_stay(
         for reference in (f"{name}:2", shared):
             watching = Watching()
             image.load_image(replace(own, reference=reference), docker_client, watching)
-            assert any("did not load" in text for text in watching.messages)
+            assert any("is not your image" in text for text in watching.messages)
         assert docker_client.images.get(f"{name}:latest").id == other_users.image_id
         assert docker_client.images.get(shared).id == other_users.image_id
         assert image.runnable_name(docker_client, theirs, shared) == shared
