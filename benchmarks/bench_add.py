@@ -57,7 +57,8 @@ def main() -> None:
     results: dict[str, list[tuple[float, float]]] = {"add": [], "remove": [], "uv": []}
     for run in range(RUNS + 1):  # the first warms the caches
         add = timed([PROVISION, "add", NAME, PACKAGE], env)
-        subprocess.run([PROVISION, "run", NAME, "--", "python", "-c", MODULE], check=True, env=env)
+        command = [PROVISION, "run", NAME, "--", "python", "-c", MODULE]
+        subprocess.run(command, check=True, env=env, cwd=box())
         install = [uv, "pip", "install", "--quiet", *find_links, "--python", str(python), PACKAGE]
         by_uv = timed(install, env)
         subprocess.run([uv, "pip", "uninstall", "--quiet", "--python", python, PACKAGE], check=True)

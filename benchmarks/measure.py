@@ -10,9 +10,10 @@ PROVISION = str(Path(sys.executable).parent / "provision")
 
 
 def box() -> Path:
-    """Where benchmarks keep what they make (PROVISION_BENCH, else ./.bench)."""
+    """Where benchmarks keep what they make (PROVISION_BENCH, else ./.bench): a project of its own,
+    also within another one."""
     place = Path(os.environ.get("PROVISION_BENCH", ".bench")).absolute()
-    place.mkdir(parents=True, exist_ok=True)
+    (place / "envs").mkdir(parents=True, exist_ok=True)
     return place
 
 
