@@ -340,6 +340,7 @@ def test_base_settings_do_not_leave_the_environment(
 
 
 @pytest.mark.needs("buildah", "skopeo")
+@pytest.mark.mounts
 @pytest.mark.root
 @pytest.mark.exhaustive
 def test_buildah_build_gives_the_same_environment(

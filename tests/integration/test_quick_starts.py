@@ -99,7 +99,7 @@ def commands(with_torch: bool) -> list[list[str]]:
 
 
 @pytest.mark.slurm
-@pytest.mark.needs("mksquashfs", "unsquashfs", "sshd")
+@pytest.mark.needs("mksquashfs", "unsquashfs", "sshd", "ssh-keygen")
 def test_files_reach_the_nodes(
     tmp_path: Path, packaged_python: Path, login: dict[str, str], cluster: SlurmCluster
 ) -> None:
@@ -129,7 +129,7 @@ print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], torch.__versio
 
 @pytest.mark.torch
 @pytest.mark.slurm
-@pytest.mark.needs("sshd")
+@pytest.mark.needs("sshd", "ssh-keygen")
 def test_jobs_and_smoke_test_run_on_the_nodes(torch_lab: Home, cluster: SlurmCluster) -> None:
     (torch_lab.envs.parent / "train.py").write_text(RANKS)
     outputs = []
@@ -162,7 +162,7 @@ http: {{addr: 0.0.0.0:5000, tls: {{certificate: {folder}/cert.pem, key: {folder}
 
 @pytest.mark.docker
 @pytest.mark.hosts
-@pytest.mark.needs("docker-registry", "openssl")
+@pytest.mark.needs("docker-registry", "git", "openssl")
 def test_images_reach_the_registry(tmp_path: Path, packaged_python: Path) -> None:
     """The job's own line runs in tests/unit/cli/test_quickstart.py."""
     folder = tmp_path / "registry"
@@ -198,6 +198,7 @@ def test_images_reach_the_registry(tmp_path: Path, packaged_python: Path) -> Non
     assert (folder / "images/docker/registry/v2/repositories" / repository).is_dir()
 
 
+@pytest.mark.needs("git")
 def test_installation(tmp_path: Path) -> None:
     """In a clone, with a home of its own, as the page's first lines say."""
     subprocess.run(["git", "clone", "-q", ROOT, tmp_path / "clone"], check=True)

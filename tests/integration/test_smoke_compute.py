@@ -47,7 +47,7 @@ def test_the_known_product_is_the_exact_one_in_every_type() -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs a core for each of two ranks")
-@pytest.mark.needs("taskset")
+@pytest.mark.needs("nice", "taskset")
 def test_other_work_on_a_core_makes_no_straggler(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))[:2]
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -171,12 +171,32 @@ def suggestions(
         if replacement is not None:
             sentences.append(f"`{text}` could become {replacement}")
 
-    options = dict.fromkeys(reasons.option(text) for text in core)
-    for option in filter(None, options):
-        rest = [text for text in requirements if reasons.option(text) != option]
-        if solvable(rest):
-            sentences.append(f"{describe_option(option)} solves it")
+    def solves(options: Collection[str]) -> bool:
+        return solvable([text for text in requirements if reasons.option(text) not in options])
+
+    at_fault = [option for text in core if (option := reasons.option(text))]
+    enough = [option for option in dict.fromkeys(at_fault) if solves([option])]
+    sentences += [f"{describe_option(option)} solves it" for option in enough]
+    if at_fault and not enough:
+        sentences += _options_together(requirements, reasons, solves)
     return sentences
+
+
+def _options_together(
+    requirements: Sequence[str],
+    reasons: PinReasons,
+    solves: Callable[[Collection[str]], bool],
+) -> list[str]:
+    """The sentence about the options that solve the conflict together only."""
+    options = [option for text in requirements if (option := reasons.option(text))]
+    needed = list(dict.fromkeys(options))
+    if not solves(needed):
+        return []
+    for option in tuple(needed):
+        fewer = [other for other in needed if other != option]
+        if solves(fewer):
+            needed = fewer
+    return [f"{' and '.join(map(describe_option, needed))} together solve it"]
 
 
 def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:

@@ -178,6 +178,11 @@ def test_advice_to_omit_default_packages(lab: conda.Solver) -> None:
         "--no-companions (without torchvision and torchaudio)"
         in explained(lab, "python=3.11", "torchvision=0.18").advice
     )
+    both = explained(lab, "python=3.11", "ipykernel", "python-xxhash>=2")
+    assert (
+        "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together "
+        "solve it" in both.advice
+    )
     asked_for = explained(lab, "python=3.11", "ipykernel>=7")
     assert "--no-jupyter" not in asked_for.advice
     without_either = explained(lab, "python=3.11", "ipykernel", "wants-mkl", "wants-blas")
