@@ -84,7 +84,7 @@ def test_nodes_fit_into_the_page_and_the_chart(tmp_path: Path, width: int, count
     nodes = drift_records.cluster(count)
     for number in range(3, count, 50):
         nodes[f"n{number:04}"] = drift_records.facts(driver="535.104.05", kernel="6.8.0-1010-aws")
-    values = report.nodes_template_values(drift_records.record(nodes))
+    values = report.nodes_values(drift_records.record(nodes))
     text = render.render_report(render.NODES_REPORT, values, remake=["provision", "report"])
     result = measured(measurable(text), tmp_path, width)
     assert (result["window"], result["wide"], result["over"]) == (width, width, [])

@@ -24,7 +24,7 @@ from provision.core.prefix_registry import all_projects
 from provision.core.project import project_title
 from provision.core.records import parse_record
 from provision.environment import passport as passports
-from provision.report import load_nodes
+from provision.report import deviating_facts, load_nodes
 from provision.workflow.context import Context
 from provision.workflow.environments import Environment, environments_of_all
 from provision.workflow.lab_definition import FILE, read_lab
@@ -156,7 +156,7 @@ def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
                 continue
             states = {}
             for node in record["nodes"]:
-                facts = ", ".join([*node.get("differs", ()), *node.get("unread", ())])
+                facts = deviating_facts(node)
                 state = node.get("failure") or node["verdict"]
                 states[node["name"]] = f"{state}: {facts}" if facts else state
             verdict = DRIFT_VERDICTS.get(record["verdict"], "unknown")
