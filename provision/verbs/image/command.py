@@ -40,7 +40,11 @@ image_output_option = click.option(
 # How a container is run, beyond what its environment needs.
 run_options = option_group(
     click.option(
-        "--shm", "shm_gib", type=click.IntRange(1), help="GiB of shared memory.  [default: 8]"
+        "--shm",
+        "shm_gib",
+        type=click.IntRange(1),
+        metavar="GIB",
+        help="Size of shared memory, in GiB.  [default: 8]",
     ),
     mount_option,
     click.option(
@@ -451,7 +455,7 @@ def run(
     each GPU. The settings are those that `image contract` prints; the exit code is the command's. The
     container gets GPUs if the Docker engine has the NVIDIA runtime. The current folder is its working
     folder (/workspace), as your user, unless --mount or --scratch says otherwise. At the end the
-    container is removed, with what was written elsewhere.
+    container is removed, with everything that was written outside of mounted folders.
     """
     import shlex
 

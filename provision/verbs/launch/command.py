@@ -81,7 +81,7 @@ job_options = option_group(
     ),
 )
 slurm_options = option_group(
-    click.option("--account", metavar="NAME", help="Account that pays."),
+    click.option("--account", metavar="NAME", help="Account to charge."),
     click.option("--qos", metavar="NAME", help="Quality of service."),
     click.option(
         "--constraint", metavar="FEATURES", help="Features of the nodes, like 'nvlink&ib'."
