@@ -396,8 +396,10 @@ def sbom(console: Console, name: str, envs: Path | None, output: Path | None) ->
     ),
     default="docker",
     show_default=True,
-    help="The tool that runs the image. sbatch runs the prefix instead; sif and sqsh make the image's "
-    "file for Apptainer and enroot.",
+    metavar="FORMAT",
+    help="The tool that runs the image: docker, compose, slurm-pyxis, apptainer, kubernetes, jobset or "
+    "devcontainer. sbatch runs the prefix instead; sif and sqsh make the image's file for Apptainer and "
+    "enroot.",
 )
 @job_size_options
 @run_options
