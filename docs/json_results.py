@@ -24,7 +24,7 @@ from provision.image.registry.push import PushResult
 from provision.launch import FileFormat, JobFormat, RunFormat
 from provision.lockfile import LockDiff, VerifyReport
 from provision.lockfile.tree import TreeNode
-from provision.report import NodesPage, Page
+from provision.report import Page
 from provision.resolver.explanation import Explanation
 from provision.resolver.table import Table
 from provision.verbs.change.change import ChangeResult
@@ -248,7 +248,6 @@ RESULTS = (
     ),
     _result("report", "report", "the page's content", Page),
     _result("report-lab", "report --lab", "what each machine recorded", LabReport),
-    _result("report-nodes", "report --nodes", "the page's content", NodesPage),
     _result("smoke", "smoke", "the report of each tested place", {"results": list[SmokeResult]}),
     _result("smoke-nodes", "smoke --on", "every node and every test", FileFields("smoke-nodes")),
     _result("smoke-health-check", "smoke --health-check", "the script", {"script": str}),

@@ -46,7 +46,7 @@ def read_inventory(path: Path) -> dict[str, Any]:
     except ToolMissing as error:
         raise ToolMissing(
             f"There is no `ansible-inventory` here, which reads {path}.",
-            advice=f"Where it is: {' '.join(command)} > inventory.json; then name that file.",
+            advice=f"Run this where Ansible is: {' '.join(command)} > inventory.json; name that file.",
         ) from error
     except (ToolFailed, OSError, InvalidDocument) as error:
         why = error.tail.strip() if isinstance(error, ToolFailed) else error
@@ -79,7 +79,7 @@ def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
     if unusable:
         raise InvalidSpec(
             f"{source}: {name} has {', '.join(unusable)}, which provision does not pass on to ssh.",
-            advice=f"Write it for `Host {name}` into ~/.ssh/config, and take it out of the inventory.",
+            advice=f"Write it below `Host {name}` in ~/.ssh/config, and remove it from the inventory.",
         )
     address = variables.get("ansible_host", name)
     user = variables.get("ansible_user")

@@ -71,7 +71,7 @@ def make_image(tree: Path, target: Path, compression: SquashfsCompression, *, ti
         if "is not supported" in error.tail:
             raise ToolMissing(
                 f"This mksquashfs was built without {compression}.",
-                advice="Use the other compression (--fast is lz4) or --format tar.",
+                advice="Use the other one (--compression zstd or lz4) or --format tar.",
                 details=error.tail,
             ) from error
         raise

@@ -64,7 +64,7 @@ def up_to_date(
         if locked and not sync:
             raise StaleLock(
                 f"{name} is not up to date: {reason}.",
-                advice=f"`provision build {name}` brings it up to date, or says what is to be decided.",
+                advice=f"`provision build {name}` brings it up to date, or says what you must decide.",
             )
         if dry_run or not (sync or freshness.is_synced(folders, prefix)):
             if not console.quiet:

@@ -70,7 +70,7 @@ def read_code(folder: Path) -> Code:
         if size > SIZE_LIMIT:
             raise InvalidSpec(
                 f"git tracks more than {format_bytes(SIZE_LIMIT)} in {folder}: that is data, which "
-                "does not belong into a layer of code.",
+                "does not belong in a layer of code.",
                 advice="Name a folder with the code alone, and mount the data.",
             )
         if stat.S_ISLNK(status.st_mode):

@@ -24,7 +24,7 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     except (PylockValidationError, ValueError) as error:
         raise InvalidSpec(
             f"{file} is not a pylock.toml: {error}.",
-            advice="Write it anew with the tool that made it.",
+            advice="Write it again with the tool that made it.",
         ) from error
     toml = TomlFile(file=file, text=text, document=document)
     selection = selection or Selection()

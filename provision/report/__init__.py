@@ -11,16 +11,18 @@ from __future__ import annotations
 from provision.report import measures
 from provision.report.load import EvidenceFile, load, load_nodes
 from provision.report.model import Page
-from provision.report.nodes import NodesPage, build_nodes_page, nodes_template_values
+from provision.report.nodes import deviating_facts, nodes_values
 from provision.report.page import build_page
 from provision_runtime.report.table import name_ranks
-from provision_runtime.report.text import format_bytes
+from provision_runtime.report.text import format_bytes, format_count
 
 
 def template_values(page: Page) -> dict[str, object]:
     """The values of templates/report.html.j2."""
+    runs = format_count(len(page.measurements), "run")
     return {
         "page": page,
+        "headline": f"{page.title}, {page.verdict}, {runs} of the smoke test",
         "name_ranks": name_ranks,
         "format_bytes": format_bytes,
         "format_value": measures.format_value,

@@ -123,12 +123,6 @@ def _notes(data: PhaseData, reference: Any) -> list[str]:
     return notes
 
 
-def not_measured(report: Report) -> list[str]:
-    """Collectives and types that could not be measured, each with the reason."""
-    refused = phase_data(report, "collectives").get("refused", {})
-    return [f"{name}: {reason}" for name, reason in refused.items()]
-
-
 def rank_table(measurement: int, report: Report) -> RankTable | None:
     """The values of each rank, or None if the report has no values by rank."""
     world_size = report.world_size

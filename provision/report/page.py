@@ -198,8 +198,8 @@ def _notes(evidence: EvidenceFile, run: SmokeRun) -> list[str]:
         )
     if report.world_size == 1:
         notes.append("There was one rank: what several ranks do together was not tested.")
-    for reason in measures.not_measured(report):
-        notes.append(f"Not measured: {reason}.")
+    refused = measures.phase_data(report, "collectives").get("refused", {})
+    notes += [f"Not measured: {name}: {reason}." for name, reason in refused.items()]
     return notes
 
 
@@ -243,18 +243,16 @@ def _missing(
 
 def flatten(value: Any, path: str = "") -> dict[str, Fact]:
     """Every single fact of nested facts, by its path: `torch.nccl.loaded`."""
-    children: list[tuple[str, Any]] = []
+    children: dict[str, Any] = {}
     if isinstance(value, Mapping):
-        children = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
-    elif isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
-        children = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+        children = {f"{path}.{key}" if path else key: item for key, item in value.items()}
     elif isinstance(value, list):
-        return {path: tuple(map(format_value, value))}
-    if not children:
-        return {path: format_value(value)}
-    facts: dict[str, Fact] = {}
-    for key, item in children:
-        facts.update(flatten(item, key))
+        if not any(isinstance(item, (Mapping, list)) for item in value):
+            return {path: tuple(map(format_value, value))}
+        children = {f"{path}[{index}]": item for index, item in enumerate(value)}
+    facts: dict[str, Fact] = {} if children else {path: format_value(value)}
+    for key, item in children.items():
+        facts |= flatten(item, key)
     return facts
 
 

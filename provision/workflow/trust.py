@@ -28,7 +28,7 @@ def require_trusted_path(folders: Folders, path: Path, inventory: Path | None = 
     if problem is not None:
         raise SystemRefused(
             f"{path} is not safe: {problem}.",
-            advice="Who may write there decides what you run. Take that from others (chmod go-w), or "
+            advice="Who may write there decides what you run. Forbid it to others (chmod go-w), or "
             "choose another folder.",
         )
 

@@ -84,7 +84,7 @@ def test_nodes_fit_into_the_page_and_the_chart(tmp_path: Path, width: int, count
     nodes = drift_records.cluster(count)
     for number in range(3, count, 50):
         nodes[f"n{number:04}"] = drift_records.facts(driver="535.104.05", kernel="6.8.0-1010-aws")
-    values = report.nodes_template_values(drift_records.record(nodes))
+    values = report.nodes_values(drift_records.record(nodes))
     text = render.render_report(render.NODES_REPORT, values, remake=["provision", "report"])
     result = measured(measurable(text), tmp_path, width)
     assert (result["window"], result["wide"], result["over"]) == (width, width, [])
@@ -105,3 +105,18 @@ def test_dark_mode(page: str, tmp_path: Path) -> None:
     )["ground"]
     assert light == "rgb(255, 255, 255)"
     assert dark == "rgb(19, 22, 27)"
+
+
+def test_folded_facts_are_printed(tmp_path: Path) -> None:
+    facts = {f"fact{number}": "value" for number in range(300)}
+    document = evidence.passport(evidence.report(evidence.phase(), facts=facts))
+    content = report.build_page([report.load(evidence.write(tmp_path / "p.json", document))])
+    text = render.render_report(
+        render.REPORT, report.template_values(content), remake=["provision", "report"]
+    )
+    page, pdf = tmp_path / "page.html", tmp_path / "page.pdf"
+    page.write_text(text)
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={pdf}", page.as_uri()]
+    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    assert len(re.findall(rb"/Type /Page\b", pdf.read_bytes())) > 4

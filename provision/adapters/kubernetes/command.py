@@ -109,7 +109,7 @@ def parse_document(kind: str, text: str) -> Any:
         problem = str(error)
     if problem is not None:
         raise Unreachable(
-            f"kubectl printed something else than {kind}: {problem}.",
+            f"kubectl did not print {kind}: {problem}.",
             advice="`kubectl get ... -o json` shows it; a proxy or a plug-in may have changed it.",
         )
     return document

@@ -134,8 +134,8 @@ def remove(
 ) -> None:
     """Remove packages from an environment.
 
-    What nothing else needs goes too; all other packages stay as locked. (`provision env remove`
-    removes a whole environment.)
+    Packages that nothing else needs are removed too; all others stay as locked. (`provision env
+    remove` removes a whole environment.)
     """
     from provision.verbs.change import change as command
 

@@ -40,7 +40,11 @@ image_output_option = click.option(
 # How a container is run, beyond what its environment needs.
 run_options = option_group(
     click.option(
-        "--shm", "shm_gib", type=click.IntRange(1), help="GiB of shared memory.  [default: 8]"
+        "--shm",
+        "shm_gib",
+        type=click.IntRange(1),
+        metavar="GIB",
+        help="Size of shared memory, in GiB.  [default: 8]",
     ),
     mount_option,
     click.option(
@@ -392,8 +396,10 @@ def sbom(console: Console, name: str, envs: Path | None, output: Path | None) ->
     ),
     default="docker",
     show_default=True,
-    help="The tool that runs the image. sbatch runs the prefix instead; sif and sqsh make the image's "
-    "file for Apptainer and enroot.",
+    metavar="FORMAT",
+    help="The tool that runs the image: docker, compose, slurm-pyxis, apptainer, kubernetes, jobset or "
+    "devcontainer. sbatch runs the prefix instead; sif and sqsh make the image's file for Apptainer and "
+    "enroot.",
 )
 @job_size_options
 @run_options
@@ -451,7 +457,7 @@ def run(
     each GPU. The settings are those that `image contract` prints; the exit code is the command's. The
     container gets GPUs if the Docker engine has the NVIDIA runtime. The current folder is its working
     folder (/workspace), as your user, unless --mount or --scratch says otherwise. At the end the
-    container is removed, with what was written elsewhere.
+    container is removed, with everything that was written outside of mounted folders.
     """
     import shlex
 

@@ -168,7 +168,7 @@ def _require_one_build(request: Request, statements: Sequence[Statement]) -> Non
         if len(choice) > 1:
             steps = " or ".join(f"`provision import {name}`" for name in sorted(choice))
             raise InvalidSpec(
-                f"A text installs several builds: {', '.join(sorted(choice))}.",
+                f"A README or script installs one of several files: {', '.join(sorted(choice))}.",
                 advice=f"Choose one: {steps}.",
             )
 

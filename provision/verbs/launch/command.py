@@ -81,7 +81,7 @@ job_options = option_group(
     ),
 )
 slurm_options = option_group(
-    click.option("--account", metavar="NAME", help="Account that pays."),
+    click.option("--account", metavar="NAME", help="Account to charge."),
     click.option("--qos", metavar="NAME", help="Quality of service."),
     click.option(
         "--constraint", metavar="FEATURES", help="Features of the nodes, like 'nvlink&ib'."
@@ -354,6 +354,6 @@ def _jobs_engine(envs: Path | None, options: dict[str, Any], job: str | None = N
     if job.startswith("k8s:"):
         return "kubernetes", None
     raise InvalidSpec(
-        f"`{job}` is neither a number of Slurm nor k8s:NAME.",
+        f"`{job}` is neither the number of a Slurm job nor k8s:NAME.",
         advice="For a job on plain hosts name them with --on.",
     )

@@ -48,7 +48,7 @@ def refuse_nodes_of_slurm(context: Context, selection: NodeSelection) -> None:
         raise InvalidSpec(
             f"{fold(taken)}: these are nodes of Slurm, and a job started by ssh would bypass "
             "Slurm.",
-            advice=f"Use --on slurm:PARTITION. --on ssh:{fold(addresses)} insists.",
+            advice=f"Use --on slurm:PARTITION. --on ssh:{fold(addresses)} starts it anyway.",
         )
 
 

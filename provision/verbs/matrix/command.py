@@ -128,7 +128,7 @@ def lock(
 @click.option(
     "--jobs",
     is_flag=True,
-    help="Print the jobs of today's environments and runners, as the workflow's first job does.",
+    help="Print the jobs of the present environments and runners, as the workflow's first job does.",
 )
 @dry_run_option
 @verb

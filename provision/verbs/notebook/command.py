@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
+    metavar="PORT",
     help="Port on 127.0.0.1.  [default: the first free one from 8888 on]",
 )
 @click.option("--update", is_flag=True, help="First install the newest JupyterLab.")

@@ -12,7 +12,8 @@ from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.report import NodesPage, Page
+    from provision.core.documents import DriftRecord
+    from provision.report import Page
     from provision.verbs.report.lab import LabReport
 
 
@@ -92,7 +93,7 @@ def verify(console: Console, target: str, signers: Path | None, envs: Path | Non
 @click.option(
     "--lab",
     is_flag=True,
-    help="One page of everything that this machine has recorded. PASSPORT is then what `--lab "
+    help="Draw everything that this machine has recorded. PASSPORT is then a file that `--lab "
     "--json` printed on another machine.",
 )
 @output_file_option
@@ -112,8 +113,8 @@ def report(
     It shows what was built and why, and what was measured.
 
     PASSPORT is an environment with a passport, a passport.json, or the report.json of a smoke
-    test, from any machine. The page works offline. --json prints its content. The exit code does
-    not depend on verdicts.
+    test, from any machine. The page works offline. --json prints its content. The exit code is 0
+    even if a verdict is fail.
 
     \b
     Environments, nodes, jobs and members of a lab:
@@ -123,30 +124,33 @@ def report(
     Nodes that were compared:
     provision report --nodes drift.json -o drift.html
     """
+    import sys
+
+    from provision import render
+    from provision import report as pages
     from provision.core.paths import default_folders
     from provision.verbs.report import report as command
+    from provision.verbs.report.lab import lab_report
+    from provision.verbs.report.lab_page import page_values
 
     if sum(map(bool, (targets and not lab, nodes, lab))) != 1:
         raise click.UsageError("Name passports, a file with --nodes, or --lab.")
-    remake = ["provision", "report", *(["--lab"] if lab else ()), *targets]
-    if nodes:
-        remake += ["--nodes", str(nodes)]
-    if envs:
-        remake += ["--envs", str(envs)]
-    if output:
-        remake += ["-o", str(output)]
-    page: Page | NodesPage | LabReport
-    name = "report-nodes" if nodes else "report-lab" if lab else "report"
+    content: Page | DriftRecord | LabReport
     if lab:
-        files = [Path(target) for target in targets]
-        page, text = command.render_lab(context_of(console, envs), files, remake)
+        name, template = "report-lab", render.LAB_REPORT
+        content = lab_report(context_of(console, envs), [Path(target) for target in targets])
+        values = page_values(content)
     elif nodes:
-        page, text = command.render_nodes(nodes, remake)
+        name, template = "drift", render.NODES_REPORT
+        content = pages.load_nodes(nodes)
+        values = pages.nodes_values(content)
     else:
-        page = command.gather(default_folders(envs), targets)
-        text = "" if console.as_json and output is None else command.render_page(page, remake)
+        name, template = "report", render.REPORT
+        content = command.gather(default_folders(envs), targets)
+        values = pages.template_values(content)
+    text = render.render_report(template, values, remake=["provision", *sys.argv[1:]])
     if output is None:
-        console.document(name, page, text)
+        console.document(name, content, text)
         return
     command.write(output, text, force=force)
-    console.result(name, page, f"wrote {output}: {command.summary(page)}")
+    console.result(name, content, f"wrote {output}: {values['headline']}")

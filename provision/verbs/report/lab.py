@@ -24,7 +24,7 @@ from provision.core.prefix_registry import all_projects
 from provision.core.project import project_title
 from provision.core.records import parse_record
 from provision.environment import passport as passports
-from provision.report import load_nodes
+from provision.report import deviating_facts, load_nodes
 from provision.workflow.context import Context
 from provision.workflow.environments import Environment, environments_of_all
 from provision.workflow.lab_definition import FILE, read_lab
@@ -146,8 +146,14 @@ def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
                     row["node"]: ": ".join(filter(None, [row["state"], *row["findings"]]))
                     for row in test["nodes"]
                 }
-                at = _seconds(test["started_at"])
-                yield _event(name, "smoke", test["on"], at, test["verdict"], states)
+                yield NodesEvent(
+                    environment=name,
+                    event="smoke",
+                    on=test["on"],
+                    at=_seconds(test["started_at"]),
+                    verdict=test["verdict"],
+                    states=dict(fold_equal(states)),
+                )
         for path in sorted(folders.drift("*").parent.glob("*/*.json")):
             try:
                 record = load_nodes(path)
@@ -156,25 +162,17 @@ def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
                 continue
             states = {}
             for node in record["nodes"]:
-                facts = ", ".join([*node.get("differs", ()), *node.get("unread", ())])
+                facts = deviating_facts(node)
                 state = node.get("failure") or node["verdict"]
                 states[node["name"]] = f"{state}: {facts}" if facts else state
-            verdict = DRIFT_VERDICTS.get(record["verdict"], "unknown")
-            at = _seconds(record["written_at"])
-            yield _event(record["name"], "drift", record["on"], at, verdict, states)
-
-
-def _event(
-    name: str, event: str, on: str, at: float, verdict: str, states: Mapping[str, str]
-) -> NodesEvent:
-    return NodesEvent(
-        environment=name,
-        event=event,
-        on=on,
-        at=at,
-        verdict=verdict,
-        states=dict(fold_equal(states)),
-    )
+            yield NodesEvent(
+                environment=record["name"],
+                event="drift",
+                on=record["on"],
+                at=_seconds(record["written_at"]),
+                verdict=DRIFT_VERDICTS.get(record["verdict"], "unknown"),
+                states=dict(fold_equal(states)),
+            )
 
 
 def _seconds(time_text: str) -> float:

@@ -60,9 +60,11 @@ def page_values(report: LabReport) -> dict[str, object]:
         return at is not None and now - at > OLD_S
 
     size = f"{format_count(len(rows), 'environment')} on {format_count(len(hosts), 'machine')}"
+    summary = f"{size}: {counts or 'nothing was tested'}"
     return {
         "page": {"title": report.title, "verdict": worst},
-        "summary": f"{size}: {counts or 'nothing was tested'}",
+        "headline": f"{report.title}, {summary}",
+        "summary": summary,
         "written_at": datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "records": report.records,
         "hosts": hosts,

@@ -127,7 +127,7 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     activated when enough nodes are ready (--min). Nothing is sent twice: what a node already has
     stays. The exit code is 1 if fewer nodes than --min are active at the end.
 
-    A node is pending, fit, shipped, verified, passed (its Python starts) and at last active; or
+    A node is pending, fit, shipped, verified, passed (its Python starts) and finally active; or
     failed at a stage, or unknown if it did not answer in time.
 
     \b

@@ -49,8 +49,9 @@ VERBS = [(path, command) for path, command in commands(cli) if not isinstance(co
 
 @pytest.mark.parametrize("path,command", VERBS, ids=[" ".join(path) for path, _ in VERBS])
 def test_every_command_has_help_and_json(path: tuple[str, ...], command: click.Command) -> None:
-    result = invoke(*path, "--help")
+    result = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80)
     assert result.exit_code == 0
+    assert max(map(len, result.output.splitlines())) <= 80
     assert command.help and command.help.split(".")[0] in " ".join(result.output.split())
     if path not in {("completion",), ("help",)}:
         assert set(SHARED_OPTIONS) <= set(command.get_params(click.Context(command)))

@@ -211,7 +211,7 @@ def test_command_writes_the_page_and_overwrites_only_its_own(tmp_path: Path) -> 
             f"wrote {out}: torch2.3-cuda12.1-py311, fail, 1 run of the smoke test\n",
         )
     assert out.read_text().startswith(
-        "<!DOCTYPE html>\n<!-- Made by provision report; remake with: provision report "
+        "<!DOCTYPE html>\n<!-- Made by provision report; remake with: provision "
     )
     out.write_text("mine")
     assert run(str(source), "-o", str(out)).exit_code == 6

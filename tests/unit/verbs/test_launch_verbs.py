@@ -432,7 +432,7 @@ def test_an_api_server_that_is_down_is_said_once(kubectl: Path) -> None:
 
 
 def test_jobs_without_an_engine(kubectl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "neither a number of Slurm nor k8s:NAME" in run("jobs", "log", "train-1").stderr
+    assert "neither the number of a Slurm job nor k8s:NAME" in run("jobs", "log", "train-1").stderr
     monkeypatch.setenv("PATH", "/nonexistent")
     assert run("jobs", "cancel", "k8s:train-1").exit_code == 9
     assert run("jobs", "cancel", "12").exit_code == 9
