@@ -169,8 +169,8 @@ class JointSolve:
         """The limits on conda's packages beyond its own requirements."""
         names = {bound: conda.spec_name(bound) for bound in wheel_bounds(self._wheel_requirements)}
         python_packages = self.solver.python_packages(self.conda, names.values())
-        wheel_bounds = [bound for bound, name in names.items() if name in python_packages]
-        return tuple(dict.fromkeys((*self.conda.bounds, *wheel_bounds)))
+        of_wheels = [bound for bound, name in names.items() if name in python_packages]
+        return tuple(dict.fromkeys((*self.conda.bounds, *of_wheels)))
 
     def guarded(self, packages: Packages, resolution: Resolution) -> Packages:
         """The packages; raises CheckFailed with the cause if torch is not the requested build, and
