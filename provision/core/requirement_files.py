@@ -88,6 +88,9 @@ def _statements(
                 if "://" in entry.value:
                     raise ValueError("it is an address; download the file and name that")
                 included = path.parent / Path(entry.value).expanduser()
+                if not included.is_file():  # scripts in a folder are run in that above it
+                    upper = path.absolute().parent.parent / entry.value
+                    included = upper if upper.is_file() else included
                 is_limit = limits or entry.kind == "constraints"
                 files = (*including, resolved)
                 entries = list(_statements(included, read, files, complete, limits=is_limit))

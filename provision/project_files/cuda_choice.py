@@ -76,6 +76,8 @@ def decide_cuda(decision: RequestDecision, torch: Sequence[Package]) -> None:
         else:
             newest_first = sorted(cudas, key=catalog.version_key, reverse=True)
             decision.cudas = tuple(_built_cudas(decision, cudas) or newest_first)
+    if not chosen and not used:
+        _refuse_foreign_builds(decision)
     became = ""
     if "cpu" in content:
         became = "cpu: true"
@@ -94,6 +96,19 @@ def decide_cuda(decision: RequestDecision, torch: Sequence[Package]) -> None:
             )
             decision.end(statement, "translated", became=became, reason=reason)
     end_torch(decision, torch, list(used), became)
+
+
+def _refuse_foreign_builds(decision: RequestDecision) -> None:
+    """Note that the only build which the files state is for other GPUs than NVIDIA's."""
+    lines = [(package.statement, str(package)) for package in decision.packages]
+    lines += [(statement, statement_line(statement)) for statement in decision.statements]
+    for statement, line in lines:
+        if pattern("pip (?:@foreign_builds@) .*|(?=.*/whl/(?:rocm|xpu))@torch_index@").fullmatch(line):
+            decision.contradictions.append(
+                f"{statement.file}:{statement.line}: `{statement.text}` is of a build for other GPUs "
+                "than NVIDIA's, which provision does not have."
+            )
+            return
 
 
 def _stated(decision: RequestDecision) -> list[tuple[int, Statement, str]]:

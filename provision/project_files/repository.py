@@ -29,7 +29,10 @@ _OF_TORCH = (*TORCH, *COMPANIONS, "pytorch-cuda", "cudatoolkit", "cuda-version",
 
 
 def files_to_read(names: Collection[str]) -> tuple[str, ...]:
-    """The files that are read, in their order. names: of all files in the repository's folder."""
+    """The files that are read, in their order. names: of all files in the repository's folder.
+
+    A file of requirements with another name is read if it is the only one that states packages.
+    """
     rules = table("files")
     files = [name for name in rules["leading"] if name in names]
     if not files:
@@ -39,6 +42,10 @@ def files_to_read(names: Collection[str]) -> tuple[str, ...]:
     shortest_first = sorted(names, key=lambda name: (len(name), name))
     for pattern in rules["texts"]:
         files += fnmatch.filter(shortest_first, pattern)
+        files += [name for name in shortest_first if name == f".devcontainer/{pattern}"]
+    unread = unread_files(names, files)
+    if not files and len(unread) == 1:
+        files += unread
     return tuple(dict.fromkeys(files))
 
 

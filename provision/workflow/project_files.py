@@ -79,6 +79,8 @@ def _reader(path: Path, text: str) -> Reader:
         return pyproject.script_statements
     if path.name == "cog.yaml":
         return install_text.cog_statements
+    if path.name in ("devcontainer.json", ".devcontainer.json"):
+        return install_text.devcontainer_statements
     if path.suffix in (".sh", ".def") or path.name == "Singularity":
         return install_text.script_statements
     if path.suffix in (".md", ".rst") or path.name.startswith(("README", "INSTALL")):

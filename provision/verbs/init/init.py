@@ -35,6 +35,7 @@ from provision.workflow.project_files import (
 )
 from provision.workflow.resolution import check_requirements, resolve
 
+DEVELOPMENT_CONTAINER = ".devcontainer/devcontainer.json"
 PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
 NOTHING = "nothing"
 SHOWN = 3  # lines of an error
@@ -83,10 +84,12 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
     selection: the groups and extras that are taken."""
     selection = selection or Selection()
     names = [path.name for path in folder.iterdir() if path.is_file()]
+    if (folder / DEVELOPMENT_CONTAINER).is_file():
+        names.append(DEVELOPMENT_CONTAINER)
     by_file: list[list[Statement]] = []
     files = []
     for name in repository.files_to_read(names):
-        is_text = repository.is_text(name)
+        is_text = repository.is_text(PurePath(name).name)
         try:
             read = read_file(folder / name, selection)
         except InvalidSpec as error:
@@ -118,7 +121,7 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
         notes = repository.releases_in_notes(statements)
         _require_no_other_release(chain(notes, named_releases(folder, files)))
     stated = {
-        Path(statement.file).name
+        os.path.relpath(folder / statement.file, folder)
         for statement in statements
         if statement.kind not in ("name", "note", "ignored", "unknown")
     }
