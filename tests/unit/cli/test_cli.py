@@ -77,7 +77,6 @@ kernel remove
 launch
 lock
 matrix ci
-matrix lock
 pack
 remove
 render
