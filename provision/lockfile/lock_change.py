@@ -178,7 +178,10 @@ def _with_locked(
     requirements = _with_locked_commits(request.requirements, staying, changed)
     new = [text for text in requirements if canonicalize_name(conda.spec_name(text)) in changed]
     return replace(
-        request, requirements=requirements, prefer={package.name: package.version for package in staying}, new_requirements=tuple(new)
+        request,
+        requirements=requirements,
+        prefer={package.name: package.version for package in staying},
+        new_requirements=tuple(new),
     )
 
 

@@ -103,7 +103,9 @@ def _refuse_foreign_builds(decision: RequestDecision) -> None:
     lines = [(package.statement, str(package)) for package in decision.packages]
     lines += [(statement, statement_line(statement)) for statement in decision.statements]
     for statement, line in lines:
-        if pattern("pip (?:@foreign_builds@) .*|(?=.*/whl/(?:rocm|xpu))@torch_index@").fullmatch(line):
+        if pattern("pip (?:@foreign_builds@) .*|(?=.*/whl/(?:rocm|xpu))@torch_index@").fullmatch(
+            line
+        ):
             decision.contradictions.append(
                 f"{statement.file}:{statement.line}: `{statement.text}` is of a build for other GPUs "
                 "than NVIDIA's, which provision does not have."

@@ -70,6 +70,25 @@ def test_only_file_of_requirements_is_read_whatever_its_name(tmp_path: Path) -> 
     assert reading.request.content["cuda"] == "12.1"
 
 
+def test_file_that_alone_names_torch_is_read_after_the_leading_one(tmp_path: Path) -> None:
+    files = {"requirements.txt": "numpy<2\n", "requirements-gpu.txt": "torch==2.3.1+cu121\nrich\n"}
+    reading = read(tmp_path, files)
+    assert reading.source == "requirements.txt, requirements-gpu.txt"
+    assert reading.request.content["cuda"] == "12.1"
+    assert reading.request.content["pip"] == ["numpy<2", "rich"]
+
+
+@pytest.mark.parametrize(
+    "others", [["requirements-dev.txt"], ["a-requirements.txt", "b-requirements.txt"]]
+)
+def test_files_for_other_purposes_that_name_torch_are_shown(
+    tmp_path: Path, others: list[str]
+) -> None:
+    files = {"requirements.txt": "numpy<2\n", **dict.fromkeys(others, "torch==2.3.1\n")}
+    with pytest.raises(InvalidSpec, match=others[0]):
+        read(tmp_path, files)
+
+
 def test_development_container_decides_the_torch_of_other_files(tmp_path: Path) -> None:
     (tmp_path / ".devcontainer").mkdir()
     image = '{"image": "pytorch/pytorch:2.3.1-cuda12.1-cudnn8-devel"}'
