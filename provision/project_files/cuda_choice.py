@@ -16,7 +16,7 @@ from provision.project_files.decision import (
     RequestDecision,
 )
 from provision.project_files.rules import pattern, table
-from provision.project_files.torch_choice import cuda_of_tag, end_torch
+from provision.project_files.torch_choice import end_torch
 from provision.project_files.versions import allowed_minors, named_minor
 
 # The weight of compilers and of labels of channels, which may be of another CUDA than torch.
@@ -138,7 +138,7 @@ def _matches(decision: RequestDecision) -> Iterator[tuple[int, Statement, str]]:
             match = pattern(rule["line"]).fullmatch(line)
             if match:
                 weight = WEAK if is_general else rule["weight"]
-                yield weight, statement, cuda_of_tag(match.expand(rule["cuda"]))
+                yield weight, statement, catalog.cuda_of_tag(match.expand(rule["cuda"]))
                 break
 
 

@@ -22,6 +22,7 @@ from provision.project_files.toml_file import Selection
 
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=([\"']?)([^\s\"'$`;]*)\2;?")
+_SCRIPT = re.compile(r"(?:^|&&|;|\b(?:bash|sh|source)\s)\s*([\w./-]+\.sh)\b")
 _BASE_IMAGE = re.compile(r"From:\s*(\S+)", re.IGNORECASE)
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _CODE_SPAN = re.compile(r"`([^`]+)`")
@@ -151,6 +152,8 @@ def _of_keys(file: str, text: str, document: Any, keys: dict[str, Any]) -> list[
                 continue  # latest, os-provided, none
             elif kind == "command":
                 result += installed_by(written, file, line)
+                for script in _SCRIPT.findall(written):
+                    result.append(replace(note, kind="include", value=script))
             elif kind == "pip":
                 result += parse_lines(written, file, line)
             elif kind == "unknown":

@@ -19,7 +19,7 @@ from provision.project_files.cuda_choice import statement_line
 from provision.project_files.decision import COMPANIONS, TORCH, Package, RequestDecision
 from provision.project_files.requirements import shell_words
 from provision.project_files.rules import pattern, table
-from provision.project_files.torch_choice import EXACT, cuda_of_tag
+from provision.project_files.torch_choice import EXACT
 
 # An index in the place of the usual one, as pip, uv and Pipenv write it.
 _REPLACES_INDEX = re.compile(r"(-i|--index-url|index-url|index_url)\b")
@@ -126,7 +126,7 @@ def _take_pip(decision: RequestDecision, package: Package, requirement: PipRequi
     earlier = _contradicted(decision, package)
     release = _torch_of_wheel(decision, requirement)
     build = "cpu" if "cpu" in decision.content else decision.content.get("cuda")
-    if package.local and build and cuda_of_tag(package.local[1:]) != build:
+    if package.local and build and catalog.cuda_of_tag(package.local[1:]) != build:
         decision.leave_out(statement, f"its build {package.local} is of another CUDA")
     elif earlier:
         decision.contradict(statement, earlier)

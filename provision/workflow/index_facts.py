@@ -143,7 +143,7 @@ class TorchIndex:
         if pins and (pins.cuda or pins.nccl or pins.cudnn):
             source = f"metadata torch=={version}+{tag} (PyTorch wheel index)"
             # The folder says the CUDA of wheels that do not pin its runtime.
-            cuda = pins.cuda or re.sub(r"cu(\d+)(\d)", r"\1.\2", tag)
+            cuda = pins.cuda or catalog.cuda_of_tag(tag)
             pins = replace(pins, cuda=cuda)
             row["wheels"][tag] = build_row(pins, source, on_pypi=False)
 
