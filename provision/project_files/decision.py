@@ -20,7 +20,7 @@ CPU = "cpu"
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
 COMPANIONS = ("torchvision", "torchaudio")
 _OF_CONDA = ("python", "cudatoolkit", "pytorch-cuda", "cpuonly")
-_LOCAL = re.compile(r"\+(?:cu\d{3}|cpu|rocm[\d.]+|xpu)\b")
+_LOCAL = re.compile(r"\+(?:cu\d{3}|cpu|rocm[\d.]*|xpu)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
