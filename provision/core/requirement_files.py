@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, Statement
 from provision.core.yaml_text import YamlError, read_source
 
@@ -42,11 +41,6 @@ def decode(content: bytes) -> str:
             f"it is not text in {encoding.removesuffix('-sig')}; `iconv -f ENCODING -t UTF-8` "
             "converts it"
         ) from error
-
-
-def read_lines(path: Path) -> list[Statement]:
-    """What a requirements.txt states, and the files that it includes; as `read_files` says."""
-    return list(read_files(path, lambda file, text: parse_lines(text, str(file))))
 
 
 def read_files(path: Path, read: Reader) -> Iterator[Statement]:
