@@ -85,7 +85,7 @@ def test_files_of_other_tools_are_read_as_everywhere(tmp_path: Path) -> None:
     assert prepare(tmp_path, f"-r {project}").pip == ("einops>=0.7",)
     environment = tmp_path / "environment.yml"
     environment.write_text("dependencies: [ffmpeg]\n")
-    with pytest.raises(InvalidSpec, match="ffmpeg.*conda"):
+    with pytest.raises(InvalidSpec, match=r"ffmpeg.*conda"):
         prepare(tmp_path, f"-r {environment}")
 
 
