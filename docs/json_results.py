@@ -140,7 +140,7 @@ RESULTS = (
     ),
     _result(
         "outcomes",
-        "lock --all, render --all, render --check, matrix lock",
+        "lock --all, render --all, render --check",
         "what became of each environment",
         {"environments": list[EnvironmentOutcome]},
     ),

@@ -36,6 +36,7 @@ from provision.catalog.releases import (
     Library,
     Release,
     covers_minor,
+    cuda_of_tag,
     matching_releases,
     minor,
     releases,

@@ -383,33 +383,21 @@ def _unreleased_wheel(
 ) -> Build:
     """A wheel that was built and is not part of the release. Of its facts only those are known that
     all wheels of a release share."""
-    default = defaults[PLATFORM]
-    facts = {
-        "nccl": UNKNOWN,
+    build = {
+        "cuda": cuda_of_tag(tag),
+        "on_pypi": False,
+        "source": wheel["source"],
+        "nccl": {**UNKNOWN, "linkage": None},
         "cudnn": UNKNOWN,
         "architectures": UNKNOWN,
-        "glibc": row["index_default"][PLATFORM]["glibc"],
-        "python": row["index_default"][PLATFORM]["python"],
     }
-    return Build(
-        tag=tag,
-        cuda=_cuda_of_tag(tag),
-        on_pypi=False,
-        platforms=(PLATFORM,),
-        nccl_is_package=False,
-        triton=None,
-        triton_source=None,
-        specs=(),
-        source=wheel["source"],
-        free_threaded=default.free_threaded,
-        unreleased=wheel["note"],
-        **_facts(facts),
-    )
+    released = _wheel(tag, build, row, {PLATFORM: defaults[PLATFORM]})
+    return replace(released, unreleased=wheel["note"])
 
 
-def _cuda_of_tag(tag: str) -> str:
-    """12.1 of cu121."""
-    return f"{tag[2:-1]}.{tag[-1]}"
+def cuda_of_tag(tag: str) -> str:
+    """12.1 of cu121; any other text as it is."""
+    return re.sub(r"^cu(\d\d)(\d)$", r"\1.\2", tag)
 
 
 def _channel_build(cuda: str, build: dict[str, Any], row: dict[str, Any]) -> Build:

@@ -32,8 +32,8 @@ def moved_option(path: str, option: str) -> str | None:
         )
     if path == "matrix ci" and option in {f"--{key.name}" for key in QUERY_KEYS}:
         return (
-            "`matrix ci` takes the environments of the envs folder. `provision matrix lock "
-            f"{option} …` makes them."
+            "`matrix ci` takes the environments of the envs folder. `provision lock --torch 2.3 --cuda "
+            "12.1` makes one."
         )
     return None
 
@@ -64,3 +64,7 @@ class GroupWithForeignVerbs(click.Group):
 
 class EnvGroup(GroupWithForeignVerbs):
     foreign_group = "env"
+
+
+class MatrixGroup(GroupWithForeignVerbs):
+    foreign_group = "matrix"

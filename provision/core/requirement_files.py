@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, Statement
 from provision.core.yaml_text import YamlError, read_source
 
@@ -42,11 +41,6 @@ def decode(content: bytes) -> str:
             f"it is not text in {encoding.removesuffix('-sig')}; `iconv -f ENCODING -t UTF-8` "
             "converts it"
         ) from error
-
-
-def read_lines(path: Path) -> list[Statement]:
-    """What a requirements.txt states, and the files that it includes; as `read_files` says."""
-    return list(read_files(path, lambda file, text: parse_lines(text, str(file))))
 
 
 def read_files(path: Path, read: Reader) -> Iterator[Statement]:
@@ -88,6 +82,9 @@ def _statements(
                 if "://" in entry.value:
                     raise ValueError("it is an address; download the file and name that")
                 included = path.parent / Path(entry.value).expanduser()
+                if not included.is_file():  # scripts in a folder are run in that above it
+                    upper = path.absolute().parent.parent / entry.value
+                    included = upper if upper.is_file() else included
                 is_limit = limits or entry.kind == "constraints"
                 files = (*including, resolved)
                 entries = list(_statements(included, read, files, complete, limits=is_limit))

@@ -1,7 +1,7 @@
 """environment.yml + virtual-packages.yml -> conda-lock.yml (v1).
 
 What commands need is named here: the inputs (input_files), the packages that satisfy them
-(joint_solve), the check that torch is the requested build (cuda_guard), and the
+(joint_solve, lock_change), the check that torch is the requested build (cuda_guard), and the
 lock file itself (conda_lock_v1), which can be verified, compared, updated and exported.
 """
 
@@ -31,5 +31,6 @@ from provision.lockfile.export import (
     sbom_parts,
 )
 from provision.lockfile.input_files import LockInputs, check_inputs, read_inputs
-from provision.lockfile.joint_solve import LocalPythonChannel, change, solve, update
+from provision.lockfile.joint_solve import LocalPythonChannel, solve
+from provision.lockfile.lock_change import change, update
 from provision.lockfile.verify import RemoteFacts, VerifyReport, verify_lock

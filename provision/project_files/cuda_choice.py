@@ -16,7 +16,7 @@ from provision.project_files.decision import (
     RequestDecision,
 )
 from provision.project_files.rules import pattern, table
-from provision.project_files.torch_choice import cuda_of_tag, end_torch
+from provision.project_files.torch_choice import end_torch
 from provision.project_files.versions import allowed_minors, named_minor
 
 # The weight of compilers and of labels of channels, which may be of another CUDA than torch.
@@ -76,6 +76,8 @@ def decide_cuda(decision: RequestDecision, torch: Sequence[Package]) -> None:
         else:
             newest_first = sorted(cudas, key=catalog.version_key, reverse=True)
             decision.cudas = tuple(_built_cudas(decision, cudas) or newest_first)
+    if not chosen and not used:
+        _refuse_foreign_builds(decision)
     became = ""
     if "cpu" in content:
         became = "cpu: true"
@@ -94,6 +96,21 @@ def decide_cuda(decision: RequestDecision, torch: Sequence[Package]) -> None:
             )
             decision.end(statement, "translated", became=became, reason=reason)
     end_torch(decision, torch, list(used), became)
+
+
+def _refuse_foreign_builds(decision: RequestDecision) -> None:
+    """Note that the only build which the files state is for other GPUs than NVIDIA's."""
+    lines = [(package.statement, str(package)) for package in decision.packages]
+    lines += [(statement, statement_line(statement)) for statement in decision.statements]
+    for statement, line in lines:
+        if pattern("pip (?:@foreign_builds@) .*|(?=.*/whl/(?:rocm|xpu))@torch_index@").fullmatch(
+            line
+        ):
+            decision.contradictions.append(
+                f"{statement.file}:{statement.line}: `{statement.text}` is of a build for other GPUs "
+                "than NVIDIA's, which provision does not have."
+            )
+            return
 
 
 def _stated(decision: RequestDecision) -> list[tuple[int, Statement, str]]:
@@ -121,7 +138,7 @@ def _matches(decision: RequestDecision) -> Iterator[tuple[int, Statement, str]]:
             match = pattern(rule["line"]).fullmatch(line)
             if match:
                 weight = WEAK if is_general else rule["weight"]
-                yield weight, statement, cuda_of_tag(match.expand(rule["cuda"]))
+                yield weight, statement, catalog.cuda_of_tag(match.expand(rule["cuda"]))
                 break
 
 

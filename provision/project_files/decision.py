@@ -20,7 +20,7 @@ CPU = "cpu"
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
 COMPANIONS = ("torchvision", "torchaudio")
 _OF_CONDA = ("python", "cudatoolkit", "pytorch-cuda", "cpuonly")
-_LOCAL = re.compile(r"\+(?:cu\d{3}|cpu)\b")
+_LOCAL = re.compile(r"\+(?:cu\d{3}|cpu|rocm[\d.]*|xpu)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,12 +167,14 @@ class RequestDecision:
             self.leave_out(statement, "an option says otherwise")
         else:
             where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
+            where += f", in `{earlier.branch}`" if earlier.branch else ""
+            there = f" in `{statement.branch}`," if statement.branch else ""
             step = f"add `{option}` to take this one" if option else "remove one of the two lines"
             self.leave_out(statement, f"it contradicts `{earlier.text}` ({where})", step)
             self.disputes.append((statement.file, earlier.file))
             if statement.file == earlier.file:
                 self.contradictions.append(
-                    f"{where}: `{earlier.text}` and, in line {statement.line}, `{statement.text}` "
+                    f"{where}: `{earlier.text}` and, in line {statement.line},{there} `{statement.text}` "
                     "contradict each other."
                 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from urllib.parse import unquote
 
@@ -125,7 +126,11 @@ def _take_pip(decision: RequestDecision, package: Package, requirement: PipRequi
             return
     earlier = _contradicted(decision, package)
     release = _torch_of_wheel(decision, requirement)
-    if earlier:
+    build = "cpu" if "cpu" in decision.content else decision.content.get("cuda")
+    if package.local and build and catalog.cuda_of_tag(package.local[1:]) != build:
+        step = f"provision add NAME {shlex.quote(package.name + package.specifier)}"
+        decision.leave_out(statement, f"its build {package.local} is of another CUDA", step)
+    elif earlier:
         decision.contradict(statement, earlier)
     elif release:
         reason = f"its file name is for torch {release}"

@@ -13,6 +13,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from provision.catalog import cuda_of_tag
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, PipRequirement, Statement
@@ -218,9 +219,8 @@ class _PyProject:
                 yield toml.state("ignored", keys, item=index["url"], index=number, reason=reason)
         backend = toml.value(*uv, "pip", "torch-backend")
         if backend:
-            cuda = re.fullmatch(r"cu(\d+)(\d)", backend)
-            value = f"{cuda[1]}.{cuda[2]}" if cuda else backend
-            kind: Kind = "cuda" if cuda or backend == "cpu" else "ignored"
+            value = cuda_of_tag(backend)
+            kind: Kind = "cuda" if value != backend or backend == "cpu" else "ignored"
             reason = "" if kind == "cuda" else "it names no CUDA version"
             yield toml.state(kind, (*uv, "pip", "torch-backend"), value, reason=reason)
         self._check_conflicts()

@@ -28,18 +28,35 @@ _REQUESTS = ("pip", "conda")
 _OF_TORCH = (*TORCH, *COMPANIONS, "pytorch-cuda", "cudatoolkit", "cuda-version", "cpuonly")
 
 
-def files_to_read(names: Collection[str]) -> tuple[str, ...]:
-    """The files that are read, in their order. names: of all files in the repository's folder."""
+def files_to_read(names: Collection[str], further: str = "") -> tuple[str, ...]:
+    """The files that are read, in their order. names: of all files in the repository's folder.
+    further: one that is read after those that lead.
+
+    A file of requirements with another name is read if it is the only one that states packages.
+    """
     rules = table("files")
     files = [name for name in rules["leading"] if name in names]
     if not files:
         files = [name for name in rules["locks"] if name in names][:1]
+    files += [further] if further else []
     files += [name for name in rules["python"] if name in names]
     # README.md before its translations, README-ja.md and README_zh.md.
     shortest_first = sorted(names, key=lambda name: (len(name), name))
     for pattern in rules["texts"]:
         files += fnmatch.filter(shortest_first, pattern)
+        files += [name for name in shortest_first if name == f".devcontainer/{pattern}"]
+    unread = unread_files(names, files)
+    if not files and len(unread) == 1:
+        files += unread
     return tuple(dict.fromkeys(files))
+
+
+def requirements_file(lines: Collection[str]) -> str:
+    """The file of requirements in which all of some lines are (`FILE:LINE TEXT`); empty if they are
+    in others too, or if its name says that it is for tests and the like."""
+    names = {line.partition(":")[0] for line in lines}
+    name = names.pop() if len(names) == 1 else ""
+    return name if re.fullmatch(table("files")["further"], name) else ""
 
 
 def is_usual(name: str) -> bool:

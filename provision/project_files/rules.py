@@ -19,4 +19,6 @@ def table(name: str) -> Any:
 @cache
 def pattern(text: str) -> re.Pattern[str]:
     """A pattern of a table, with the named ones that it contains."""
-    return re.compile(re.sub(r"@(\w+)@", lambda name: table("names")[name[1]], text))
+    while "@" in text:
+        text = re.sub(r"@(\w+)@", lambda name: table("names")[name[1]], text)
+    return re.compile(text)

@@ -125,12 +125,7 @@ def _judge_index_default(decision: RequestDecision, torch: Sequence[Package]) ->
         return
     default = release.index_default.get(decision.platform)
     if default and any(one.requirement and EXACT.fullmatch(one.specifier) for one in torch):
-        decision.index_cuda = cuda_of_tag(default.build)
-
-
-def cuda_of_tag(tag: str) -> str:
-    """12.1 of cu121; any other text as it is."""
-    return re.sub(r"^cu(\d\d)(\d)$", r"\1.\2", tag)
+        decision.index_cuda = catalog.cuda_of_tag(default.build)
 
 
 def _expression(package: Package) -> str:

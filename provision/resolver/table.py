@@ -127,6 +127,23 @@ def parse_query(options: Mapping[str, Any]) -> Query:
     )
 
 
+# Fields of a row that have a build's values.
+BUILD_FIELDS = (
+    "cuda",
+    "tag",
+    "python",
+    "python_seen",
+    "free_threaded",
+    "nccl",
+    "nccl_is_package",
+    "cudnn",
+    "triton",
+    "architectures",
+    "ptx",
+    "glibc",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
     """One build on one platform. None: not known."""
@@ -237,28 +254,17 @@ def _row(
     return TableRow(
         torch=release.version,
         source=candidate.source.name,
-        cuda=build.cuda,
         platform=platform,
         index_default=build.on_pypi,
-        tag=build.tag,
-        python=build.python,
-        python_seen=build.python_seen,
-        free_threaded=build.free_threaded,
-        nccl=build.nccl,
         nccl_at_least=build.nccl_floor,
-        nccl_is_package=build.nccl_is_package,
-        cudnn=build.cudnn,
         cudnn_at_least=build.cudnn_floor,
-        triton=build.triton,
         driver=driver,
-        architectures=build.architectures,
-        ptx=build.ptx,
-        glibc=build.glibc,
         torchvision=companions["torchvision"],
         torchaudio=companions["torchaudio"],
         from_source=build.source,
         through_ptx=through_ptx,
         not_known=not_known,
+        **{name: getattr(build, name) for name in BUILD_FIELDS},
     )
 
 

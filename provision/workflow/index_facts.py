@@ -1,7 +1,7 @@
 """Facts of a release from its wheels on a package index: their names, and what they require.
 
 No wheel is downloaded. What the index does not say stays unknown: the GPUs that a build holds code
-for, unless they are read out of its library, and which driver its CUDA needs.
+for, and which driver its CUDA needs.
 """
 
 from __future__ import annotations
@@ -41,10 +41,6 @@ COMPANIONS = ("torchvision", "torchaudio")
 OLDEST = Version("1.12")  # the table's first release
 # For so long what was read of a release is not read again: a patch release may follow.
 KEEP_S = 86_400.0
-# The library that holds what torch.cuda.get_arch_list() returns: "sm_80 sm_90 compute_90", where
-# compute_ is PTX.
-ARCHITECTURES_IN = "torch/lib/libtorch_python.so"
-_ARCHITECTURES = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)+(?=\0)")
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_.*")
 Row = dict[str, Any]
 
@@ -66,10 +62,9 @@ class Pins:
 class TorchIndex:
     """What a package index says of torch. unread: what could not be read, in words."""
 
-    def __init__(self, index: WheelIndex, architectures: bool = False) -> None:
-        """architectures: also read the library in each CUDA wheel that lists what it was compiled
-        for; some 10 MB each. Raises NoSuchBuild for an index without torch."""
-        self.index, self.architectures = index, architectures
+    def __init__(self, index: WheelIndex) -> None:
+        """Raises NoSuchBuild for an index without torch."""
+        self.index = index
         self.unread: list[str] = []
         self.pins: dict[str, dict[str, Pins]] = {}
         self.torch = index.wheels("torch")
@@ -116,18 +111,10 @@ class TorchIndex:
         row["index_default"][platform] = default
         tag = default["build"] = self._build_of(wheel, pins)
         source = f"PyPI metadata torch=={version}"
-        library_row = default
         if platform == "linux-64":
             row["triton"] = {"requirement": pins.triton, "source": source}
             if pins.cuda:
-                library_row = row["wheels"][tag] = build_row(pins, source, on_pypi=True)
-        if self.architectures and pins.cuda:
-            _, contents = self.index.members(wheel, ARCHITECTURES_IN)
-            architectures = compiled_for(version, wheel.machine, b"".join(contents))
-            if architectures:
-                library_row["architectures"] = architectures
-            else:
-                self.unread.append(f"{version} {platform}: the GPU architectures in {wheel.name}")
+                row["wheels"][tag] = build_row(pins, source, on_pypi=True)
 
     def _pins_of(self, index: WheelIndex, wheel: LinuxWheel | None, title: str) -> Pins | None:
         if wheel is None:
@@ -156,7 +143,7 @@ class TorchIndex:
         if pins and (pins.cuda or pins.nccl or pins.cudnn):
             source = f"metadata torch=={version}+{tag} (PyTorch wheel index)"
             # The folder says the CUDA of wheels that do not pin its runtime.
-            cuda = pins.cuda or re.sub(r"cu(\d+)(\d)", r"\1.\2", tag)
+            cuda = pins.cuda or catalog.cuda_of_tag(tag)
             pins = replace(pins, cuda=cuda)
             row["wheels"][tag] = build_row(pins, source, on_pypi=False)
 
@@ -266,20 +253,6 @@ def build_row(pins: Pins, source: str, *, on_pypi: bool) -> Row:
     if pins.cudnn:
         row["cudnn"] = {"version": pins.cudnn, "source": source}
     return row
-
-
-def compiled_for(version: str, machine: str, library: bytes) -> Row | None:
-    """The GPU architectures that a CUDA wheel was compiled for, from the library itself."""
-    lists = set(_ARCHITECTURES.findall(library))
-    if len(lists) != 1:
-        return None
-    names = lists.pop().decode().split()
-    source = f"PyPI wheel torch=={version} (linux {machine}): the list in {ARCHITECTURES_IN}"
-    return {
-        "sm": [name for name in names if name.startswith("sm_")],
-        "ptx": any(name.startswith("compute_") for name in names),
-        "source": source,
-    }
 
 
 def glibc(wheels: Sequence[LinuxWheel]) -> str | None:

@@ -23,7 +23,6 @@ from provision.project_files import (
     pyproject,
     python_version,
     setup_files,
-    tool_locks,
     uv_lock,
 )
 from provision.project_files.requirements import (
@@ -34,6 +33,13 @@ from provision.project_files.requirements import (
 from provision.project_files.toml_file import Selection
 
 Reader = Callable[[str, str, Selection], list[Statement]]
+# Locks that do not say what was requested, and the files next to them that do.
+_REQUEST_OF = {
+    "poetry.lock": "pyproject.toml",
+    "pdm.lock": "pyproject.toml",
+    "Pipfile.lock": "Pipfile",
+    "pixi.lock": "pixi.toml",
+}
 _LISTED = re.compile(r"[\w.-]+=[^=\s]+=[^=\s]+")
 # The readers of files that always have the same name, or whose names end so.
 _READERS: dict[str, Reader] = {
@@ -42,9 +48,6 @@ _READERS: dict[str, Reader] = {
     "Pipfile": pipfile.statements,
     "setup.cfg": setup_files.cfg_statements,
     "setup.py": setup_files.setup_py_statements,
-    "Pipfile.lock": pipfile.lock_statements,
-    "pdm.lock": tool_locks.statements,
-    "poetry.lock": tool_locks.statements,
     "uv.lock": uv_lock.statements,
     ".python-version": python_version.statements,
     ".tool-versions": python_version.statements,
@@ -71,6 +74,11 @@ def _pip_lines(file: str, text: str, selection: Selection) -> list[Statement]:
 
 def _reader(path: Path, text: str) -> Reader:
     """The reader of a file."""
+    if path.name in _REQUEST_OF:
+        raise InvalidSpec(
+            f"{_shown(path)} does not say what was requested: every package of every group is in it.",
+            advice=f"provision import {_shown(path.with_name(_REQUEST_OF[path.name]))}",
+        )
     if path.name in _READERS:
         return _READERS[path.name]
     if path.name == "runtime.txt" and text.startswith("python-"):
@@ -79,11 +87,13 @@ def _reader(path: Path, text: str) -> Reader:
         return pyproject.script_statements
     if path.name == "cog.yaml":
         return install_text.cog_statements
+    if path.name in ("devcontainer.json", ".devcontainer.json"):
+        return install_text.devcontainer_statements
     if path.suffix in (".sh", ".def") or path.name == "Singularity":
         return install_text.script_statements
     if path.suffix in (".md", ".rst") or path.name.startswith(("README", "INSTALL")):
         return install_text.readme_statements
-    if path.suffix in (".yml", ".yaml", ".json") or path.name == "pixi.lock":
+    if path.suffix in (".yml", ".yaml", ".json"):
         return _yaml_reader(path, text)
     if path.suffix == ".toml":
         return pylock.statements if path.name.startswith("pylock") else pyproject.statements
@@ -106,11 +116,6 @@ def _yaml_reader(path: Path, text: str) -> Reader:
     keys = document if isinstance(document, dict) else {}
     if isinstance(keys.get("package"), list):
         return conda.lock_statements
-    if {"environments", "packages"} <= keys.keys():
-        raise InvalidSpec(
-            f"{path} is a pixi.lock: its conda packages do not say what was requested.",
-            advice=f"provision import {_shown(path.with_name('pixi.toml'))}",
-        )
     return conda.environment_statements
 
 

@@ -18,17 +18,20 @@ from packaging.utils import canonicalize_name
 from provision.adapters import uv
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_files import is_installable, read_lines
+from provision.core.requirement_files import is_installable
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import PipRequirement, Statement
 from provision.core.tempdirs import temporary_directory
 from provision.workflow import wheel_folder
 from provision.workflow.context import Context
+from provision.workflow.project_files import read_file
 from provision.workflow.resolution import with_names
 from provision.workflow.wheel_folder import WHEELS
 
 # PyTorch's own index, or a mirror of it: --torch and --cuda choose what comes from there.
 _TORCH_INDEX = re.compile(r"/whl/(cu\d+|cpu)/?$")
+# What options of a request say instead.
+_OPTIONS = ("python", "cuda", "channel", "platform")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ def read(arguments: Sequence[str]) -> list[Statement]:
     for argument in arguments:
         for entry in parse_lines(argument):
             is_file = entry.kind == "include" and "://" not in entry.value
-            entries += read_lines(Path(entry.value).expanduser()) if is_file else [entry]
+            entries += read_file(Path(entry.value).expanduser()) if is_file else [entry]
     return entries
 
 
@@ -87,7 +90,9 @@ def prepare(
         elif entry.kind in sources:
             sources[entry.kind].append(_source_item(entry.packages, entry.value, folder))
         elif entry.kind == "ignored":
-            note = f"--{entry.value} has no effect: {entry.reason}"
+            note = f"it has no effect: {entry.reason}"
+        elif entry.kind in _OPTIONS:
+            note = f"it has no effect: --{entry.kind} says which"
         if note:
             context.progress.info(f"`{entry.text}`: {note}")
     if limits:
@@ -123,6 +128,9 @@ def _refuse(entries: Sequence[Statement]) -> None:
         elif entry.credential:
             problems.append(f"{where}{entry.credential}")
             continue
+        elif entry.kind == "conda":
+            reason = "it is a package of conda"
+            next_step = f"`provision import {entry.file}` takes the whole file, --conda a package"
         elif entry.kind in ("include", "constraints") and not entry.file:
             reason = "it is not a requirements file of this machine"
             next_step = "write the line into a requirements.txt, and name that with -r"
@@ -134,7 +142,7 @@ def _refuse(entries: Sequence[Statement]) -> None:
         if next_step:
             steps.append(f"{next_step[0].upper()}{next_step[1:]}.")
     if problems:
-        raise InvalidSpec("\n".join(problems), advice=" ".join(steps))
+        raise InvalidSpec("\n".join(problems), advice=" ".join(dict.fromkeys(steps)))
 
 
 def _key(requirement: PipRequirement) -> str:

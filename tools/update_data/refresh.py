@@ -10,6 +10,7 @@ from packaging.version import Version
 from provision.adapters.uv.linux_wheels import WheelIndex
 from provision.core.errors import NoSuchBuild
 from provision.workflow.index_facts import Pins, TorchIndex
+from update_data.architectures import add_architectures
 from update_data.compare import Findings, Row, compare, rows_of, unproven
 
 
@@ -26,13 +27,16 @@ def refresh(
     some 10 MB each, not the wheel.
     """
     findings = Findings()
-    torch_index = TorchIndex(index, architectures)
+    torch_index = TorchIndex(index)
     selected = _selected_releases(torch_index.releases, table, only)
     rows: list[Row] = []
     for release in selected:
         wheels = table.get(release, {}).get("wheels", {})
         tags = [tag for tag, build in wheels.items() if not build["on_pypi"]]
-        rows += rows_of(release, torch_index.release(release, tags))
+        row = torch_index.release(release, tags)
+        if architectures:
+            add_architectures(row, torch_index, release)
+        rows += rows_of(release, row)
         findings.conflicts += disagreements(release, torch_index.pins[release])
     findings.unread += torch_index.unread
     compare(rows, table, findings)

@@ -76,8 +76,8 @@ def import_(console: Console, file: Path, envs: Path | None, **options: Any) -> 
     """Make a spec.yml from another tool's file.
 
     FILE is an environment.yml, a requirements.txt, a pyproject.toml, a pixi.toml, a Pipfile, a
-    setup.cfg or setup.py (which is not run), a pylock.toml, uv.lock, poetry.lock, pdm.lock,
-    Pipfile.lock or conda-lock.yml, a Dockerfile, cog.yaml, shell script or README, or what `conda env export`, `conda list` or
+    setup.cfg or setup.py (which is not run), a pylock.toml, uv.lock or
+    conda-lock.yml, a Dockerfile, cog.yaml, devcontainer.json, shell script or README, or what `conda env export`, `conda list` or
     `pip freeze` printed.
     """
     from provision.cli.verb import context_of

@@ -35,6 +35,7 @@ from provision.workflow.project_files import (
 )
 from provision.workflow.resolution import check_requirements, resolve
 
+DEVELOPMENT_CONTAINER = ".devcontainer/devcontainer.json"
 PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
 NOTHING = "nothing"
 SHOWN = 3  # lines of an error
@@ -78,15 +79,19 @@ class CudaChoice:
     note: str = ""
 
 
-def read_repository(folder: Path, choices: Choices, selection: Selection | None = None) -> Reading:
+def read_repository(
+    folder: Path, choices: Choices, selection: Selection | None = None, further: str = ""
+) -> Reading:
     """`provision init`: what a repository's files request together; without files, nothing.
-    selection: the groups and extras that are taken."""
+    selection: the groups and extras that are taken. further: a file that is read too."""
     selection = selection or Selection()
     names = [path.name for path in folder.iterdir() if path.is_file()]
+    if (folder / DEVELOPMENT_CONTAINER).is_file():
+        names.append(DEVELOPMENT_CONTAINER)
     by_file: list[list[Statement]] = []
     files = []
-    for name in repository.files_to_read(names):
-        is_text = repository.is_text(name)
+    for name in repository.files_to_read(names, further):
+        is_text = repository.is_text(PurePath(name).name)
         try:
             read = read_file(folder / name, selection)
         except InvalidSpec as error:
@@ -116,9 +121,12 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
     _require_one_build(request, statements)
     if "torch" not in request.content:
         notes = repository.releases_in_notes(statements)
-        _require_no_other_release(chain(notes, named_releases(folder, files)))
+        lines = list(chain(notes, named_releases(folder, files)))
+        if only := repository.requirements_file(lines):
+            return read_repository(folder, choices, selection, only)
+        _require_no_other_release(lines)
     stated = {
-        Path(statement.file).name
+        os.path.relpath(folder / statement.file, folder)
         for statement in statements
         if statement.kind not in ("name", "note", "ignored", "unknown")
     }

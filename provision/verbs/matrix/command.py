@@ -1,4 +1,4 @@
-"""`provision matrix`: which builds exist, why a request comes to one of them, and locking many."""
+"""`provision matrix`: which builds exist, and why a request comes to one of them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from provision.cli.options import dry_run_option, mirror_option, relock_option
+from provision.cli.options import dry_run_option
+from provision.cli.other_tools import MatrixGroup
 from provision.cli.spec_options import (
-    companion_options,
     name_argument,
     query_options,
     request_options,
     spec_options,
 )
-from provision.cli.verb import context_of, print_outcomes, verb
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.ci import Job
     from provision.cli.console import Console
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=MatrixGroup, invoke_without_command=True)
 @query_options
 @click.pass_context
 def matrix(context: click.Context, /, **options: Any) -> None:
@@ -76,44 +76,6 @@ def explain(console: Console, name: str | None, envs: Path | None, **options: An
     folder = default_folders(envs).envs
     explanation = command.explain(make_context, folder, name, spec_options(options))
     console.result("matrix-explain", explanation, explanation_lines(explanation))
-
-
-@matrix.command("lock")
-@query_options
-@click.option("--newest", is_flag=True, help="Only the newest patch of each minor release.")
-@companion_options
-@mirror_option
-@relock_option
-@dry_run_option
-@verb
-def lock(
-    console: Console,
-    envs: Path | None,
-    dry_run: bool,
-    relock: bool,
-    newest: bool,
-    mirrors: tuple[str, ...],
-    **options: Any,
-) -> int:
-    """Lock every build that fits, each as its own environment.
-
-    A build that cannot be locked does not stop the others.
-
-    \b
-    Everything from 2.1 on that driver 535 runs, from conda-forge:
-    provision matrix lock --torch '>=2.1' --driver 535 --source conda-forge
-    """
-    from provision.verbs.matrix.matrix import matrix_requests
-    from provision.workflow import batch
-
-    if not any(options.values()):
-        raise click.UsageError(
-            "Say which builds to lock, e.g. --torch '>=2.4' --driver 535; without options, all of "
-            "them would be locked."
-        )
-    context = context_of(console, envs, {"mirrors": mirrors})
-    requests = matrix_requests(options, newest=newest, relock=relock)
-    return print_outcomes(console, batch.lock_all(context, requests, dry_run=dry_run))
 
 
 @matrix.command()

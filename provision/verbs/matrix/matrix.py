@@ -1,16 +1,11 @@
-"""`provision matrix`: which builds exist, why a request gets the build that it gets, and requests
-for all builds that fit."""
+"""`provision matrix`: which builds exist, and why a request gets the build that it gets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from provision.catalog import minor, version_key
 from provision.core.paths import SPEC
-from provision.core.platforms import PLATFORM, PLATFORMS, Platform
-from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS
-from provision.core.types import BuildSource
 from provision.resolver import Explanation
 from provision.resolver import explain as explain_spec
 from provision.resolver import spec as specs
@@ -21,17 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from provision.workflow.context import Context
-    from provision.workflow.plan import BuildRequest
-
-# The options of `provision matrix lock` that are passed on to every environment.
-PASSED_ON = (
-    "python",
-    "nccl",
-    "glibc",
-    "driver",
-    "gpu",
-    *(key.name for key in DEFAULT_PACKAGE_KEYS),
-)
 
 
 # Planning imports solver, lock files and images, which the table does not need.
@@ -67,39 +51,3 @@ def explain(
         context = make_context()
         ensure_release(context.folders, context.mirrors, spec)
     return explain_spec(check_requirements(spec), machine_for(spec))
-
-
-def matrix_requests(
-    options: Mapping[str, Any], *, newest: bool, relock: bool
-) -> list[BuildRequest]:
-    """A request for every build that fits, of the oldest torch first.
-
-    It is for linux-64, unless the options or a spec.yml of that name say otherwise.
-
-    newest: only the newest patch of each minor release.
-    """
-    from provision.workflow.plan import BuildRequest
-
-    platforms: dict[tuple[str, str, BuildSource], list[Platform]] = {}
-    table = build_table(
-        parse_query({**options, "platform": options.get("platform") or (PLATFORM,)})
-    )
-    for row in sorted(table.cells, key=lambda row: (version_key(row.torch), version_key(row.cuda))):
-        platforms.setdefault((row.torch, row.cuda, row.source), []).append(row.platform)
-    if newest:
-        # Builds come oldest first, so the last one of each minor release wins.
-        latest = {(minor(build[0]), *build[1:]): build for build in platforms}
-        platforms = {build: platforms[build] for build in latest.values()}
-    passed_on = {name: options.get(name) for name in PASSED_ON}
-    requests = []
-    for (torch, cuda, source), listed in platforms.items():
-        ordered = tuple(sorted(listed, key=PLATFORMS.index))
-        build_options = {
-            "torch": torch,
-            "cuda": cuda,
-            "source": source,
-            "platforms": ordered if options.get("platform") else (),
-            **passed_on,
-        }
-        requests.append(BuildRequest(options=build_options, relock=relock))
-    return requests

@@ -11,6 +11,7 @@ pytest.importorskip("ruamel.yaml", reason="the refresh of the data has tools of 
 
 from click.testing import CliRunner
 from update_data.__main__ import main
+from update_data.architectures import compiled_for
 from update_data.compare import Findings, Row, compare, unproven
 from update_data.document import Document
 from update_data.refresh import disagreements
@@ -176,3 +177,12 @@ def test_folder_without_data_is_refused(tmp_path: Path, table: bytes | None, mes
         and message in result.stderr
         and "releases.yml" in result.stderr
     )
+
+
+def test_architectures_are_read_from_the_library() -> None:
+    # as they stand in the library of torch 2.8.0: the text before it has no end of its own
+    library = b"\0ipc_hsm_70 sm_75 sm_120 compute_120\0\0/pytorch/torch"
+    row = compiled_for("2.8.0", "x86_64", library)
+    assert row is not None and (row["sm"], row["ptx"]) == (["sm_70", "sm_75", "sm_120"], True)
+    for library in (b"sm_90\0nothing", b"sm_80 sm_90\0sm_70 sm_75\0"):
+        assert compiled_for("2.8.0", "x86_64", library) is None

@@ -455,7 +455,7 @@ def test_failed_lock_keeps_its_error(lab: Path) -> None:
 
 def test_options_of_builds_name_the_verb_that_makes_environments(lab: Path) -> None:
     result = invoke("--torch", "2.3")
-    assert result.exit_code == 2 and "provision matrix lock --torch" in result.output
+    assert result.exit_code == 2 and "provision lock --torch" in result.output
 
 
 def test_pytorch_index_comes_from_the_repository_settings(lab: Path) -> None:

@@ -78,7 +78,6 @@ kernel remove
 launch
 lock
 matrix ci
-matrix lock
 pack
 remove
 render

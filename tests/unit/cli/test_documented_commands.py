@@ -67,7 +67,6 @@ RUN_BY = {
     "launch": "test_launch_slurm.py",
     "lock": "test_lock_verbs.py",
     "matrix ci": "test_ci_workflow.py",
-    "matrix lock": "test_batch.py",
     "nodes": "test_nodes_slurm.py",
     "notebook": "test_notebook.py",
     "pack": "test_pack.py",

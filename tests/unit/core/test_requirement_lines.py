@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from provision.core.errors import InvalidSpec
-from provision.core.requirement_files import decode, read_lines
+from provision.core.requirement_files import decode, read_files
 from provision.core.requirement_lines import parse_lines
 from provision.core.requirement_urls import absolute_url, relative_url
-from provision.core.statements import marker_holds
+from provision.core.statements import Statement, marker_holds
 
 # A line, and the entries that it gives: kind and value.
 LINES = {
@@ -71,6 +71,10 @@ LINES = {
     "--pre": [("ignored", "pre")],
     "git+https://${TOKEN}@g.example/a.git": [("pip", "git+https://g.example/a.git")],
 }
+
+
+def lines_of(path: Path) -> list[Statement]:
+    return list(read_files(path, lambda file, text: parse_lines(text, str(file))))
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -149,7 +153,7 @@ def test_files_that_are_included(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n-r sub/b.txt\n-r sub/../sub/b.txt\n-c c.txt\n-r pipe\n")
     (tmp_path / "sub" / "b.txt").write_text("two\n-e .\n-r ../a.txt\n-r nosuch.txt\n")
     (tmp_path / "c.txt").write_text("three<3\n-f sub\n")
-    entries = read_lines(tmp_path / "a.txt")
+    entries = lines_of(tmp_path / "a.txt")
     assert [entry.value for entry in entries if entry.kind == "find-links"] == [f"{tmp_path}/sub"]
     texts = [(entry.kind, entry.value) for entry in entries if entry.requirement]
     project = f"-e {tmp_path}"  # not the folder of the file, which has no project
@@ -167,7 +171,7 @@ def test_files_that_are_included(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/dev/zero", "nosuch.txt"])
 def test_a_file_that_cannot_be_read(path: str) -> None:
     with pytest.raises(InvalidSpec, match=f"{path} cannot be read"):
-        read_lines(Path(path))
+        lines_of(Path(path))
 
 
 @pytest.mark.parametrize(

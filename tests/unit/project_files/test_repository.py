@@ -64,6 +64,39 @@ def test_unread_files_are_named(tmp_path: Path) -> None:
     assert read(tmp_path, files).unread_files == ("requirements-dev.txt", "uv.lock")
 
 
+def test_only_file_of_requirements_is_read_whatever_its_name(tmp_path: Path) -> None:
+    reading = read(tmp_path, {"requirements-gpu.txt": "torch==2.3.1+cu121\n", "train.py": ""})
+    assert reading.source == "requirements-gpu.txt"
+    assert reading.request.content["cuda"] == "12.1"
+
+
+def test_file_that_alone_names_torch_is_read_after_the_leading_one(tmp_path: Path) -> None:
+    files = {"requirements.txt": "numpy<2\n", "requirements-gpu.txt": "torch==2.3.1+cu121\nrich\n"}
+    reading = read(tmp_path, files)
+    assert reading.source == "requirements.txt, requirements-gpu.txt"
+    assert reading.request.content["cuda"] == "12.1"
+    assert reading.request.content["pip"] == ["numpy<2", "rich"]
+
+
+@pytest.mark.parametrize(
+    "others", [["requirements-dev.txt"], ["a-requirements.txt", "b-requirements.txt"]]
+)
+def test_files_for_other_purposes_that_name_torch_are_shown(
+    tmp_path: Path, others: list[str]
+) -> None:
+    files = {"requirements.txt": "numpy<2\n", **dict.fromkeys(others, "torch==2.3.1\n")}
+    with pytest.raises(InvalidSpec, match=others[0]):
+        read(tmp_path, files)
+
+
+def test_development_container_decides_the_torch_of_other_files(tmp_path: Path) -> None:
+    (tmp_path / ".devcontainer").mkdir()
+    image = '{"image": "pytorch/pytorch:2.3.1-cuda12.1-cudnn8-devel"}'
+    files = {"requirements.txt": "numpy<2\n", ".devcontainer/devcontainer.json": image}
+    content = read(tmp_path, files).request.content
+    assert (content["torch"], content["cuda"], content["pip"]) == ("2.3.1", "12.1", ["numpy<2"])
+
+
 def test_text_decides_the_torch_that_no_other_file_requests(tmp_path: Path) -> None:
     readme = (
         "    conda install pytorch=2.1.2 pytorch-cuda=12.1 -c pytorch\n    pip install -e .\n"
@@ -232,8 +265,8 @@ def test_text_that_installs_nothing_is_not_read(tmp_path: Path) -> None:
 
 def test_files_of_which_nothing_is_read_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"requirements-gpu\.txt") as caught:
-        read(tmp_path, {"requirements-gpu.txt": "torch\n"})
-    assert "provision import requirements-gpu.txt" in caught.value.advice
+        read(tmp_path, {"requirements-gpu.txt": "torch\n", "requirements-cpu.txt": "torch\n"})
+    assert "provision import requirements-cpu.txt" in caught.value.advice
     assert read_repository(tmp_path, Choices(torch="2.3")).request.content["torch"] == "2.3"
 
 
@@ -242,7 +275,7 @@ def test_files_of_which_nothing_is_read_are_an_error(tmp_path: Path) -> None:
     [
         ("Makefile", "\tpip install torch==2.3.1"),
         ("docker/Dockerfile", "FROM pytorch/pytorch:2.1.0-cuda11.8-cudnn8-runtime"),
-        (".devcontainer/devcontainer.json", '{"image": "nvcr.io/nvidia/pytorch:24.05-py3"}'),
+        (".github/workflows.yml", "run: pip install torch==2.3.1"),
         ("README.md", "It needs PyTorch >= 2.1."),
     ],
 )

@@ -128,15 +128,6 @@ def test_universal_wheel_covers_every_python() -> None:
     assert facts.fewer_pythons(torch, [limited]) == ["3.15"]
 
 
-def test_architectures_are_read_from_the_library() -> None:
-    # as they stand in the library of torch 2.8.0: the text before it has no end of its own
-    library = b"\0ipc_hsm_70 sm_75 sm_120 compute_120\0\0/pytorch/torch"
-    row = facts.compiled_for("2.8.0", "x86_64", library)
-    assert row is not None and (row["sm"], row["ptx"]) == (["sm_70", "sm_75", "sm_120"], True)
-    for library in (b"sm_90\0nothing", b"sm_80 sm_90\0sm_70 sm_75\0"):
-        assert facts.compiled_for("2.8.0", "x86_64", library) is None
-
-
 # Companions
 
 

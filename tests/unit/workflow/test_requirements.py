@@ -79,6 +79,16 @@ def test_a_file_and_options_become_keys(tmp_path: Path, monkeypatch: pytest.Monk
     assert prepared.wheels == {wheel.name: wheel.read_bytes()}
 
 
+def test_files_of_other_tools_are_read_as_everywhere(tmp_path: Path) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text("[project]\nname = 'x'\nversion = '1'\ndependencies = ['einops>=0.7']\n")
+    assert prepare(tmp_path, f"-r {project}").pip == ("einops>=0.7",)
+    environment = tmp_path / "environment.yml"
+    environment.write_text("dependencies: [ffmpeg]\n")
+    with pytest.raises(InvalidSpec, match=r"ffmpeg.*conda"):
+        prepare(tmp_path, f"-r {environment}")
+
+
 def test_names_of_addresses_and_paths_in_spec_yml(tmp_path: Path) -> None:
     """Those that environment.yml has are not looked up: no such repository exists."""
     (tmp_path / "environment.yml").write_text(
