@@ -14,6 +14,7 @@ from provision import __version__
 from provision.core import tar
 from provision.core.container import PREFIX, PYTHON, USER, WORKSPACE
 from provision.core.errors import InvalidSpec
+from provision.core.platforms import ARCHITECTURES, PLATFORM, Platform
 from provision.core.types import Layer, Lock, Resolution
 from provision.image import base as bases
 from provision.image.conda_files import COMMAND, COMMAND_SCRIPT, site_packages
@@ -184,7 +185,11 @@ def epoch_of(created: str) -> int:
 
 
 def image_config(
-    variables: Mapping[str, str], label: Mapping[str, str], layers: Sequence[Layer], epoch: int
+    variables: Mapping[str, str],
+    label: Mapping[str, str],
+    layers: Sequence[Layer],
+    epoch: int,
+    platform: Platform = PLATFORM,
 ) -> ImageConfig:
     """The OCI image config. Its digest is what an engine calls the image id."""
     created = _format_time(epoch)
@@ -194,7 +199,7 @@ def image_config(
         reason = f" ({reasons[layer.group]})" if layer.group in reasons else ""
         history.append({"created": created, "created_by": f"{_STEP}{layer.group}{reason}"})
     return {
-        "architecture": "amd64",
+        "architecture": ARCHITECTURES[platform],
         "config": {
             "Cmd": [PYTHON],
             "Env": [f"{key}={value}" for key, value in variables.items()],
