@@ -50,7 +50,6 @@ _COMPARED_SETTINGS = (
     "Cmd",
     "Entrypoint",
     "Env",
-    "Healthcheck",
     "Labels",
     "User",
     "WorkingDir",

@@ -444,7 +444,7 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
     unknown = ("org.provision.base.id", "org.opencontainers.image.created", "io.buildah.version")
     relevant = {
         key: config.get(key) or None
-        for key in ("Cmd", "User", "WorkingDir", "Healthcheck", "Entrypoint")
+        for key in ("Cmd", "User", "WorkingDir", "Entrypoint")
     }
     labels = {key: value for key, value in config["Labels"].items() if key not in unknown}
     return {

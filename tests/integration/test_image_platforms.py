@@ -21,7 +21,8 @@ import zstandard
 
 from provision.adapters import conda
 from tests.integration.conftest import NO_INDEXES, Home, make_home
-from tests.integration.registries import serving
+from tests.integration.registries import make_image, push, serving
+from tests.integration.test_image_referrers import REPORT
 from tests.small import write_index, write_wheel
 from tests.unit.image.test_image_disk_base import layout
 
@@ -136,12 +137,24 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def pushed(user: Home, native: object, other: object, registry: str) -> str:
     """The repository with an image for each platform."""
     repository = f"{registry}/lab/{NAME}"
+    record_verdict(user)
     for platform, tag in (("linux-64", "amd64"), (OTHER, "arm64")):
         result = user.run("image", "push", NAME, f"{repository}:{tag}", "--platform", platform)
         assert result.returncode == 0, result.stderr
-        attached = "smoke" in result.stdout or "verdict" in result.stdout
-        assert not attached
+        is_tested = "attached smoke (prefix)" in result.stdout
+        assert is_tested == (platform == "linux-64"), result.stdout
+        assert "not all" not in result.stderr
     return repository
+
+
+def record_verdict(user: Home) -> None:
+    """A smoke test of the prefix in the passport, as the build writes it: it is of this machine alone."""
+    path = next((user.project / "passports").glob(f"{NAME}/*.json"))
+    passport = json.loads(path.read_text())
+    passport["smoke"] = {
+        "prefix": {"verdict": "pass", "measured_on": {"host": "node1"}, "report": REPORT}
+    }
+    path.write_text(json.dumps(passport))
 
 
 def document(folder: Path, digest: str) -> dict[str, Any]:
@@ -221,12 +234,14 @@ def inspect(kind: str, reference: str, architecture: str = "amd64") -> bytes:
 
 
 def test_images_that_no_index_can_join_are_refused(
-    user: Home, pushed: str, registry: str
+    user: Home, pushed: str, registry: str, tmp_path: Path
 ) -> None:
+    push(make_image(tmp_path / "toy"), f"{pushed}:toy")
     user.json("image", "index", f"{pushed}:3", f"{pushed}:arm64", f"{pushed}:amd64")
     refused = {
         "both for linux/amd64": [f"{pushed}:amd64", f"{pushed}:amd64"],
         "2 images for any platform": [f"{pushed}:3", f"{pushed}:amd64"],
+        "not of one lock": [f"{pushed}:toy", f"{pushed}:arm64"],
         "another repository": [f"{registry}/lab/away:1", f"{pushed}:amd64"],
     }
     for reason, sources in refused.items():

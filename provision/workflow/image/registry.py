@@ -14,7 +14,6 @@ from urllib.parse import quote
 from provision import image as images
 from provision.adapters import openssl
 from provision.adapters.http.session import is_loopback
-from provision.core.atomic import atomic_write
 from provision.core.container import brief_reference
 from provision.core.credentials import public_document
 from provision.core.dataclass import dataclass
@@ -28,8 +27,8 @@ from provision.core.errors import (
     Unreachable,
 )
 from provision.core.file_locks import environment_lock
-from provision.core.platforms import PLATFORM, Platform, build_platform, image_folder, image_platform
 from provision.core.paths import Folders, make_private_directory, owner_writes_only
+from provision.core.platforms import PLATFORM, Platform, build_platform, image_folder
 from provision.core.sbom import MEDIA_TYPE, PREDICATE_TYPE, sbom_text
 from provision.core.types import Image
 from provision.environment import passport as passports
@@ -211,8 +210,7 @@ def pull_image(
             for output in destinations:
                 _deliver(context, image, remote.diff_ids, output, client)
                 steps.append(f"pulled to {output}")
-        if layout.name not in _base_layouts(context.folders):
-            shutil.rmtree(layout, ignore_errors=True)
+        shutil.rmtree(layout, ignore_errors=True)
     return PulledImage(
         reference=reference.with_digest(remote.digest),
         image_id=remote.config_digest,
@@ -345,27 +343,12 @@ def registry_base(
 ) -> images.BaseImage:
     """A base image for a machine without an engine: pulled from its registry, and from then on
     taken from the cache, as an engine does it."""
+    layout = _base_layout(context.folders, base, platform)
+    images.discard_if_incomplete(layout)
+    present = cached_base(context, base, platform)
+    if present is not None:
+        return present
     reference = images.base_registry_reference(images.chosen_base(base))
-    layout = _base_layout(context.folders, reference, platform)
-    if layout is not None:
-        images.discard_if_incomplete(layout)
-    return cached_base(context, base, platform) or _pull_base(context, base, reference, platform)
-
-
-def cached_base(
-    context: Context, base: str | None, platform: Platform = PLATFORM
-) -> images.BaseImage | None:
-    """A base image that `registry_base` pulled before."""
-    name = images.chosen_base(base)
-    layout = _base_layout(context.folders, images.base_registry_reference(name), platform)
-    if layout is None or not images.is_complete(layout):
-        return None
-    return replace(images.read_disk_base(f"oci:{layout}", platform), reference=name)
-
-
-def _pull_base(
-    context: Context, base: str | None, reference: images.RegistryReference, platform: Platform
-) -> images.BaseImage:
     name = brief_reference(str(reference))
     try:
         remote = images.find_remote(reference, platform)
@@ -376,39 +359,29 @@ def _pull_base(
             advice="Name another with --base: oci:DIR, or one in a registry that responds.",
             details=error.details,
         ) from error
-    layout = _layout(context.folders, remote)
     with _pull_lock(context, layout):
         images.discard_if_incomplete(layout)
         if not images.is_complete(layout):
             context.progress.info(f"pulling the base image {name}")
             nearby = _nearby_layouts(context.folders, ())
             images.pull_image(reference, remote, layout, context.progress, nearby)
-    atomic_write(_base_record(context.folders, reference, platform), layout.name)
     pulled = cached_base(context, base, platform)
     assert pulled is not None
     return pulled
 
 
-def _base_layout(
-    folders: Folders, reference: images.RegistryReference, platform: Platform
-) -> Path | None:
-    """The layout that was pulled for a reference."""
-    record = _base_record(folders, reference, platform)
-    try:
-        return folders.pulled / record.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
+def cached_base(
+    context: Context, base: str | None, platform: Platform = PLATFORM
+) -> images.BaseImage | None:
+    """A base image that `registry_base` pulled before."""
+    layout = _base_layout(context.folders, base, platform)
+    if not images.is_complete(layout):
         return None
+    found = images.read_disk_base(f"oci:{layout}", platform)
+    return replace(found, reference=images.chosen_base(base))
 
 
-def _base_layouts(folders: Folders) -> set[str]:
-    """The names of the layouts of all bases that were pulled."""
-    records = folders.pulled.glob("names/*")
-    return {record.read_text(encoding="utf-8").strip() for record in records}
-
-
-def _base_record(
-    folders: Folders, reference: images.RegistryReference, platform: Platform
-) -> Path:
-    """The file that records which layout was pulled for a reference."""
-    name = image_folder(str(reference), platform)
-    return folders.pulled / "names" / quote(name, safe="")
+def _base_layout(folders: Folders, base: str | None, platform: Platform) -> Path:
+    """Where a base is kept that was pulled without an engine."""
+    reference = images.base_registry_reference(images.chosen_base(base))
+    return folders.pulled / quote(image_folder(str(reference), platform), safe="")
