@@ -19,7 +19,7 @@ from provision.cli.options import (
 )
 from provision.cli.spec_options import base_option, build_request
 from provision.cli.verb import context_of, print_steps, run_or_print, verb
-from provision.core.platforms import PLATFORMS, Platform
+from provision.core.platforms import PLATFORMS, Platform, build_platform
 from provision.verbs.image import registry_command
 from provision.verbs.image.registry_command import image_output_option
 
@@ -146,14 +146,17 @@ def build(
     outputs = tuple(images.parse_output(text) for text in options["outputs"])
     tags = tuple(images.parse_tag(text) for text in options["tags"])
     request = build_request(name, options, image="demand")
+    platform = image_platform or build_platform()
     if dry_run:
-        print_steps(console, [image.preview(context, request, outputs, image_platform)])
+        print_steps(console, [image.preview(context, request, outputs, tags, platform)])
         return
-    plan, built, is_new = image.build(context, request, outputs, tags, image_platform)
+    plan, built, is_new = image.build(context, request, outputs, tags, platform)
     status = "made" if is_new else "already exists"
     lines = [f"{status}: {built.reference} ({built.manifest_digest})"]
     lines += [f"wrote {output}" for output in outputs if output.path is not None]
-    if image.goes_to_this_engine(outputs, image_platform):
+    if platform != build_platform():
+        lines.append(f"for {platform}, in {built.layout}")
+    if image.goes_to_this_engine(outputs, tags, platform):
         lines += [f"tagged {tag}" for tag in tags]
         argv = command.run_argv(context, plan, launch.RunOptions(), (), terminal=True)
         lines.append(shlex.join(argv))

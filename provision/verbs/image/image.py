@@ -35,15 +35,19 @@ from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest, Plan, PlanStep, make_plan
 
 
-def goes_to_this_engine(outputs: Sequence[images.Output], platform: Platform | None) -> bool:
-    """Whether an image gets into the engine: not without being asked for, if it is for another platform
-    than this machine's. Raises InvalidSpec if that is asked for."""
-    if platform is None or platform == build_platform():
+def goes_to_this_engine(
+    outputs: Sequence[images.Output], tags: Sequence[str], platform: Platform
+) -> bool:
+    """Whether an image gets into the engine: only one for this machine's platform.
+
+    Raises InvalidSpec if another should get there, or a name there.
+    """
+    if platform == build_platform():
         return goes_to_engine(outputs)
-    if any(output.path is None for output in outputs):
+    if any(output.path is None for output in outputs) or (tags and not outputs):
         raise InvalidSpec(
-            f"The engine of this machine does not run images for {platform}.",
-            advice="Leave out --output docker: `image push --platform` and --output oci:DIR need none.",
+            f"The engine of this machine does not run images for {platform}, so it gets none.",
+            advice="Name a path with --output, or no output: `image push --platform` needs none.",
         )
     return False
 
@@ -52,17 +56,18 @@ def preview(
     context: Context,
     request: BuildRequest,
     outputs: Sequence[images.Output],
-    platform: Platform | None = None,
+    tags: Sequence[str],
+    platform: Platform,
 ) -> PlanStep:
     """What `build` would do. Raises what `build` would raise before its first change."""
     client = None
-    if goes_to_this_engine(outputs, platform):
+    if goes_to_this_engine(outputs, tags, platform):
         client = images.require_engine(ALTERNATIVE)
     plan = make_plan(context, request)
     check_buildable(context, plan)
     for output in outputs:
         images.check_output(output)
-    if platform is not None and platform != build_platform():
+    if platform != build_platform():
         lock = locks.read(require_existing_lock(plan).path, platform)
         detail = f"make an image for {platform} of {len(lock.packages)} packages"
         return PlanStep(stage="image", action="make", detail=detail)
@@ -72,22 +77,22 @@ def preview(
 def build(
     context: Context,
     request: BuildRequest,
-    outputs: Sequence[images.Output] = (),
-    tags: Sequence[str] = (),
-    platform: Platform | None = None,
+    outputs: Sequence[images.Output],
+    tags: Sequence[str],
+    platform: Platform,
 ) -> tuple[Plan, Image, bool]:
     """The image of an environment with a current lock; whether it was made or loaded now.
 
-    Installs a missing prefix. platform: another than this machine's, for which the lock has packages
-    too.
+    Installs a missing prefix.
 
     outputs: where the image goes besides the data folder; empty means the engine. Paths need no
-    engine. tags: more names for the image, in the engine and in outputs.
+    engine. tags: more names for the image, in the engine and in outputs. platform: one that the lock
+    has packages for.
     """
     for output in outputs:
         images.check_output(output)
-    to_engine = goes_to_this_engine(outputs, platform)
-    is_foreign = platform is not None and platform != build_platform()
+    to_engine = goes_to_this_engine(outputs, tags, platform)
+    is_foreign = platform != build_platform()
     client = None
     if to_engine:
         client = images.require_engine(ALTERNATIVE)
@@ -95,7 +100,7 @@ def build(
         client = images.connect_engine()[0]
     with locked_plan(context, request) as plan:
         lock = require_existing_lock(plan)
-        image_lock = locks.read(lock.path, platform) if platform else lock
+        image_lock = locks.read(lock.path, platform)
         check_prefix_path(context, plan)
         ensure_base(context, plan, client, platform)
         prefix, _ = ensure_prefix(context, plan, lock)
