@@ -68,8 +68,7 @@ class Descriptor:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDocuments:
-    """An image: its documents, which match their digests, and the descriptors of
-    its layers. source: where it is, for messages. name: in its index; empty if it has none there."""
+    """An image: its documents, which match their digests, and the descriptors of its layers. source: where it is, for messages. name: in its index; empty if it has none there."""
 
     source: str
     name: str
@@ -113,8 +112,8 @@ def read_image(
 ) -> ImageDocuments:
     """The image for a platform that a manifest or an index leads to.
 
-    root, content: that document. read: another document. platform: None: any, of one image. InvalidSpec if there is no such image,
-    IntegrityError if its documents are invalid or do not match their digests.
+    root, content: that document. read: another document. platform: None: any, of one image.
+    InvalidSpec if there is no such image, IntegrityError if its documents are invalid or do not match their digests.
     """
 
     def read_verified(descriptor: Descriptor) -> bytes:
@@ -185,8 +184,8 @@ def media_type(content: bytes, content_type: str) -> str:
 def platform_manifest(
     source: str, index: Index, platform: Platform | None = PLATFORM
 ) -> Descriptor:
-    """The entry for a platform (None: for any), or the only one without a platform. The plain one comes before
-    those for newer processors (variants)."""
+    """The entry for a platform (None: for any), or the only one without a platform. The plain one
+    comes before those for newer processors (variants)."""
     expected = "any platform" if platform is None else image_platform(platform)
     matching: dict[str, tuple[tuple[bool, str], Entry]] = {}
     platforms = []
@@ -240,8 +239,8 @@ def image_descriptors(source: str, content: bytes) -> tuple[Descriptor, tuple[De
 def check_config(
     source: str, content: bytes, layers: int, expected: Platform | None = PLATFORM
 ) -> None:
-    """InvalidSpec for another platform than the expected, IntegrityError for a config that does not fit the
-    manifest's number of layers."""
+    """InvalidSpec for another platform than the expected, IntegrityError for a config that does not
+    fit the manifest's number of layers."""
     config: ImageConfig = parse(source, content, "oci-config")
     platform = f"{config['os']}/{config['architecture']}"
     if expected is not None and platform != image_platform(expected):

@@ -242,7 +242,9 @@ def write(
         "schemaVersion": 2,
     }
     digest, size = _write_document(layout, manifest)
-    (layout / INDEX_FILE).write_bytes(index_content(digest, size, MANIFEST, name, config["architecture"]))
+    (layout / INDEX_FILE).write_bytes(
+        index_content(digest, size, MANIFEST, name, config["architecture"])
+    )
     (layout / VERSION_FILE).write_bytes(canonical(LAYOUT_VERSION))
     return LayoutManifest(
         manifest_digest=digest,
@@ -259,9 +261,7 @@ def _write_document(layout: Path, document: object) -> tuple[str, int]:
     return digest, len(content)
 
 
-def index_content(
-    digest: str, size: int, media_type: str, name: str, architecture: str
-) -> bytes:
+def index_content(digest: str, size: int, media_type: str, name: str, architecture: str) -> bytes:
     """The index.json of a layout with one image under one name."""
     entry = {
         "annotations": {NAME: name},

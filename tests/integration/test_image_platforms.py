@@ -46,9 +46,10 @@ def relabel(package: Path, target: Path) -> None:
 
 def _relabeled(archive: bytes) -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as source, tarfile.open(
-        fileobj=buffer, mode="w"
-    ) as copy:
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive)) as source,
+        tarfile.open(fileobj=buffer, mode="w") as copy,
+    ):
         for member in source:
             file = source.extractfile(member)
             content = file.read() if file else b""
@@ -221,7 +222,13 @@ def test_each_platform_gets_its_image_from_an_index(
         seen = json.loads(inspect("--config", f"{pushed}:2", architecture))
         assert seen["architecture"] == architecture
     pulled = user.json(
-        "image", "pull", f"{pushed}:2", "--platform", OTHER, "--output", f"oci:{user.root / 'pulled'}"
+        "image",
+        "pull",
+        f"{pushed}:2",
+        "--platform",
+        OTHER,
+        "--output",
+        f"oci:{user.root / 'pulled'}",
     )
     assert pulled["image_id"] == other["image_id"]
 

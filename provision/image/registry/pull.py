@@ -52,8 +52,8 @@ def find_remote(
 ) -> ImageDocuments:
     """The image for a platform at a reference, without its layers.
 
-    platform: None: any, of one image. ToolMissing if there is none, InvalidSpec if it is not such an image, IntegrityError if its
-    documents are invalid or do not match their digests.
+    platform: None: any, of one image. ToolMissing if there is none, InvalidSpec if it is not such an
+    image, IntegrityError if its documents are invalid or do not match their digests.
     """
     with RegistryClient(reference) as client:
 

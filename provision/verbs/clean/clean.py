@@ -179,7 +179,9 @@ def _products(folders: Folders) -> dict[Kind, list[tuple[str, Path]]]:
     used = set(prefix_registry.list_prefixes(folders)) - set(abandoned)
     used.update(described_names(folders.envs))
     used_images = {folder for name in used for folder in image_folders(name)}
-    unused_images = {name: folders.images / name for name in _image_names(folders.images) - used_images}
+    unused_images = {
+        name: folders.images / name for name in _image_names(folders.images) - used_images
+    }
     return {
         # What a killed change left is the way back, which the next command in its project takes.
         "unfinished": [

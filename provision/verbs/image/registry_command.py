@@ -94,9 +94,7 @@ def push(
 
     context = context_of(console, envs, options)
     signing_key = _read_key(key) if key else None
-    pushed = push_image(
-        context, name, target, compression, attach, signing_key, image_platform
-    )
+    pushed = push_image(context, name, target, compression, attach, signing_key, image_platform)
     sizes = (
         f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already in the registry"
     )
@@ -202,9 +200,7 @@ def pull(
 @click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
 @image_platform_option
 @verb
-def show(
-    console: Console, target: str, image_platform: Platform | None, envs: Path | None
-) -> None:
+def show(console: Console, target: str, image_platform: Platform | None, envs: Path | None) -> None:
     """Show an image in a registry: labels, layers, smoke verdicts."""
     from provision.workflow.image.registry import show_image
     from provision_runtime.report.text import escape_line, format_bytes

@@ -156,9 +156,7 @@ def _attach_documents(
         yield "signed SBOM and provenance"
 
 
-def verify_image(
-    target: str, key: Path, platform: Platform | None = None
-) -> VerifiedImage:
+def verify_image(target: str, key: Path, platform: Platform | None = None) -> VerifiedImage:
     """Check the signature of an image in a registry, and read what its owner signed about it.
 
     Raises IntegrityError without a signature by this key.
@@ -221,7 +219,7 @@ def pull_image(
 def index_images(
     target: str, sources: Sequence[str], key: openssl.SigningKey | None = None
 ) -> images.IndexResult:
-    """Give images of one lock for several platforms one name: an index, which names them by their digests.
+    """Give images of one lock for several platforms one name: an index with their digests.
 
     Raises InvalidSpec for images of another lock or repository, and for two of one platform.
     """
@@ -243,7 +241,9 @@ def index_images(
                 f"linux/{remote.architecture}; an index names one image for each platform."
             )
         found[remote.architecture] = remote
-    locks = {remote.source: remote.labels.get(images.LOCK_LABEL, "none") for remote in found.values()}
+    locks = {
+        remote.source: remote.labels.get(images.LOCK_LABEL, "none") for remote in found.values()
+    }
     if len(set(locks.values())) > 1:
         listed = "; ".join(f"{source}: {lock[:12]}" for source, lock in locks.items())
         raise InvalidSpec(
@@ -309,9 +309,7 @@ def _deliver(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def show_image(
-    context: Context, target: str, platform: Platform | None = None
-) -> ImageSummary:
+def show_image(context: Context, target: str, platform: Platform | None = None) -> ImageSummary:
     """An image in a registry, and the smoke verdicts attached to it."""
     reference = images.parse_registry_reference(target)
     remote = images.find_remote(reference, platform or build_platform())
