@@ -130,7 +130,8 @@ def _attach_documents(
     def attach(kind: str, content: bytes, annotations: Mapping[str, str] | None = None) -> None:
         images.attach_referrer(reference, image, kind, kind, content, annotations)
 
-    if plain.layout.name == passport["name"]:  # not one for another platform, which was not tested
+    tested = passport["image"]
+    if tested is not None and tested["image_id"] == plain.image_id:  # not another platform's
         for evidence in passports.smoke_attachments(passport, plain):
             attach(passports.SMOKE_MEDIA_TYPE, evidence.content, evidence.annotations)
             yield evidence.label
