@@ -1,6 +1,6 @@
 # syntax=docker.io/docker/dockerfile:1.27.0@sha256:bde3983e9c939224420ddaf6b784cc30e09b035a4dea01f581230c50809f372e
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: 11e7d88a85784a28fb175533d98cd924c957dc2e1c14528ad781e636440897d9
+# sha256 of what follows: 6566c87ab67ebeb349e35ef4fe6d023629113c12fb0c67be482b18cb872fe0b6
 #
 # In a checkout of provision that has this file and conda-lock.yml in its root, plain `docker build .` does it. Elsewhere the
 # build context is conda-lock.yml from this folder and provision_runtime from an installed provision, as one stream:
@@ -93,7 +93,6 @@ LABEL \
     org.provision.python=3.11 \
     org.provision.tool=0.2.0 \
     org.provision.torch=2.3.1
-HEALTHCHECK --interval=60s --timeout=30s --retries=3 CMD ["/opt/env/bin/python", "-I", "-m", "provision_runtime.facts.health"]
 USER 1000:1000
 WORKDIR /workspace
 ENTRYPOINT []

@@ -20,7 +20,7 @@ from provision.cluster.inventory import Engine
 from provision.core.types import BuildResult, EnvironmentOutcome, Image, Kernel, Prefix, SmokeResult
 from provision.environment.drift import Drift
 from provision.environment.kernel import KernelSpec
-from provision.image.registry.push import PushResult
+from provision.image.registry.push import IndexResult, PushResult
 from provision.launch import FileFormat, JobFormat, RunFormat
 from provision.lockfile import LockDiff, VerifyReport
 from provision.lockfile.tree import TreeNode
@@ -269,6 +269,7 @@ RESULTS = (
     _result("checkpoint-import", "checkpoint import", "the new checkpoint and its size", Transfer),
     _result("image-build", "image build", "the image and its layers", Image),
     _result("image-push", "image push", "where it is, and what was sent", PushResult),
+    _result("image-index", "image index", "where it is, and its images", IndexResult),
     _result("image-pull", "image pull", "where it was put", PulledImage),
     _result("image-show", "image show", "labels, layers, smoke verdicts", ImageSummary),
     _result("image-diff", "image diff", "packages that differ, and sizes", ImageDiff),

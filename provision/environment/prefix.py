@@ -11,7 +11,8 @@ import csv
 import json
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from provision.adapters import conda, uv
@@ -189,6 +190,30 @@ def create(
     return Prefix(name=name, path=path, lock_sha256=lock.sha256, wheels=fingerprints)
 
 
+@contextmanager
+def of_other_platform(
+    lock: Lock,
+    prefix: Prefix,
+    path: Path,
+    folders: Folders,
+    progress: Progress,
+    mirrors: Mirrors,
+) -> Iterator[Prefix]:
+    """The packages of a lock for another platform, unpacked for the time of the block next to `path`.
+
+    None of their programs is run. prefix: of the same lock, for this machine: uv asks its Python which
+    version it is.
+    """
+    staging = staging_path(path)
+    remove_leftovers(path)
+    try:
+        install_packages(lock, staging, staging, folders, progress, mirrors, prefix.python)
+        wheels = uv.fingerprints(staging)
+        yield Prefix(name=prefix.name, path=staging, lock_sha256=lock.sha256, wheels=wheels)
+    finally:
+        remove_leftovers(path)
+
+
 def install_packages(
     lock: Lock,
     staging: Path,
@@ -196,9 +221,13 @@ def install_packages(
     folders: Folders,
     progress: Progress,
     mirrors: Mirrors,
+    python: Path | None = None,
 ) -> None:
     """Install the packages of a lock into `staging`, which is empty or does not exist, with the
-    final path inside."""
+    final path inside.
+
+    python: of this machine and of the same version, for packages of another platform.
+    """
     conda.install_packages(
         lock.by("conda"),
         staging,
@@ -210,11 +239,16 @@ def install_packages(
     wheels = lock.by("pip")
     if wheels:
         progress.info(f"installing {len(wheels)} wheels")
-        interpreter = staging / "bin" / "python"
         uv.install_wheels(
-            wheels, interpreter, mirrors, show_bars=progress.shows_bars, warn=progress.warn
+            wheels,
+            python or staging / "bin" / "python",
+            mirrors,
+            target=staging if python else None,
+            platform=lock.platform if python else None,
+            show_bars=progress.shows_bars,
+            warn=progress.warn,
         )
-        _rewrite_scripts(staging, path)
+        _rewrite_scripts(staging, python.parent.parent if python else staging, path)
 
 
 def complete(
@@ -292,10 +326,10 @@ def _write_conda_state(staging: Path) -> None:
     (staging / "CACHEDIR.TAG").unlink(missing_ok=True)
 
 
-def _rewrite_scripts(staging: Path, path: Path) -> None:
+def _rewrite_scripts(staging: Path, written: Path, path: Path) -> None:
     """Put the final path into the wheels' scripts, and their new hashes into RECORD.
 
-    uv writes the path of the staging directory into the scripts.
+    written: the path that uv wrote into them.
     """
     for record in wheel_records(staging):
         text = record.read_text(encoding="utf-8")
@@ -305,7 +339,7 @@ def _rewrite_scripts(staging: Path, path: Path) -> None:
             if not row[0].startswith("../"):
                 continue
             script = record.parent.parent / row[0]
-            content = _rewrite_script(script, os.fsencode(staging), os.fsencode(path))
+            content = _rewrite_script(script, os.fsencode(written), os.fsencode(path))
             if content is not None:
                 row[1:] = [record_hash(content), str(len(content))]
                 has_changed = True

@@ -22,11 +22,12 @@ from provision.image.base import (
     parse_engine_reference,
     parse_tag,
 )
-from provision.image.build import build_image, find_image, matching_image
+from provision.image.build import build_image, built_image, find_image, matching_image
 from provision.image.cache_key import Recipe
 from provision.image.code import Code, has_code, read_code
 from provision.image.compress import Compression, compress_image
 from provision.image.config import (
+    LOCK_LABEL,
     creation_time,
     dockerfile_context,
     image_reference,
@@ -64,7 +65,7 @@ from provision.image.registry.pull import (
     pull_image,
     pulled_image,
 )
-from provision.image.registry.push import PushResult, push_image
+from provision.image.registry.push import IndexResult, PushResult, push_image, push_index
 from provision.image.registry.reference import (
     RegistryReference,
     base_registry_reference,
@@ -87,6 +88,7 @@ from provision.image.sbom import image_sbom, read_packages
 
 __all__ = [
     "COMPRESSIBLE",
+    "LOCK_LABEL",
     "PREDICATE_TYPE",
     "PREFIX",
     "STATEMENT_TYPE",
@@ -94,6 +96,7 @@ __all__ = [
     "Code",
     "Compression",
     "ImageDocuments",
+    "IndexResult",
     "Output",
     "PackageChange",
     "PushResult",
@@ -104,6 +107,7 @@ __all__ = [
     "base_cuda",
     "base_registry_reference",
     "build_image",
+    "built_image",
     "check_output",
     "chosen_base",
     "compare",
@@ -140,6 +144,7 @@ __all__ = [
     "pull_image",
     "pulled_image",
     "push_image",
+    "push_index",
     "read_code",
     "read_disk_base",
     "read_layout",

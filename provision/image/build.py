@@ -49,6 +49,25 @@ def find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | None
     return image
 
 
+def built_image(layout: Path, name: str) -> Image | None:
+    """The image that was made for an environment in a layout; None if there is no complete one."""
+    manifest = oci_layout.read(layout)
+    if manifest is None:
+        return None
+    labels = manifest.annotations
+    lock_sha256 = labels[config.LOCK_LABEL]
+    return Image(
+        reference=f"{config.repository(name)}:{lock_sha256[:12]}",
+        layout=layout,
+        manifest_digest=manifest.manifest_digest,
+        image_id=manifest.config_digest,
+        base=labels[config.BASE_NAME],
+        base_digest=labels[config.BASE_ID],
+        lock_sha256=lock_sha256,
+        layers=manifest.layers,
+    )
+
+
 def build_image(
     recipe: Recipe,
     prefix: Prefix,
@@ -82,7 +101,7 @@ def build_image(
         layers = build.layers()
         manifest = oci_layout.write(
             new,
-            config.image_config(recipe.variables, recipe.labels, layers, recipe.created),
+            recipe.config(layers),
             layers,
             {**recipe.labels, RECIPE: recipe.digest},
             config.image_reference(recipe.resolution.spec.name, recipe.lock),

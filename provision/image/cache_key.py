@@ -13,22 +13,26 @@ from provision.core import tar
 from provision.core.container import PREFIX
 from provision.core.credentials import without_credentials
 from provision.core.dataclass import dataclass
-from provision.core.types import Lock, LockedPackage, Resolution
+from provision.core.platforms import Platform
+from provision.core.types import Layer, Lock, LockedPackage, Resolution
 from provision.image import conda_files, config, layers, oci_layout
 from provision.image.base import BaseImage
 from provision.image.code import Code
 from provision.image.layers import LayerEntry
+from provision.image.oci_layout import ImageConfig
 
 # The version of the format in which packages become a layer's bytes. Raise it whenever the same
 # packages give other bytes; otherwise builds reuse outdated layers.
 LAYER_VERSION = 4
+BUILT_ON_LABEL = "org.provision.built-on"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything that decides the bytes of an image; its packages by their lock. Two equal recipes
     give one digest. runtime: the files of the runtime package, by their paths below
-    site-packages. epoch: the time of all files. created: that of the image."""
+    site-packages. epoch: the time of all files. created: that of the image. built_on: the platform
+    of this machine, if it cannot run the image's programs."""
 
     resolution: Resolution
     lock: Lock
@@ -37,6 +41,7 @@ class Recipe:
     code: Code | None = None
     epoch: int = tar.EPOCH
     created: int = tar.EPOCH
+    built_on: Platform | None = None
 
     @cached_property
     def provision_files(self) -> Sequence[LayerEntry]:
@@ -52,7 +57,15 @@ class Recipe:
         labels = config.labels(
             self.resolution, self.lock, self.base.reference, self.base.digest, self.created
         )
+        if self.built_on:
+            labels |= {BUILT_ON_LABEL: self.built_on, "org.provision.byte-code": "none"}
         return labels | (self.code.labels if self.code else {})
+
+    def config(self, image_layers: Sequence[Layer]) -> ImageConfig:
+        """The OCI image config of these layers."""
+        return config.image_config(
+            self.variables, self.labels, image_layers, self.created, self.lock.platform
+        )
 
     @property
     def glibc(self) -> str:
@@ -64,7 +77,7 @@ class Recipe:
             {
                 "base": self.base.diff_ids,
                 "code": _content(self.code.entries if self.code else ()),
-                "config": config.image_config(self.variables, self.labels, (), self.created),
+                "config": self.config(()),
                 "groups": [asdict(group) for group in layers.GROUPS],
                 "layers": LAYER_VERSION,
                 "epoch": self.epoch,
@@ -90,8 +103,11 @@ class Recipe:
         lost_files = {
             name: paths for name, paths in (clobbered or {}).items() if name in conda_names
         }
+        # The same wheels have byte code in the image of another platform.
+        without_byte_code = {"byte_code": "none"} if self.built_on else {}
         return _digest_of(
             {
+                **without_byte_code,
                 "clobbered": lost_files,
                 "epoch": self.epoch,
                 "group": group,

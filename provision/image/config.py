@@ -14,6 +14,7 @@ from provision import __version__
 from provision.core import tar
 from provision.core.container import PREFIX, PYTHON, USER, WORKSPACE
 from provision.core.errors import InvalidSpec
+from provision.core.platforms import ARCHITECTURES, PLATFORM, Platform
 from provision.core.types import Layer, Lock, Resolution
 from provision.image import base as bases
 from provision.image.conda_files import COMMAND, COMMAND_SCRIPT, site_packages
@@ -25,7 +26,7 @@ from provision.image.layers import (
     LayerGroup,
     group_of,
 )
-from provision.image.oci_layout import ImageConfig, Settings
+from provision.image.oci_layout import ImageConfig
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -38,11 +39,6 @@ TITLE_LABEL = "org.opencontainers.image.title"
 
 _STEP = "provision: "  # how each step of an image's history begins
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-
-# OCI's specification has no health check, but lets readers ignore unknown fields; Docker's config
-# has one, and engines read it from both.
-HEALTH = (PYTHON, "-I", "-m", "provision_runtime.facts.health")
-HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_RETRIES = 60, 30, 3
 
 # The distribution specification's rules for a repository's name; tags may have more characters.
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
@@ -184,7 +180,11 @@ def epoch_of(created: str) -> int:
 
 
 def image_config(
-    variables: Mapping[str, str], label: Mapping[str, str], layers: Sequence[Layer], epoch: int
+    variables: Mapping[str, str],
+    label: Mapping[str, str],
+    layers: Sequence[Layer],
+    epoch: int,
+    platform: Platform = PLATFORM,
 ) -> ImageConfig:
     """The OCI image config. Its digest is what an engine calls the image id."""
     created = _format_time(epoch)
@@ -194,11 +194,10 @@ def image_config(
         reason = f" ({reasons[layer.group]})" if layer.group in reasons else ""
         history.append({"created": created, "created_by": f"{_STEP}{layer.group}{reason}"})
     return {
-        "architecture": "amd64",
+        "architecture": ARCHITECTURES[platform],
         "config": {
             "Cmd": [PYTHON],
             "Env": [f"{key}={value}" for key, value in variables.items()],
-            "Healthcheck": healthcheck(),
             "Labels": dict(label),
             "User": USER,
             "WorkingDir": WORKSPACE,
@@ -207,17 +206,6 @@ def image_config(
         "history": history,
         "os": "linux",
         "rootfs": {"diff_ids": [layer.digest for layer in layers], "type": "layers"},
-    }
-
-
-def healthcheck() -> Settings:
-    """As Docker's config has it, with times in nanoseconds."""
-    second = 10**9
-    return {
-        "Test": ["CMD", *HEALTH],
-        "Interval": HEALTH_INTERVAL_S * second,
-        "Timeout": HEALTH_TIMEOUT_S * second,
-        "Retries": HEALTH_RETRIES,
     }
 
 
@@ -243,9 +231,6 @@ def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
     environment."""
     base_on_disk = resolution.spec.base if bases.is_on_disk(resolution.spec.base) else None
     base = bases.chosen_base(None if base_on_disk else resolution.spec.base)
-    health_times = (
-        f"--interval={HEALTH_INTERVAL_S}s --timeout={HEALTH_TIMEOUT_S}s --retries={HEALTH_RETRIES}"
-    )
     # The base's own label names its digest too, and follows a base that is replaced.
     dockerfile_labels = labels(resolution, lock, base, None)
     dockerfile_labels.pop(BASE_DIGEST, None)
@@ -263,8 +248,6 @@ def dockerfile_context(resolution: Resolution, lock: Lock) -> dict[str, Any]:
         "foreign": list(FOREIGN),
         "frontend": bases.pinned("frontend"),
         "groups": [asdict(group) for group in groups if group.name != PYTHON_GROUP],
-        "health": json.dumps(HEALTH),
-        "health_times": health_times,
         "labels": list(dockerfile_labels.items()),
         "name": resolution.spec.name,
         "path": f'"{PREFIX}/bin:${{PATH:-{PATH}}}"',

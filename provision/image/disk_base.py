@@ -13,6 +13,7 @@ from pathlib import Path
 
 from provision.core import tar
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
+from provision.core.platforms import PLATFORM, Platform
 from provision.image import oci_layout
 from provision.image.base import ON_DISK, BaseImage
 from provision.image.manifest import DOCUMENT_LIMIT, Descriptor, ImageDocuments, read_image
@@ -20,13 +21,13 @@ from provision.image.manifest import DOCUMENT_LIMIT, Descriptor, ImageDocuments,
 ADVICE = "Copy or save the image again."
 
 
-def read_disk_base(reference: str) -> BaseImage:
+def read_disk_base(reference: str, platform: Platform | None = PLATFORM) -> BaseImage:
     """The base that `oci:DIR` names.
 
     ToolMissing if nothing is there, IntegrityError if it is not a complete image, InvalidSpec for
     another platform.
     """
-    image, paths = read_layout(reference)
+    image, paths = read_layout(reference, platform)
     return BaseImage(
         # Never the path: it belongs to this machine, and would give the same image another digest
         # elsewhere.
@@ -39,7 +40,9 @@ def read_disk_base(reference: str) -> BaseImage:
     )
 
 
-def read_layout(reference: str) -> tuple[ImageDocuments, list[Path]]:
+def read_layout(
+    reference: str, platform: Platform | None = PLATFORM
+) -> tuple[ImageDocuments, list[Path]]:
     """The image that `oci:DIR` names, and its layers. Raises as `read_disk_base`."""
     layout = _find_layout(reference)
 
@@ -48,7 +51,7 @@ def read_layout(reference: str) -> tuple[ImageDocuments, list[Path]]:
 
     content = _read(layout / oci_layout.INDEX_FILE)
     index = Descriptor.of(content, oci_layout.INDEX)
-    image = read_image(reference, index, content, read)
+    image = read_image(reference, index, content, read, platform)
     paths = [oci_layout.blob(layout, layer.digest) for layer in image.layers]
     for path in paths:
         if not path.is_file():

@@ -32,6 +32,7 @@ from provision.core.errors import (
     ToolFailed,
     ToolMissing,
 )
+from provision.core.platforms import PLATFORM, Platform, image_platform
 from provision.core.schema import parse_document
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
@@ -49,7 +50,6 @@ _COMPARED_SETTINGS = (
     "Cmd",
     "Entrypoint",
     "Env",
-    "Healthcheck",
     "Labels",
     "User",
     "WorkingDir",
@@ -59,30 +59,34 @@ _COMPARED_SETTINGS = (
 # Bases
 
 
-def find_engine_base(client: Client, name: str | None, progress: Progress) -> BaseImage:
+def find_engine_base(
+    client: Client, name: str | None, progress: Progress, platform: Platform = PLATFORM
+) -> BaseImage:
     """The chosen base, or our default, in the engine; the engine pulls it if it is missing.
 
     ToolMissing if it cannot be pulled, InvalidSpec for another platform.
     """
     reference = chosen_base(name)
     image = get_image(client, reference) or pull_into_engine(client, reference, progress)
-    return _base_image(client, reference, image)
+    return _base_image(client, reference, platform, image)
 
 
-def present_engine_base(client: Client, name: str | None) -> BaseImage | None:
+def present_engine_base(
+    client: Client, name: str | None, platform: Platform = PLATFORM
+) -> BaseImage | None:
     """The same, or None if the engine would have to pull it."""
     reference = chosen_base(name)
     image = get_image(client, reference)
-    return None if image is None else _base_image(client, reference, image)
+    return None if image is None else _base_image(client, reference, platform, image)
 
 
-def _base_image(client: Client, reference: str, image: Any) -> BaseImage:
+def _base_image(client: Client, reference: str, platform: Platform, image: Any) -> BaseImage:
     attributes = image.attrs
-    platform = f"{attributes['Os']}/{attributes['Architecture']}"
-    if platform != oci_layout.PLATFORM:
+    present = f"{attributes['Os']}/{attributes['Architecture']}"
+    if present != image_platform(platform):
         raise InvalidSpec(
-            f"The base image {brief_reference(reference)} is for {platform}, but the environment's "
-            "packages are for linux/amd64.",
+            f"The base image {brief_reference(reference)} is for {present}, but the environment's "
+            f"packages are for {image_platform(platform)}.",
             advice="Choose a base for that platform with --base.",
         )
     image_id: str = image.id

@@ -9,6 +9,7 @@ from typing import Any
 from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
+from provision.core.platforms import PLATFORM, Platform, image_platform
 from provision.core.schema import InvalidDocument, parse_document, schema_error
 from provision.image import oci_layout
 from provision.image.oci_layout import (
@@ -67,8 +68,7 @@ class Descriptor:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDocuments:
-    """An image for linux/amd64: its documents, which match their digests, and the descriptors of
-    its layers. source: where it is, for messages. name: in its index; empty if it has none there."""
+    """An image: its documents, which match their digests, and the descriptors of its layers. source: where it is, for messages. name: in its index; empty if it has none there."""
 
     source: str
     name: str
@@ -95,17 +95,25 @@ class ImageDocuments:
         return tuple(oci_layout.parse_config(self.config)["rootfs"]["diff_ids"])
 
     @property
+    def architecture(self) -> str:
+        return oci_layout.parse_config(self.config)["architecture"]
+
+    @property
     def size(self) -> int:
         return sum(layer.size for layer in self.layers)
 
 
 def read_image(
-    source: str, root: Descriptor, content: bytes, read: Callable[[Descriptor], bytes]
+    source: str,
+    root: Descriptor,
+    content: bytes,
+    read: Callable[[Descriptor], bytes],
+    platform: Platform | None = PLATFORM,
 ) -> ImageDocuments:
-    """The image for linux/amd64 that a manifest or an index leads to.
+    """The image for a platform that a manifest or an index leads to.
 
-    root, content: that document. read: another document. InvalidSpec if there is no such image,
-    IntegrityError if its documents are invalid or do not match their digests.
+    root, content: that document. read: another document. platform: None: any, of one image.
+    InvalidSpec if there is no such image, IntegrityError if its documents are invalid or do not match their digests.
     """
 
     def read_verified(descriptor: Descriptor) -> bytes:
@@ -122,14 +130,14 @@ def read_image(
         if image.media_type not in INDEX_TYPES:
             break
         index: Index = parse(source, content, "oci-index")
-        image = amd64_manifest(source, index)
+        image = platform_manifest(source, index, platform)
         # `docker save` writes only the tag as the other one.
         name = image.annotations.get(CONTAINERD_NAME) or image.annotations.get(NAME, name)
         content = read_verified(image)
     parse_descriptor(source, image.row, MANIFEST_TYPES)
     config, layers = image_descriptors(source, content)
     config_content = read_verified(config)
-    check_config(source, config_content, len(layers))
+    check_config(source, config_content, len(layers), platform)
     return ImageDocuments(
         source=source,
         name=name,
@@ -173,24 +181,29 @@ def media_type(content: bytes, content_type: str) -> str:
     return header
 
 
-def amd64_manifest(source: str, index: Index) -> Descriptor:
-    """The entry for linux/amd64, or the only one without a platform. The plain one comes before
-    those for newer processors (variants)."""
+def platform_manifest(
+    source: str, index: Index, platform: Platform | None = PLATFORM
+) -> Descriptor:
+    """The entry for a platform (None: for any), or the only one without a platform. The plain one
+    comes before those for newer processors (variants)."""
+    expected = "any platform" if platform is None else image_platform(platform)
     matching: dict[str, tuple[tuple[bool, str], Entry]] = {}
     platforms = []
     for entry in index["manifests"]:
-        platform = entry.get("platform") or {}
-        name = f"{platform.get('os', '')}/{platform.get('architecture', '')}"
+        row = entry.get("platform") or {}
+        name = f"{row.get('os', '')}/{row.get('architecture', '')}"
         platforms.append(name)
-        if name in (oci_layout.PLATFORM, "/"):
-            rank = (name == "/", platform.get("variant", ""))
+        # BuildKit lists what it knows about an image as one for unknown/unknown.
+        is_any = platform is None and name != "unknown/unknown"
+        if is_any or name in (expected, "/"):
+            rank = (name == "/", row.get("variant", ""))
             # An image with several names is one image, known by the first of them.
             matching.setdefault(entry["digest"], (rank, entry))
     ranked = sorted(matching.values(), key=lambda rank_and_entry: rank_and_entry[0])
-    is_ambiguous = len(ranked) > 1 and ranked[0][0] == ranked[1][0]
+    is_ambiguous = len(ranked) > 1 and (platform is None or ranked[0][0] == ranked[1][0])
     if not ranked or is_ambiguous:
         raise InvalidSpec(
-            f"{source} holds {len(ranked)} images for linux/amd64, not one "
+            f"{source} holds {len(ranked)} images for {expected}, not one "
             f"(platforms: {', '.join(platforms) or 'none'}).",
             advice="Name the one that you want by its digest, or copy it into a layout of its own.",
         )
@@ -223,14 +236,16 @@ def image_descriptors(source: str, content: bytes) -> tuple[Descriptor, tuple[De
     return parse_descriptor(source, manifest["config"], CONFIG_TYPES), layers
 
 
-def check_config(source: str, content: bytes, layers: int) -> None:
-    """InvalidSpec for another platform, IntegrityError for a config that does not fit the
-    manifest's number of layers."""
+def check_config(
+    source: str, content: bytes, layers: int, expected: Platform | None = PLATFORM
+) -> None:
+    """InvalidSpec for another platform than the expected, IntegrityError for a config that does not
+    fit the manifest's number of layers."""
     config: ImageConfig = parse(source, content, "oci-config")
     platform = f"{config['os']}/{config['architecture']}"
-    if platform != oci_layout.PLATFORM:
+    if expected is not None and platform != image_platform(expected):
         raise InvalidSpec(
-            f"{source} is for {platform}, but provision reads images for linux/amd64.",
+            f"{source} is for {platform}, not for {image_platform(expected)}.",
             advice="Name one for that platform.",
         )
     diff_ids = config["rootfs"]["diff_ids"]

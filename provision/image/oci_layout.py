@@ -35,7 +35,6 @@ DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 INDEX_TYPES = (INDEX, DOCKER_LIST)
 MANIFEST_TYPES = (MANIFEST, DOCKER_MANIFEST)
 
-PLATFORM = "linux/amd64"  # of our images
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 VERSION_FILE, INDEX_FILE = "oci-layout", "index.json"
 LAYOUT_VERSION = {"imageLayoutVersion": "1.0.0"}
@@ -243,7 +242,9 @@ def write(
         "schemaVersion": 2,
     }
     digest, size = _write_document(layout, manifest)
-    (layout / INDEX_FILE).write_bytes(index_content(digest, size, MANIFEST, name))
+    (layout / INDEX_FILE).write_bytes(
+        index_content(digest, size, MANIFEST, name, config["architecture"])
+    )
     (layout / VERSION_FILE).write_bytes(canonical(LAYOUT_VERSION))
     return LayoutManifest(
         manifest_digest=digest,
@@ -260,13 +261,13 @@ def _write_document(layout: Path, document: object) -> tuple[str, int]:
     return digest, len(content)
 
 
-def index_content(digest: str, size: int, media_type: str, name: str) -> bytes:
+def index_content(digest: str, size: int, media_type: str, name: str, architecture: str) -> bytes:
     """The index.json of a layout with one image under one name."""
     entry = {
         "annotations": {NAME: name},
         "digest": digest,
         "mediaType": media_type,
-        "platform": {"architecture": "amd64", "os": "linux"},
+        "platform": {"architecture": architecture, "os": "linux"},
         "size": size,
     }
     return canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2})

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from provision.core.container import PREFIX
 from provision.core.dataclass import dataclass
+from provision.core.platforms import ARCHITECTURES, PLATFORM_OF, Platform
 from provision.core.sbom import Sbom, SbomPackage
 from provision.core.types import Image
 from provision.image import config, oci_layout
@@ -38,13 +39,14 @@ class ImagePackages:
 
     base: those of the base. unread: descriptions of what may hold packages that are not listed.
     records: conda's records and wheels' METADATA in the environment, by path. epoch: when the image
-    was made.
+    was made. platform: what it is for.
     """
 
     base: tuple[SbomPackage, ...]
     unread: tuple[str, ...]
     records: dict[str, bytes]
     epoch: int
+    platform: Platform
 
 
 def read_packages(image: Image) -> ImagePackages:
@@ -58,12 +60,13 @@ def read_packages(image: Image) -> ImagePackages:
     }
     for path in records:
         del contents.files[path]
-    created = oci_layout.read_config(image.layout, image.image_id)["created"]
+    image_config = oci_layout.read_config(image.layout, image.image_id)
     return ImagePackages(
         base=base_packages(contents),
         unread=unread_databases(contents),
         records=records,
-        epoch=config.epoch_of(created),
+        epoch=config.epoch_of(image_config["created"]),
+        platform=PLATFORM_OF[image_config["architecture"]],
     )
 
 
@@ -75,7 +78,8 @@ def image_sbom(image: Image, packages: ImagePackages, locked: Sequence[SbomPacka
     digest = image.manifest_digest
     parts = (*locked, *_runtime_packages(packages.records), *packages.base)
     licenses = [(part.purl, part.license) for part in parts]
-    purl = PackageURL("oci", None, name.rpartition("/")[2], digest, {"arch": "amd64"})
+    architecture = {"arch": ARCHITECTURES[packages.platform]}
+    purl = PackageURL("oci", None, name.rpartition("/")[2], digest, architecture)
     return Sbom(
         name=name,
         version=digest,

@@ -443,10 +443,7 @@ def has_buildkit(docker: str) -> bool:
 def settings(config: dict[str, Any]) -> dict[str, Any]:
     """What an image says of itself. The Dockerfile's knows neither its base's id nor when it will be built."""
     unknown = ("org.provision.base.id", "org.opencontainers.image.created", "io.buildah.version")
-    relevant = {
-        key: config.get(key) or None
-        for key in ("Cmd", "User", "WorkingDir", "Healthcheck", "Entrypoint")
-    }
+    relevant = {key: config.get(key) or None for key in ("Cmd", "User", "WorkingDir", "Entrypoint")}
     labels = {key: value for key, value in config["Labels"].items() if key not in unknown}
     return {
         **relevant,

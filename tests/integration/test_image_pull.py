@@ -134,7 +134,7 @@ def test_damaged_documents_are_rewritten(
     host: str, toy: Image, context: Context, tmp_path: Path
 ) -> None:
     """Of an output, and of a base that is kept: as long as they were, with another byte in them."""
-    base = context.folders.pulled / toy.manifest_digest.removeprefix("sha256:")
+    base = image_registry._base_layout(context.folders, f"{host}/lab/toy:1", "linux-64")
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
     image_registry.registry_base(context, f"{host}/lab/toy:1")
     for document in (toy.image_id, toy.manifest_digest):
@@ -146,6 +146,7 @@ def test_damaged_documents_are_rewritten(
         image.discard_if_incomplete(base)
         assert not image.is_complete(base)
         pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
+        image_registry.registry_base(context, f"{host}/lab/toy:1")
         assert digest_in(base) == digest_in(tmp_path / "out") == toy.manifest_digest
 
 
@@ -319,7 +320,8 @@ def test_leftovers_of_an_undelivered_pull_are_removed_by_the_next(
     assert not list(context.folders.pulled.iterdir())
     image_registry.registry_base(context, f"{host}/lab/toy:1")
     pull(context, f"{host}/lab/toy:1", f"oci:{tmp_path / 'out'}")
-    assert digest_in(layout) == digest_in(tmp_path / "out") == toy.manifest_digest
+    (base,) = context.folders.pulled.iterdir()
+    assert digest_in(base) == digest_in(tmp_path / "out") == toy.manifest_digest
 
 
 @pytest.mark.exhaustive
@@ -556,6 +558,8 @@ def test_base_is_pulled_once(host: str, context: Context, tmp_path: Path) -> Non
         blob = layer_cache.read(next(context.folders.pulled.glob("*/index.json")).parent)[0].path
         blob.write_bytes(b"damaged")
         assert image_registry.registry_base(context, pinned).digest == base.digest
+        tagged = image_registry.registry_base(context, f"{registry}/lab/base:12")
+        assert tagged.digest == base.digest
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
         line.trouble = lambda line, request, body: refuse(request, 500, Retry_After="0")
         with pytest.raises(ToolFailed):

@@ -27,7 +27,6 @@ from provision import lockfile as locks
 from provision.adapters.uv import uv_executable
 from provision.core.types import Image, LockedPackage
 from provision.environment import runtime_package
-from provision.image import config
 from provision.image.oci_layout import NAME as REF_NAME
 from tests.conftest import absence
 from tests.integration.test_image import EnvironmentParts, Watching, build, wheel
@@ -113,7 +112,7 @@ def environment_parts(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentPa
     environment_parts = EnvironmentParts(tmp_path_factory.mktemp("made"))
     environment_parts.wheels.append(
         wheel(environment_parts.folder, "torch", "2.3.1", {"torch/__init__.py": ""})
-    )  # the health check looks for one
+    )
     return environment_parts
 
 
@@ -394,37 +393,6 @@ def test_library_without_rpath_loads_libibverbs_from_the_environment(
     script = "import ctypes, sys; sys.exit(ctypes.CDLL('/given/libcaller.so').answered())"
     code, _, err = run(work, "--as", toy.reference, *mounts, "--", "python", "-c", script)
     assert code == 7, err
-
-
-def test_engine_runs_the_health_check(toy: Image, client: Any) -> None:
-    assert client.images.get(toy.image_id).attrs["Config"]["Healthcheck"]["Test"] == [
-        "CMD",
-        *config.HEALTH,
-    ]
-    container = client.containers.run(
-        toy.image_id,
-        ["sleep", "60"],
-        detach=True,
-        init=True,
-        shm_size="1m",
-        network_mode="none",
-        healthcheck={"interval": 10**9},
-    )
-
-    def is_so(status: str) -> bool:
-        container.reload()
-        return bool(container.attrs["State"]["Health"]["Status"] == status)
-
-    try:
-        eventually(lambda: is_so("healthy"))
-        assert (
-            container.exec_run(["sh", "-c", "head -c 65536 /dev/zero > /dev/shm/taken"]).exit_code
-            == 0
-        )
-        eventually(lambda: is_so("unhealthy"))
-        assert container.attrs["State"]["Health"]["Log"][-1]["Output"] == "/dev/shm is full\n"
-    finally:
-        container.remove(force=True)
 
 
 @pytest.fixture

@@ -17,9 +17,11 @@ from packaging.utils import canonicalize_name
 from provision.adapters.installed_files import normal_path, recorded_paths, wheel_records
 from provision.adapters.uv.configuration import IndexSettings
 from provision.adapters.uv.indexes import index_settings
+from provision.adapters.uv.resolve_request import UV_GLIBC, python_platform
 from provision.adapters.uv.uv_process import is_index_silent, run_uv, uv_executable
 from provision.core.errors import ProvisionError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url
+from provision.core.platforms import Platform
 from provision.core.requirement_urls import EDITABLE
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import LockedPackage
@@ -31,12 +33,14 @@ def install_wheels(
     mirrors: Mirrors = NO_MIRRORS,
     *,
     target: Path | None = None,
+    platform: Platform | None = None,
     show_bars: bool = False,
     warn: Callable[[str], None],
 ) -> None:
     """Install exactly these wheels into the environment of `interpreter`, which has none of them.
 
     target: into this folder instead, as if the environment were there; scripts name `interpreter`.
+    platform: of the wheels, if it is not this machine's.
     show_bars: pass uv's own progress bars on, if there is a terminal.
 
     If several wheels bring the same file, the last wheel by name wins, on every machine.
@@ -48,7 +52,9 @@ def install_wheels(
         if package.name == "torch":
             build = package.version.partition("+")[2]
     indexes = index_settings(build or None, mirrors)
-    flags = () if target is None else ("--prefix", str(target))
+    flags: list[str | Path] = [] if target is None else ["--prefix", target]
+    if platform is not None:
+        flags += ["--python-platform", python_platform(platform, UV_GLIBC[-1])]
     _install(packages, interpreter, mirrors, indexes, *flags, show_bars=show_bars, warn=warn)
     for site in (target or interpreter.parent.parent).glob("lib/python3*/site-packages"):
         for package in wheels_to_reinstall(packages, site):
@@ -87,7 +93,7 @@ def _install(
     interpreter: Path,
     mirrors: Mirrors,
     indexes: IndexSettings,
-    *flags: str,
+    *flags: str | Path,
     show_bars: bool,
     warn: Callable[[str], None],
 ) -> None:
@@ -130,7 +136,7 @@ def _install_sources(
     packages: Sequence[LockedPackage],
     interpreter: Path,
     indexes: IndexSettings,
-    *flags: str,
+    *flags: str | Path,
     show_bars: bool,
 ) -> None:
     """Git repositories at their commits, and editable folders: uv builds them, and takes no hashes

@@ -29,6 +29,11 @@ UV_GLIBC = (
 UV_MACHINE: Mapping[Platform, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 
 
+def python_platform(platform: Platform, glibc: str) -> str:
+    """As uv's option --python-platform has it."""
+    return f"{UV_MACHINE[platform]}-manylinux_{glibc.replace('.', '_')}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResolveRequest:
     """What to resolve, for one platform."""

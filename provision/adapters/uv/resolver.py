@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from provision.adapters.uv.configuration import IndexSettings
 from provision.adapters.uv.indexes import canonical_file_url, index_settings
 from provision.adapters.uv.package_sources import PackageSources, package_sources
-from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
+from provision.adapters.uv.resolve_request import UV_GLIBC, ResolveRequest, python_platform
 from provision.adapters.uv.source_packages import static_version
 from provision.adapters.uv.uv_process import run_uv, uv_executable
 from provision.catalog import source_builds, version_key
@@ -286,7 +286,7 @@ def _python_platform(request: ResolveRequest) -> str:
     for version in UV_GLIBC:
         if version_key(version) <= version_key(request.glibc):
             glibc = version
-    return f"{UV_MACHINE[request.platform]}-manylinux_{glibc.replace('.', '_')}"
+    return python_platform(request.platform, glibc)
 
 
 def _lines(texts: Iterable[str]) -> str:

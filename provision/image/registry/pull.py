@@ -13,6 +13,7 @@ from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError, NoSpace
 from provision.core.paths import make_private_directory
+from provision.core.platforms import PLATFORM, Platform
 from provision.core.system_errors import disk_full_raises
 from provision.core.tar import CHUNK
 from provision.core.types import Image, Layer, Progress
@@ -46,11 +47,13 @@ SPACE_ADVICE = (
 # Finding
 
 
-def find_remote(reference: RegistryReference) -> ImageDocuments:
-    """The image for linux/amd64 at a reference, without its layers.
+def find_remote(
+    reference: RegistryReference, platform: Platform | None = PLATFORM
+) -> ImageDocuments:
+    """The image for a platform at a reference, without its layers.
 
-    ToolMissing if there is none, InvalidSpec if it is not such an image, IntegrityError if its
-    documents are invalid or do not match their digests.
+    platform: None: any, of one image. ToolMissing if there is none, InvalidSpec if it is not such an
+    image, IntegrityError if its documents are invalid or do not match their digests.
     """
     with RegistryClient(reference) as client:
 
@@ -70,7 +73,7 @@ def find_remote(reference: RegistryReference) -> ImageDocuments:
             manifests.check_digest(str(reference), stated_digest, content)
         media_type = manifests.media_type(content, response.headers.get("Content-Type", ""))
         root = Descriptor.of(content, media_type)
-        return manifests.read_image(str(reference), root, content, read)
+        return manifests.read_image(str(reference), root, content, read, platform)
 
 
 # Pulling
@@ -177,7 +180,11 @@ def _pull(
     (layout / oci_layout.VERSION_FILE).write_bytes(oci_layout.canonical(oci_layout.LAYOUT_VERSION))
     layer_cache.record(layout, {layer.digest: "" for layer in remote.layers})
     index = oci_layout.index_content(
-        remote.digest, len(remote.manifest), remote.media_type, remote.source
+        remote.digest,
+        len(remote.manifest),
+        remote.media_type,
+        remote.source,
+        remote.architecture,
     )
     atomic_write(layout / oci_layout.INDEX_FILE, index)
     shutil.rmtree(layout / PARTIAL, ignore_errors=True)
@@ -325,7 +332,7 @@ def decompress_image(
     """
     if [layer.digest for layer in image.layers] == list(diff_ids):
         return image
-    base = disk_base.read_disk_base(f"oci:{image.layout}")
+    base = disk_base.read_disk_base(f"oci:{image.layout}", platform=None)
     shutil.rmtree(folder, ignore_errors=True)  # of a pull that was killed
     blobs = oci_layout.blobs(folder)
     make_private_directory(blobs)

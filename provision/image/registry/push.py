@@ -4,7 +4,7 @@ which makes the image visible."""
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 from urllib.parse import urljoin
 
@@ -12,7 +12,7 @@ from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError, ToolFailed, Unreachable
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
-from provision.image.manifest import Descriptor
+from provision.image.manifest import Descriptor, ImageDocuments
 from provision.image.registry.client import (
     RETRY_STATUSES,
     TRIES,
@@ -43,6 +43,16 @@ class PushResult:
     sent: int
     present: int
     attached: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexResult:
+    """An index in a registry. reference: by digest. platforms: with the digest of each image."""
+
+    reference: str
+    tag: str
+    digest: str
+    platforms: Mapping[str, str]
 
 
 class _UploadLost(Exception):
@@ -87,6 +97,40 @@ def push_image(image: Image, reference: RegistryReference, progress: Progress) -
         tag=str(reference),
         sent=sent,
         present=total - sent,
+    )
+
+
+def push_index(images: Sequence[ImageDocuments], reference: RegistryReference) -> IndexResult:
+    """Send an index of images that are in its repository. Annotations are the labels that they share.
+
+    The order of the images does not change its digest.
+    """
+    images = sorted(images, key=lambda image: image.architecture)
+    entries = [
+        {
+            "digest": image.digest,
+            "mediaType": image.media_type,
+            "platform": {"architecture": image.architecture, "os": "linux"},
+            "size": len(image.manifest),
+        }
+        for image in images
+    ]
+    shared_labels = set.intersection(*(set(image.labels.items()) for image in images))
+    index = {
+        "annotations": dict(shared_labels),
+        "manifests": entries,
+        "mediaType": oci_layout.INDEX,
+        "schemaVersion": 2,
+    }
+    content = oci_layout.canonical(index)
+    digest = oci_layout.sha256_digest(content)
+    with RegistryClient(reference) as client:
+        put_manifest(client, reference.tag, digest, content, oci_layout.INDEX)
+    return IndexResult(
+        reference=reference.with_digest(digest),
+        tag=str(reference),
+        digest=digest,
+        platforms={f"linux/{image.architecture}": image.digest for image in images},
     )
 
 

@@ -22,6 +22,7 @@ from provision.core.disk_usage import DiskUsage
 from provision.core.errors import InUse
 from provision.core.file_locks import environment_lock, lock_files, open_lock_file, try_lock
 from provision.core.paths import LOCK, Folders
+from provision.core.platforms import image_folders
 from provision.core.project import described_names
 from provision.environment import kernel as kernels
 from provision.environment import marker
@@ -177,7 +178,10 @@ def _products(folders: Folders) -> dict[Kind, list[tuple[str, Path]]]:
     abandoned = _abandoned_environments(folders)
     used = set(prefix_registry.list_prefixes(folders)) - set(abandoned)
     used.update(described_names(folders.envs))
-    unused_images = {name: folders.images / name for name in _image_names(folders.images) - used}
+    used_images = {folder for name in used for folder in image_folders(name)}
+    unused_images = {
+        name: folders.images / name for name in _image_names(folders.images) - used_images
+    }
     return {
         # What a killed change left is the way back, which the next command in its project takes.
         "unfinished": [
@@ -188,7 +192,7 @@ def _products(folders: Folders) -> dict[Kind, list[tuple[str, Path]]]:
         "environment": sorted(abandoned.items()),
         "image": [
             *sorted(unused_images.items()),
-            *_unused_folders(folders.packed, used, f"*/{VERSION_FILE}"),
+            *_unused_folders(folders.packed, used_images, f"*/{VERSION_FILE}"),
         ],
         "pack": _unused_folders(folders.packs, used, "*-????????????.json"),
         "smoke": _unused_folders(folders.project_data / "smoke", used, "*/**/report.json"),

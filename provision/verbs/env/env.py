@@ -13,6 +13,7 @@ from provision.core import disk_usage, prefix_registry
 from provision.core.atomic import remove_tree
 from provision.core.errors import ToolMissing
 from provision.core.file_locks import environment_lock
+from provision.core.platforms import image_folders
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel
 from provision.environment import drift as drifts
@@ -61,9 +62,11 @@ def products(context: Context, name: str) -> list[Product]:
     for kernel in kernels.list_kernels():
         if kernel.prefix in registered or _is_orphan(kernel, name):
             listed.append(Product(kind="kernel", what=str(kernel.path)))
+    for folder in image_folders(name):
+        if (folders.images / folder).exists():
+            layouts = (folders.images / folder, folders.packed / folder)
+            listed.append(_product("image layout", *layouts))
     layout = folders.images / name
-    if layout.exists():
-        listed.append(_product("image layout", layout, folders.packed / name))
     if images.record_path(layout).exists():
         client = images.connect_engine()[0]
         sizes = {} if client is None else images.removable_images(layout, client)
@@ -135,8 +138,9 @@ def remove(
             prefix_registry.forget_prefix(folders, name)
             for path in (folders.packed, folders.images, folders.packs, folders.smoke("")):
                 _warn_of_link(context, path / name)
-            remove_tree(folders.packed / name)
-            remove_image(folders.images / name)
+            for image in image_folders(name):
+                remove_tree(folders.packed / image)
+                remove_image(folders.images / image)
             if any(product.kind == "image" for product in listed):
                 steps.append("removed the image")
             for folder in (pack_path(folders, name), folders.smoke(name), folders.passport(name)):

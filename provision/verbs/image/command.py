@@ -1,15 +1,13 @@
-"""`provision image`: build, push, pull, verify, show, diff, sbom, contract, run."""
+"""`provision image`: build, diff, sbom, contract, run. `registry_command` has the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from provision.cli.options import (
-    Command,
     dry_run_option,
     environment_argument,
     mirror_option,
@@ -21,21 +19,13 @@ from provision.cli.options import (
 )
 from provision.cli.spec_options import base_option, build_request
 from provision.cli.verb import context_of, print_steps, run_or_print, verb
+from provision.core.platforms import PLATFORMS, Platform, build_platform
+from provision.verbs.image import registry_command
+from provision.verbs.image.registry_command import image_output_option
 
 if TYPE_CHECKING:
-    from provision.adapters.openssl import SigningKey
     from provision.cli.console import Console
-    from provision.image import Compression
     from provision.launch import FileFormat, NotebookServer, RunFormat, RunOptions
-
-image_output_option = click.option(
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="DEST",
-    help="Where the image goes: docker, oci:DIR, oci-archive:FILE or docker-archive:FILE. "
-    "Repeatable.  [default: docker]",
-)
 
 # How a container is run, beyond what its environment needs.
 run_options = option_group(
@@ -97,20 +87,15 @@ jupyter_options = option_group(
 )
 
 
-def public_key_option(*, required: bool) -> Callable[[Command], Command]:
-    """The key that must have signed an image."""
-    return click.option(
-        "--key",
-        required=required,
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Public key in PEM, such as cosign.pub, that must have signed the image.",
-    )
-
-
 @click.group()
 def image() -> None:
     """Build, push, pull, verify, inspect and run images of environments."""
+
+
+for _command in (registry_command.push, registry_command.index, registry_command.verify):
+    image.add_command(_command)
+for _command in (registry_command.pull, registry_command.show):
+    image.add_command(_command)
 
 
 @image.command("build")
@@ -131,10 +116,24 @@ def image() -> None:
     metavar="NAME[:TAG]",
     help="Another name for the image, in the engine and in archives. Repeatable.",
 )
+@click.option(
+    "--platform",
+    "image_platform",
+    type=click.Choice(PLATFORMS),
+    help="The platform of the image, one that the lock has. For another than this machine's, packages are "
+    "unpacked and not run.  [default: this machine's]",
+)
 @dry_run_option
 @no_wait_option
 @verb
-def build(console: Console, name: str, envs: Path | None, dry_run: bool, **options: Any) -> None:
+def build(
+    console: Console,
+    name: str,
+    envs: Path | None,
+    dry_run: bool,
+    image_platform: Platform | None,
+    **options: Any,
+) -> None:
     """Build the image of a locked environment.
 
     With --output oci:DIR or an archive, no Docker engine is needed: provision pulls the base image
@@ -151,14 +150,17 @@ def build(console: Console, name: str, envs: Path | None, dry_run: bool, **optio
     outputs = tuple(images.parse_output(text) for text in options["outputs"])
     tags = tuple(images.parse_tag(text) for text in options["tags"])
     request = build_request(name, options, image="demand")
+    platform = image_platform or build_platform()
     if dry_run:
-        print_steps(console, [image.preview(context, request, outputs)])
+        print_steps(console, [image.preview(context, request, outputs, tags, platform)])
         return
-    plan, built, is_new = image.build(context, request, outputs, tags)
+    plan, built, is_new = image.build(context, request, outputs, tags, platform)
     status = "made" if is_new else "already exists"
     lines = [f"{status}: {built.reference} ({built.manifest_digest})"]
     lines += [f"wrote {output}" for output in outputs if output.path is not None]
-    if not outputs or any(output.path is None for output in outputs):
+    if platform != build_platform():
+        lines.append(f"for {platform}, in {built.layout}")
+    if image.goes_to_this_engine(outputs, tags, platform):
         lines += [f"tagged {tag}" for tag in tags]
         argv = command.run_argv(context, plan, launch.RunOptions(), (), terminal=True)
         lines.append(shlex.join(argv))
@@ -177,146 +179,6 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
         user=launch.parse_user(user) if user else None,
         reference=images.parse_engine_reference(reference) if reference else None,
     )
-
-
-@image.command("push")
-@click.argument("name")
-@click.argument("target", metavar="HOST/NAME[:TAG]")
-@click.option(
-    "--compression",
-    type=click.Choice(["none", "gzip", "zstd"]),
-    help="Compression of the layers in the registry. Docker before 23 reads `gzip` and `none` only.  "
-    "[default: zstd; none for a registry of this machine]",
-)
-@click.option(
-    "--attach/--no-attach",
-    default=True,
-    show_default=True,
-    help="Attach smoke verdicts, the SBOM and the provenance to the image.",
-)
-@click.option(
-    "--sign",
-    "key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="KEY",
-    help="Sign the image, its SBOM and its provenance with this key, as cosign does: an ECDSA or RSA "
-    "key in PEM.",
-)
-@no_wait_option
-@verb
-def push(
-    console: Console,
-    name: str,
-    target: str,
-    envs: Path | None,
-    compression: Compression | None,
-    attach: bool,
-    key: Path | None,
-    **options: Any,
-) -> None:
-    """Push an environment's image to a registry.
-
-    Uses the credentials of `docker login`. Sends only the layers that the registry lacks, and
-    attaches smoke verdicts, the SBOM and the provenance to the image's digest (OCI referrers).
-    """
-    from provision.workflow.image.registry import push_image
-    from provision_runtime.report.text import format_bytes
-
-    context = context_of(console, envs, options)
-    signing_key = _read_key(key) if key else None
-    pushed = push_image(context, name, target, compression, attach, signing_key)
-    sizes = (
-        f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already in the registry"
-    )
-    lines = [f"pushed {pushed.tag}: {sizes}"]
-    lines += [f"attached {title}" for title in pushed.attached]
-    console.result("image-push", pushed, [*lines, pushed.reference])
-
-
-def _read_key(path: Path) -> SigningKey:
-    """The key, with its passphrase from cosign's variable or from the terminal."""
-    import os
-
-    from provision.adapters import openssl
-
-    passphrase = os.environ.get(openssl.PASSPHRASE)
-    if passphrase is None:
-        passphrase = ""
-        if openssl.has_passphrase(path):
-            passphrase = click.prompt(f"Passphrase of {path}", hide_input=True, err=True)
-    return openssl.read_private_key(path, passphrase)
-
-
-@image.command("verify")
-@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
-@public_key_option(required=True)
-@verb
-def verify(console: Console, target: str, key: Path, envs: Path | None) -> None:
-    """Check that a key signed an image in a registry.
-
-    Accepts the signatures of `image push --sign` and of `cosign sign --key`. Shows which statements
-    about the image (provenance, SBOM) the same key signed; --json has them.
-    """
-    from provision.workflow.image.registry import verify_image
-    from provision_runtime.report.text import escape_line
-
-    verified = verify_image(context_of(console, envs), target, key)
-    lines = [f"signed by {key}: {verified.signed_digest}"]
-    lines += [f"signed statement: {row['predicateType']}" for row in verified.statements]
-    if not verified.statements:
-        lines.append("no signed statement (provenance, SBOM) is attached")
-    console.result("image-verify", verified, map(escape_line, [*lines, verified.reference]))
-
-
-@image.command("pull")
-@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
-@image_output_option
-@public_key_option(required=False)
-@no_wait_option
-@verb
-def pull(
-    console: Console,
-    target: str,
-    outputs: tuple[str, ...],
-    key: Path | None,
-    envs: Path | None,
-    **options: Any,
-) -> None:
-    """Pull an image from a registry, into the engine or to a file.
-
-    Pulls the image for linux/amd64. Checks every digest, and resumes an interrupted pull. Only
-    --output docker needs an engine. With --key, an image without a signature by it is refused.
-    """
-    from provision.image import parse_output
-    from provision.workflow.image.registry import pull_image
-
-    context = context_of(console, envs, options)
-    pulled = pull_image(context, target, tuple(map(parse_output, outputs)), key)
-    lines = [f"pulled to {target}" for target in pulled.outputs]
-    console.result("image-pull", pulled, [*lines, pulled.reference])
-
-
-@image.command("show")
-@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
-@verb
-def show(console: Console, target: str, envs: Path | None) -> None:
-    """Show an image in a registry: labels, layers, smoke verdicts."""
-    from provision.workflow.image.registry import show_image
-    from provision_runtime.report.text import escape_line, format_bytes
-
-    summary = show_image(context_of(console, envs), target)
-    lines = [summary.reference, f"image id  {summary.image_id}"]
-    for layer in summary.layers:
-        lines.append(f"layer     {format_bytes(layer['size'])}, {layer['mediaType']}")
-    for key, value in sorted(summary.labels.items()):
-        lines.append(f"label     {key}={value}")
-    for verdict in summary.verdicts:
-        started = verdict["report"].get("started_at", "?")
-        lines.append(f"smoke     {verdict['place']}: {verdict['verdict']} at {started}")
-    if not summary.verdicts:
-        lines.append("smoke     no verdict is attached")
-    # Whoever may push there wrote these values.
-    console.result("image-show", summary, map(escape_line, lines))
 
 
 @image.command("diff")
@@ -362,9 +224,10 @@ def sbom(console: Console, name: str, envs: Path | None, output: Path | None) ->
     """
     from provision.core.atomic import atomic_write
     from provision.core.sbom import sbom_text
-    from provision.workflow.image.sbom import image_sbom
+    from provision.workflow.image.sbom import image_of_platform, image_sbom
 
-    document = image_sbom(context_of(console, envs), name)
+    context = context_of(console, envs)
+    document = image_sbom(context, name, image_of_platform(context, name)[1])
     for part in document.unread:
         console.info(f"{name}: not read: {part}")
     text = sbom_text(document)

@@ -38,7 +38,7 @@ def diff_images(context: Context, before: str, after: str) -> ImageDiff:
 
 def _layers(context: Context, name: str) -> Sequence[Path]:
     if images.is_on_disk(name):
-        return images.read_layout(name)[1]
+        return images.read_layout(name, platform=None)[1]
     if "/" in name:
         raise InvalidSpec(
             f"{name} is neither an environment nor a layout on this machine.",

@@ -7,7 +7,9 @@ from pathlib import PurePosixPath
 
 from provision import image as images
 from provision import launch, render
+from provision import lockfile as locks
 from provision.core.errors import InvalidSpec
+from provision.core.platforms import Platform, build_platform
 from provision.core.prefix_registry import prefix_path
 from provision.core.types import Image
 from provision.workflow.context import Context, reported_steps
@@ -33,49 +35,81 @@ from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest, Plan, PlanStep, make_plan
 
 
-def preview(context: Context, request: BuildRequest, outputs: Sequence[images.Output]) -> PlanStep:
+def goes_to_this_engine(
+    outputs: Sequence[images.Output], tags: Sequence[str], platform: Platform
+) -> bool:
+    """Whether an image gets into the engine: only one for this machine's platform.
+
+    Raises InvalidSpec if another should get there, or a name there.
+    """
+    if platform == build_platform():
+        return goes_to_engine(outputs)
+    if any(output.path is None for output in outputs) or (tags and not outputs):
+        raise InvalidSpec(
+            f"The engine of this machine does not run images for {platform}, so it gets none.",
+            advice="Name a path with --output, or no output: `image push --platform` needs none.",
+        )
+    return False
+
+
+def preview(
+    context: Context,
+    request: BuildRequest,
+    outputs: Sequence[images.Output],
+    tags: Sequence[str],
+    platform: Platform,
+) -> PlanStep:
     """What `build` would do. Raises what `build` would raise before its first change."""
     client = None
-    if goes_to_engine(outputs):
+    if goes_to_this_engine(outputs, tags, platform):
         client = images.require_engine(ALTERNATIVE)
     plan = make_plan(context, request)
     check_buildable(context, plan)
     for output in outputs:
         images.check_output(output)
+    if platform != build_platform():
+        lock = locks.read(require_existing_lock(plan).path, platform)
+        detail = f"make an image for {platform} of {len(lock.packages)} packages"
+        return PlanStep(stage="image", action="make", detail=detail)
     return image_step(context, plan, client, outputs)
 
 
 def build(
     context: Context,
     request: BuildRequest,
-    outputs: Sequence[images.Output] = (),
-    tags: Sequence[str] = (),
+    outputs: Sequence[images.Output],
+    tags: Sequence[str],
+    platform: Platform,
 ) -> tuple[Plan, Image, bool]:
     """The image of an environment with a current lock; whether it was made or loaded now.
 
     Installs a missing prefix.
 
     outputs: where the image goes besides the data folder; empty means the engine. Paths need no
-    engine. tags: more names for the image, in the engine and in outputs.
+    engine. tags: more names for the image, in the engine and in outputs. platform: one that the lock
+    has packages for.
     """
     for output in outputs:
         images.check_output(output)
-    to_engine = goes_to_engine(outputs)
+    to_engine = goes_to_this_engine(outputs, tags, platform)
+    is_foreign = platform != build_platform()
+    client = None
     if to_engine:
         client = images.require_engine(ALTERNATIVE)
-    else:
+    elif not is_foreign:
         client = images.connect_engine()[0]
     with locked_plan(context, request) as plan:
         lock = require_existing_lock(plan)
+        image_lock = locks.read(lock.path, platform)
         check_prefix_path(context, plan)
-        ensure_base(context, plan, client)
+        ensure_base(context, plan, client, platform)
         prefix, _ = ensure_prefix(context, plan, lock)
-        image, is_new = ensure_image(context, plan, lock, prefix, client, to_engine=to_engine)
+        image, is_new = ensure_image(context, plan, image_lock, prefix, client, to_engine=to_engine)
         if client is not None and to_engine:
             engine_id = images.find_engine_id(image, client)
             for tag in tags:
                 images.tag_image(client, engine_id, tag)
-        write_passport(context, plan, lock, prefix, image=image)
+        write_passport(context, plan, lock, prefix, image=None if is_foreign else image)
         with reported_steps(context.progress) as steps:
             for output in outputs:
                 if output.path is not None:

@@ -20,6 +20,7 @@ from provision.core import host, prefix_registry, process
 from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, ToolMissing
 from provision.core.json_text import parse_json
 from provision.core.mirrors import path_from_url
+from provision.core.platforms import build_platform
 from provision.core.types import Lock, Prefix
 from provision.environment import drift as drifts
 from provision.environment import kernel as kernels
@@ -179,7 +180,7 @@ def _image(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
     assert environment.image is not None
     name, reference = environment.name, environment.image
     try:
-        remote = images.find_remote(images.parse_registry_reference(reference))
+        remote = images.find_remote(images.parse_registry_reference(reference), build_platform())
         client = images.connect_engine()[0]
         if client is None:
             text = f"{name}: {reference} is in its registry; no container engine answers here"

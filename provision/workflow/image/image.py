@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from provision.core.container import WORKSPACE
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.paths import owner_writes_only
-from provision.core.platforms import PLATFORM
+from provision.core.platforms import Platform, build_platform, image_folder
 from provision.core.types import Image, Lock, Prefix
+from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.workflow.context import Context
 from provision.workflow.image.code import image_code, require_script
@@ -89,11 +91,13 @@ def goes_to_engine(outputs: Sequence[images.Output]) -> bool:
 
 
 @owner_writes_only()
-def ensure_base(context: Context, plan: Plan, client: Any | None) -> None:
+def ensure_base(
+    context: Context, plan: Plan, client: Any | None, platform: Platform | None = None
+) -> None:
     """Pull a missing base, and read the code, before minutes of work on a prefix: raises what
     `ensure_image` would raise of them."""
     image_code(context, plan)
-    _find_base(context, plan, client)
+    _find_base(context, plan, client, platform or build_platform())
 
 
 @owner_writes_only()
@@ -106,20 +110,18 @@ def ensure_image(
     *,
     to_engine: bool = True,
 ) -> tuple[Image, bool]:
-    """The image of a prefix, loaded into the engine if there is one; whether anything was done."""
-    if lock.platform != PLATFORM:
-        raise InvalidSpec(
-            f"provision makes images for {PLATFORM} only, but {plan.name} is for {lock.platform} on "
-            "this machine.",
-            advice="Use --no-image.",
-        )
+    """The image of a lock, loaded into the engine if there is one; whether anything was done.
+
+    prefix: of the same lock, for this machine. If the lock is seen from another platform, its packages
+    are unpacked, and their programs are not run.
+    """
     code = image_code(context, plan)
     if code is None:
         locks.require_no_editables(lock, "an image without its code (`code:` in spec.yml)")
     else:
         context.progress.info(code.summary)
-    layout = context.folders.images / plan.name
-    recipe = _recipe(plan, lock, _find_base(context, plan, client), code)
+    layout = context.folders.images / image_folder(plan.name, lock.platform)
+    recipe = _recipe(plan, lock, _find_base(context, plan, client, lock.platform), code)
     image = images.find_image(recipe, layout, context.progress)
     is_new = image is None
     if image is None:
@@ -136,9 +138,15 @@ def ensure_image(
                 mirrors=context.mirrors,
             )
 
-        image = images.build_image(
-            recipe, prefix, layout=layout, link=link, progress=context.progress
-        )
+        with ExitStack() as stack:
+            if recipe.built_on is not None:
+                packages = prefixes.of_other_platform(
+                    lock, prefix, layout, context.folders, context.progress, context.mirrors
+                )
+                prefix = stack.enter_context(packages)
+            image = images.build_image(
+                recipe, prefix, layout=layout, link=link, progress=context.progress
+            )
     is_loaded = False
     if client is not None and to_engine:
         is_loaded = images.load_image(image, client, context.progress)
@@ -168,6 +176,7 @@ def _recipe(
         runtime=runtime_package.load().files,
         epoch=images.source_date_epoch(os.environ),
         created=images.creation_time(os.environ, lock, code.tree.committed if code else None),
+        built_on=None if lock.platform == build_platform() else build_platform(),
     )
 
 
@@ -175,20 +184,22 @@ def _present_base(context: Context, plan: Plan, client: Any | None) -> images.Ba
     """The base image, if it need not be pulled."""
     reference = plan.resolution.spec.base
     if reference is not None and images.is_on_disk(reference):
-        return images.read_disk_base(reference)
+        return images.read_disk_base(reference, build_platform())
     if client is None:
-        return cached_base(context, reference)
-    return images.present_engine_base(client, reference)
+        return cached_base(context, reference, build_platform())
+    return images.present_engine_base(client, reference, build_platform())
 
 
-def _find_base(context: Context, plan: Plan, client: Any | None) -> images.BaseImage:
+def _find_base(
+    context: Context, plan: Plan, client: Any | None, platform: Platform
+) -> images.BaseImage:
     """The base image; the engine pulls it if needed, or provision does if no engine responds."""
     reference = plan.resolution.spec.base
     if reference is not None and images.is_on_disk(reference):
-        return images.read_disk_base(reference)
+        return images.read_disk_base(reference, platform)
     if client is None:
-        return registry_base(context, reference)
-    return images.find_engine_base(client, reference, context.progress)
+        return registry_base(context, reference, platform)
+    return images.find_engine_base(client, reference, context.progress, platform)
 
 
 def render_job(

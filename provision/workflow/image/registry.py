@@ -14,7 +14,6 @@ from urllib.parse import quote
 from provision import image as images
 from provision.adapters import openssl
 from provision.adapters.http.session import is_loopback
-from provision.core.atomic import atomic_write
 from provision.core.container import brief_reference
 from provision.core.credentials import public_document
 from provision.core.dataclass import dataclass
@@ -29,13 +28,13 @@ from provision.core.errors import (
 )
 from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders, make_private_directory, owner_writes_only
+from provision.core.platforms import PLATFORM, Platform, build_platform, image_folder
 from provision.core.sbom import MEDIA_TYPE, PREDICATE_TYPE, sbom_text
 from provision.core.types import Image
 from provision.environment import passport as passports
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, reported_steps
-from provision.workflow.image.sbom import image_sbom
-from provision.workflow.passport import passport_with_image
+from provision.workflow.image.sbom import image_of_platform, image_sbom
 from provision_runtime.report.text import format_bytes
 
 
@@ -77,6 +76,7 @@ def push_image(
     compression: images.Compression | None = None,
     attach: bool = True,
     key: openssl.SigningKey | None = None,
+    platform: Platform | None = None,
 ) -> images.PushResult:
     """Push an environment's image to a registry; with `attach`, its smoke verdicts, SBOM and
     provenance too.
@@ -86,8 +86,7 @@ def push_image(
     """
     specs.check_name(name)
     with environment_lock(context.folders, name, context.progress, wait=context.wait):
-        passport = passport_with_image(context, name)
-        image = passports.to_image(passport)
+        passport, image = image_of_platform(context, name, platform)
         reference = images.parse_registry_reference(target, image)
         if compression is None:
             compression = "none" if is_loopback(reference.registry) else "zstd"
@@ -106,7 +105,7 @@ def push_image(
         if not attach:
             return replace(pushed, attached=tuple(attached))
         try:
-            for label in _attach_documents(context, passport, packed, reference, key):
+            for label in _attach_documents(context, passport, image, packed, reference, key):
                 attached.append(label)
         except KeyboardInterrupt:
             context.progress.warn(f"{pushed.tag} was pushed, not all documents were attached")
@@ -120,19 +119,23 @@ def push_image(
 def _attach_documents(
     context: Context,
     passport: Passport,
+    plain: Image,
     image: Image,
     reference: images.RegistryReference,
     key: openssl.SigningKey | None,
 ) -> Iterator[str]:
-    """Attach what is known about an image; yields what was attached."""
+    """Attach what is known about an image; yields what was attached. plain: the same image as it is
+    in the data folder."""
 
     def attach(kind: str, content: bytes, annotations: Mapping[str, str] | None = None) -> None:
         images.attach_referrer(reference, image, kind, kind, content, annotations)
 
-    for evidence in passports.smoke_attachments(passport, passports.to_image(passport)):
-        attach(passports.SMOKE_MEDIA_TYPE, evidence.content, evidence.annotations)
-        yield evidence.label
-    sbom = image_sbom(context, passport["name"], image)
+    tested = passport["image"]
+    if tested is not None and tested["image_id"] == plain.image_id:  # not another platform's
+        for evidence in passports.smoke_attachments(passport, plain):
+            attach(passports.SMOKE_MEDIA_TYPE, evidence.content, evidence.annotations)
+            yield evidence.label
+    sbom = image_sbom(context, passport["name"], plain, image)
     attach(MEDIA_TYPE, sbom_text(sbom).encode())
     yield MEDIA_TYPE
     request = public_document(passport["request"])
@@ -154,14 +157,14 @@ def _attach_documents(
         yield "signed SBOM and provenance"
 
 
-def verify_image(context: Context, target: str, key: Path) -> VerifiedImage:
+def verify_image(target: str, key: Path, platform: Platform | None = None) -> VerifiedImage:
     """Check the signature of an image in a registry, and read what its owner signed about it.
 
     Raises IntegrityError without a signature by this key.
     """
     public_key = openssl.read_public_key(key)
     reference = images.parse_registry_reference(target)
-    remote = images.find_remote(reference)
+    remote = images.find_remote(reference, platform or build_platform())
     digests = (remote.digest, remote.root_digest)
     signed_digest = images.verify_image(reference, digests, public_key)
     return VerifiedImage(
@@ -177,6 +180,7 @@ def pull_image(
     target: str,
     outputs: Sequence[images.Output] = (),
     key: Path | None = None,
+    platform: Platform | None = None,
 ) -> PulledImage:
     """Pull any image into the engine or to paths. Resumes an interrupted pull.
 
@@ -191,7 +195,7 @@ def pull_image(
     if any(output.path is None for output in destinations):
         client = images.require_engine("name a path: --output oci:DIR")
     reference = images.parse_registry_reference(target)
-    remote = images.find_remote(reference)
+    remote = images.find_remote(reference, platform or build_platform())
     if public_key is not None:
         images.verify_image(reference, (remote.digest, remote.root_digest), public_key)
     layout = _layout(context.folders, remote)
@@ -205,13 +209,52 @@ def pull_image(
             for output in destinations:
                 _deliver(context, image, remote.diff_ids, output, client)
                 steps.append(f"pulled to {output}")
-        if layout.name not in _base_layouts(context.folders):
-            shutil.rmtree(layout, ignore_errors=True)
+        shutil.rmtree(layout, ignore_errors=True)
     return PulledImage(
         reference=reference.with_digest(remote.digest),
         image_id=remote.config_digest,
         outputs=tuple(map(str, destinations)),
     )
+
+
+def index_images(
+    target: str, sources: Sequence[str], key: openssl.SigningKey | None = None
+) -> images.IndexResult:
+    """Give images of one lock for several platforms one name: an index with their digests.
+
+    Raises InvalidSpec for images of another lock or repository, and for two of one platform.
+    """
+    reference = images.parse_registry_reference(target)
+    if reference.digest:
+        raise InvalidSpec(f"{target} names a digest, which an index gets from its content.")
+    found: dict[str, images.ImageDocuments] = {}
+    for source in sources:
+        at = images.parse_registry_reference(source)
+        if (at.registry, at.repository) != (reference.registry, reference.repository):
+            raise InvalidSpec(
+                f"{source} is in another repository than {target}, where an index cannot name it.",
+                advice=f"Push it to {reference.registry}/{reference.repository} first.",
+            )
+        remote = images.find_remote(at, platform=None)
+        if remote.architecture in found:
+            raise InvalidSpec(
+                f"{source} and {found[remote.architecture].source} are both for "
+                f"linux/{remote.architecture}; an index names one image for each platform."
+            )
+        found[remote.architecture] = remote
+    locks = {
+        remote.source: remote.labels.get(images.LOCK_LABEL, "none") for remote in found.values()
+    }
+    if len(set(locks.values())) > 1:
+        listed = "; ".join(f"{source}: {lock[:12]}" for source, lock in locks.items())
+        raise InvalidSpec(
+            f"These images are not of one lock, so they hold different packages ({listed}).",
+            advice="Build and push each of them from the same conda-lock.yml.",
+        )
+    indexed = images.push_index(list(found.values()), reference)
+    if key is not None:
+        images.sign_image(reference, indexed.digest, key)
+    return indexed
 
 
 def _layout(folders: Folders, remote: images.ImageDocuments) -> Path:
@@ -267,10 +310,10 @@ def _deliver(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def show_image(context: Context, target: str) -> ImageSummary:
+def show_image(context: Context, target: str, platform: Platform | None = None) -> ImageSummary:
     """An image in a registry, and the smoke verdicts attached to it."""
     reference = images.parse_registry_reference(target)
-    remote = images.find_remote(reference)
+    remote = images.find_remote(reference, platform or build_platform())
     referrers = images.list_referrers(
         reference, remote.digest, passports.SMOKE_MEDIA_TYPE, context.progress.warn
     )
@@ -294,31 +337,20 @@ def show_image(context: Context, target: str) -> ImageSummary:
     )
 
 
-def registry_base(context: Context, base: str | None) -> images.BaseImage:
+def registry_base(
+    context: Context, base: str | None, platform: Platform = PLATFORM
+) -> images.BaseImage:
     """A base image for a machine without an engine: pulled from its registry, and from then on
     taken from the cache, as an engine does it."""
+    layout = _base_layout(context.folders, base, platform)
+    images.discard_if_incomplete(layout)
+    present = cached_base(context, base, platform)
+    if present is not None:
+        return present
     reference = images.base_registry_reference(images.chosen_base(base))
-    layout = _base_layout(context.folders, reference)
-    if layout is not None:
-        images.discard_if_incomplete(layout)
-    return cached_base(context, base) or _pull_base(context, base, reference)
-
-
-def cached_base(context: Context, base: str | None) -> images.BaseImage | None:
-    """A base image that `registry_base` pulled before."""
-    name = images.chosen_base(base)
-    layout = _base_layout(context.folders, images.base_registry_reference(name))
-    if layout is None or not images.is_complete(layout):
-        return None
-    return replace(images.read_disk_base(f"oci:{layout}"), reference=name)
-
-
-def _pull_base(
-    context: Context, base: str | None, reference: images.RegistryReference
-) -> images.BaseImage:
     name = brief_reference(str(reference))
     try:
-        remote = images.find_remote(reference)
+        remote = images.find_remote(reference, platform)
     except Unreachable as error:
         raise Unreachable(
             f"No Docker engine responds, and the base image {name} could not be pulled: "
@@ -326,33 +358,29 @@ def _pull_base(
             advice="Name another with --base: oci:DIR, or one in a registry that responds.",
             details=error.details,
         ) from error
-    layout = _layout(context.folders, remote)
     with _pull_lock(context, layout):
         images.discard_if_incomplete(layout)
         if not images.is_complete(layout):
             context.progress.info(f"pulling the base image {name}")
             nearby = _nearby_layouts(context.folders, ())
             images.pull_image(reference, remote, layout, context.progress, nearby)
-    atomic_write(_base_record(context.folders, reference), layout.name)
-    pulled = cached_base(context, base)
+    pulled = cached_base(context, base, platform)
     assert pulled is not None
     return pulled
 
 
-def _base_layout(folders: Folders, reference: images.RegistryReference) -> Path | None:
-    """The layout that was pulled for a reference."""
-    try:
-        return folders.pulled / _base_record(folders, reference).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
+def cached_base(
+    context: Context, base: str | None, platform: Platform = PLATFORM
+) -> images.BaseImage | None:
+    """A base image that `registry_base` pulled before."""
+    layout = _base_layout(context.folders, base, platform)
+    if not images.is_complete(layout):
         return None
+    found = images.read_disk_base(f"oci:{layout}", platform)
+    return replace(found, reference=images.chosen_base(base))
 
 
-def _base_layouts(folders: Folders) -> set[str]:
-    """The names of the layouts of all bases that were pulled."""
-    records = folders.pulled.glob("names/*")
-    return {record.read_text(encoding="utf-8").strip() for record in records}
-
-
-def _base_record(folders: Folders, reference: images.RegistryReference) -> Path:
-    """The file that records which layout was pulled for a reference."""
-    return folders.pulled / "names" / quote(str(reference), safe="")
+def _base_layout(folders: Folders, base: str | None, platform: Platform) -> Path:
+    """Where a base is kept that was pulled without an engine."""
+    reference = images.base_registry_reference(images.chosen_base(base))
+    return folders.pulled / quote(image_folder(str(reference), platform), safe="")

@@ -52,6 +52,7 @@ RUN_BY = {
     "image build": "test_main_job.py",
     "image contract": "test_launch_contract.py",
     "image diff": "test_image_diff.py",
+    "image index": "test_image_platforms.py",
     "image pull": "test_image_pull.py",
     "image push": "test_image_referrers.py",
     "image run": "test_main_job.py",

@@ -192,7 +192,7 @@ def test_scripts_name_the_final_path_and_record_agrees(tmp_path: Path) -> None:
     record.write_text(
         record.read_text() + "../../../bin/tool,sha256=x,1\n../../../bin/binary,sha256=y,1\n"
     )
-    prefix._rewrite_scripts(staging, final)
+    prefix._rewrite_scripts(staging, staging, final)
     first_lines = interpreter_lines(final / "bin" / "python").decode()
     assert script.read_text() == f"{first_lines}print(1)\n"
     assert script.stat().st_mode & 0o777 == 0o755

@@ -21,7 +21,6 @@ from provision.core import container
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.spec_fields import Spec
 from provision.core.types import Layer, Resolution
-from provision.environment import runtime_package
 from provision.image import base, conda_files, config, container_smoke
 from tests.unit.image import test_image_build as build
 
@@ -108,11 +107,6 @@ def test_image_config_is_complete() -> None:
         "1000:1000",
     )
     assert "Entrypoint" not in document["config"]
-    assert document["config"]["Healthcheck"] == {
-        "Test": ["CMD", "/opt/env/bin/python", "-I", "-m", "provision_runtime.facts.health"],
-        "Interval": 60_000_000_000, "Timeout": 30_000_000_000, "Retries": 3,
-    }  # fmt: skip
-    assert "provision_runtime/facts/health.py" in runtime_package.load().files
 
 
 @pytest.mark.parametrize(

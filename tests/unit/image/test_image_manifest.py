@@ -120,13 +120,13 @@ def test_the_plain_amd64_entry_of_an_index_is_chosen() -> None:
         entry("linux", "amd64", other, variant="v3"),
         entry("linux", "amd64"),
     ]
-    assert manifests.amd64_manifest(AT, {"manifests": rows}).digest == DIGEST
+    assert manifests.platform_manifest(AT, {"manifests": rows}).digest == DIGEST
     unnamed: oci_layout.Entry = {"digest": other, "size": 1, "mediaType": oci_layout.MANIFEST}
-    assert manifests.amd64_manifest(AT, {"manifests": [unnamed, *rows]}).digest == DIGEST
-    assert manifests.amd64_manifest(AT, {"manifests": [rows[3], rows[3]]}).digest == DIGEST
+    assert manifests.platform_manifest(AT, {"manifests": [unnamed, *rows]}).digest == DIGEST
+    assert manifests.platform_manifest(AT, {"manifests": [rows[3], rows[3]]}).digest == DIGEST
     for ambiguous in ([], rows[:2], [rows[3], entry("linux", "amd64", other)]):
         with pytest.raises(InvalidSpec, match="linux/amd64"):
-            manifests.amd64_manifest(AT, {"manifests": ambiguous})
+            manifests.platform_manifest(AT, {"manifests": ambiguous})
 
 
 @pytest.mark.parametrize(

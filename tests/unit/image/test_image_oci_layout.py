@@ -19,7 +19,9 @@ def make(layout: Path, text: bytes = b"x") -> oci_layout.LayoutManifest:
         layer: Layer = layers.write_layer(
             "rest", [LayerEntry.of("x", text)], oci_layout.blobs(new), 0, lambda amount: None
         )
-        return oci_layout.write(new, {"os": "linux"}, [layer], {"a": "b"}, "provision/x:1")
+        return oci_layout.write(
+            new, {"os": "linux", "architecture": "arm64"}, [layer], {"a": "b"}, "provision/x:1"
+        )
 
 
 def test_a_written_layout_is_read_back(tmp_path: Path) -> None:

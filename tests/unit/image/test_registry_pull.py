@@ -22,7 +22,9 @@ def write(layout: Path) -> LayoutManifest:
     entries = [LayerEntry.of("x", b"content")]
     with oci_layout.staging(layout) as new:
         layer = layers.write_layer("rest", entries, oci_layout.blobs(new), 0, lambda amount: None)
-        manifest = oci_layout.write(new, {"os": "linux"}, [layer], {}, "lab/toy:1")
+        manifest = oci_layout.write(
+            new, {"os": "linux", "architecture": "amd64"}, [layer], {}, "lab/toy:1"
+        )
         layer_cache.record(new, {layer.digest: ""})
     return manifest
 

@@ -1,0 +1,220 @@
+"""`provision image` with registries: push, index, verify, pull, show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.cli.options import Command, no_wait_option
+from provision.cli.verb import context_of, verb
+from provision.core.platforms import PLATFORMS, Platform
+
+if TYPE_CHECKING:
+    from provision.adapters.openssl import SigningKey
+    from provision.cli.console import Console
+    from provision.image import Compression
+
+image_output_option = click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="DEST",
+    help="Where the image goes: docker, oci:DIR, oci-archive:FILE or docker-archive:FILE. "
+    "Repeatable.  [default: docker]",
+)
+
+
+image_platform_option = click.option(
+    "--platform",
+    "image_platform",
+    type=click.Choice(PLATFORMS),
+    help="The image for this platform.  [default: this machine's]",
+)
+sign_option = click.option(
+    "--sign",
+    "key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="KEY",
+    help="Sign with this key, as cosign does: an ECDSA or RSA key in PEM.",
+)
+
+
+def public_key_option(*, required: bool) -> Callable[[Command], Command]:
+    """The key that must have signed an image."""
+    return click.option(
+        "--key",
+        required=required,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Public key in PEM, such as cosign.pub, that must have signed the image.",
+    )
+
+
+@click.command("push")
+@click.argument("name")
+@click.argument("target", metavar="HOST/NAME[:TAG]")
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "zstd"]),
+    help="Compression of the layers in the registry. Docker before 23 reads `gzip` and `none` only.  "
+    "[default: zstd; none for a registry of this machine]",
+)
+@click.option(
+    "--attach/--no-attach",
+    default=True,
+    show_default=True,
+    help="Attach smoke verdicts, the SBOM and the provenance to the image.",
+)
+@sign_option
+@image_platform_option
+@no_wait_option
+@verb
+def push(
+    console: Console,
+    name: str,
+    target: str,
+    envs: Path | None,
+    compression: Compression | None,
+    attach: bool,
+    key: Path | None,
+    image_platform: Platform | None,
+    **options: Any,
+) -> None:
+    """Push an environment's image to a registry.
+
+    Uses the credentials of `docker login`. Sends only the layers that the registry lacks, and
+    attaches smoke verdicts, the SBOM and the provenance to the image's digest (OCI referrers). --sign
+    signs the image, its SBOM and its provenance.
+    """
+    from provision.workflow.image.registry import push_image
+    from provision_runtime.report.text import format_bytes
+
+    context = context_of(console, envs, options)
+    signing_key = _read_key(key) if key else None
+    pushed = push_image(context, name, target, compression, attach, signing_key, image_platform)
+    sizes = (
+        f"{format_bytes(pushed.sent)} sent, {format_bytes(pushed.present)} already in the registry"
+    )
+    lines = [f"pushed {pushed.tag}: {sizes}"]
+    lines += [f"attached {title}" for title in pushed.attached]
+    console.result("image-push", pushed, [*lines, pushed.reference])
+
+
+def _read_key(path: Path) -> SigningKey:
+    """The key, with its passphrase from cosign's variable or from the terminal."""
+    import os
+
+    from provision.adapters import openssl
+
+    passphrase = os.environ.get(openssl.PASSPHRASE)
+    if passphrase is None:
+        passphrase = ""
+        if openssl.has_passphrase(path):
+            passphrase = click.prompt(f"Passphrase of {path}", hide_input=True, err=True)
+    return openssl.read_private_key(path, passphrase)
+
+
+@click.command("index")
+@click.argument("target", metavar="HOST/NAME:TAG")
+@click.argument("sources", metavar="IMAGE...", nargs=-1, required=True)
+@sign_option
+@verb
+def index(
+    console: Console, target: str, sources: tuple[str, ...], key: Path | None, envs: Path | None
+) -> None:
+    """Give images for several platforms one name in a registry.
+
+    Each IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in the same repository, and of the same lock. Engines
+    then pull the one for their platform. Nothing is copied.
+    """
+    from provision.workflow.image.registry import index_images
+
+    indexed = index_images(target, sources, _read_key(key) if key else None)
+    lines = [f"{platform}  {digest}" for platform, digest in indexed.platforms.items()]
+    console.result("image-index", indexed, [f"pushed {indexed.tag}", *lines, indexed.reference])
+
+
+@click.command("verify")
+@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
+@public_key_option(required=True)
+@image_platform_option
+@verb
+def verify(
+    console: Console,
+    target: str,
+    key: Path,
+    image_platform: Platform | None,
+    envs: Path | None,
+) -> None:
+    """Check that a key signed an image in a registry.
+
+    Accepts the signatures of `image push --sign` and of `cosign sign --key`. Shows which statements
+    about the image (provenance, SBOM) the same key signed; --json has them.
+    """
+    from provision.workflow.image.registry import verify_image
+    from provision_runtime.report.text import escape_line
+
+    verified = verify_image(target, key, image_platform)
+    lines = [f"signed by {key}: {verified.signed_digest}"]
+    lines += [f"signed statement: {row['predicateType']}" for row in verified.statements]
+    if not verified.statements:
+        lines.append("no signed statement (provenance, SBOM) is attached")
+    console.result("image-verify", verified, map(escape_line, [*lines, verified.reference]))
+
+
+@click.command("pull")
+@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
+@image_output_option
+@public_key_option(required=False)
+@image_platform_option
+@no_wait_option
+@verb
+def pull(
+    console: Console,
+    target: str,
+    outputs: tuple[str, ...],
+    key: Path | None,
+    image_platform: Platform | None,
+    envs: Path | None,
+    **options: Any,
+) -> None:
+    """Pull an image from a registry, into the engine or to a file.
+
+    Checks every digest, and resumes an interrupted pull. Only
+    --output docker needs an engine. With --key, an image without a signature by it is refused.
+    """
+    from provision.image import parse_output
+    from provision.workflow.image.registry import pull_image
+
+    context = context_of(console, envs, options)
+    destinations = tuple(map(parse_output, outputs))
+    pulled = pull_image(context, target, destinations, key, image_platform)
+    lines = [f"pulled to {target}" for target in pulled.outputs]
+    console.result("image-pull", pulled, [*lines, pulled.reference])
+
+
+@click.command("show")
+@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
+@image_platform_option
+@verb
+def show(console: Console, target: str, image_platform: Platform | None, envs: Path | None) -> None:
+    """Show an image in a registry: labels, layers, smoke verdicts."""
+    from provision.workflow.image.registry import show_image
+    from provision_runtime.report.text import escape_line, format_bytes
+
+    summary = show_image(context_of(console, envs), target, image_platform)
+    lines = [summary.reference, f"image id  {summary.image_id}"]
+    for layer in summary.layers:
+        lines.append(f"layer     {format_bytes(layer['size'])}, {layer['mediaType']}")
+    for key, value in sorted(summary.labels.items()):
+        lines.append(f"label     {key}={value}")
+    for verdict in summary.verdicts:
+        started = verdict["report"].get("started_at", "?")
+        lines.append(f"smoke     {verdict['place']}: {verdict['verdict']} at {started}")
+    if not summary.verdicts:
+        lines.append("smoke     no verdict is attached")
+    # Whoever may push there wrote these values.
+    console.result("image-show", summary, map(escape_line, lines))
