@@ -1,7 +1,8 @@
-"""Where `provision` begins, and how `provision run NAME -- COMMAND` costs little more than Python.
+"""Where `provision` begins, and how `provision run NAME -- COMMAND` and completion cost little more
+than Python.
 
 A run that had nothing to say leaves a record: what it put around the command, and all that decided
-about it (`verbs/run/recorded.py`). While none of that has changed, the next run becomes its command
+about it (`cli/recorded.py`). While none of that has changed, the next run becomes its command
 here, and imports nothing. Whatever is not as recorded, the command line decides: `main`.
 """
 
@@ -14,6 +15,7 @@ import sys
 from binascii import crc32
 
 RUNS = "runs"  # in the cache
+SHELLS = ("bash", "zsh", "fish")  # that complete
 START = dict(os.environ)  # as it was before anything changed it
 # Of these, and of all whose name begins so, depends where an environment is.
 VARIABLES = ("PROVISION_", "XDG_", "HOME", "USER", "LOGNAME", "LNAME", "TMPDIR", "UV_CACHE_DIR")
@@ -26,11 +28,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 Identity = tuple[int, ...]
-Result = tuple[list[str], str, dict[str, str], list[str]]
 
 
 def main() -> None:
     """The `provision` command. Ends the process itself."""
+    shell, _, instruction = START.get("_PROVISION_COMPLETE", "").partition("_")
+    if instruction == "complete" and shell in SHELLS:
+        from provision.cli import completion
+
+        completion.main(shell)
+        return
     command_of_run(sys.argv[1:])
     from provision.cli.main import main
 
@@ -50,7 +57,7 @@ def command_of_run(arguments: list[str]) -> None:
     # Ranks are started in a process that watches them.
     if name.startswith("-") or not command or "PATH" not in START or starts_ranks(command):
         return
-    record = _read(name)
+    record = read_record(name)
     if record is None:
         return
     argv, path, variables, dropped = record
@@ -104,17 +111,16 @@ def identity(path: str, is_listed: bool) -> Identity | None:
     return (*values, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _read(name: str) -> Result | None:
-    """argv, PATH, variables and dropped variables of a record; None if there is none that is true,
-    and this user's own."""
+def read_record(name: str) -> Any:
+    """The result in a record (of a run: argv, PATH, variables and dropped variables); None if there
+    is none that is true, and this user's own."""
     try:
         key = key_of(name)
         with open(record_file(key), "rb") as file:  # noqa: PTH123
             status = os.fstat(file.fileno())
             if status.st_uid != os.getuid() or status.st_mode & 0o022:
                 return None
-            record: tuple[Any, Any, Result] = marshal.loads(file.read())
-        recorded_key, dependencies, result = record
+            recorded_key, dependencies, result = marshal.loads(file.read())
     except (OSError, ValueError, EOFError, TypeError):
         return None
     is_true = recorded_key == key and all(

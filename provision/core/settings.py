@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import getpass
 import re
-import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, cast, get_args
@@ -148,6 +147,8 @@ def apply_folders(environ: MutableMapping[str, str]) -> None:
     folders = folder_settings(environ)
     tmp, cache = folders.get("tmp"), folders.get("cache")
     if tmp is not None and tmp.is_dir() and not environ.get("TMPDIR"):
+        import tempfile
+
         environ["TMPDIR"] = str(tmp)
         tempfile.tempdir = None  # it is looked up again
     if cache is not None and not environ.get("UV_CACHE_DIR"):

@@ -19,25 +19,23 @@ from provision import __version__
 from provision.core import host
 from provision.core.credentials import public_document
 from provision.core.dataclass import dataclass
-from provision.core.documents import (
-    NodeResult,
-    NodesSummary,
-    Passport,
-    PinRow,
-    RecordedImage,
-    RuntimeSummary,
-    Verdict,
-)
 from provision.core.errors import IntegrityError
 from provision.core.package_names import package_name
 from provision.core.paths import Folders
 from provision.core.schema import InvalidDocument, parse_document
-from provision.core.spec_fields import SpecContent
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
 
 # What only writing a passport needs is imported there: `env list` reads many.
 if TYPE_CHECKING:
     from provision.catalog import Edition
+    from provision.core.documents import (
+        Passport,
+        PinRow,
+        RecordedImage,
+        RuntimeSummary,
+        Verdict,
+    )
+    from provision.core.spec_fields import SpecContent
     from provision.environment.runtime_package import InstalledRuntime
 
 FILE = "passport.json"
@@ -262,6 +260,8 @@ def with_smoke(
 
 def with_smoke_over_nodes(passport: Passport, document: Mapping[str, Any]) -> Passport:
     """The passport with the latest test over nodes. document: the report of that test."""
+    from provision.core.documents import NodeResult, NodesSummary
+
     summary: NodesSummary = _items(document, NodesSummary)
     summary["nodes"] = [_items(row, NodeResult) for row in document["nodes"]]
     return {**passport, "smoke_nodes": summary, "written_at": _now()}
@@ -383,7 +383,7 @@ def find(folders: Folders, name: str) -> Passport | None:
     image = passport["image"]
     if image is not None and not Path(image["layout"]).exists():  # it goes with its project
         image["layout"] = str(folders.images / name)
-    return cast(Passport, passport)
+    return cast("Passport", passport)
 
 
 def to_text(passport: Passport) -> str:

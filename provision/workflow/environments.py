@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from provision.core import disk_usage, host, prefix_registry
+from provision.core import disk_usage, prefix_registry
 from provision.core.dataclass import dataclass
-from provision.core.documents import Passport
 from provision.core.errors import IntegrityError
 from provision.core.project import described_names, project_root
 from provision.core.types import Prefix
@@ -22,6 +21,9 @@ from provision.environment import passport as passports
 from provision.environment.state import EnvironmentState, State, quick_state
 from provision.workflow.change_journal import is_unfinished
 from provision.workflow.context import Context
+
+if TYPE_CHECKING:
+    from provision.core.documents import Passport
 
 ImageState = Literal["", "current", "stale"]
 WORST = ("fail", "unknown", "warn", "pass")
@@ -170,6 +172,8 @@ def _verdicts(
         return "", ()
     if passport["lock"]["sha256"] != prefix.lock_sha256:
         return OF_ANOTHER_LOCK, ()
+    from provision.core import host
+
     verdicts = []
     for target, result in passports.verdicts(passport):
         elsewhere = passports.elsewhere(result, host.identity())

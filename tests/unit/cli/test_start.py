@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from provision.cli import recorded as cli_recorded
 from provision.cli import start
 from provision.core.paths import default_folders
 from provision.core.types import Prefix
@@ -28,7 +29,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prefix:
         monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setattr(start, "START", dict(os.environ))
-    monkeypatch.setattr(recorded, "SETTLED_NS", -(10**12))
+    monkeypatch.setattr(cli_recorded, "SETTLED_NS", -(10**12))
     described = tmp_path / "project" / "envs" / "lab"
     described.mkdir(parents=True)
     for name in ("spec.yml", "conda-lock.yml"):
@@ -138,7 +139,7 @@ def test_what_was_written_a_moment_ago_is_not_recorded(
     open_to_others(prefix.path)
     monkeypatch.undo()
     monkeypatch.chdir(prefix.path.parents[4] / "project")
-    assert recorded.SETTLED_NS > 10**9
+    assert cli_recorded.SETTLED_NS > 10**9
     file = Path("record")
     monkeypatch.setattr(start, "record_file", lambda key: str(file))
     folders = default_folders()
