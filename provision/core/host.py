@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -129,6 +130,8 @@ def this_machine() -> HostGpus:
 
 def _ask_nvidia_smi(fields: str) -> str:
     """What nvidia-smi prints. Raises ToolMissing, TimedOut."""
+    if shutil.which("nvidia-smi") is None:
+        raise ToolMissing("There is no nvidia-smi on this machine.")
     from provision.core.process import run
 
     command = ["nvidia-smi", "--format=csv,noheader", f"--query-gpu={fields}"]

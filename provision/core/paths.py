@@ -103,6 +103,11 @@ class Folders:
         return self.cache / "unchanged"
 
     @property
+    def checked(self) -> Path:
+        """An empty file for each passport that fits its schema, by its hash."""
+        return self.cache / "checked"
+
+    @property
     def facts(self) -> Path:
         return self.data / FACTS
 

@@ -90,6 +90,8 @@ def _has_lock_of(present: marker.Marker | None, folder: Path) -> bool:
 
 def _unsorted_names(folders: Folders) -> Iterator[str]:
     """The environments of this project of which an earlier provision keeps something."""
+    if not any((folders.data / pattern).parent.is_dir() for pattern in ("prefixes/{}", *RENAMED)):
+        return
     before = prefix_registry.unsorted(folders)
     installed = prefix_registry.list_prefixes(before)
     for name, path in installed.items():

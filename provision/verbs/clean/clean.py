@@ -154,6 +154,7 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
         folders.byte_code,
         folders.pulled,
         folders.unchanged,
+        folders.checked,
         folders.cache / RUNS,
         folders.index_facts,
     )
