@@ -15,7 +15,7 @@ from provision.image.oci_layout import (
     INDEX_TYPES,
     MANIFEST_TYPES,
     NAME,
-    Entry,
+    DescriptorRow,
     ImageConfig,
     ImageManifest,
     Index,
@@ -49,7 +49,7 @@ class Descriptor:
     annotations: dict[str, str]
 
     @property
-    def row(self) -> Entry:
+    def row(self) -> DescriptorRow:
         """As manifests have it, without annotations."""
         return {"digest": self.digest, "mediaType": self.media_type, "size": self.size}
 
@@ -176,7 +176,7 @@ def media_type(content: bytes, content_type: str) -> str:
 def amd64_manifest(source: str, index: Index) -> Descriptor:
     """The entry for linux/amd64, or the only one without a platform. The plain one comes before
     those for newer processors (variants)."""
-    matching: dict[str, tuple[tuple[bool, str], Entry]] = {}
+    matching: dict[str, tuple[tuple[bool, str], DescriptorRow]] = {}
     platforms = []
     for entry in index["manifests"]:
         platform = entry.get("platform") or {}
@@ -197,7 +197,7 @@ def amd64_manifest(source: str, index: Index) -> Descriptor:
     return parse_descriptor(source, ranked[0][1], (*MANIFEST_TYPES, *INDEX_TYPES))
 
 
-def parse_descriptor(source: str, row: Entry, media_types: Sequence[str]) -> Descriptor:
+def parse_descriptor(source: str, row: DescriptorRow, media_types: Sequence[str]) -> Descriptor:
     """A descriptor, checked because its fields become a file name and an amount of disk space.
     InvalidSpec for another media type."""
     error = schema_error(row, "oci-descriptor")

@@ -90,7 +90,9 @@ def _public_parameters(match: re.Match[str]) -> str:
 def _is_secret(parameter: str) -> bool:
     name, _, value = parameter.partition("=")
     plain_name = re.sub(r"[^a-z0-9]", "", unquote(name).lower())
-    return bool(value and re.search(_SECRET_NAME, plain_name) and not re.fullmatch(_REFERENCES, value))
+    return bool(
+        value and re.search(_SECRET_NAME, plain_name) and not re.fullmatch(_REFERENCES, value)
+    )
 
 
 def _public_path(match: re.Match[str]) -> str:

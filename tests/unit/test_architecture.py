@@ -97,7 +97,6 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "fsspec": ("provision_runtime/checkpoint/backends/fsspec_store.py",),
     "jinja2": ("provision/render/",),
     "jsonschema_rs": ("provision/core/schema.py",),
-    "jupyter_core": ("provision/environment/kernel.py",),
     "rattler": ("provision/adapters/conda/",),
     "requests": (
         "provision/adapters/http/",
@@ -340,3 +339,12 @@ def test_no_index_address_or_machine_path_in_the_tree() -> None:
         text = (ROOT / name).read_text(errors="replace")
         match = foreign.search(canonical.sub("", text) if name.endswith("conda-lock.yml") else text)
         assert not match, f"{name} holds {match and match[0]}"
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    modules_of: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules_of.setdefault(node.name, []).append(name)
+    assert {name: found for name, found in modules_of.items() if len(found) > 1} == {}
