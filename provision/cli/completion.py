@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
-from provision.cli import start
+from provision.cli.records import read_record
 
 TYPE_CHECKING = False  # `typing` takes half of the time that Python takes to start
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from provision.core.paths import Folders
 
+SHELLS = ("bash", "zsh", "fish")
 NAMES = "\0names"  # in the key of a record; no environment has this name
 Items = list[tuple[str, str, str]]  # type (plain, file or dir), value, help
 
@@ -183,10 +184,10 @@ def _values(kind: str, line: _Line) -> list[str]:
 
 def _names(envs: str | None) -> list[str]:
     """The environments of the envs folder, and those that are installed."""
-    names = None if envs else start.read_record(NAMES)
+    names = None if envs else read_record(NAMES)
     if names is not None:
         return list(names)
-    from provision.cli.recorded import write_record
+    from provision.cli.records import write_record
     from provision.core.errors import ProvisionError
     from provision.core.prefix_registry import list_prefixes
     from provision.core.project import described_names

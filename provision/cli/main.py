@@ -23,9 +23,9 @@ from types import TracebackType
 import click
 
 from provision.cli import streams
+from provision.cli.completion import SHELLS
 from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.shared_options import EXIT_CODES, SHARED_OPTIONS
-from provision.cli.start import SHELLS
 
 # Every verb, in the order of `provision --help`: its folder in provision.verbs, its section, its summary.
 VERBS: dict[str, tuple[str, str, str]] = json.loads(

@@ -37,7 +37,7 @@ LOWER = ("sources", "adapters", "catalog", "core")
 # of `cli` is what verbs share.
 HOST_RULES: dict[str, tuple[str, ...]] = {
     "cli.main": ("cli", "core"),
-    "cli.start": ("cli.main",),
+    "cli.start": ("cli.main", "cli"),
     "verbs": ("cli", "cli.start", "workflow", *MECHANISMS, *LOWER),
     "cli": ("workflow", *MECHANISMS, *LOWER),
     "workflow": (*MECHANISMS, *LOWER),

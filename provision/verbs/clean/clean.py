@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.cli.start import RUNS
+from provision.cli.records import RUNS
 from provision.core import disk_usage, prefix_registry, tempdirs
 from provision.core.atomic import backup_path, remove_tree, staging_path
 from provision.core.disk_usage import DiskUsage

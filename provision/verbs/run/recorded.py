@@ -10,8 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from provision.cli import start
-from provision.cli.recorded import write_record
+from provision.cli import records
 from provision.core.paths import LOCK, SPEC, Folders
 from provision.core.types import Prefix
 from provision.environment import activation, marker
@@ -23,14 +22,14 @@ def record_run(
 ) -> None:
     """Record a run. variables: the whole environment of its command."""
     bin_folder, _, path = variables["PATH"].partition(":")
-    if path != start.START.get("PATH") or not prefix.path.is_relative_to(folders.project_data):
+    if path != records.START.get("PATH") or not prefix.path.is_relative_to(folders.project_data):
         return
     argv = activation.run_argv(prefix, command)[: -len(command)]
-    changed = dict(variables.items() - start.START.items() - {("PATH", variables["PATH"])})
+    changed = dict(variables.items() - records.START.items() - {("PATH", variables["PATH"])})
     result = (argv, bin_folder, changed, list(activation.DROPPED_VARIABLES))
     described = folders.envs / prefix.name
     files = (described / LOCK, described / SPEC, prefix.path / marker.MARKER, prefix.python)
-    write_record(folders, prefix.name, files, _listed(prefix), result)
+    records.write_record(folders, prefix.name, files, _listed(prefix), result)
 
 
 def _listed(prefix: Prefix) -> Iterator[Path]:

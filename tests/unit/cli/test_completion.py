@@ -12,7 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from provision.cli import completion, recorded, start
+from provision.cli import completion, records
 from provision.cli.main import cli
 from tests.unit.cli.test_cli import VERBS
 
@@ -20,12 +20,12 @@ from tests.unit.cli.test_cli import VERBS
 @pytest.fixture(autouse=True)
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Environments in the envs folder of a project, which is the working folder."""
-    for name in [name for name in os.environ if name.startswith(start.VARIABLES)]:
+    for name in [name for name in os.environ if name.startswith(records.VARIABLES)]:
         monkeypatch.delenv(name)
     for name in ("HOME", "PROVISION_DATA", "PROVISION_CACHE"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setattr(start, "START", dict(os.environ))
-    monkeypatch.setattr(recorded, "SETTLED_NS", -(10**12))
+    monkeypatch.setattr(records, "START", dict(os.environ))
+    monkeypatch.setattr(records, "SETTLED_NS", -(10**12))
     envs = tmp_path / "project" / "envs"
     for name in ("lab", "lab2", "other"):
         (envs / name).mkdir(parents=True)
