@@ -79,7 +79,9 @@ def blocks(command: click.Command, path: str) -> Iterator[str]:
     for parameter in getattr(command, "default", command).params:
         if isinstance(parameter, click.Argument):
             yield f"< {kind(parameter)}"
-        elif not parameter.hidden and (parameter not in SHARED_OPTIONS or not path):
+        elif isinstance(parameter, click.Option) and not parameter.hidden:
+            if path and parameter in SHARED_OPTIONS:
+                continue
             flags = ",".join([*parameter.opts, *parameter.secondary_opts])
             help = " ".join((parameter.help or "").split())
             yield f"{flags} {kind(parameter)}".strip() + f"\t{help}"

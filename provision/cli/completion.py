@@ -55,7 +55,7 @@ def _split(text: str) -> list[str]:
 
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
-    words = []
+    words: list[str] = []
     try:
         words.extend(lexer)
     except ValueError:

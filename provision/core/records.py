@@ -32,7 +32,7 @@ def _value(kind: Any, value: object) -> object:
         return value
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(value, dict):
-        types = _types_of(kind)
+        types = _types_of(cast(Any, kind))
         fields = {name: _value(types[name], item) for name, item in value.items() if name in types}
         try:
             return cast(Any, kind)(**fields)

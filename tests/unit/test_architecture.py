@@ -117,7 +117,6 @@ HEAVY = {
     "jsonschema_rs",
     "yaml",
     "rich",
-    "jupyter_core",
     "elftools",
 }
 

@@ -164,7 +164,7 @@ def test_each_shell_gets_its_form(shell: str, line: str, word: str, output: str)
             env={**os.environ, **variables},
         )
         assert result.stdout.startswith(output)
-    heavy = {"click", "rattler", "docker", "jinja2", "rich", "jupyter_core", "provision.catalog"}
+    heavy = {"click", "rattler", "docker", "jinja2", "rich", "provision.catalog"}
     assert heavy.isdisjoint(result.stderr.split())
 
 
