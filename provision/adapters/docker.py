@@ -12,11 +12,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from provision.core.container import brief_reference
 from provision.core.errors import (
@@ -37,8 +36,8 @@ Client = Any  # docker.DockerClient
 
 SOCKET = Path("/var/run/docker.sock")
 # What an engine prints while it loads an archive.
-_LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
-_NOT_UNPACKED = re.compile(r"Error unpacking image (\S+): ")
+_LOADED = r"Loaded image(?: ID)?: (\S+)"
+_NOT_UNPACKED = r"Error unpacking image (\S+): "
 PING_TIMEOUT_S = 1  # to find out that no engine responds
 # Between two signs of life: an engine that unpacks gigabytes on a slow disk is silent for minutes.
 CALL_TIMEOUT_S = 900.0
@@ -206,13 +205,13 @@ def load_archive(client: Client, archive: Iterator[bytes], name: str) -> list[st
         for row in client.api.load_image(archive):
             text = str(row.get("stream") or "").strip()
             failure = (row.get("errorDetail") or {}).get("message", "")
-            broken = _NOT_UNPACKED.match(text)
+            broken = re.match(_NOT_UNPACKED, text)
             if broken:
                 failure = text
                 none_if_missing(partial(client.images.remove, broken[1]))
             if failure:
                 raise _engine_error(f"load {name}", failure, None)
-            loaded += _LOADED.findall(text)
+            loaded += re.findall(_LOADED, text)
     return loaded
 
 
@@ -310,8 +309,7 @@ def output_lines(container: Any) -> Iterator[str]:
 # Credentials
 
 
-@dataclass(frozen=True)
-class Login:
+class Login(NamedTuple):
     """Our credentials for a registry. user: empty if secret is a refresh token of OAuth2 ("identity
     token") instead of a password."""
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Literal
 
@@ -18,27 +17,27 @@ Compatibility = Literal["yes", "no", "unknown"]
 # ptx: only by compiling the build's PTX when it starts.
 GpuSupport = Literal["yes", "ptx", "no", "unknown"]
 # Parts of product names that do not depend on the architecture.
-DECORATION = re.compile(
+DECORATION = (
     r"nvidia|tesla|geforce|grid|gpu|graphics|generation|laptop|max-?q|pcie|sxm\d*|nvl|ac|"
     r"hbm\d*e?|\d+(gb?|mb)|mig|\d+[cg]\.\d+gb|\(nvgpu\)|embedded|"
     r"server|workstation|edition|gen\d"
 )
 # The end of a vGPU's name, as the driver's manager makes it: A100-40C, A10-24Q, A100-1-5C (of a MIG
 # slice), A100-1-5CME (NVIDIA AI Enterprise documentation, vGPU types).
-VGPU_TYPE = re.compile(r"(-\d)?-\d+[qcab](me)?$")
+VGPU_TYPE = r"(-\d)?-\d+[qcab](me)?$"
 # How the makers of other GPUs call them.
 OTHER_MAKERS = {
-    "AMD": re.compile(r"\b(amd|instinct|radeon|gfx\d|mi\d{2,3}|rx ?\d{4})"),
-    "Intel": re.compile(r"\b(intel|gaudi|arc\b)"),
+    "AMD": r"\b(amd|instinct|radeon|gfx\d|mi\d{2,3}|rx ?\d{4})",
+    "Intel": r"\b(intel|gaudi|arc\b)",
 }
 # CUDA C++ Programming Guide, Binary Compatibility: code for one minor version runs on later ones of
 # the same major, but not between Tegra and other GPUs.
 TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (8, 8), (11, 0)})
 
-_GLIBC = re.compile(r"__glibc >=\s*(\d+(?:\.\d+)*)(?:,.*|\s.*)?")
-_MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
+_GLIBC = r"__glibc >=\s*(\d+(?:\.\d+)*)(?:,.*|\s.*)?"
+_MANYLINUX = r"manylinux_(\d+)_(\d+)_"
 # 2.5, 2.12 and 2.17: older than any machine that runs our builds.
-_OLD_MANYLINUX = re.compile(r"manylinux(?:1|2010|2014)_")
+_OLD_MANYLINUX = r"manylinux(?:1|2010|2014)_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +156,7 @@ def find_gpu(text: str) -> Gpu:
     if len(matching) == 1:
         return matching[0]
     for maker, names in OTHER_MAKERS.items():
-        if names.search(name):
+        if re.search(names, name):
             raise InvalidSpec(
                 f"GPU {text!r} is made by {maker}; there are builds for NVIDIA GPUs only.",
                 advice="A CPU build (`cpu: true`, `--cpu`) runs there, without the GPU.",
@@ -245,11 +244,11 @@ def _glibc_of_package(package: LockedPackage) -> list[str]:
     """The versions of glibc that a package requires: from the dependencies of a conda package, or
     from the file name of a wheel (at most one)."""
     if package.manager == "conda":
-        matches = (_GLIBC.fullmatch(dependency) for dependency in package.depends)
+        matches = (re.fullmatch(_GLIBC, dependency) for dependency in package.depends)
         return [match[1] for match in matches if match]
-    if _OLD_MANYLINUX.search(package.filename):
+    if re.search(_OLD_MANYLINUX, package.filename):
         return []
-    tags = [f"{major}.{minor}" for major, minor in _MANYLINUX.findall(package.filename)]
+    tags = [f"{major}.{minor}" for major, minor in re.findall(_MANYLINUX, package.filename)]
     return [min(tags, key=version_key)] if tags else []
 
 
@@ -293,8 +292,8 @@ def _number(architecture: str) -> tuple[int, int]:
 def _plain_name(name: str) -> str:
     """A product name without the parts that nvidia-smi, data sheets and people write
     differently."""
-    parts = re.split(r"[\s_]+|-(?=[^q])", VGPU_TYPE.sub("", name.lower().strip()))
-    return " ".join(part for part in parts if part and not DECORATION.fullmatch(part))
+    parts = re.split(r"[\s_]+|-(?=[^q])", re.sub(VGPU_TYPE, "", name.lower().strip()))
+    return " ".join(part for part in parts if part and not re.fullmatch(DECORATION, part))
 
 
 def _products_named(name: str) -> list[Gpu]:
@@ -314,6 +313,8 @@ def _short_name(name: str) -> str:
 
 def _suggestion(name: str) -> str:
     """Products with similar names."""
+    import difflib
+
     products = {_plain_name(product): product for product in gpus()}
     words = set(_plain_name(name).split())
     similar = [product for product in products if words and words <= set(product.split())]

@@ -7,16 +7,18 @@ Their projects agree on no form: `2.1.2+pt23cu121`, `2.6.3+cu123torch2.3cxx11abi
 from __future__ import annotations
 
 import re
-
-from packaging.version import Version
+from typing import TYPE_CHECKING
 
 from provision.catalog.releases import minor
 from provision.core.dataclass import dataclass
 
+if TYPE_CHECKING:
+    from packaging.version import Version
+
 # pt23 and pt210 hold no patch; torch230 and torch2100 do.
-_TORCH = re.compile(r"(?:pt|torch)(\d)\.(\d+)|pt(\d)(\d{1,2})(?!\d)|torch(\d)(\d{1,2}?)\d?(?!\d)")
-_CUDA = re.compile(r"cu(?:da)?(?P<major>1\d|[89])\.?(?P<minor>\d)?(?!\d)")
-_ABI = re.compile(r"abi(?P<is_new>true|false|1|0)")
+_TORCH = r"(?:pt|torch)(\d)\.(\d+)|pt(\d)(\d{1,2})(?!\d)|torch(\d)(\d{1,2}?)\d?(?!\d)"
+_CUDA = r"cu(?:da)?(?P<major>1\d|[89])\.?(?P<minor>\d)?(?!\d)"
+_ABI = r"abi(?P<is_new>true|false|1|0)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +37,16 @@ class TorchBuild:
 
     def is_for_exact_cuda(self, version: Version) -> bool:
         """Whether a local version names the build's CUDA by its minor version, too."""
-        match = _CUDA.search(version.local or "")
+        match = re.search(_CUDA, version.local or "")
         return match is not None and f"{match['major']}.{match['minor']}" == self.cuda
 
     def _torch(self, local: str) -> str:
-        match = _TORCH.search(local)
+        match = re.search(_TORCH, local)
         named = ".".join(filter(None, match.groups())) if match else minor(self.torch)
         return "" if named == minor(self.torch) else f"is for torch {named}"
 
     def _cuda(self, local: str) -> str:
-        match = _CUDA.search(local)
+        match = re.search(_CUDA, local)
         if match is None:
             is_cpu = re.search(r"(?<![a-z])cpu", local) is not None
             return "is for CPUs" if is_cpu and self.cuda else ""
@@ -55,7 +57,7 @@ class TorchBuild:
         return f"is for CUDA {match['major']}" + (f".{match['minor']}" if match["minor"] else "")
 
     def _abi(self, local: str) -> str:
-        match = _ABI.search(local)
+        match = re.search(_ABI, local)
         if match is None or (match["is_new"] in ("true", "1")) == self.cxx11_abi:
             return ""
         return f"is for torch with cxx11abi {'FALSE' if self.cxx11_abi else 'TRUE'}"

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -260,6 +259,8 @@ def _wrapped(text: str, label_width: int) -> str:
     Elsewhere a line stays a line, so that it can be searched for."""
     if not sys.stderr.isatty():
         return text
+    import textwrap
+
     width = min(shutil.get_terminal_size().columns, WIDEST)
     lines = []
     for number, line in enumerate(text.splitlines()):
@@ -305,6 +306,8 @@ def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
     lines but the first."""
     if width is None:
         return [text]
+    import textwrap
+
     pieces = textwrap.wrap(
         text,
         width,

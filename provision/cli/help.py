@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from provision.cli.completion import add_completion
 from provision.cli.options import make_optional
 from provision.cli.other_tools import moved_option
 from provision.cli.set_option import SetOption
@@ -102,9 +101,7 @@ def default_command(command: click.Command) -> click.Command:
 
 
 def dressed(command: click.Command, path: str) -> click.Command:
-    """A verb with our help and completion; a group with all its verbs. path: as it is typed."""
-    for parameter in default_command(command).params:
-        add_completion(parameter)
+    """A verb with our help; a group with all its verbs. path: as it is typed."""
     make_optional(default_command(command), path)
     if hasattr(command, "default"):
         command.default = dressed(command.default, path)

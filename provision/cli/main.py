@@ -23,6 +23,7 @@ from types import TracebackType
 import click
 
 from provision.cli import streams
+from provision.cli.completion import SHELLS
 from provision.cli.other_tools import GroupWithForeignVerbs
 from provision.cli.shared_options import EXIT_CODES, SHARED_OPTIONS
 
@@ -180,7 +181,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print a shell's completion script.
 
@@ -198,7 +199,6 @@ def completion(shell: str) -> None:
     "verb",
     nargs=-1,
     metavar="[VERB]...",
-    shell_complete=lambda ctx, parameter, text: [name for name in VERBS if name.startswith(text)],
 )
 @click.option(
     "--man", metavar="DIR", help="Write manual pages to DIR/man1, also of the verbs below."

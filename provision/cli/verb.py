@@ -39,7 +39,6 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
     def run(**options: Any) -> None:
         from provision.cli.console import Console
         from provision.cli.project_name import NOTES, project_folders
-        from provision.cli.spec_options import read_forms
         from provision.core import notices, settings
         from provision.core.errors import ProvisionError
         from provision.core.system_errors import named_errors
@@ -55,6 +54,8 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
         try:
             _refuse_control_characters()
             if "torch" in options:
+                from provision.cli.spec_options import read_forms
+
                 options = read_forms(options)
             with named_errors("the working folder"):
                 os.getcwd()  # noqa: PTH109

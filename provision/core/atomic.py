@@ -10,7 +10,6 @@ import glob
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +31,8 @@ def atomic_write(path: Path, content: str | bytes, mode: int = 0o644) -> None:
 
     The bytes are on the disk before the name changes. Text is written as UTF-8.
     """
+    import tempfile  # takes 2 ms, and few verbs write
+
     if isinstance(content, str):
         content = content.encode("utf-8")
     # Files of a lab's repository: its group may share them, never everybody.

@@ -16,14 +16,14 @@ from provision_runtime.report.credentials import public_document as public_docum
 from provision_runtime.report.credentials import without_credentials as without_credentials
 from provision_runtime.report.credentials import without_login as without_login
 
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s`'\"]+?(?=::|$)")
+_ADDRESS = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s`'\"]+?(?=::|$)"
 # The token of a channel below conda's channel alias; a folder of a wheel is none.
-_ALIAS_TOKEN = re.compile(r"^t/[^/\s]+/(?!.*\.whl$)")
+_ALIAS_TOKEN = r"^t/[^/\s]+/(?!.*\.whl$)"
 
 
 def public_request(text: str) -> str:
     """A requirement, a channel or an address without its credentials."""
-    return _ALIAS_TOKEN.sub("", without_credentials(text))
+    return re.sub(_ALIAS_TOKEN, "", without_credentials(text))
 
 
 def credential_problem(text: str) -> str | None:
@@ -32,9 +32,9 @@ def credential_problem(text: str) -> str | None:
     public = public_request(text)
     if public == text:
         return None
-    if _ALIAS_TOKEN.match(text):
+    if re.match(_ALIAS_TOKEN, text):
         return _channel_token_problem(public, f"https://HOST/{public}")
-    match = _ADDRESS.search(public)
+    match = re.search(_ADDRESS, public)
     address = match[0] if match else public
     if without_login(text) != text:
         return f"`{public}` was given with a login in it. {_login_advice(address)}"

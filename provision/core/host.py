@@ -9,10 +9,10 @@ import math
 import os
 import platform
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 
-from provision.core import process
 from provision.core.errors import TimedOut, ToolMissing
 from provision.core.types import HostGpus
 
@@ -105,7 +105,6 @@ def _takes_signals(pid: int) -> bool:
 # The driver of a machine that sleeps needs seconds to wake its GPUs (no persistence mode); one that
 # hangs must not hang us.
 REPLY_TIMEOUT_S = 30.0
-COMMAND = ["nvidia-smi", "--format=csv,noheader"]
 # A driver before 510 does not know compute_cap, and prints nothing at all if that is queried.
 # What it prints in place of the name of a GPU that no longer responds.
 LOST = ("ERR!", "[Unknown Error]", "[GPU is lost]", "[GPU requires reset]")
@@ -118,17 +117,26 @@ def this_machine() -> HostGpus:
     machine = HostGpus()
     for fields in FIELDS:
         try:
-            result = process.run(
-                [*COMMAND, f"--query-gpu={fields}"], timeout_s=REPLY_TIMEOUT_S, check=False
-            )
+            output = _ask_nvidia_smi(fields)
         except ToolMissing:
             return HostGpus(why="there is no nvidia-smi on this machine")
         except TimedOut:
             return HostGpus(why=f"nvidia-smi did not respond within {REPLY_TIMEOUT_S:.0f} s")
-        machine = parse_nvidia_smi(result.stdout.strip() or result.stderr)
+        machine = parse_nvidia_smi(output)
         if machine.gpus:
             break
     return machine
+
+
+def _ask_nvidia_smi(fields: str) -> str:
+    """What nvidia-smi prints. Raises ToolMissing, TimedOut."""
+    if shutil.which("nvidia-smi") is None:
+        raise ToolMissing("There is no nvidia-smi on this machine.")
+    from provision.core.process import run
+
+    command = ["nvidia-smi", "--format=csv,noheader", f"--query-gpu={fields}"]
+    result = run(command, timeout_s=REPLY_TIMEOUT_S, check=False)
+    return result.stdout.strip() or result.stderr
 
 
 def parse_nvidia_smi(output: str) -> HostGpus:
@@ -199,16 +207,12 @@ def _read_line(path: Path) -> str:
 def _gpu_identity() -> tuple[str, str]:
     """The driver, and a digest of the names and UUIDs of the GPUs; both empty without a driver."""
     try:
-        result = process.run(
-            [*COMMAND, "--query-gpu=driver_version,uuid,name"],
-            timeout_s=REPLY_TIMEOUT_S,
-            check=False,
-        )
+        output = _ask_nvidia_smi("driver_version,uuid,name")
     except ToolMissing:
         return "", ""
     except TimedOut:
         return UNKNOWN, UNKNOWN
-    rows = re.findall(r"^\s*(\d+(?:\.\d+){1,2})\s*,\s*(.+?)\s*$", result.stdout, re.MULTILINE)
+    rows = re.findall(r"^\s*(\d+(?:\.\d+){1,2})\s*,\s*(.+?)\s*$", output, re.MULTILINE)
     if not rows:
         return "", ""
     gpus = "\n".join(sorted(gpu for _, gpu in rows))

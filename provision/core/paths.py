@@ -103,6 +103,11 @@ class Folders:
         return self.cache / "unchanged"
 
     @property
+    def checked(self) -> Path:
+        """An empty file for each passport that fits its schema, by its hash."""
+        return self.cache / "checked"
+
+    @property
     def facts(self) -> Path:
         return self.data / FACTS
 
@@ -124,13 +129,11 @@ def default_folders(envs: Path | None = None) -> Folders:
     The working folder's own `envs`, and that of the project which it is in, go before that of
     settings.
     """
-    import platformdirs
-
     folder_settings = settings.folder_settings(os.environ)
     data = os.environ.get("PROVISION_DATA") or folder_settings.get("data")
     cache = os.environ.get("PROVISION_CACHE") or folder_settings.get("cache")
-    data = data or platformdirs.user_data_path("provision")
-    cache = cache or platformdirs.user_cache_path("provision")
+    data = data or settings.xdg_folder("DATA") / "provision"
+    cache = cache or settings.xdg_folder("CACHE") / "provision"
     data, templates = Path(data).absolute(), Path("templates")
     envs = envs or (
         Path(os.environ["PROVISION_ENVS"]) if os.environ.get("PROVISION_ENVS") else None

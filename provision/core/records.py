@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -14,6 +15,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_h
 from provision.core.json_text import parse_json
 
 T = TypeVar("T")
+_types_of = cache(get_type_hints)
 
 
 def parse_record(kind: type[T], text: str | bytes) -> T:
@@ -30,7 +32,7 @@ def _value(kind: Any, value: object) -> object:
         return value
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(value, dict):
-        types = get_type_hints(kind)
+        types = _types_of(cast(Any, kind))
         fields = {name: _value(types[name], item) for name, item in value.items() if name in types}
         try:
             return cast(Any, kind)(**fields)

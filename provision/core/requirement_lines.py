@@ -45,39 +45,39 @@ class _NotUnderstood(ValueError):
         self.next_step = next_step
 
 
-_COMMENT = re.compile(r"(?:^|\s+)#.*$")
-_OPTIONS = re.compile(r"(?:^|\s)-")
-_VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
+_COMMENT = r"(?:^|\s+)#.*$"
+_OPTIONS = r"(?:^|\s)-"
+_VARIABLE = r"\$\{[A-Z0-9_]+\}"
 _EXTRAS = r"(?:\s*\[(?P<extras>[\w\s.,-]*)\])?"
-_NAME = re.compile(rf"(?P<name>[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?){_EXTRAS}")
-_NAMED = re.compile(rf"{_NAME.pattern}\s*@\s*(?P<source>.+)")
-_EGG = re.compile(r"(?<=[#&])egg=([^&]*)&?")
-_LOCATION = re.compile(rf"(?P<source>[^\[\]]+?){_EXTRAS}")
-_MARKED = re.compile(r"(?P<text>.*?)(?:\s+;\s*|;\s+)(?P<marker>.+)")
-_SCP = re.compile(r"(?:git\+)?(?P<user>[\w.-]+)@(?P<host>[\w.-]+):(?P<path>[^/\d\s][^\s]*)")
-_PATH = re.compile(r"[.~]|file:|.*[/\\]")
-_REPOSITORY = re.compile(r"git\+|git://|ssh://|https?://[^#]*\.git(@[^/#]+)?(#|$)")
-_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\|file:///[A-Za-z]:")
+_NAME = rf"(?P<name>[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?){_EXTRAS}"
+_NAMED = rf"{_NAME}\s*@\s*(?P<source>.+)"
+_EGG = r"(?<=[#&])egg=([^&]*)&?"
+_LOCATION = rf"(?P<source>[^\[\]]+?){_EXTRAS}"
+_MARKED = r"(?P<text>.*?)(?:\s+;\s*|;\s+)(?P<marker>.+)"
+_SCP = r"(?:git\+)?(?P<user>[\w.-]+)@(?P<host>[\w.-]+):(?P<path>[^/\d\s][^\s]*)"
+_PATH = r"[.~]|file:|.*[/\\]"
+_REPOSITORY = r"git\+|git://|ssh://|https?://[^#]*\.git(@[^/#]+)?(#|$)"
+_WINDOWS = r"[A-Za-z]:[\\/]|\\\\|file:///[A-Za-z]:"
 # Where conda's packages were built, as `pip freeze` prints it in an environment of conda.
-_CONDA_BUILD = re.compile(
+_CONDA_BUILD = (
     r"file:///(?:[^#]*/)?(?:croot|conda-bld|feedstock_root|build_artifacts|bld|rattler-build[^/]*)/"
     r"|file:///(?:tmp/build|work|[A-Za-z]:)/|file:///[^#]*/(?:ci(?:_py\w*)?/|work(?:$|/dist/|[#]))"
 )
-_WHEEL_VERSION = re.compile(r"/[^/-]+-([^/-]+)-[^/]+\.whl")
+_WHEEL_VERSION = r"/[^/-]+-([^/-]+)-[^/]+\.whl"
 # What people write who mean something else: what it is, and what to write instead.
 _OTHERS = (
     (
-        re.compile(r"([A-Za-z0-9._-]+)=([\d.*]+)(=\S+)?"),
+        r"([A-Za-z0-9._-]+)=([\d.*]+)(=\S+)?",
         "it is conda's way to write a requirement",
         r"write `\1==\2`",
     ),
-    (re.compile(r"(\S+\.(?:txt|in))"), "it is a file's name, not a package's", r"write `-r \1`"),
-    (re.compile(r"(\d+(?:\.\d+)*)"), "it is a version, not a package", r"write `PACKAGE==\1`"),
+    (r"(\S+\.(?:txt|in))", "it is a file's name, not a package's", r"write `-r \1`"),
+    (r"(\d+(?:\.\d+)*)", "it is a version, not a package", r"write `PACKAGE==\1`"),
 )
-_STAR = re.compile(r"((?:>=|~=|<)\s*\d+(?:\.\d+)*)\.\*")
-_NO_COMMA = re.compile(r"((?:[<>!~]=?|==)\s*\d[\w.]*)\s*(?=[<>=!~])")
+_STAR = r"((?:>=|~=|<)\s*\d+(?:\.\d+)*)\.\*"
+_NO_COMMA = r"((?:[<>!~]=?|==)\s*\d[\w.]*)\s*(?=[<>=!~])"
 # A login that pip would take from variables.
-_VARIABLE_LOGIN = re.compile(r"(?<=://)[^/@\s]*\$\{[A-Z0-9_]+\}[^/@\s]*@")
+_VARIABLE_LOGIN = r"(?<=://)[^/@\s]*\$\{[A-Z0-9_]+\}[^/@\s]*@"
 
 
 def parse_lines(text: str, file: str = "", line: int | None = None) -> list[Statement]:
@@ -85,7 +85,7 @@ def parse_lines(text: str, file: str = "", line: int | None = None) -> list[Stat
     where that holds the text as one of its values."""
     entries: list[Statement] = []
     for number, content in _logical_lines(text):
-        written, logins = _VARIABLE_LOGIN.subn("", content)
+        written, logins = re.subn(_VARIABLE_LOGIN, "", content)
         entry = Statement(
             file=file,
             line=line or number,
@@ -112,7 +112,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             parts.append(line.rstrip()[:-1])
             continue
         parts.append(f" {line}" if is_comment else line)  # a comment ends what was continued
-        joined = _COMMENT.sub("", "".join(parts)).strip()
+        joined = re.sub(_COMMENT, "", "".join(parts)).strip()
         parts = []
         if joined:
             yield first, joined
@@ -120,12 +120,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 def _line_entries(line: str, entry: Statement) -> list[Statement]:
     """The entries of one logical line. Raises _NotUnderstood."""
-    if variables := _VARIABLE.findall(line):
+    if variables := re.findall(_VARIABLE, line):
         raise _NotUnderstood(
             f"it holds the variable {variables[0]}, which pip would fill in",
             "write the value in its place",
         )
-    start = _OPTIONS.search(line)
+    start = re.search(_OPTIONS, line)
     end = start.start() if start else len(line)
     options, surplus = _options(line[end:])
     if options and surplus and surplus[0].startswith(";"):  # the marker of an editable
@@ -193,9 +193,9 @@ def _requirement_entry(text: str, entry: Statement, *, editable: bool = False) -
 
 def _parse_requirement(text: str, *, editable: bool) -> tuple[PipRequirement, str]:
     """A requirement, and what was read otherwise than written. Raises _NotUnderstood."""
-    marked = _MARKED.fullmatch(text)
+    marked = re.fullmatch(_MARKED, text)
     unmarked = marked["text"] if marked else text
-    named = None if _SCP.fullmatch(unmarked) else _NAMED.fullmatch(unmarked)
+    named = None if re.fullmatch(_SCP, unmarked) else re.fullmatch(_NAMED, unmarked)
     location = named["source"] if named else unmarked
     repository = _repository(location)
     if not (editable or repository or _is_location(location)):
@@ -204,19 +204,19 @@ def _parse_requirement(text: str, *, editable: bool) -> tuple[PipRequirement, st
                 f"`{location}` is not an address", f"write `{named['name']}=={location}`"
             )
         return _index_requirement(text)
-    if named and _CONDA_BUILD.match(location):
-        wheel = _WHEEL_VERSION.search(unquote(location))
+    if named and re.match(_CONDA_BUILD, location):
+        wheel = re.search(_WHEEL_VERSION, unquote(location))
         requirement = PipRequirement(name=named["name"], specifier=f"=={wheel[1]}" if wheel else "")
         return requirement, "its address is of the machine that built it"
-    if _WINDOWS.match(location):
+    if re.match(_WINDOWS, location):
         raise _NotUnderstood(f"`{location}` is a path of a Windows machine", "name one of this one")
     source = repository or location.strip()
-    egg = _EGG.search(source)
-    match = _LOCATION.fullmatch(_EGG.sub("", source).rstrip("#&"))
+    egg = re.search(_EGG, source)
+    match = re.fullmatch(_LOCATION, re.sub(_EGG, "", source).rstrip("#&"))
     if match is None:
         raise _NotUnderstood(f"`{location}` is neither an address nor a path")
     source, name, extras = match["source"], "", match["extras"]
-    if stated := named or (egg and _NAME.fullmatch(unquote(egg[1]))):
+    if stated := named or (egg and re.fullmatch(_NAME, unquote(egg[1]))):
         name, extras = stated["name"], stated["extras"]
     if "://" not in source:
         source = source.replace("\\", "/")
@@ -240,13 +240,13 @@ def _index_requirement(text: str) -> tuple[PipRequirement, str]:
     """A package of an index, by PEP 508, and what was read otherwise than written."""
     reason = ""
     for pattern, problem, advice in _OTHERS:
-        if other := pattern.fullmatch(text):
+        if other := re.fullmatch(pattern, text):
             raise _NotUnderstood(problem, other.expand(advice))
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
         # As earlier releases of pip read them.
-        mended = _STAR.sub(r"\1", _NO_COMMA.sub(r"\1,", text))
+        mended = re.sub(_STAR, r"\1", re.sub(_NO_COMMA, r"\1,", text))
         try:
             requirement = Requirement(mended)
         except InvalidRequirement:
@@ -265,15 +265,15 @@ def _index_requirement(text: str) -> tuple[PipRequirement, str]:
 
 def _repository(location: str) -> str:
     """The address of a git repository as `git+...`; empty for any other location."""
-    if scp := _SCP.fullmatch(location):
+    if scp := re.fullmatch(_SCP, location):
         return scp.expand(r"git+ssh://\g<user>@\g<host>/\g<path>")
-    return GIT + location.removeprefix(GIT) if _REPOSITORY.match(location) else ""
+    return GIT + location.removeprefix(GIT) if re.match(_REPOSITORY, location) else ""
 
 
 def _is_location(text: str) -> bool:
     """Whether a text is an address or a path, not the name of a package."""
     path = text.partition("[")[0].strip()
-    return bool(_PATH.match(path)) or path.lower().endswith(ARCHIVES)
+    return bool(re.match(_PATH, path)) or path.lower().endswith(ARCHIVES)
 
 
 def _check_source(source: str, *, editable: bool) -> None:

@@ -15,13 +15,15 @@ from urllib.parse import unquote
 GIT = "git+"
 # How the lock marks a folder that is installed as an editable.
 EDITABLE = "#editable"
-_RELATIVE = re.compile(r"(@\s*)file:(?!/)([^\s;]+)")
-_COMMIT = re.compile(r"git\+[^\s]+@[0-9a-f]{40}(#subdirectory=[^\s]+)?")
+_RELATIVE = r"(@\s*)file:(?!/)([^\s;]+)"
+_COMMIT = r"git\+[^\s]+@[0-9a-f]{40}(#subdirectory=[^\s]+)?"
 
 
 def absolute_requirement(text: str, folder: Path) -> str:
     """The requirement with its file, if it has one, as an absolute address."""
-    return _RELATIVE.sub(lambda match: match[1] + absolute_url(f"file:{match[2]}", folder), text)
+    return re.sub(
+        _RELATIVE, lambda match: match[1] + absolute_url(f"file:{match[2]}", folder), text
+    )
 
 
 def absolute_url(url: str, folder: Path) -> str:
@@ -67,7 +69,7 @@ def absolute_sources(texts: Sequence[str], folder: Path) -> tuple[str, ...]:
 
 def is_commit(url: str) -> bool:
     """Whether this is one commit of a git repository, which needs no other hash."""
-    return _COMMIT.fullmatch(url) is not None
+    return re.fullmatch(_COMMIT, url) is not None
 
 
 def is_source(url: str) -> bool:

@@ -8,8 +8,8 @@ and `envs:`. Relative paths start from the file's folder. `provision join` write
 from __future__ import annotations
 
 import getpass
+import os
 import re
-import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, cast, get_args
@@ -83,22 +83,29 @@ def settings_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 def possible_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """The same, whether they exist or not."""
-    import platformdirs
-
     if environ.get(CONFIG):
         return (Path(environ[CONFIG]).absolute(),)
+    site = os.environ.get("XDG_CONFIG_DIRS", "").split(":")[0] or "/etc/xdg"
     return (
-        platformdirs.user_config_path("provision") / FILE,
+        xdg_folder("CONFIG") / "provision" / FILE,
         joined_file(),
-        platformdirs.site_config_path("provision") / FILE,
+        Path(site, "provision", FILE),
     )
 
 
 def joined_file() -> Path:
     """The settings of the lab that this user joined."""
-    import platformdirs
+    return xdg_folder("CONFIG") / "provision" / JOINED
 
-    return platformdirs.user_config_path("provision") / JOINED
+
+def xdg_folder(kind: Literal["CONFIG", "DATA", "CACHE"]) -> Path:
+    """The folder in which programs keep what is this user's, as the XDG base directory specification
+    says: a relative path counts as none."""
+    folder = Path(os.environ.get(f"XDG_{kind}_HOME", ""))
+    if folder.is_absolute():
+        return folder
+    default = {"CONFIG": ".config", "DATA": ".local/share", "CACHE": ".cache"}[kind]
+    return Path(os.path.expanduser("~"), default)  # noqa: PTH111
 
 
 def folder_settings(environ: Mapping[str, str], without: Path | None = None) -> dict[str, Path]:
@@ -148,6 +155,8 @@ def apply_folders(environ: MutableMapping[str, str]) -> None:
     folders = folder_settings(environ)
     tmp, cache = folders.get("tmp"), folders.get("cache")
     if tmp is not None and tmp.is_dir() and not environ.get("TMPDIR"):
+        import tempfile
+
         environ["TMPDIR"] = str(tmp)
         tempfile.tempdir = None  # it is looked up again
     if cache is not None and not environ.get("UV_CACHE_DIR"):

@@ -16,6 +16,7 @@ from provision.core.atomic import atomic_write
 from provision.core.dataclass import dataclass
 from provision.core.errors import InUse
 from provision.core.records import parse_record
+from provision.core.settings import xdg_folder
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel, Prefix, Resolution
 from provision.environment import marker
@@ -101,10 +102,9 @@ def kernel_spec(prefix: Prefix, display_name: str) -> KernelSpec:
 
 
 def kernels_folder() -> Path:
-    """The folder of this user's kernelspecs."""
-    from jupyter_core.paths import jupyter_data_dir
-
-    return Path(jupyter_data_dir()) / "kernels"
+    """The folder of this user's kernelspecs (jupyter_core's paths)."""
+    folder = os.environ.get("JUPYTER_DATA_DIR") or xdg_folder("DATA") / "jupyter"
+    return Path(folder, "kernels")
 
 
 def has_launcher(prefix: Prefix) -> bool:

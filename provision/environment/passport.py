@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,25 +20,23 @@ from provision import __version__
 from provision.core import host
 from provision.core.credentials import public_document
 from provision.core.dataclass import dataclass
-from provision.core.documents import (
-    NodeResult,
-    NodesSummary,
-    Passport,
-    PinRow,
-    RecordedImage,
-    RuntimeSummary,
-    Verdict,
-)
 from provision.core.errors import IntegrityError
 from provision.core.package_names import package_name
-from provision.core.paths import Folders
+from provision.core.paths import Folders, make_private_directory
 from provision.core.schema import InvalidDocument, parse_document
-from provision.core.spec_fields import SpecContent
 from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
 
 # What only writing a passport needs is imported there: `env list` reads many.
 if TYPE_CHECKING:
     from provision.catalog import Edition
+    from provision.core.documents import (
+        Passport,
+        PinRow,
+        RecordedImage,
+        RuntimeSummary,
+        Verdict,
+    )
+    from provision.core.spec_fields import SpecContent
     from provision.environment.runtime_package import InstalledRuntime
 
 FILE = "passport.json"
@@ -262,6 +261,8 @@ def with_smoke(
 
 def with_smoke_over_nodes(passport: Passport, document: Mapping[str, Any]) -> Passport:
     """The passport with the latest test over nodes. document: the report of that test."""
+    from provision.core.documents import NodeResult, NodesSummary
+
     summary: NodesSummary = _items(document, NodesSummary)
     summary["nodes"] = [_items(row, NodeResult) for row in document["nodes"]]
     return {**passport, "smoke_nodes": summary, "written_at": _now()}
@@ -370,7 +371,7 @@ def find(folders: Folders, name: str) -> Passport | None:
     """
     path = folders.passport(name) / FILE
     try:
-        passport = parse_document(path.read_bytes(), "passport")
+        passport = _checked(path.read_bytes(), folders)
     except FileNotFoundError:
         return None
     except InvalidDocument as error:
@@ -383,7 +384,21 @@ def find(folders: Folders, name: str) -> Passport | None:
     image = passport["image"]
     if image is not None and not Path(image["layout"]).exists():  # it goes with its project
         image["layout"] = str(folders.images / name)
-    return cast(Passport, passport)
+    return cast("Passport", passport)
+
+
+def _checked(content: bytes, folders: Folders) -> Any:
+    """The document in a passport's file. Its content is checked once, and the cache says so: the
+    check takes 10 ms, and `env list` reads many. Raises InvalidDocument."""
+    key = hashlib.sha256(__version__.encode() + content).hexdigest()
+    record = folders.checked / key
+    if record.exists():
+        return json.loads(content)
+    passport = parse_document(content, "passport")
+    with suppress(OSError):
+        make_private_directory(folders.checked)
+        record.touch()
+    return passport
 
 
 def to_text(passport: Passport) -> str:

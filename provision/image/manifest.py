@@ -16,7 +16,7 @@ from provision.image.oci_layout import (
     INDEX_TYPES,
     MANIFEST_TYPES,
     NAME,
-    Entry,
+    DescriptorRow,
     ImageConfig,
     ImageManifest,
     Index,
@@ -50,7 +50,7 @@ class Descriptor:
     annotations: dict[str, str]
 
     @property
-    def row(self) -> Entry:
+    def row(self) -> DescriptorRow:
         """As manifests have it, without annotations."""
         return {"digest": self.digest, "mediaType": self.media_type, "size": self.size}
 
@@ -187,7 +187,7 @@ def platform_manifest(
     """The entry for a platform (None: for any), or the only one without a platform. The plain one
     comes before those for newer processors (variants)."""
     expected = "any platform" if platform is None else image_platform(platform)
-    matching: dict[str, tuple[tuple[bool, str], Entry]] = {}
+    matching: dict[str, tuple[tuple[bool, str], DescriptorRow]] = {}
     platforms = []
     for entry in index["manifests"]:
         row = entry.get("platform") or {}
@@ -210,7 +210,7 @@ def platform_manifest(
     return parse_descriptor(source, ranked[0][1], (*MANIFEST_TYPES, *INDEX_TYPES))
 
 
-def parse_descriptor(source: str, row: Entry, media_types: Sequence[str]) -> Descriptor:
+def parse_descriptor(source: str, row: DescriptorRow, media_types: Sequence[str]) -> Descriptor:
     """A descriptor, checked because its fields become a file name and an amount of disk space.
     InvalidSpec for another media type."""
     error = schema_error(row, "oci-descriptor")

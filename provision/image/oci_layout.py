@@ -54,7 +54,7 @@ class Platform(TypedDict, total=False):
     variant: str
 
 
-class Entry(TypedDict, total=False):
+class DescriptorRow(TypedDict, total=False):
     """A descriptor: a file of an image by its digest."""
 
     mediaType: str
@@ -66,14 +66,14 @@ class Entry(TypedDict, total=False):
 
 
 class Index(TypedDict):
-    manifests: list[Entry]
+    manifests: list[DescriptorRow]
 
 
 class ImageManifest(TypedDict, total=False):
-    config: Entry
-    layers: list[Entry]
+    config: DescriptorRow
+    layers: list[DescriptorRow]
     annotations: dict[str, str] | None
-    subject: Entry | None
+    subject: DescriptorRow | None
 
 
 class RootFs(TypedDict, total=False):

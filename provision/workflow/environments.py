@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from provision.core import disk_usage, host, prefix_registry
+from provision.core import disk_usage, prefix_registry
 from provision.core.dataclass import dataclass
-from provision.core.documents import Passport
 from provision.core.errors import IntegrityError
 from provision.core.project import described_names, project_root
 from provision.core.types import Prefix
@@ -22,6 +21,9 @@ from provision.environment import passport as passports
 from provision.environment.state import EnvironmentState, State, quick_state
 from provision.workflow.change_journal import is_unfinished
 from provision.workflow.context import Context
+
+if TYPE_CHECKING:
+    from provision.core.documents import Passport
 
 ImageState = Literal["", "current", "stale"]
 WORST = ("fail", "unknown", "warn", "pass")
@@ -70,18 +72,18 @@ class Environment:
 
 def environments(context: Context) -> list[Environment]:
     """Every environment of the envs folder, and every prefix of this user, by name."""
-    installed: dict[str, Prefix] = {}
+    installed: dict[str, tuple[Prefix | None, int]] = {}
     for name, path in prefix_registry.list_prefixes(context.folders).items():
-        prefix = marker.find(name, path)
+        prefix, size = _installed(name, path)
         if prefix is not None:
-            installed[name] = prefix
+            installed[name] = prefix, size
     described = described_names(context.folders.envs)
     with_kernel = {kernel.prefix for kernel in kernels.list_kernels()}
     rows = []
     for name in sorted({*described, *installed}):
-        prefix = installed.get(name)
+        prefix, size = installed.get(name, (None, 0))
         has_kernel = prefix is not None and prefix.path in with_kernel
-        rows.append(_environment(context, name, prefix, has_kernel=has_kernel))
+        rows.append(_environment(context, name, prefix, size, has_kernel=has_kernel))
     return rows
 
 
@@ -89,10 +91,12 @@ def environments_of_all(context: Context) -> list[Environment]:
     """The environments of all projects of this user, those of the present one first."""
     rows: list[Environment] = []
     for folders in prefix_registry.all_projects(context.folders):
-        of_project = environments(replace(context, folders=folders))
-        if folders.project == Path() != context.folders.project:
-            of_project = [row for row in of_project if row.prefix is not None]
-        rows += of_project
+        is_unsorted = folders.project == Path() != context.folders.project
+        if is_unsorted and not prefix_registry.list_prefixes(folders):
+            continue
+        for row in environments(replace(context, folders=folders)):
+            if row.prefix is not None or not is_unsorted:
+                rows.append(row)
     return rows
 
 
@@ -100,7 +104,8 @@ def describe_environment(context: Context, name: str) -> tuple[Environment, str 
     """One environment; with the reference of its image, and its kernel's name in Jupyter's menu."""
     path = prefix_registry.prefix_path(context.folders, name)
     display_names = {kernel.prefix: kernel.display_name for kernel in kernels.list_kernels()}
-    row = _environment(context, name, marker.find(name, path), has_kernel=path in display_names)
+    prefix, size = _installed(name, path)
+    row = _environment(context, name, prefix, size, has_kernel=path in display_names)
     reference = None
     if row.image:
         try:
@@ -112,8 +117,16 @@ def describe_environment(context: Context, name: str) -> tuple[Environment, str 
     return row, reference, display_names.get(path)
 
 
+def _installed(name: str, path: Path) -> tuple[Prefix | None, int]:
+    """The prefix of that name at a path, and its size when it was installed."""
+    present = marker.read(path)
+    if present is None or present.name != name:
+        return None, 0
+    return present.prefix(path), present.size
+
+
 def _environment(
-    context: Context, name: str, prefix: Prefix | None, *, has_kernel: bool
+    context: Context, name: str, prefix: Prefix | None, size: int, *, has_kernel: bool
 ) -> Environment:
     folder = context.folders.envs / name
     passport: Passport | None = None
@@ -127,7 +140,6 @@ def _environment(
     if is_unfinished(context.folders, name):
         reason = f"a change is running, or was killed: `provision build {name}` undoes it"
         state = EnvironmentState(state="stale", reason=reason)
-    installed = marker.read(prefix.path) if prefix else None
     installed_at = None
     if prefix is not None:
         installed_at = (prefix.path / marker.MARKER).stat().st_mtime
@@ -138,7 +150,7 @@ def _environment(
         prefix=prefix.path if prefix else None,
         state=state.state,
         reason=state.reason,
-        size=installed.size or None if installed else None,
+        size=size or None,
         installed_at=installed_at,
         image=image_state(layout, prefix, passport),
         image_size=disk_usage.measure(layout).size,
@@ -170,6 +182,8 @@ def _verdicts(
         return "", ()
     if passport["lock"]["sha256"] != prefix.lock_sha256:
         return OF_ANOTHER_LOCK, ()
+    from provision.core import host
+
     verdicts = []
     for target, result in passports.verdicts(passport):
         elsewhere = passports.elsewhere(result, host.identity())

@@ -90,6 +90,11 @@ def _has_lock_of(present: marker.Marker | None, folder: Path) -> bool:
 
 def _unsorted_names(folders: Folders) -> Iterator[str]:
     """The environments of this project of which an earlier provision keeps something."""
+    folders_of_all = {Path(pattern).parts[0] for pattern in ("prefixes/{}", *RENAMED)}
+    if not any(
+        (folders.data / name).exists() for name in (*folders_of_all, prefix_registry.LOCATIONS)
+    ):
+        return
     before = prefix_registry.unsorted(folders)
     installed = prefix_registry.list_prefixes(before)
     for name, path in installed.items():

@@ -11,7 +11,6 @@ belongs to the distribution of its source. Nothing here writes.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -209,6 +208,8 @@ def _wheel_distributions(
     prefix: str, paths: Iterable[str], conda_paths: Collection[str]
 ) -> Iterator[Distribution]:
     """The wheels by their RECORDs, without those that are part of conda packages."""
+    import csv
+
     for path in paths:
         match = _WHEEL_RECORD.fullmatch(path)
         if match is None or path in conda_paths:

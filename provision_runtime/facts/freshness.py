@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import sys
+from functools import lru_cache
 from typing import Any, FrozenSet, List, Mapping, Tuple
 
 from .digests import read_marker as read_marker
@@ -28,7 +29,7 @@ NOTICED = ("differs", "stale")
 
 def lock_sha256(folder: str) -> str:
     """The hash of the lock of an environment's folder; empty if there is none."""
-    return _sha256(os.path.join(folder, "conda-lock.yml"), rb"(?!)")
+    return _sha256(os.path.join(folder, "conda-lock.yml"))
 
 
 def spec_sha256(folder: str) -> str:
@@ -36,19 +37,31 @@ def spec_sha256(folder: str) -> str:
     return _sha256(os.path.join(folder, "spec.yml"), rb"(?m)^\s*#.*\n?|\s+#.*|\s+$|^\s+")
 
 
-def _sha256(path: str, left_out: bytes) -> str:
+def _sha256(path: str, left_out: bytes = b"") -> str:
     try:
         with open(path, "rb") as file:
-            return hashlib.sha256(re.sub(left_out, b"", file.read())).hexdigest()
+            content = file.read()
+        if left_out:
+            content = re.sub(left_out, b"", content)
+        return hashlib.sha256(content).hexdigest()
     except OSError:
         return ""
 
 
 def package_records(prefix: str) -> FrozenSet[str]:
     """The names of the records of all packages in a prefix, conda's and wheels'."""
-    paths = glob.glob(os.path.join(glob.escape(prefix), "conda-meta", "*.json"))
-    paths += glob.glob(os.path.join(glob.escape(prefix), _SITE_PACKAGES, "*.dist-info"))
-    return frozenset(map(os.path.basename, paths))
+    records = _names(os.path.join(prefix, "conda-meta"), ".json")
+    for folder in glob.glob(os.path.join(glob.escape(prefix), _SITE_PACKAGES)):
+        records += _names(folder, ".dist-info")
+    return frozenset(records)
+
+
+def _names(folder: str, suffix: str) -> List[str]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return [name for name in names if name.endswith(suffix) and not name.startswith(".")]
 
 
 def changed_packages(prefix: str, state: Mapping[str, Any]) -> List[str]:
@@ -66,20 +79,26 @@ def changed_packages(prefix: str, state: Mapping[str, Any]) -> List[str]:
     return sorted(changed - {RUNTIME})
 
 
-def has_runtime(prefix: str, folder: str, version: str) -> bool:
-    """Whether a prefix holds the runtime package of `folder`, by its version and the sizes of its
-    files: none but a list is read."""
-    present = set()
+@lru_cache(maxsize=1)
+def _package_files(folder: str) -> FrozenSet[Tuple[str, str]]:
+    """The files of the runtime package in a folder, with their sizes."""
+    files = set()
     for parent, _, names in os.walk(folder):
         for path in [f"{parent}/{name}" for name in names if name.endswith(PACKAGE_SUFFIXES)]:
             in_package = path[len(folder) :]
             if "/." not in in_package:
-                present.add((f"{RUNTIME}{in_package}", str(os.stat(path).st_size)))
+                files.add((f"{RUNTIME}{in_package}", str(os.stat(path).st_size)))
+    return frozenset(files)
+
+
+def has_runtime(prefix: str, folder: str, version: str) -> bool:
+    """Whether a prefix holds the runtime package of `folder`, by its version and the sizes of its
+    files: none but a list is read."""
     info = os.path.join(_SITE_PACKAGES, f"{RUNTIME}-{version}.dist-info", "RECORD")
     for record in glob.glob(os.path.join(glob.escape(prefix), info)):
         with open(record, encoding="utf-8") as file:
             rows = re.findall(rf"(?m)^({RUNTIME}/.*),sha256=.*,(\d+)\r?$", file.read())
-        return present == set(rows)
+        return _package_files(folder) == set(rows)
     return False
 
 

@@ -23,7 +23,7 @@ DUMP_S = 4.0
 
 
 @dataclass(frozen=True)
-class Selection:
+class ProcessSelection:
     """Which ranks: those of a process and of those below it, those that work in a folder or below it,
     those of an environment's prefix, those of a job (MASTER_ADDR:MASTER_PORT). All by default."""
 
@@ -37,7 +37,9 @@ class Selection:
         return (not self.folder or is_below) and self.job in ("", rank.job)
 
 
-def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float = 8.0) -> Snapshot:
+def collect(
+    selection: ProcessSelection, *, observed_s: float = 2.0, timeout_s: float = 8.0
+) -> Snapshot:
     """What the selected ranks do; if none runs, how those of the last job ended.
 
     Args:

@@ -42,7 +42,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class HangDiagnosis:
     """One job. verdict: `hang`, `failure` (a rank has ended with an error), `no-hang` (nothing hangs,
     as far as seen) or `unknown`. groups: the missing or differing ranks first. differences: of the
     calls of ranks, a sentence each."""
@@ -57,7 +57,7 @@ class Diagnosis:
     notes: list[str] = field(default_factory=list)
 
 
-def diagnose(snapshots: Sequence[Snapshot]) -> list[Diagnosis]:
+def diagnose(snapshots: Sequence[Snapshot]) -> list[HangDiagnosis]:
     """One diagnosis per job, from the snapshots of its nodes."""
     jobs: dict[str, list[RankState]] = defaultdict(list)
     for snapshot in snapshots:
@@ -69,7 +69,7 @@ def diagnose(snapshots: Sequence[Snapshot]) -> list[Diagnosis]:
     ]
 
 
-def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> Diagnosis:
+def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> HangDiagnosis:
     world_size = max(state.world_size for state in ranks)
     absent = sorted(set(range(world_size)) - {state.rank for state in ranks})
     verdict, summary = _verdict(ranks, absent)
@@ -89,7 +89,7 @@ def _diagnose(job: str, ranks: list[RankState], notes: list[str]) -> Diagnosis:
         culprits = [first.rank] if first.kind != model.COLLECTIVE else []
     groups = _groups(ranks, culprits)
     found = [cause] if cause else []
-    return Diagnosis(job, world_size, verdict, summary, groups, differences, found, notes)
+    return HangDiagnosis(job, world_size, verdict, summary, groups, differences, found, notes)
 
 
 def _verdict(ranks: Sequence[RankState], absent: list[int]) -> tuple[str, str]:

@@ -9,12 +9,12 @@ from ..report.table import wrapped
 from ..report.text import escape_line
 
 if TYPE_CHECKING:
-    from .diagnosis import Diagnosis
+    from .diagnosis import HangDiagnosis
 
 MAX_GROUPS = 12
 
 
-def lines(diagnosis: Diagnosis, width: int | None) -> list[str]:
+def lines(diagnosis: HangDiagnosis, width: int | None) -> list[str]:
     """width: of the terminal, or None not to wrap."""
     size = f"{diagnosis.world_size} rank{'s'[: diagnosis.world_size - 1]}"
     rows = [

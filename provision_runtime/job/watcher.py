@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Callable, Optional
 
 from ..hang import diagnosis, model, page, processes
-from ..hang.collect import Selection, collect
+from ..hang.collect import ProcessSelection, collect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ class Watcher(threading.Thread):
         return activities
 
     def _compare_stacks(self, now: float, working: set[int]) -> None:
-        snapshot = collect(Selection(pid=self._launcher), observed_s=OBSERVED_S)
+        snapshot = collect(ProcessSelection(pid=self._launcher), observed_s=OBSERVED_S)
         if any(rank.pid in working and rank.kind != model.COLLECTIVE for rank in snapshot.ranks):
             self._work(now)
             return

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from .results import (
         Device,
-        EnvironmentFacts,
         Failure,
         FitnessFacts,
         Gpus,
         Host,
+        NodeEnvironment,
         StoreFacts,
         System,
     )
@@ -150,7 +150,7 @@ def store(path: str, rules: Mapping[str, str]) -> StoreFacts:
     }
 
 
-def environment(path: str, name: str) -> EnvironmentFacts:
+def environment(path: str, name: str) -> NodeEnvironment:
     """The active environment of a name, started as the user who asks."""
     from .install import start_python  # few ask for it
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..hang import model, processes
-from ..hang.collect import Selection, collect
+from ..hang.collect import ProcessSelection, collect
 
 if TYPE_CHECKING:
     from .results import JobRanks
@@ -25,4 +25,4 @@ def collect_job(id: str) -> JobRanks:
         start = process.environ.get(JOB_VARIABLE, "")
         if id in (start, start.rpartition(".")[0], start.rpartition("/")[2]):
             launchers.add(process.rank.launcher)
-    return {"snapshots": [model.to_json(collect(Selection(pid=pid))) for pid in launchers]}
+    return {"snapshots": [model.to_json(collect(ProcessSelection(pid=pid))) for pid in launchers]}

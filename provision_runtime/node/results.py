@@ -79,7 +79,7 @@ class Limits(TypedDict):
     infiniband: InfiniBand
 
 
-class EnvironmentFacts(TypedDict):
+class NodeEnvironment(TypedDict):
     """key: of the active environment. problem: why this user cannot start it."""
 
     key: str | None
@@ -96,7 +96,7 @@ class FitnessFacts(TypedDict, total=False):
     gpus: Gpus
     methods: list[str]
     limits: Limits
-    environment: EnvironmentFacts
+    environment: NodeEnvironment
     unread: dict[str, str]
     time: float
 

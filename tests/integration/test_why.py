@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from provision_runtime.hang import diagnosis, model
-from provision_runtime.hang.collect import Selection, collect
+from provision_runtime.hang.collect import ProcessSelection, collect
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.torch
@@ -101,7 +101,7 @@ def test_a_rank_that_may_not_be_examined_is_unknown_and_not_gone(tmp_path: Path)
     rank = (
         "import ctypes, time, provision_runtime.hang.hook; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)"
     )
-    look = "from provision_runtime.hang.collect import *; print(collect(Selection(), observed_s=0))"
+    look = "from provision_runtime.hang.collect import *; print(collect(ProcessSelection(), observed_s=0))"
     user = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups", sys.executable, "-c"]
     numbers = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "none", "MASTER_PORT": "1"}
     with subprocess.Popen(
@@ -135,11 +135,11 @@ def test_cause_is_named_with_rank_and_line(tmp_path: Path, runtime_python: Path,
     )
 
     def has_settled() -> bool:
-        snapshot = collect(Selection(pid=launcher.pid), timeout_s=60)
+        snapshot = collect(ProcessSelection(pid=launcher.pid), timeout_s=60)
         results.extend(diagnosis.diagnose([snapshot]))
         return bool(results and results[-1].causes)
 
-    results: list[diagnosis.Diagnosis] = []
+    results: list[diagnosis.HangDiagnosis] = []
     try:
         until(has_settled)
         [cause] = results[-1].causes
@@ -147,7 +147,7 @@ def test_cause_is_named_with_rank_and_line(tmp_path: Path, runtime_python: Path,
         assert cause.line is not None and cause.line.line == line
         assert {result.verdict for result in results[:-1]} <= {diagnosis.NO_HANG, diagnosis.UNKNOWN}
     finally:
-        for state in collect(Selection(pid=launcher.pid), observed_s=0).ranks:
+        for state in collect(ProcessSelection(pid=launcher.pid), observed_s=0).ranks:
             if state.kind not in (model.FAILED, model.ENDED, model.GONE):
                 os.kill(state.pid, signal.SIGKILL)
         launcher.kill()

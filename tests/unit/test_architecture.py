@@ -37,7 +37,7 @@ LOWER = ("sources", "adapters", "catalog", "core")
 # of `cli` is what verbs share.
 HOST_RULES: dict[str, tuple[str, ...]] = {
     "cli.main": ("cli", "core"),
-    "cli.start": ("cli.main",),
+    "cli.start": ("cli.main", "cli"),
     "verbs": ("cli", "cli.start", "workflow", *MECHANISMS, *LOWER),
     "cli": ("workflow", *MECHANISMS, *LOWER),
     "workflow": (*MECHANISMS, *LOWER),
@@ -97,7 +97,6 @@ TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "fsspec": ("provision_runtime/checkpoint/backends/fsspec_store.py",),
     "jinja2": ("provision/render/",),
     "jsonschema_rs": ("provision/core/schema.py",),
-    "jupyter_core": ("provision/environment/kernel.py",),
     "rattler": ("provision/adapters/conda/",),
     "requests": (
         "provision/adapters/http/",
@@ -118,7 +117,6 @@ HEAVY = {
     "jsonschema_rs",
     "yaml",
     "rich",
-    "jupyter_core",
     "elftools",
 }
 
@@ -340,3 +338,12 @@ def test_no_index_address_or_machine_path_in_the_tree() -> None:
         text = (ROOT / name).read_text(errors="replace")
         match = foreign.search(canonical.sub("", text) if name.endswith("conda-lock.yml") else text)
         assert not match, f"{name} holds {match and match[0]}"
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    modules_of: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules_of.setdefault(node.name, []).append(name)
+    assert {name: found for name, found in modules_of.items() if len(found) > 1} == {}

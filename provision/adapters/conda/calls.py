@@ -98,10 +98,10 @@ def new_gateway() -> rattler.Gateway:
 
 def repodata_cache(environ: Mapping[str, str]) -> Path:
     """Where rattler itself, and what else is made of it, keep the records of channels."""
-    import platformdirs
+    from provision.core.settings import xdg_folder
 
     named = environ.get(CACHE_VARIABLE)
-    return Path(named).absolute() if named else platformdirs.user_cache_path("rattler") / "cache"
+    return Path(named).absolute() if named else xdg_folder("CACHE") / "rattler" / "cache"
 
 
 def is_network_error(error: BaseException) -> bool:

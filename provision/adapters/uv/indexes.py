@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import sys
@@ -107,6 +106,8 @@ def _read_pip_settings(variables: tuple[tuple[str, str], ...]) -> dict[str, str]
     with which pip would not start either.
     """
     environ = dict(variables)
+    import configparser
+
     parser = configparser.RawConfigParser()
     parser.optionxform = _pip_name  # type: ignore[assignment,method-assign]
     try:

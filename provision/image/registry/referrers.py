@@ -12,7 +12,7 @@ from provision.core.types import Image
 from provision.image import manifest as manifests
 from provision.image import oci_layout
 from provision.image.manifest import Descriptor
-from provision.image.oci_layout import MANIFEST_TYPES, Entry, ImageManifest, Index
+from provision.image.oci_layout import MANIFEST_TYPES, DescriptorRow, ImageManifest, Index
 from provision.image.registry.client import RegistryClient, RegistryResponse
 from provision.image.registry.push import put_bytes, put_manifest
 from provision.image.registry.reference import RegistryReference
@@ -104,11 +104,11 @@ def list_referrers(
     return referrers
 
 
-def _listed_entries(client: RegistryClient, digest: str) -> list[Entry] | None:
+def _listed_entries(client: RegistryClient, digest: str) -> list[DescriptorRow] | None:
     """All pages, which Link headers connect (RFC 5988); None if the registry has no such API."""
     from requests.utils import parse_header_links
 
-    entries: list[Entry] = []
+    entries: list[DescriptorRow] = []
     path = f"referrers/{digest}"
     for _ in range(PAGE_LIMIT):
         response = client.request(
@@ -125,7 +125,7 @@ def _listed_entries(client: RegistryClient, digest: str) -> list[Entry] | None:
     return entries
 
 
-def _fallback_entries(client: RegistryClient, digest: str) -> list[Entry]:
+def _fallback_entries(client: RegistryClient, digest: str) -> list[DescriptorRow]:
     response = client.request(
         "GET",
         f"manifests/{_fallback_tag(digest)}",
@@ -135,7 +135,7 @@ def _fallback_entries(client: RegistryClient, digest: str) -> list[Entry]:
     return _index_entries(client, response) if response.status == 200 else []
 
 
-def _index_entries(client: RegistryClient, response: RegistryResponse) -> list[Entry]:
+def _index_entries(client: RegistryClient, response: RegistryResponse) -> list[DescriptorRow]:
     """Each entry is checked where it is used: an invalid one must not hide the rest."""
     index: Index = manifests.parse(str(client.reference), response.content, "oci-referrers")
     return [entry for entry in index["manifests"] if isinstance(entry, dict)]

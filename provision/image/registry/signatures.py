@@ -17,7 +17,7 @@ from provision.core.errors import IntegrityError
 from provision.core.schema import InvalidDocument, parse_document
 from provision.image import manifest as manifests
 from provision.image import oci_layout
-from provision.image.oci_layout import CONFIG, MANIFEST, Entry, ImageManifest
+from provision.image.oci_layout import CONFIG, MANIFEST, DescriptorRow, ImageManifest
 from provision.image.registry.client import RegistryClient
 from provision.image.registry.push import put_bytes, put_manifest
 from provision.image.registry.reference import RegistryReference
@@ -171,7 +171,7 @@ def _signed_bytes(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
-def _rows(client: RegistryClient, kind: SignedKind, digest: str) -> list[Entry]:
+def _rows(client: RegistryClient, kind: SignedKind, digest: str) -> list[DescriptorRow]:
     """The documents under an image's tag, each with its signature."""
     response = client.request(
         "GET", f"manifests/{_tag(kind, digest)}", expected=(200, 404), headers={"Accept": MANIFEST}

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
-from provision.cli.start import RUNS
+from provision.cli.records import RUNS
 from provision.core import disk_usage, prefix_registry, tempdirs
 from provision.core.atomic import backup_path, remove_tree, staging_path
 from provision.core.disk_usage import DiskUsage
@@ -28,24 +27,11 @@ from provision.environment import kernel as kernels
 from provision.environment import marker
 from provision.environment import prefix as prefixes
 from provision.image.oci_layout import VERSION_FILE
+from provision.verbs.clean.kinds import KINDS, Kind
 from provision.workflow.change_journal import is_unfinished
 from provision.workflow.context import Context, reported_steps
 from provision.workflow.installed import remove_image
 
-# cache: can be downloaded or compiled again. unfinished: of builds that were killed. temporary: of killed
-# processes. environment: its folder in envs was deleted. image, pack, smoke, kernel: of an
-# environment that is neither installed nor described. channel: this machine's Python, which no lock names.
-Kind = Literal[
-    "cache",
-    "unfinished",
-    "temporary",
-    "environment",
-    "image",
-    "pack",
-    "smoke",
-    "kernel",
-    "channel",
-]
 REPODATA = "linux-64/repodata.json"
 RECORD_SUFFIX = ".engine.json"  # see image/engine_record.py
 
@@ -155,6 +141,7 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
         folders.byte_code,
         folders.pulled,
         folders.unchanged,
+        folders.checked,
         folders.cache / RUNS,
         folders.index_facts,
     )
@@ -162,7 +149,7 @@ def _candidates(context: Context) -> dict[Kind, list[tuple[str, Path]]]:
     for kernel in kernels.list_kernels():
         if not kernel.prefix.exists():
             kernels_without_prefix.append((kernel.name, kernel.path))
-    candidates: dict[Kind, list[tuple[str, Path]]] = {kind: [] for kind in get_args(Kind)}
+    candidates: dict[Kind, list[tuple[str, Path]]] = {kind: [] for kind in KINDS}
     candidates["cache"] = [("", path) for path in caches if path.exists()]
     candidates["temporary"] = [("", path) for path in tempdirs.list_abandoned()]
     candidates["kernel"] = kernels_without_prefix

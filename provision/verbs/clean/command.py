@@ -9,23 +9,10 @@ import click
 
 from provision.cli.options import dry_run_option, yes_option
 from provision.cli.verb import confirm, context_of, verb
+from provision.verbs.clean.kinds import KINDS
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-
-
-# What `clean` removes; its module says more of each.
-KINDS = (
-    "cache",
-    "unfinished",
-    "temporary",
-    "environment",
-    "image",
-    "pack",
-    "smoke",
-    "kernel",
-    "channel",
-)
 
 
 @click.command()
@@ -35,8 +22,7 @@ KINDS = (
     multiple=True,
     type=click.Choice(KINDS),
     metavar="KIND",
-    help="Clean only this: cache, unfinished, temporary, environment, image, pack, smoke, "
-    "kernel or channel. Repeatable.",
+    help=f"Clean only this: {', '.join(KINDS[:-1])} or {KINDS[-1]}. Repeatable.",
 )
 @yes_option
 @dry_run_option

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from provision.core import settings
 from provision.core.atomic import atomic_write
 from provision.core.schema import InvalidDocument, parse_document
 
@@ -33,9 +34,7 @@ class JoinRecord:
 def labs_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where clones and records are: in the data folder as variables and conventions have it, since
     a lab's settings, which may move that, are known only from its clone."""
-    import platformdirs
-
-    data = environ.get("PROVISION_DATA") or platformdirs.user_data_path("provision")
+    data = environ.get("PROVISION_DATA") or settings.xdg_folder("DATA") / "provision"
     return Path(data).absolute() / "labs"
 
 

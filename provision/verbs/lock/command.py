@@ -26,8 +26,6 @@ from provision.cli.spec_options import (
 from provision.cli.verb import context_of, print_outcomes, verb
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from provision.cli.console import Console
     from provision.workflow.context import Context
 
@@ -50,13 +48,8 @@ class DefaultCommandGroup(click.Group):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """The context decides which command runs.
-
-        An empty line that is being completed may become either.
-        """
-        is_verb = bool(args) and args[0] in self.commands
-        is_completion = not args and extra.get("resilient_parsing")
-        if is_verb or is_completion:
+        """The context decides which command runs."""
+        if args and args[0] in self.commands:
             return super().make_context(info_name, args, parent, **extra)
         self.default.format_help = self.format_help  # type: ignore[method-assign]
         return self.default.make_context(info_name, args, parent, **extra)
@@ -67,14 +60,6 @@ class DefaultCommandGroup(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.default.format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        verbs = super().shell_complete(ctx, incomplete)
-        items = [*verbs, *self.default.shell_complete(ctx, incomplete)]
-        for parameter in self.default.params:
-            if isinstance(parameter, click.Argument):
-                items += parameter.shell_complete(ctx, incomplete)
-        return items
 
 
 @click.command("lock")

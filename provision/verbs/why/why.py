@@ -16,8 +16,8 @@ from provision.core.errors import CheckFailed, InvalidSpec
 from provision.workflow.context import Context
 from provision.workflow.project import require_prefix
 from provision_runtime.hang import model
-from provision_runtime.hang.collect import Selection, collect
-from provision_runtime.hang.diagnosis import NO_HANG, Diagnosis, diagnose
+from provision_runtime.hang.collect import ProcessSelection, collect
+from provision_runtime.hang.diagnosis import NO_HANG, HangDiagnosis, diagnose
 
 KEPT_FILES = 20
 
@@ -36,7 +36,7 @@ class WhyResult:
     """jobs: a diagnosis of each; stacks: the file with all that was read; nodes: of a launched job, those
     that did not respond, and what doctor says of those whose ranks the others wait for."""
 
-    jobs: tuple[Diagnosis, ...]
+    jobs: tuple[HangDiagnosis, ...]
     stacks: Path
     nodes: tuple[NodeNote, ...] = ()
 
@@ -75,16 +75,16 @@ def keep_stacks(context: Context, snapshots: Sequence[model.Snapshot]) -> Path:
     return path
 
 
-def _selection(context: Context, subject: str) -> Selection:
+def _selection(context: Context, subject: str) -> ProcessSelection:
     if subject.isdigit():
         if not Path(f"/proc/{subject}").exists():
             raise InvalidSpec(
                 f"There is no process {subject}.", advice="`provision why` lists yours."
             )
-        return Selection(pid=int(subject))
+        return ProcessSelection(pid=int(subject))
     if "/" in subject or subject in (".", ".."):
         if not Path(subject).is_dir():
             raise InvalidSpec(f"There is no folder {subject}.", advice="Name one, or a PID.")
-        return Selection(folder=str(Path(subject).resolve()))
+        return ProcessSelection(folder=str(Path(subject).resolve()))
     prefix = str(require_prefix(context.folders, subject).path) if subject else ""
-    return Selection(prefix=prefix)
+    return ProcessSelection(prefix=prefix)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import click
 import pytest
-from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from provision.cli.main import cli
@@ -75,24 +74,6 @@ def test_usage_errors_name_the_intended_command(
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
     assert expected_words in result.output
-
-
-@pytest.mark.parametrize(
-    "expected_words,incomplete,offered",
-    [
-        ([], "", ["verify"]),
-        ([], "--a", ["--again"]),
-        (["lab"], "--a", ["--again"]),
-        (["verify"], "--h", ["--help"]),
-    ],
-)
-def test_completion_offers_options_and_subcommands(
-    command: click.Command, expected_words: list[str], incomplete: str, offered: list[str]
-) -> None:
-    complete = ShellComplete(command, {}, "tool", "_TOOL_COMPLETE")
-    assert [
-        item.value for item in complete.get_completions(["lock", *expected_words], incomplete)
-    ] == offered
 
 
 def test_lock_subcommands() -> None:

@@ -1,16 +1,12 @@
-"""The help of verbs, and what shells complete."""
+"""The help of verbs."""
 
 from __future__ import annotations
 
-import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
-from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from provision.cli.help import examples
@@ -96,56 +92,6 @@ def test_help_shows_the_help_of_a_verb() -> None:
     assert result.exit_code == 2 and "build" in result.output
     result = CliRunner().invoke(cli, ["help", "build", "x"])
     assert result.exit_code == 2 and "has no verbs of its own" in result.output
-
-
-def completed(*words: str) -> list[str]:
-    *before, incomplete = words
-    shell = ShellComplete(cli, {}, "provision", "_PROVISION_COMPLETE")
-    return [item.value for item in shell.get_completions(list(before), incomplete)]
-
-
-@pytest.mark.parametrize(
-    "words,values",
-    [
-        (["smoke", "la"], ["lab", "lab2"]),
-        (["env", "show", "o"], ["other"]),
-        (["lock", "oth"], ["other"]),
-        (["env", "list", "--envs", "/nonexistent", ""], []),
-        (["build", "--source", "w"], ["wheels"]),
-        (["env", "tr"], ["tree"]),
-        (["stat"], ["status"]),
-        (["help", "stat"], ["status"]),
-        (["report", "la"], ["lab", "lab2"]),
-        (["lock", "diff", "lab", "oth"], ["other"]),
-    ],
-)
-def test_shells_complete(words: list[str], values: list[str]) -> None:
-    found = completed(*words)
-    assert found[: len(values)] == values if values else not found
-
-
-def test_packages_of_the_named_environment_are_completed(lab: Path) -> None:
-    (lab / "lab" / "conda-lock.yml").write_text("package:\n- name: numpy\n- name: torch\n")
-    assert completed("env", "tree", "lab", "n") == ["numpy"]
-    assert completed("update", "lab", "n") == ["numpy"]
-
-
-def test_completion_imports_nothing_heavy(lab: Path) -> None:
-    script = (
-        "import sys, json\n"
-        "from click.shell_completion import ShellComplete\n"
-        "from provision.cli.main import cli\n"
-        "shell = ShellComplete(cli, {}, 'provision', 'X')\n"
-        "names = [item.value for item in shell.get_completions(['env', 'show'], 'lab')]\n"
-        "print(json.dumps([names, sorted(sys.modules)]))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    names, modules = json.loads(result.stdout)
-    assert names == ["lab", "lab2"]
-    heavy = {"rattler", "docker", "jinja2", "rich", "jupyter_core", "provision.catalog"}
-    assert heavy.isdisjoint(modules)
 
 
 def test_manual_pages_of_a_group_are_its_help(tmp_path: Path) -> None:

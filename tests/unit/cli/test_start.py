@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provision.cli import start
+from provision.cli import records, start
 from provision.core.paths import default_folders
 from provision.core.types import Prefix
 from provision.environment import activation, marker
@@ -22,13 +22,13 @@ SITE = "lib/python3.11/site-packages"
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prefix:
     """A project's environment of which a run is recorded."""
-    for name in [name for name in os.environ if name.startswith(start.VARIABLES)]:
+    for name in [name for name in os.environ if name.startswith(records.VARIABLES)]:
         monkeypatch.delenv(name)
     for name in ("HOME", "PROVISION_DATA", "PROVISION_CACHE"):
         monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    monkeypatch.setattr(start, "START", dict(os.environ))
-    monkeypatch.setattr(recorded, "SETTLED_NS", -(10**12))
+    monkeypatch.setattr(records, "START", dict(os.environ))
+    monkeypatch.setattr(records, "SETTLED_NS", -(10**12))
     described = tmp_path / "project" / "envs" / "lab"
     described.mkdir(parents=True)
     for name in ("spec.yml", "conda-lock.yml"):
@@ -63,7 +63,7 @@ def commands(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[Any]:
 def test_a_recorded_run_is_the_command(
     arguments: list[str], prefix: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variables = activation.run_variables(prefix, start.START)
+    variables = activation.run_variables(prefix, records.START)
     assert commands(monkeypatch, "run", "lab", *arguments) == [("true", ["true", "-x"], variables)]
 
 
@@ -118,7 +118,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "earlier provision": lambda prefix: (prefix.parents[3] / "prefixes").mkdir(),
     "record": open_to_others,
     "folder": lambda prefix: os.chdir("envs"),
-    "variable": lambda prefix: start.START.update(PROVISION_ENVS="other"),
+    "variable": lambda prefix: records.START.update(PROVISION_ENVS="other"),
 }
 
 
@@ -138,9 +138,9 @@ def test_what_was_written_a_moment_ago_is_not_recorded(
     open_to_others(prefix.path)
     monkeypatch.undo()
     monkeypatch.chdir(prefix.path.parents[4] / "project")
-    assert recorded.SETTLED_NS > 10**9
+    assert records.SETTLED_NS > 10**9
     file = Path("record")
-    monkeypatch.setattr(start, "record_file", lambda key: str(file))
+    monkeypatch.setattr(records, "record_file", lambda key: str(file))
     folders = default_folders()
-    recorded.record_run(folders, prefix, ["true"], {"PATH": f"bin:{start.START['PATH']}"})
+    recorded.record_run(folders, prefix, ["true"], {"PATH": f"bin:{records.START['PATH']}"})
     assert not file.exists()

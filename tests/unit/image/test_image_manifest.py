@@ -107,7 +107,9 @@ def test_a_config_without_settings_is_valid_and_has_no_labels(content: dict[str,
     assert remote.labels == {}
 
 
-def entry(os: str, architecture: str, digest: str = DIGEST, **more: Any) -> oci_layout.Entry:
+def entry(
+    os: str, architecture: str, digest: str = DIGEST, **more: Any
+) -> oci_layout.DescriptorRow:
     platform: Any = {"os": os, "architecture": architecture, **more}
     return {"digest": digest, "size": 1, "mediaType": oci_layout.MANIFEST, "platform": platform}
 
@@ -121,7 +123,11 @@ def test_the_plain_amd64_entry_of_an_index_is_chosen() -> None:
         entry("linux", "amd64"),
     ]
     assert manifests.platform_manifest(AT, {"manifests": rows}).digest == DIGEST
-    unnamed: oci_layout.Entry = {"digest": other, "size": 1, "mediaType": oci_layout.MANIFEST}
+    unnamed: oci_layout.DescriptorRow = {
+        "digest": other,
+        "size": 1,
+        "mediaType": oci_layout.MANIFEST,
+    }
     assert manifests.platform_manifest(AT, {"manifests": [unnamed, *rows]}).digest == DIGEST
     assert manifests.platform_manifest(AT, {"manifests": [rows[3], rows[3]]}).digest == DIGEST
     for ambiguous in ([], rows[:2], [rows[3], entry("linux", "amd64", other)]):

@@ -52,7 +52,7 @@ def rank_state(
     return RankState(**identity, kind=kind, **fields)
 
 
-def diagnose(*states: RankState) -> diagnosis.Diagnosis:
+def diagnose(*states: RankState) -> diagnosis.HangDiagnosis:
     [result] = diagnosis.diagnose([Snapshot(model.SCHEMA, "n1", 0.0, list(states))])
     return result
 

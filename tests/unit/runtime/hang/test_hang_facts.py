@@ -15,7 +15,7 @@ import pytest
 
 from provision_runtime.hang import ended, flight_recorder, folder, model, record, stacks, state
 from provision_runtime.hang import processes as rank_processes
-from provision_runtime.hang.collect import Selection, collect
+from provision_runtime.hang.collect import ProcessSelection, collect
 from provision_runtime.hang.model import Frame, Rank, Thread
 from provision_runtime.hang.processes import Activity
 from provision_runtime.hang.state import Look
@@ -179,7 +179,7 @@ def test_a_record_of_a_launcher_whose_number_is_used_again_is_not_ours(
     own = os.getpid()
     stem = Path(folder.ensure_folder()) / f"3,4,3,4,{own},{own - 1},{start},n1:29500"
     Path(f"{stem}.stacks").write_text("/srv\n")
-    assert [rank.rank for rank in collect(Selection(pid=own)).ranks] == ranks
+    assert [rank.rank for rank in collect(ProcessSelection(pid=own)).ranks] == ranks
 
 
 def end_of(process: subprocess.Popen[str]) -> int:
