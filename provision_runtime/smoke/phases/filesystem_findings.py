@@ -276,7 +276,7 @@ def _low_space(target: str, observations: Observations) -> Iterator[Finding]:
     ):
         low: dict[int, int] = {}
         for rank, observation in enumerate(observations):
-            free = observation.space and observation.space[name]
+            free = (observation.space or {}).get(name)
             if free is not None and free < least:
                 low[rank] = free
         if low:

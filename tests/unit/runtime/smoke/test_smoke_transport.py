@@ -79,9 +79,7 @@ def test_a_plugin_that_sends_by_tcp(provider: str, found: list[str]) -> None:
         ("OFI", "NCCL INFO NET/OFI Selected provider is tcp, fabric is", ["transport-socket"]),
     ],
 )
-def test_slingshot_has_no_ports_but_is_a_fabric(
-    network: str, line: str, found: list[str]
-) -> None:
+def test_slingshot_has_no_ports_but_is_a_fabric(network: str, line: str, found: list[str]) -> None:
     plugins = nccl_log.parse([line], 0).plugins
     hosts = two_hosts(f"NET/{network}/0", [], plugins=plugins)
     for host in hosts:
