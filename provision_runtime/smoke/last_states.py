@@ -55,11 +55,15 @@ def stack_of_main_thread() -> list[str]:
 def write_last_state(state: LastState, out: Path, client: StoreClient | None) -> bool:
     """Writes a file first, which needs no other process, then the store.
 
-    Returns whether the store took it: a store whose host is stopped would never respond.
+    Returns whether the store took it: a store whose host is stopped would never respond. A folder
+    that is full or gone keeps nothing from the store.
     """
     document = asdict(state)
     content = json.dumps(document, indent=2) + "\n"
-    fs.atomic_write(state_path(out, state.rank), content.encode())
+    try:
+        fs.atomic_write(state_path(out, state.rank), content.encode())
+    except OSError as error:
+        print(f"rank {state.rank}: its last state cannot be written: {error}", file=sys.stderr)
     if client is None:
         return False
     ended = threading.Event()
@@ -197,4 +201,5 @@ def _read_of_run(path: Path, run: str) -> Any:
         document = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return document if document is not None and document.get("run") == run else None
+    is_of_run = isinstance(document, dict) and document.get("run") == run
+    return document if is_of_run else None

@@ -129,9 +129,11 @@ class Reporter:
         outcome = Outcome(findings=findings, data=data or {})
         phase_s = time.monotonic() - self._last_phase_ended
         failed, phase = with_failure(self.current, name, outcome, phase_s)
-        if is_written:
-            write_report(failed, self._context.options.out)
-        self._print(phase, "" if is_written else f"rank {self._context.env.rank}: ")
+        try:
+            if is_written:
+                write_report(failed, self._context.options.out)
+        finally:  # a full disk hides nothing from the terminal
+            self._print(phase, "" if is_written else f"rank {self._context.env.rank}: ")
 
     def announce(self) -> None:
         """Informs the deputy that rank 0 has reported, so that the deputy, which knows less, does

@@ -360,10 +360,10 @@ class RankRunner:
 
     def _end(self, reason: str, cause: str) -> NoReturn:
         """In the watchdog's thread: write the last state, report on rank 0, and end the process."""
-        watchdog.set_backstop(watchdog.BACKSTOP_S)
-        self._report_lock.acquire(timeout=REPORT_LOCK_S)
         context = self._context
         try:
+            watchdog.set_backstop(watchdog.BACKSTOP_S)
+            self._report_lock.acquire(timeout=REPORT_LOCK_S)
             if self._is_complete:
                 self._end_of_teardown(reason, cause)
             else:

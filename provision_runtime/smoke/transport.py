@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..checks.device_models import model_of
 from ..facts.nccl_log import NET, P2P, SHM, SOCKET, Transports
 from .outcome import Finding
-from .wire_limit import NVLS_RANKS, switches_in_common
+from .wire_limit import NVLS_RANKS, SLINGSHOT_INTERFACE, switches_in_common
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,9 +129,11 @@ def _socket(ranks: Sequence[RankTransports]) -> list[Finding]:
 
 
 def _fabric(rank: RankTransports, on_host: Sequence[RankTransports]) -> str:
-    """What the host's RDMA ports are; empty if they are no fabric. An Ethernet card that could do
-    RDMA is one only if there is one for each GPU."""
+    """What the host's fabric is; empty if it has none. An Ethernet card that could do RDMA is one
+    only if there is one for each GPU. Slingshot shows no RDMA ports, only its interfaces."""
     ports = rank.wires["ports"]
+    if any(name.startswith(SLINGSHOT_INTERFACE) for name in rank.wires["interfaces"]):
+        return "Slingshot"
     if any(port["driver"] == EFA for port in ports):
         return "EFA"
     if any(port["link_layer"] == INFINIBAND for port in ports):

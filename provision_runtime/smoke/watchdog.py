@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
@@ -54,7 +55,8 @@ def block_signals() -> None:
 
 def set_backstop(after_s: float) -> None:
     """Whatever happens, the process ends after these seconds, with its stacks on stderr."""
-    faulthandler.dump_traceback_later(after_s, exit=True, file=sys.stderr)
+    # The descriptor: sys.stderr may be closed, or replaced by an object without one.
+    faulthandler.dump_traceback_later(after_s, exit=True, file=2)
 
 
 class Watchdog:
@@ -74,7 +76,7 @@ class Watchdog:
         self._limit = ("the whole run", ends_at, OVER)
         self._leave_at = 0.0
         self._threads = [
-            threading.Thread(target=self._watch, name="watchdog", daemon=True),
+            threading.Thread(target=self._watch_or_end, name="watchdog", daemon=True),
             threading.Thread(target=self._ask, name="asking", daemon=True),
         ]
 
@@ -93,6 +95,15 @@ class Watchdog:
 
     def remaining_s(self) -> float:
         return self._limit[1] - time.monotonic()
+
+    def _watch_or_end(self) -> None:
+        """A rank without its watchdog would keep no deadline: it ends with it."""
+        try:
+            self._watch()
+        except Exception:
+            traceback.print_exc()
+        finally:
+            end_rank(False)
 
     def _watch(self) -> None:
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Dict, Optional, TypedDict
 
 from ...fs import mounts
 from ...report import model
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     Observations = Sequence["FolderObservation"]
+
+# `free_bytes` and `free_inodes`; None where the file system does not count.
+Space = Dict[str, Optional[int]]
 
 # Which finding an error of the target folder is: the phase checkpoint uses the same ids.
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
@@ -50,11 +53,6 @@ class Locks(TypedDict):
     holder: int
     peer: int
     results: dict[str, dict[str, str]]
-
-
-class Space(TypedDict):
-    free_bytes: int | None
-    free_inodes: int | None
 
 
 @dataclass
@@ -271,23 +269,19 @@ def _slow_operations(target: str, observations: Observations) -> Iterator[Findin
             yield Finding("folder-slow", message, tuple(slow_ranks))
 
 
-def _low_space(target: str, observations: Observations) -> list[Finding]:
-    low_bytes: dict[int, int] = {}
-    low_inodes: dict[int, int] = {}
-    for rank, observation in enumerate(observations):
-        space = observation.space or {"free_bytes": None, "free_inodes": None}
-        if space["free_bytes"] is not None and space["free_bytes"] < LOW_BYTES:
-            low_bytes[rank] = space["free_bytes"]
-        if space["free_inodes"] is not None and space["free_inodes"] < LOW_INODES:
-            low_inodes[rank] = space["free_inodes"]
-    findings = []
-    if low_bytes:
-        message = f"only {format_bytes(min(low_bytes.values()))} are left in {target}"
-        findings.append(Finding("space-low", message, tuple(low_bytes)))
-    if low_inodes:
-        message = f"only {min(low_inodes.values())} inodes are left in {target}"
-        findings.append(Finding("space-low", message, tuple(low_inodes)))
-    return findings
+def _low_space(target: str, observations: Observations) -> Iterator[Finding]:
+    for name, least, describe in (
+        ("free_bytes", LOW_BYTES, format_bytes),
+        ("free_inodes", LOW_INODES, "{} inodes".format),
+    ):
+        low: dict[int, int] = {}
+        for rank, observation in enumerate(observations):
+            free = (observation.space or {}).get(name)
+            if free is not None and free < least:
+                low[rank] = free
+        if low:
+            message = f"only {describe(min(low.values()))} are left in {target}"
+            yield Finding("space-low", message, tuple(low))
 
 
 def _median_and_max(values: Sequence[float]) -> dict[str, float] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from provision_runtime.comm import processes
+from provision_runtime.comm.store import StoreClient
 from provision_runtime.smoke import last_states, outcome, postmortem
 from tests.unit.runtime.smoke.builders import log_of, rank_env
 
@@ -181,6 +182,27 @@ def test_leftovers_of_an_earlier_run_are_ignored(tmp_path: Path) -> None:
     last_states.location_path(tmp_path, 0).write_text(json.dumps(unknown))
     evidence = last_states.collect_evidence(None, tmp_path, this, {})
     assert (evidence.last_states, evidence.locations) == ({}, {})
+
+
+@pytest.mark.parametrize("content", ["", "[]", "7", "null", '{"run": "run", "ra', '{"run": "run"}'])
+def test_a_file_of_another_form_is_ignored(tmp_path: Path, content: str) -> None:
+    env = rank_env(0)
+    for path in (last_states.state_path(tmp_path, 0), last_states.location_path(tmp_path, 0)):
+        path.write_text(content.replace('"run": "run"', f'"run": {json.dumps(env.run)}'))
+    evidence = last_states.collect_evidence(None, tmp_path, env, {})
+    assert (evidence.last_states, evidence.locations) == ({}, {})
+
+
+def test_the_store_gets_a_last_state_that_no_folder_takes(tmp_path: Path) -> None:
+    written: dict[str, bytes] = {}
+
+    class Store:
+        def set(self, key: str, value: str) -> None:
+            written[key] = value.encode()
+
+    state = state_of(3, at("barrier", 1, 1))
+    assert last_states.write_last_state(state, tmp_path / "gone", StoreClient(Store()))
+    assert json.loads(written["last-state/3"])["rank"] == 3
 
 
 def test_no_blame_if_all_ranks_are_in_one_place() -> None:

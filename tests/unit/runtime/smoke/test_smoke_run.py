@@ -147,6 +147,15 @@ def test_rank_that_ends_between_two_phases_fails_the_next(
     assert failed == [failing]
 
 
+def test_the_terminal_shows_an_end_that_no_folder_takes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = rank_runner(tmp_path / "gone")._reporter
+    with pytest.raises(FileNotFoundError):
+        report.fail("barrier", (outcome.Finding("rank-stuck", "stuck", (1,)),))
+    assert "fail     barrier" in capfd.readouterr().out
+
+
 def test_one_rank_of_each_host_says_that_the_store_is_lost(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,23 @@ def test_a_plugin_that_sends_by_tcp(provider: str, found: list[str]) -> None:
     assert [id for id, _ in ids(hosts)] == found
 
 
+@pytest.mark.parametrize(
+    ("network", "line", "found"),
+    [
+        # determined-ai/environments#169: Slingshot without the plug-in falls back to TCP.
+        ("Socket", "NCCL INFO NET/Socket : Using [0]hsn0:10.1.0.1<0>", ["transport-socket"]),
+        ("AWS Libfabric", "NCCL INFO NET/OFI Selected Provider is cxi", []),
+        ("OFI", "NCCL INFO NET/OFI Selected provider is tcp, fabric is", ["transport-socket"]),
+    ],
+)
+def test_slingshot_has_no_ports_but_is_a_fabric(network: str, line: str, found: list[str]) -> None:
+    plugins = nccl_log.parse([line], 0).plugins
+    hosts = two_hosts(f"NET/{network}/0", [], plugins=plugins)
+    for host in hosts:
+        host.wires["interfaces"] = {"hsn0": 25.0, "hsn1": 25.0}
+    assert [id for id, _ in ids(hosts)] == found
+
+
 def test_tcp_without_a_fabric_is_fine() -> None:
     assert ids(two_hosts("NET/Socket/0", [])) == []
 
