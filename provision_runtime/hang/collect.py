@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import ended, flight_recorder, model, processes, record, stacks, state
 from .model import Collective, Rank, RankState, Snapshot
+from .spawned import spawned_ranks
 from .state import Look
 
 if TYPE_CHECKING:
@@ -45,9 +46,12 @@ def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float =
         timeout_s: seconds for all; ranks that were not read by then are unknown.
     """
     start = time.time()
+    by_variables = processes.rank_processes(selection.pid)
+    spawned = spawned_ranks(by_variables, selection.pid, timeout_s / 2)
+    by_variables = [process for process in by_variables if process.rank.pid not in spawned.parents]
     ranks = [
         process
-        for process in processes.rank_processes(selection.pid)
+        for process in (*by_variables, *spawned.processes)
         if selection.has(process.rank) and selection.prefix in ("", process.prefix)
     ]
     states = _observe(ranks, observed_s, start, start + timeout_s)
@@ -69,8 +73,10 @@ def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float =
     if not ranks and on_record:
         launchers = {next(iter(on_record.values())).launcher}
     of_launchers = {k: rank for k, rank in on_record.items() if rank.launcher in launchers}
+    jobs = {process.rank.job for process in ranks}
+    states += [state for state in spawned.ended if state.job in jobs]
     states += ended.missing(states, of_launchers)
-    notes = []
+    notes = list(spawned.notes)
     if ranks and not stacks.py_spy():
         notes.append("no py-spy here: stacks come from the hook, without native frames")
     states.sort(key=lambda state: (state.job, state.rank))
@@ -126,7 +132,7 @@ def _look(
     except stacks.StacksUnreadable as error:
         reason = str(error)
     waits = [wait for number in (pid, *others) if (wait := processes.file_wait(number))]
-    return Look(pid, activity, threads, reason, waits)
+    return Look(pid, activity, threads, reason, waits, processes.sleep_s(pid))
 
 
 def _closer(parents: dict[int, int], deadline: float, pair: tuple[RankProcess, Look]) -> Look:
