@@ -8,47 +8,24 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Dict, Hashable
 
-from . import catalog, layout, manifest
 from .backends import Stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from .backends import Backend
-    from .manifest import FileEntry
 
 # The files that one folder needs, by the key of their bytes.
 Usage = Dict[Hashable, Stat]
 
 
 def usage(backend: Backend, folder: str) -> Usage:
-    """The files of a committed or unfinished folder; if it vanishes meanwhile, those read before.
-
-    In stores where folders refer to files, the sizes come from the manifest, which saves a request
-    per file.
-    """
-    content = None
-    if _has_references(backend) and layout.parse(folder):
-        content = catalog.manifest_if_intact(backend, folder)
-    if content is not None:
-        files: Usage = {}
-        for entry in content.files:
-            file_key = key(backend, folder, entry)
-            files[file_key] = Stat(entry.size, 1, file_key)
-        return {**files, **_stat_files(backend, folder, [manifest.NAME])}
+    """The files of a committed or unfinished folder; if it vanishes meanwhile, those read before."""
     try:
         names = backend.files(folder)
     except OSError:  # it vanished, or is a link that leads nowhere
         return {}
     return _stat_files(backend, folder, names)
-
-
-def key(backend: Backend, folder: str, entry: FileEntry) -> Hashable:
-    """Equal for two checkpoints' files only if they are one file. Raises FileNotFoundError."""
-    home = entry.home or folder
-    if _has_references(backend):
-        return (home, entry.name)
-    return backend.stat(home, entry.name).key
 
 
 def folder_bytes(files: Usage) -> int:
@@ -104,7 +81,3 @@ def _stat_files(backend: Backend, folder: str, names: Iterable[str]) -> Usage:
             continue
         files[stat.key] = stat
     return files
-
-
-def _has_references(backend: Backend) -> bool:
-    return backend.traits.links == "reference"

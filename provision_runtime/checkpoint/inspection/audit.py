@@ -150,13 +150,13 @@ class _AuditPass:
             problem = self._problems[keys[entry.name]]
             if problem:
                 names = verification.damaged_names(self._backend, folder, content, entry)
-                all_damages.append(Damage(entry.home or folder, entry.name, problem, names))
+                all_damages.append(Damage(folder, entry.name, problem, names))
         return all_damages
 
     def _key(self, folder: str, entry: FileEntry) -> Hashable:
         """Equal for two files only if they are one file with the same expected content."""
         try:
-            return disk_usage.key(self._backend, folder, entry), entry.size, entry.digest
+            return self._backend.stat(folder, entry.name).key, entry.size, entry.digest
         except OSError:
             return folder, entry.name
 
