@@ -56,17 +56,6 @@ def freed_bytes(usages: Mapping[str, Usage], removed: Iterable[str]) -> int:
     return freed
 
 
-def exclusive_bytes(usages: Mapping[str, Usage]) -> dict[str, int]:
-    """What removing each folder alone would free."""
-    folders = _count_folders(usages.values())
-    exclusive = dict.fromkeys(usages, 0)
-    for folder, files in usages.items():
-        for file_key, stat in files.items():
-            if max(stat.names, folders[file_key]) == 1:
-                exclusive[folder] += stat.size
-    return exclusive
-
-
 def _count_folders(usages: Iterable[Usage]) -> Counter[Hashable]:
     """How many of the folders need each file."""
     return Counter(file_key for files in usages for file_key in files)

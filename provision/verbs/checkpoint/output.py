@@ -17,7 +17,7 @@ from provision_runtime.checkpoint.inspection.transfer import Transfer
 from provision_runtime.report.text import escape_line, format_bytes, format_count
 
 MAX_NAMES = 3
-LIST_HEAD = ("step", "ranks", "torch", "tensors", "size", "exclusive", "")
+LIST_HEAD = ("step", "ranks", "torch", "tensors", "size", "")
 
 
 def result_lines(result: object, width: int | None) -> list[str]:
@@ -143,13 +143,12 @@ def _list_row(row: Checkpoint) -> tuple[str, ...]:
     facts = []
     for fact in (row.world_size, row.torch, row.tensors):
         facts.append("?" if fact is None else str(fact))
-    sizes = map(format_bytes, (row.bytes, row.exclusive_bytes))
     notes = []
     if row.latest:
         notes.append("latest")
     if row.state != "committed":
         notes.append(row.state)
-    return (step, *facts, *sizes, ", ".join(notes))
+    return (step, *facts, format_bytes(row.bytes), ", ".join(notes))
 
 
 def _writer(row: Unfinished) -> str:

@@ -25,14 +25,12 @@ class Traits:
         links: Whether an unchanged file becomes part of the next checkpoint as a second name (a hard
             link), without being written.
         sync: A write survives a power cut only once it was synced.
-        shared: Other processes see the store.
         block: How many bytes to read at a time when a whole file is read.
     """
 
     rename: bool
     links: bool
     sync: bool
-    shared: bool
     block: int
 
 

@@ -38,12 +38,11 @@ class FsspecStore:
 
     def __init__(self, url: str, files: Any, path: str, kind: str) -> None:
         self.url = url
-        self.is_shared = kind != MEMORY
         # The absolute path for fsspec, which does not depend on where the reader is.
         self.path = "/" + path.strip("/")
         self._files = files
         self._root = path.rstrip("/")
-        self._lock: ContextManager[object] = nullcontext() if self.is_shared else _memory_lock
+        self._lock: ContextManager[object] = _memory_lock if kind == MEMORY else nullcontext()
 
     def get(self, name: str, begin: int | None = None, end: int | None = None) -> bytes:
         """Fewer bytes if the object ends before."""

@@ -37,7 +37,7 @@ SYNCED_TOGETHER = 32
 
 
 class FileBackend:
-    traits = Traits(rename=True, links=True, sync=True, shared=True, block=READ_BYTES)
+    traits = Traits(rename=True, links=True, sync=True, block=READ_BYTES)
 
     def __init__(self, folder: Path) -> None:
         self._root = folder

@@ -36,9 +36,7 @@ class ObjectBackend:
         self._store = store
         self._lock = threading.Lock()
         self._written: dict[str, set[str]] = {}
-        self.traits = Traits(
-            rename=False, links=False, sync=False, shared=store.is_shared, block=BLOCK
-        )
+        self.traits = Traits(rename=False, links=False, sync=False, block=BLOCK)
 
     @property
     def root(self) -> str:
@@ -85,9 +83,8 @@ class ObjectBackend:
         end = time.monotonic() + timeout_s
         while not self._store.exists(path):
             if time.monotonic() > end:
-                hint = "" if self.traits.shared else ": it is the memory of another process"
                 raise TimeoutError(
-                    f"{self.root}/{folder} did not become visible within {timeout_s:g} s{hint}"
+                    f"{self.root}/{folder} did not become visible within {timeout_s:g} s"
                 )
             time.sleep(PAUSE_S)
 

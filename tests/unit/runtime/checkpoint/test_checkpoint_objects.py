@@ -362,5 +362,5 @@ def test_docs_table_matches_the_traits(tmp_path: Path, root: str) -> None:
     for kind, traits in kinds.items():
         visible = "one rename" if traits.rename else "`manifest.json`, put last"
         file = "a hard link" if traits.links else "written again"
-        row = f"| {kind} | {visible} | {file} | {'synced' if traits.sync else 'written'} | {'yes' if traits.shared else 'no'} |"
+        row = f"| {kind} | {visible} | {file} | {'synced' if traits.sync else 'written'} |"
         assert row in page
