@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import ended, flight_recorder, model, processes, record, stacks, state
 from .model import Collective, Rank, RankState, Snapshot
-from .spawned import spawned_ranks
+from .spawned import all_ranks
 from .state import Look
 
 if TYPE_CHECKING:
@@ -26,16 +26,15 @@ DUMP_S = 4.0
 @dataclass(frozen=True)
 class Selection:
     """Which ranks: those of a process and of those below it, those that work in a folder or below it,
-    those of an environment's prefix, those of a job (MASTER_ADDR:MASTER_PORT). All by default."""
+    those of an environment's prefix. All by default."""
 
     pid: int | None = None
     folder: str = ""
     prefix: str = ""
-    job: str = ""
 
     def has(self, rank: Rank) -> bool:
         is_below = f"{rank.directory}/".startswith(self.folder.rstrip("/") + "/")
-        return (not self.folder or is_below) and self.job in ("", rank.job)
+        return not self.folder or is_below
 
 
 def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float = 8.0) -> Snapshot:
@@ -46,12 +45,10 @@ def collect(selection: Selection, *, observed_s: float = 2.0, timeout_s: float =
         timeout_s: seconds for all; ranks that were not read by then are unknown.
     """
     start = time.time()
-    by_variables = processes.rank_processes(selection.pid)
-    spawned = spawned_ranks(by_variables, selection.pid, timeout_s / 2)
-    by_variables = [process for process in by_variables if process.rank.pid not in spawned.parents]
+    spawned = all_ranks(selection.pid, timeout_s / 2)
     ranks = [
         process
-        for process in (*by_variables, *spawned.processes)
+        for process in spawned.processes
         if selection.has(process.rank) and selection.prefix in ("", process.prefix)
     ]
     states = _observe(ranks, observed_s, start, start + timeout_s)

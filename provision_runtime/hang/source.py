@@ -64,14 +64,14 @@ def is_in_loop(frame: Frame) -> bool:
     return _loop(frame) is not None
 
 
-def polling_loop(frame: Frame) -> int:
-    """The line of the loop around a line, if it only sleeps and looks at something; else 0. One that
+def polling_loop(frame: Frame | None) -> tuple[str, int] | None:
+    """The file and line of the loop around a line, if it only sleeps and looks at something. One that
     trains or makes a collective is none."""
-    loop = _loop(frame)
+    loop: Any = frame and _loop(frame)
     calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)] if loop else []
     names = [_text(call.func).rpartition(".")[2] for call in calls]
     is_polling = "sleep" in names and not any(map(_WORK.fullmatch, names))
-    return int(loop.lineno) if is_polling else 0
+    return (frame.file, loop.lineno) if frame and is_polling else None
 
 
 def has_left_loop(frame: Frame, line: int) -> bool:

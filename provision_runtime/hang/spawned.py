@@ -7,14 +7,14 @@ variables in their stacks have the numbers; only py-spy can read these.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from . import model, processes, stacks
-from .model import Frame, RankState
+from .model import RankState
 from .processes import RankProcess
 
 SPAWN = "torch/multiprocessing/spawn.py"
@@ -27,12 +27,11 @@ IN_ORDER = "ranks have no number that can be read: they are numbered as they wer
 
 @dataclass(frozen=True)
 class Spawned:
-    """ended: ranks that came to their end, as far as that is known. parents: the processes that started
-    the ranks, and are none themselves."""
+    """processes: also the ranks that were known before, without those that only started others. ended:
+    ranks that came to their end, as far as that is known."""
 
     processes: list[RankProcess]
     ended: list[RankState]
-    parents: set[int]
     notes: list[str]
 
 
@@ -45,29 +44,30 @@ class _Child:
     is_torch: bool
 
 
-def spawned_ranks(ranks: list[RankProcess], pid: int | None, timeout_s: float) -> Spawned:
-    """The ranks that other Python processes of this user have started, or those below `pid`.
-
-    ranks: that are known by their variables.
-    """
+def all_ranks(pid: int | None, timeout_s: float) -> Spawned:
+    """This user's ranks, or those among a process and those below it, whoever started them."""
+    ranks = processes.rank_processes(pid)
     children: dict[int, list[int]] = defaultdict(list)
     by_variables = {process.rank.pid: process for process in ranks}
     parents = processes.parents_of_all()
     for number, parent in parents.items():
         if number not in by_variables and _may_be_rank(number, parent, parent in by_variables):
-            if pid is not None or processes.is_own(parent):
-                children[parent].append(number)
-    result = Spawned([], [], set(), [])
+            children[parent].append(number)
+    result = Spawned([], [], [])
     for parent in sorted(children, key=lambda number: len(processes.above(number, parents))):
         above = set(processes.above(parent, parents))
-        is_selected = pid is None or pid in above or pid in children[parent]
+        is_selected = pid in above or pid in children[parent]
+        with suppress(OSError):  # it has ended
+            is_selected |= pid is None and processes.is_own(parent)
         # What a rank starts is none.
         if is_selected and not above & {process.rank.pid for process in result.processes}:
             with ThreadPoolExecutor(8) as pool:
                 examine = partial(_examine, timeout_s)
                 group = [child for child in pool.map(examine, children[parent]) if child]
             if group:
-                _add(result, parent, group, by_variables.get(parent), timeout_s)
+                with suppress(OSError):  # one has ended meanwhile
+                    _add(result, parent, group, by_variables.pop(parent, None), timeout_s)
+    result.processes.extend(by_variables.values())
     return result
 
 
@@ -88,7 +88,7 @@ def _may_be_rank(number: int, parent: int, is_of_rank: bool) -> bool:
 def _examine(timeout_s: float, pid: int) -> _Child | None:
     """None if it is no rank."""
     is_distributed, number = False, None
-    for frame, values in _frames(pid, timeout_s):
+    for frame, values in stacks.variables(pid, timeout_s):
         if frame.function in WORKERS and not frame.is_user:
             return None
         if frame.function == "_wrap" and SPAWN in frame.file:
@@ -113,7 +113,7 @@ def _add(
         result.notes.append(IN_ORDER)
     count, is_joining = max(numbers) + 1, False
     if group[0].is_torch:
-        for frame, values in _frames(parent, timeout_s):
+        for frame, values in stacks.variables(parent, timeout_s):
             if SPAWN in frame.file and "nprocs" in values:
                 count, is_joining = int(values["nprocs"]), values["join"] == "True"
     nodes, first = (node.rank.world_size, node.rank.rank * count) if node else (1, 0)
@@ -122,20 +122,10 @@ def _add(
         variables.update(processes.environ_of(child.pid), LOCAL_WORLD_SIZE="0")
         variables.update(RANK=str(first + number), LOCAL_RANK=str(number))
         variables["WORLD_SIZE"] = str(nodes * count)
-        process = processes.rank_process(child.pid, parent, variables)
-        result.processes.append(process)
+        result.processes.append(processes.rank_process(child.pid, parent, variables))
     for number in set(range(count)) - set(numbers):
         if is_joining:
             # torch would have ended the others if it had failed.
-            rank = replace(process.rank, rank=first + number, local_rank=number, pid=0)
+            rank = replace(result.processes[-1].rank, rank=first + number, local_rank=number, pid=0)
             state = RankState(**vars(rank), kind=model.ENDED, detail="came to its end")
             result.ended.append(state)
-    result.parents.add(parent)
-
-
-def _frames(pid: int, timeout_s: float) -> list[tuple[Frame, dict[str, str]]]:
-    """Empty if they cannot be read."""
-    try:
-        return stacks.variables(pid, timeout_s)
-    except stacks.StacksUnreadable:
-        return []

@@ -71,9 +71,12 @@ def native_threads(pid: int, directory: str, timeout_s: float) -> list[Thread]:
 
 
 def variables(pid: int, timeout_s: float) -> list[tuple[Frame, dict[str, str]]]:
-    """The frames of a process's main thread, innermost first, each with its variables as text. Raises
-    StacksUnreadable."""
-    entries = _run_py_spy(pid, timeout_s, "--locals")
+    """The frames of a process's main thread, innermost first, each with its variables as text; none if
+    they cannot be read."""
+    try:
+        entries = _run_py_spy(pid, timeout_s, "--locals")
+    except StacksUnreadable:
+        return []
     frames = []
     for frame in next(entry["frames"] for entry in entries if entry["os_thread_id"] == pid):
         values = {str(local["name"]): str(local["repr"]) for local in frame["locals"] or ()}

@@ -85,7 +85,9 @@ def judge(
     # Not by function: py-spy and faulthandler name nested ones differently.
     before = [(frame.file, frame.line) for frame in first.frames if frame.line]
     is_busy = _is_busy(first, last, observed_s)
-    is_polling = not is_busy and _is_polling(user_frame(first.frames), line)
+    loop = source.polling_loop(line)
+    is_polling = bool(loop) and loop == source.polling_loop(user_frame(first.frames))
+    is_polling &= not is_busy
     has_moved = not is_polling and before != [(frame.file, frame.line) for frame in frames]
     is_idle = not (has_moved or is_busy)
     is_asking = is_idle and any(map(_is_at_prompt, frames))
@@ -131,14 +133,6 @@ def judge(
         kind, detail = model.EXCEPTION, "in an except block"
     state = RankState(**vars(rank), kind=kind, detail=detail, line=line, collective=collective)
     return replace(state, threads=last.threads, calls=calls, waits=last.waits)
-
-
-def _is_polling(before: Frame | None, line: Frame | None) -> bool:
-    """Whether a rank is in one loop that sleeps until something has come."""
-    if not before or not line or before.file != line.file:
-        return False
-    loop = source.polling_loop(line)
-    return loop > 0 and loop == source.polling_loop(before)
 
 
 def _is_at_prompt(frame: Frame) -> bool:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Callable, ContextManager, TypeVar
 
 from ..errors import CheckpointError
@@ -46,11 +47,7 @@ class FsspecStore:
 
     def get(self, name: str, begin: int | None = None, end: int | None = None) -> bytes:
         """Fewer bytes if the object ends before."""
-
-        def fetch(path: str) -> bytes:
-            content: bytes = self._files.cat_file(path, start=begin, end=end)
-            return content
-
+        fetch: Callable[[str], bytes] = partial(self._files.cat_file, start=begin, end=end)
         return self._request(name, fetch)
 
     def put(self, name: str, content: bytes) -> None:
@@ -82,13 +79,8 @@ class FsspecStore:
         """Names of the objects directly below a folder, and of the folders; both empty if it does
         not exist.
         """
-
-        def list_path(path: str) -> Any:
-            self._files.invalidate_cache()
-            return self._files.ls(path, detail=True)
-
         try:
-            entries = self._request(folder, list_path)
+            entries: Any = self._request(folder, partial(self._files.ls, detail=True))
         except FileNotFoundError:
             return [], []
         folder_name = last_part(folder or self._root)
