@@ -75,10 +75,9 @@ def _may_be_rank(number: int, parent: int, is_of_rank: bool) -> bool:
     """Whether a process is the child of a Python program, and has loaded torch. Of a rank,
     only what it has spawned: it forks the workers of its DataLoaders."""
     try:
-        words = processes.entries(number, "cmdline")
-        is_spawned = "--multiprocessing-fork" in words
+        is_forked = "--multiprocessing-fork" not in processes.entries(number, "cmdline")
         is_child = processes.is_python(number) and processes.is_python(parent)
-        if not is_child or (is_of_rank and not is_spawned):
+        if not is_child or (is_of_rank and is_forked):
             return False
         return "/libtorch" in processes.read(number, "maps")
     except OSError:  # it has ended, or is another user's
@@ -95,7 +94,7 @@ def _examine(timeout_s: float, pid: int) -> _Child | None:
             return _Child(pid, int(values["i"]), True)
         if frame.function.endswith("_bootstrap") and "multiprocessing/process.py" in frame.file:
             is_rank = is_distributed or number is not None
-            return _Child(pid, number, False) if is_rank else None
+            return _Child(pid, number, is_torch=False) if is_rank else None
         is_distributed |= "torch/distributed/" in frame.file
         texts = [values[name] for name in NUMBERS if frame.is_user and name in values]
         number = next((int(text) for text in texts if text.isdigit()), number)
