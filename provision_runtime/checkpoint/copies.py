@@ -1,7 +1,6 @@
 """Second copies of files, so that one damaged file never costs every checkpoint.
 
-Checkpoints share what did not change: one file on the disk with a name in each of them, or
-references to one object. The folder `copies` below the root holds another copy, named by its
+Checkpoints share what did not change: one file on the disk with a name in each of them. The folder `copies` below the root holds another copy, named by its
 content, of every file that more than one checkpoint needs, and of all files of a checkpoint that has
 no other near it. `make` writes these before old checkpoints are removed; `heal` replaces a damaged file
 by its other copy. Works without torch.
@@ -80,8 +79,8 @@ def survey(
             content = contents.setdefault(entry.digest, Content(entry))
             content.folders.append(folder)
             with suppress(OSError):
-                key = disk_usage.key(backend, folder, entry)
-                content.copies.setdefault(key, (entry.home or folder, entry.name))
+                key = backend.stat(folder, entry.name).key
+                content.copies.setdefault(key, (folder, entry.name))
     present = set(names(backend))
     for content in contents.values():
         name = name_of(content.entry)

@@ -17,24 +17,17 @@ if TYPE_CHECKING:
     from .manifest import Manifest, Tensor
 
 NAME = ".metadata"
-# From the folder that holds a file, and its name, to the path by which another folder refers to it.
-Address = Callable[[str, str], str]
 
 
-def metadata_bytes(content: Manifest, paths: Paths, address: Address) -> bytes | None:
+def metadata_bytes(content: Manifest, paths: Paths) -> bytes | None:
     """None if this torch has no distributed checkpoints (1.13). paths: of each name in the nested
     state dict.
     """
-    described = metadata(content, content.tensors, paths, address)
+    described = metadata(content, content.tensors, paths)
     return None if described is None else pickle.dumps(described)
 
 
-def metadata(
-    content: Manifest,
-    tensors: Iterable[str],
-    paths: Paths | None = None,
-    address: Address = "{}/{}".format,
-) -> Any:
+def metadata(content: Manifest, tensors: Iterable[str], paths: Paths | None = None) -> Any:
     """torch.distributed.checkpoint.metadata.Metadata of these tensors of a checkpoint, or None.
 
     This torch must have the dtypes of these tensors, but not of the others. Fields that later
@@ -49,9 +42,6 @@ def metadata(
         )
     except ImportError:
         return None
-    file_paths = {}
-    for entry in content.files:
-        file_paths[entry.name] = address(entry.home, entry.name) if entry.home else entry.name
     storage = {}
     described: dict[str, object] = {}
     for name in tensors:
@@ -59,11 +49,11 @@ def metadata(
         described[name] = _describe(tensor)
         for number, record in enumerate(tensor.records):
             storage[MetadataIndex(name, record.offsets, number)] = _StorageInfo(
-                file_paths[record.file], record.at, record.size
+                record.file, record.at, record.size
             )
     for name, record in content.objects.items():
         described[name] = BytesStorageMetadata()
-        storage[MetadataIndex(name)] = _StorageInfo(file_paths[record.file], record.at, record.size)
+        storage[MetadataIndex(name)] = _StorageInfo(record.file, record.at, record.size)
     return Metadata(state_dict_metadata=described, planner_data=paths, storage_data=storage)
 
 

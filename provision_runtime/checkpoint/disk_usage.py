@@ -6,49 +6,29 @@ Works without torch.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Dict, Hashable
 
-from . import catalog, layout, manifest
 from .backends import Stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from .backends import Backend
-    from .manifest import FileEntry
 
 # The files that one folder needs, by the key of their bytes.
 Usage = Dict[Hashable, Stat]
 
 
 def usage(backend: Backend, folder: str) -> Usage:
-    """The files of a committed or unfinished folder; if it vanishes meanwhile, those read before.
-
-    In stores where folders refer to files, the sizes come from the manifest, which saves a request
-    per file.
-    """
-    content = None
-    if _has_references(backend) and layout.parse(folder):
-        content = catalog.manifest_if_intact(backend, folder)
-    if content is not None:
-        files: Usage = {}
-        for entry in content.files:
-            file_key = key(backend, folder, entry)
-            files[file_key] = Stat(entry.size, 1, file_key)
-        return {**files, **_stat_files(backend, folder, [manifest.NAME])}
-    try:
-        names = backend.files(folder)
-    except OSError:  # it vanished, or is a link that leads nowhere
-        return {}
-    return _stat_files(backend, folder, names)
-
-
-def key(backend: Backend, folder: str, entry: FileEntry) -> Hashable:
-    """Equal for two checkpoints' files only if they are one file. Raises FileNotFoundError."""
-    home = entry.home or folder
-    if _has_references(backend):
-        return (home, entry.name)
-    return backend.stat(home, entry.name).key
+    """The files of a committed or unfinished folder; if it vanishes meanwhile, those read before."""
+    files: Usage = {}
+    with suppress(OSError):  # it vanished, or is a link that leads nowhere
+        for name in backend.files(folder):
+            with suppress(FileNotFoundError):
+                stat = backend.stat(folder, name)
+                files[stat.key] = stat
+    return files
 
 
 def folder_bytes(files: Usage) -> int:
@@ -58,53 +38,14 @@ def folder_bytes(files: Usage) -> int:
 
 def total_bytes(usages: Iterable[Usage]) -> int:
     """Bytes of several folders, each file counted once."""
-    all_files: Usage = {}
-    for files in usages:
-        all_files.update(files)
-    return folder_bytes(all_files)
+    return folder_bytes({key: stat for files in usages for key, stat in files.items()})
 
 
 def freed_bytes(usages: Mapping[str, Usage], removed: Iterable[str]) -> int:
     """Bytes that removing these folders frees: a file goes with the last of all its names."""
-    folders = _count_folders(usages.values())
-    removed_usages = [usages[folder] for folder in removed]
-    removed_names = _count_folders(removed_usages)
     files: Usage = {}
-    for usage_of_folder in removed_usages:
-        files.update(usage_of_folder)
-    freed = 0
-    for file_key, stat in files.items():
-        if removed_names[file_key] >= max(stat.names, folders[file_key]):
-            freed += stat.size
-    return freed
-
-
-def exclusive_bytes(usages: Mapping[str, Usage]) -> dict[str, int]:
-    """What removing each folder alone would free."""
-    folders = _count_folders(usages.values())
-    exclusive = dict.fromkeys(usages, 0)
-    for folder, files in usages.items():
-        for file_key, stat in files.items():
-            if max(stat.names, folders[file_key]) == 1:
-                exclusive[folder] += stat.size
-    return exclusive
-
-
-def _count_folders(usages: Iterable[Usage]) -> Counter[Hashable]:
-    """How many of the folders need each file."""
-    return Counter(file_key for files in usages for file_key in files)
-
-
-def _stat_files(backend: Backend, folder: str, names: Iterable[str]) -> Usage:
-    files: Usage = {}
-    for name in names:
-        try:
-            stat = backend.stat(folder, name)
-        except FileNotFoundError:
-            continue
-        files[stat.key] = stat
-    return files
-
-
-def _has_references(backend: Backend) -> bool:
-    return backend.traits.links == "reference"
+    names: Counter[Hashable] = Counter()
+    for folder in removed:
+        files.update(usages[folder])
+        names.update(usages[folder].keys())
+    return sum(stat.size for key, stat in files.items() if names[key] >= stat.names)

@@ -166,11 +166,10 @@ def _elements(
     entries = {entry.name: entry for entry in content.files}
     for record in tensor.records if memory else ():
         entry = entries[record.file]
-        home = entry.home or folder
         whole = memoryview(bytearray(record.size))
-        backend.read_into(home, record.file, record.at, whole)
+        backend.read_into(folder, record.file, record.at, whole)
         if record.data is None or not _is_as_committed(whole, record, entry):
-            path = f"{backend.root}/{home}/{record.file}"
+            path = f"{backend.root}/{folder}/{record.file}"
             raise DamagedFile(path, "its digest is not the committed one", (name,))
         box = whole[record.data - record.at :]
         for begin, part in contiguous_runs(tensor.shape, record, box, width):

@@ -49,16 +49,12 @@ MAX_PROBLEM = 300
 @dataclass(frozen=True)
 class FileEntry:
     """digest: the hashes of the content, by which files of equal content are known (hashes.py).
-
-    home: the folder below the root that holds the file, if it is another checkpoint's: a store
-    without links refers to it. links: how many saves in a row have linked the file since it was
-    written.
+    links: how many saves in a row have linked the file since it was written.
     """
 
     name: str
     size: int
     digest: str
-    home: Optional[str] = None
     links: int = 0
 
 
@@ -217,6 +213,7 @@ def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
             raise CheckpointError(
                 f"{path} has schema {schema}, this code reads {SCHEMA}: use the version that wrote it"
             )
+        _check_homes(document, path)
         runs = decode(List[Run], document.pop("runs", None), "runs")
         manifest: Manifest = decode(Manifest, document, "manifest")
         _check(manifest, runs, is_part)
@@ -225,6 +222,18 @@ def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
         raise DamagedFile(path, "it is nested too deeply") from error
     except ValueError as error:
         raise DamagedFile(path, str(error)[:MAX_PROBLEM]) from error
+
+
+def _check_homes(document: Dict[str, Any], path: object) -> None:
+    """Until November 2026, a file had the folder of another checkpoint, to which an object store
+    referred. Raises CheckpointError if there is one.
+    """
+    files = document.get("files")
+    for entry in files if isinstance(files, list) else ():
+        if isinstance(entry, dict) and entry.pop("home", None) is not None:
+            raise CheckpointError(
+                f"{path} refers to files of other checkpoints: load it with the version that wrote it"
+            )
 
 
 def check_size(content: bytes) -> None:
@@ -270,15 +279,6 @@ def possible_digests(content: bytes) -> tuple[str, str]:
     """
     stated = content[len(HEAD) : len(HEAD) + DIGITS].decode(errors="replace")
     return stated, hashlib.sha256(content[BODY_AT:]).hexdigest()
-
-
-def unique_by_name(entries: Iterable[FileEntry]) -> dict[str, FileEntry]:
-    """One entry per name, of those that several ranks list.
-
-    A file in the checkpoint's own folder wins over a reference to another folder.
-    """
-    ranked = sorted(entries, key=lambda entry: entry.home is None)
-    return {entry.name: entry for entry in ranked}
 
 
 def coverage_problem(shape: Sequence[int], boxes: Sequence[Record]) -> str | None:
@@ -341,7 +341,6 @@ def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
             raise ValueError(f"{what} is there twice")
         files[entry.name] = entry
         _check_name(what, entry.name)
-        _check_name(what, entry.name if entry.home is None else entry.home)
         _check_numbers(what, entry.size, entry.links)
         _check_text(f"the digest of {what}", entry.digest, DIGEST)
     _check_numbers("the manifest", content.step, content.world_size, content.sequence)

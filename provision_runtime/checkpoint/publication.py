@@ -132,7 +132,7 @@ def _merge(parts: Sequence[Manifest], step: int, opened: Opened) -> Manifest:
         problem = manifest.coverage_problem(tensor.shape, tensor.records)
         if problem is not None:
             raise CheckpointError(f"{name}: {problem}")
-    files = manifest.unique_by_name(entry for part in parts for entry in part.files)
+    files = {entry.name: entry for part in parts for entry in part.files}
     return Manifest(
         step=step,
         world_size=len(parts),
@@ -160,7 +160,7 @@ def _join_boxes(boxes: Iterable[tuple[str, str, Shape, Record]]) -> dict[str, Te
 
 
 def _add_dcp_metadata(backend: Backend, folder: str, content: Manifest, paths: Paths) -> Manifest:
-    pickled = dcp.metadata_bytes(content, paths, backend.address)
+    pickled = dcp.metadata_bytes(content, paths)
     if pickled is None:
         return content
     backend.write(folder, dcp.NAME, [memoryview(pickled)])

@@ -41,7 +41,7 @@ class Reader:
     def __init__(self, backend: Backend, folder: str, content: Manifest) -> None:
         self._backend = backend
         self._content = content
-        self._homes = {entry.name: entry.home or folder for entry in content.files}
+        self._folder = folder
         self._sizes = {entry.name: entry.size for entry in content.files}
         # A pack's records are read one after the other.
         self._pack = lru_cache(maxsize=WORKERS)(self._read_pack)
@@ -159,7 +159,7 @@ class Reader:
         return self._read(whole, 0, whole.size)
 
     def _damaged(self, record: Record, problem: str) -> DamagedFile:
-        path = f"{self._backend.root}/{self._homes[record.file]}/{record.file}"
+        path = f"{self._backend.root}/{self._folder}/{record.file}"
         return DamagedFile(path, problem, self._content.names_in(record.file))
 
     def _fill(self, memory: memoryview, record: Record, offset: int) -> None:
@@ -168,8 +168,7 @@ class Reader:
             pack = self._pack(Record(record.file, 0, size, ""))
             memory[:] = pack[offset : offset + len(memory)]
             return
-        folder = self._homes[record.file]
-        if self._backend.read_into(folder, record.file, offset, memory) != len(memory):
+        if self._backend.read_into(self._folder, record.file, offset, memory) != len(memory):
             raise self._damaged(record, "it became shorter while it was read")
 
 

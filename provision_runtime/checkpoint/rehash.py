@@ -49,7 +49,7 @@ class Rehash:
     def start(self, backend: Backend) -> None:
         """Does nothing while the last thread is still running."""
         is_running = self._thread is not None and self._thread.is_alive()
-        if is_running or backend.traits.links != "hard":
+        if is_running or not backend.traits.links:
             return
         self._thread = threading.Thread(
             target=self._run, args=(backend,), name="provision-rehash", daemon=True

@@ -81,9 +81,7 @@ def check_folder(backend: Backend, folder: str) -> list[Damage]:
 
 def find_foreign_files(backend: Backend, folder: str, content: Manifest) -> list[Damage]:
     """Files that are not in the manifest: something else wrote into the folder."""
-    committed_names = {manifest.NAME} | {
-        entry.name for entry in content.files if entry.home is None
-    }
+    committed_names = {manifest.NAME, *(entry.name for entry in content.files)}
     return [
         Damage(folder, name, "it is not in the manifest")
         for name in sorted(backend.files(folder))
@@ -108,7 +106,7 @@ def check_files(
         if not hasattr(buffers, "block"):
             buffers.block = memoryview(bytearray(backend.traits.block))
         try:
-            return check_file(backend, entry.home or folder, entry, buffers.block)
+            return check_file(backend, folder, entry, buffers.block)
         finally:
             progress(entry.size)
 
@@ -117,7 +115,7 @@ def check_files(
         for entry, problem in zip(entries, pool.map(check, entries)):
             if problem:
                 names = damaged_names(backend, folder, content, entry)
-                damages.append(Damage(entry.home or folder, entry.name, problem, names))
+                damages.append(Damage(folder, entry.name, problem, names))
     for damage in damages:
         corrupt_files.add(backend.root, damage.file)
     return damages
@@ -127,7 +125,7 @@ def damaged_names(backend: Backend, folder: str, content: Manifest, entry: FileE
     """The tensors and objects of a damaged file that are damaged; all in it if that is unknown."""
     names = content.names_in(entry.name)
     with suppress(OSError):
-        read = memoryview(backend.read(entry.home or folder, entry.name))
+        read = memoryview(backend.read(folder, entry.name))
         damaged = {
             name
             for name, record in content.records()

@@ -165,7 +165,7 @@ class Writer:
                 self._stop.set()
                 raise
         self._backend.flush(self._folder)
-        files = manifest.unique_by_name(entry for part in parts for entry in part.files)
+        files = {entry.name: entry for part in parts for entry in part.files}
         return RankPart(list(files.values()), [pair for part in parts for pair in part.records])
 
     def _write(self, pack: list[Item]) -> RankPart:
@@ -255,16 +255,15 @@ class Writer:
         entry = self._parent.find(digest, size)
         if entry is None or corrupt_files.has(self._backend.root, entry.name):
             return None
-        if not may_link(entry):
+        if not (self._backend.traits.links and may_link(entry)):
             return None
-        assert self._parent.folder is not None
-        source = entry.home or self._parent.folder
+        source = self._parent.folder
+        assert source is not None
         try:
-            has_links = self._backend.traits.links == "hard"
-            if has_links and self._backend.stat(source, entry.name).size != entry.size:
+            if self._backend.stat(source, entry.name).size != entry.size:
                 return None
-            home = self._backend.reuse(source, entry.name, self._folder)
+            self._backend.reuse(source, entry.name, self._folder)
         except OSError:
             return None
         self.count.add(linked=payload)
-        return replace(entry, home=home, links=entry.links + 1)
+        return replace(entry, links=entry.links + 1)

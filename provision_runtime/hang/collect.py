@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import ended, flight_recorder, model, processes, record, stacks, state
 from .model import Collective, Rank, RankState, Snapshot
+from .spawned import all_ranks
 from .state import Look
 
 if TYPE_CHECKING:
@@ -25,16 +26,15 @@ DUMP_S = 4.0
 @dataclass(frozen=True)
 class ProcessSelection:
     """Which ranks: those of a process and of those below it, those that work in a folder or below it,
-    those of an environment's prefix, those of a job (MASTER_ADDR:MASTER_PORT). All by default."""
+    those of an environment's prefix. All by default."""
 
     pid: int | None = None
     folder: str = ""
     prefix: str = ""
-    job: str = ""
 
     def has(self, rank: Rank) -> bool:
         is_below = f"{rank.directory}/".startswith(self.folder.rstrip("/") + "/")
-        return (not self.folder or is_below) and self.job in ("", rank.job)
+        return not self.folder or is_below
 
 
 def collect(
@@ -47,9 +47,10 @@ def collect(
         timeout_s: seconds for all; ranks that were not read by then are unknown.
     """
     start = time.time()
+    spawned = all_ranks(selection.pid, timeout_s / 2)
     ranks = [
         process
-        for process in processes.rank_processes(selection.pid)
+        for process in spawned.processes
         if selection.has(process.rank) and selection.prefix in ("", process.prefix)
     ]
     states = _observe(ranks, observed_s, start, start + timeout_s)
@@ -71,8 +72,10 @@ def collect(
     if not ranks and on_record:
         launchers = {next(iter(on_record.values())).launcher}
     of_launchers = {k: rank for k, rank in on_record.items() if rank.launcher in launchers}
+    jobs = {process.rank.job for process in ranks}
+    states += [state for state in spawned.ended if state.job in jobs]
     states += ended.missing(states, of_launchers)
-    notes = []
+    notes = list(spawned.notes)
     if ranks and not stacks.py_spy():
         notes.append("no py-spy here: stacks come from the hook, without native frames")
     states.sort(key=lambda state: (state.job, state.rank))
@@ -128,7 +131,7 @@ def _look(
     except stacks.StacksUnreadable as error:
         reason = str(error)
     waits = [wait for number in (pid, *others) if (wait := processes.file_wait(number))]
-    return Look(pid, activity, threads, reason, waits)
+    return Look(pid, activity, threads, reason, waits, processes.sleep_s(pid))
 
 
 def _closer(parents: dict[int, int], deadline: float, pair: tuple[RankProcess, Look]) -> Look:

@@ -6,6 +6,8 @@ import glob
 import os
 import re
 import socket
+import struct
+import time
 from dataclasses import dataclass, replace
 
 from ..fs.mounts import mount_of, parse
@@ -13,6 +15,8 @@ from . import folder
 from .model import Rank, Worker
 
 TICKS = os.sysconf("SC_CLK_TCK")
+# The number of this system call on x86-64 and on aarch64.
+CLOCK_NANOSLEEP = ("230", "115")
 # The kernel's functions in which it waits for a file system's server (wchan).
 FILE_WAITS = re.compile(r"request_wait_answer|fuse|nfs|rpc_wait|cifs|folio_wait|page_bit|ceph")
 MAX_PATH = 4096
@@ -46,13 +50,11 @@ def rank_processes(pid: int | None = None) -> list[RankProcess]:
     """This user's ranks, or those among a process and those below it, whoever runs it."""
     parents = parents_of_all()
     ranks: dict[int, RankProcess] = {}
-    for above in sorted((_above(number, parents) for number in parents), key=len):
-        number = above[0]
+    for number, *ancestors in sorted((above(n, parents) for n in parents), key=len):
         try:
-            is_own = os.stat(f"/proc/{number}").st_uid == os.getuid()
-            if is_own if pid is None else pid in above:
+            if is_own(number) if pid is None else pid in (number, *ancestors):
                 process = _rank_process(number, parents[number])
-                same = [ranks[other].rank for other in above[1:] if other in ranks]
+                same = [ranks[other].rank for other in ancestors if other in ranks]
                 # What a rank starts has its variables.
                 if process and process.rank.rank not in [rank.rank for rank in same]:
                     ranks[number] = process
@@ -61,7 +63,7 @@ def rank_processes(pid: int | None = None) -> list[RankProcess]:
     for process in list(ranks.values()):
         parent, rank = process.rank.launcher, process.rank
         # Lightning numbers only the ranks that its first one starts.
-        if "RANK" not in process.environ and parent not in ranks and _is_python(parent):
+        if "RANK" not in process.environ and parent not in ranks and is_python(parent):
             first = replace(rank, rank=rank.rank - rank.local_rank, local_rank=0, pid=parent)
             launcher = parents.get(parent, 0)
             ranks[parent] = replace(process, rank=replace(first, launcher=launcher), stem="")
@@ -69,13 +71,22 @@ def rank_processes(pid: int | None = None) -> list[RankProcess]:
 
 
 def _rank_process(number: int, launcher: int) -> RankProcess | None:
-    environ = dict(entry.split("=", 1) for entry in _entries(number, "environ") if "=" in entry)
-    arguments = _entries(number, "cmdline")
+    environ = environ_of(number)
+    is_rank = "WORLD_SIZE" in environ and ("RANK" in environ or "LOCAL_RANK" in environ)
+    if not is_rank or not is_python(number):
+        return None
+    return rank_process(number, launcher, environ)
+
+
+def environ_of(number: int) -> dict[str, str]:
+    """The variables with which a process started. Raises OSError."""
+    return dict(entry.split("=", 1) for entry in entries(number, "environ") if "=" in entry)
+
+
+def rank_process(number: int, launcher: int, environ: dict[str, str]) -> RankProcess:
+    """A process whose variables say which rank it is. Raises OSError if it has ended."""
     get = environ.get
     local_rank = get("LOCAL_RANK", "0")
-    is_rank = "WORLD_SIZE" in environ and ("RANK" in environ or "LOCAL_RANK" in environ)
-    if not is_rank or not _is_python(number):
-        return None
     rank = Rank(
         rank=int(get("RANK", local_rank)),
         world_size=int(environ["WORLD_SIZE"]),
@@ -95,14 +106,20 @@ def _rank_process(number: int, launcher: int) -> RankProcess | None:
     if stems and os.lstat(files).st_uid != user:
         stems = []  # somebody else's
     stem = stems[0][: -len(".stacks")] if stems else ""
-    return RankProcess(rank, environ, os.path.dirname(os.path.dirname(arguments[0])), root, stem)
+    program = entries(number, "cmdline")[0]
+    return RankProcess(rank, environ, os.path.dirname(os.path.dirname(program)), root, stem)
 
 
-def _is_python(number: int) -> bool:
-    return os.path.basename(_entries(number, "cmdline")[0]).startswith("python")
+def is_own(number: int) -> bool:
+    """Whether a process is this user's. Raises OSError if it has ended."""
+    return os.stat(f"/proc/{number}").st_uid == os.getuid()
 
 
-def _above(number: int, parents: dict[int, int]) -> list[int]:
+def is_python(number: int) -> bool:
+    return os.path.basename(entries(number, "cmdline")[0]).startswith("python")
+
+
+def above(number: int, parents: dict[int, int]) -> list[int]:
     """A process and those that started it, itself first."""
     above = [number]
     while parents.get(above[-1]):
@@ -118,24 +135,24 @@ def descendants(pid: int, ranks: set[int], parents: dict[int, int]) -> list[int]
     """The processes that a rank has started, and those that they started; not other ranks."""
     below = []
     for number in parents:
-        above = _above(number, parents)[1:]
-        if pid in above and not ranks & {number, *above[: above.index(pid)]}:
+        ancestors = above(number, parents)[1:]
+        if pid in ancestors and not ranks & {number, *ancestors[: ancestors.index(pid)]}:
             below.append(number)
     return below
 
 
 def activity(pid: int, others: list[int]) -> Activity:
     """Raises OSError if the process is gone. others: what it has started."""
-    cpu_s, read = 0.0, 0
+    cpu_s, count = 0.0, 0
     for number in (pid, *others):
         try:
             fields = _stat(number)
             cpu_s += (int(fields[11]) + int(fields[12])) / TICKS
-            counts = re.findall(r"(?:[rw]char|read_bytes): (\d+)", _read(number, "io"))
-            read += sum(map(int, counts))
+            counts = re.findall(r"(?:[rw]char|read_bytes): (\d+)", read(number, "io"))
+            count += sum(map(int, counts))
         except OSError:
             continue
-    return Activity(state=_stat(pid)[0], cpu_s=cpu_s, read=read)
+    return Activity(state=_stat(pid)[0], cpu_s=cpu_s, read=count)
 
 
 def file_wait(pid: int) -> Worker | None:
@@ -146,15 +163,30 @@ def file_wait(pid: int) -> Worker | None:
     """
     try:
         state = _stat(pid)[0]
-        if state != "D" and not FILE_WAITS.search(_read(pid, "wchan")):
+        if state != "D" and not FILE_WAITS.search(read(pid, "wchan")):
             return None
         path = _waited_path(pid)
-        mount = mount_of(path, parse(_read(pid, "mountinfo"))) if path else None
+        mount = mount_of(path, parse(read(pid, "mountinfo"))) if path else None
         is_local = mount and not mount.is_network and not mount.type.startswith("fuse")
         completed = _completed_requests() if is_local else 0
     except (OSError, ValueError, IndexError):
         return None
     return Worker(pid, state, path, str(mount or ""), completed=completed)
+
+
+def sleep_s(pid: int) -> float:
+    """How long a process goes on to sleep, as Python's time.sleep does since 3.11; 0 if it does not, or
+    if that is unknown."""
+    try:
+        number, clock, flags, deadline, *_ = read(pid, "syscall").split()
+        if number in CLOCK_NANOSLEEP and (clock, flags) == ("0x1", "0x1"):  # monotonic, absolute
+            with open(f"/proc/{pid}/mem", "rb") as memory:
+                memory.seek(int(deadline, 16))
+                seconds: int = struct.unpack("q", memory.read(8))[0]
+            return max(0.0, seconds - time.clock_gettime(time.CLOCK_MONOTONIC))
+    except (OSError, ValueError):  # it runs, has ended, or may not be read
+        pass
+    return 0.0
 
 
 def _completed_requests() -> int:
@@ -168,7 +200,7 @@ def _waited_path(pid: int) -> str:
     """The file of the system call that a process is in: its first argument is a descriptor, or one of
     the first two the address of a path. Empty if it cannot be read."""
     try:
-        _, *arguments = _read(pid, "syscall").split()
+        _, *arguments = read(pid, "syscall").split()
         with open(f"/proc/{pid}/mem", "rb") as memory:
             for address in [int(argument, 16) for argument in arguments[:2]]:
                 if address < MAX_PATH and os.path.lexists(f"/proc/{pid}/fd/{address}"):
@@ -184,7 +216,7 @@ def _waited_path(pid: int) -> str:
 
 def _stat(pid: int) -> list[str]:
     """The fields of proc(5)'s stat from the third on: state, parent and so on. Raises OSError."""
-    return _read(pid, "stat").rpartition(")")[2].split()
+    return read(pid, "stat").rpartition(")")[2].split()
 
 
 def _parent(pid: int) -> int:
@@ -194,10 +226,10 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def _entries(pid: int, name: str) -> list[str]:
-    return _read(pid, name).split("\0")
+def entries(pid: int, name: str) -> list[str]:
+    return read(pid, name).split("\0")
 
 
-def _read(pid: int, name: str) -> str:
+def read(pid: int, name: str) -> str:
     with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
         return file.read()

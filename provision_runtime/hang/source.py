@@ -22,6 +22,7 @@ _ON_ALL = re.compile(r"rank\w*\)? *(?:>= *0|!= *-1|> *-1|is not None)")
 _COLLECTIVE = re.compile(
     r"all_\w+|barrier|broadcast\w*|reduce\w*|gather\w*|scatter\w*|wait_for_everyone"
 )
+_WORK = re.compile(rf"{_COLLECTIVE.pattern}|backward|step|save|train\w*|eval\w*")
 _EXIT = re.compile(r"(?:sys\.|os\._)?(?:exit|quit)\((?:0|None)?\)")
 _LEAVES = re.compile(r"\b(?:raise|return|break|\w*exit)\b")
 _LOOPS = (ast.For, ast.While)
@@ -63,9 +64,14 @@ def is_in_loop(frame: Frame) -> bool:
     return _loop(frame) is not None
 
 
-def is_in_while(frame: Frame) -> bool:
-    """Whether the innermost loop around the line is a while loop."""
-    return isinstance(_loop(frame), ast.While)
+def polling_loop(frame: Frame | None) -> tuple[str, int] | None:
+    """The file and line of the loop around a line, if it only sleeps and looks at something. One that
+    trains or makes a collective is none."""
+    loop: Any = frame and _loop(frame)
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)] if loop else []
+    names = [_text(call.func).rpartition(".")[2] for call in calls]
+    is_polling = "sleep" in names and not any(map(_WORK.fullmatch, names))
+    return (frame.file, loop.lineno) if frame and is_polling else None
 
 
 def has_left_loop(frame: Frame, line: int) -> bool:

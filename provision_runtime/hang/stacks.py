@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from typing import Any
 
 from . import folder
 from .folder import SIGNAL
@@ -69,7 +70,25 @@ def native_threads(pid: int, directory: str, timeout_s: float) -> list[Thread]:
     return _dump_by_py_spy(pid, directory, timeout_s, "--native")
 
 
+def variables(pid: int, timeout_s: float) -> list[tuple[Frame, dict[str, str]]]:
+    """The frames of a process's main thread, innermost first, each with its variables as text; none if
+    they cannot be read."""
+    try:
+        entries = _run_py_spy(pid, timeout_s, "--locals")
+    except StacksUnreadable:
+        return []
+    frames = []
+    for frame in next(entry["frames"] for entry in entries if entry["os_thread_id"] == pid):
+        values = {str(local["name"]): str(local["repr"]) for local in frame["locals"] or ()}
+        frames.append((frame_at(frame["name"], frame["filename"], frame["line"], ""), values))
+    return frames
+
+
 def _dump_by_py_spy(pid: int, directory: str, timeout_s: float, *options: str) -> list[Thread]:
+    return parse_py_spy(_run_py_spy(pid, timeout_s, *options), directory)
+
+
+def _run_py_spy(pid: int, timeout_s: float, *options: str) -> Any:
     program = py_spy()
     if not program:
         raise StacksUnreadable("there is no py-spy on this machine")
@@ -79,18 +98,18 @@ def _dump_by_py_spy(pid: int, directory: str, timeout_s: float, *options: str) -
             arguments, capture_output=True, text=True, timeout=timeout_s, check=False
         )
         if not result.returncode:
-            return parse_py_spy(result.stdout, directory)
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+            return json.loads(result.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise StacksUnreadable(f"py-spy failed: {error}") from error
     if "ermission" in result.stderr:
         raise StacksUnreadable(NO_PERMISSION)
     raise StacksUnreadable(f"py-spy failed: {result.stderr.strip()[-200:]}")
 
 
-def parse_py_spy(text: str, directory: str) -> list[Thread]:
-    """Raises ValueError, KeyError or TypeError for what `py-spy dump --json` does not print."""
+def parse_py_spy(entries: list[Any], directory: str) -> list[Thread]:
+    """entries: what `py-spy dump --json` prints."""
     threads = []
-    for entry in json.loads(text):
+    for entry in entries:
         frames = [
             frame_at(frame["name"], frame["filename"], frame["line"], directory)
             for frame in entry["frames"]

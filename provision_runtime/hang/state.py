@@ -32,6 +32,9 @@ WRAPPERS = (
 # Older torch calls the engine in `backward` itself.
 BACKWARD_CODE = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
 GRADIENTS = "all_reduce of gradients"
+# A sleep that goes on for longer is no pause between two steps.
+PAUSE_S = 60
+SLEEPS = "in time.sleep"
 # The detail of a collective in which bytes move.
 TRANSFERS = "transfers"
 
@@ -39,13 +42,14 @@ TRANSFERS = "transfers"
 @dataclass(frozen=True)
 class Look:
     """A rank at one moment. reason: why there are no threads. waits: files that it and what it started
-    wait for."""
+    wait for. sleep_s: how long it goes on to sleep, as far as the kernel says."""
 
     pid: int
     activity: Activity
     threads: list[Thread]
     reason: str
     waits: list[Worker]
+    sleep_s: float = 0.0
 
     @property
     def frames(self) -> list[Frame]:
@@ -80,8 +84,11 @@ def judge(
     line = user_frame(frames)
     # Not by function: py-spy and faulthandler name nested ones differently.
     before = [(frame.file, frame.line) for frame in first.frames if frame.line]
-    has_moved = before != [(frame.file, frame.line) for frame in frames]
     is_busy = _is_busy(first, last, observed_s)
+    loop = source.polling_loop(line)
+    is_polling = bool(loop) and loop == source.polling_loop(user_frame(first.frames))
+    is_polling &= not is_busy
+    has_moved = not is_polling and before != [(frame.file, frame.line) for frame in frames]
     is_idle = not (has_moved or is_busy)
     is_asking = is_idle and any(map(_is_at_prompt, frames))
     is_asking |= is_idle and line is not None and bool(PROMPT.search(line.source))
@@ -116,8 +123,12 @@ def judge(
         detail = f"worker {wait.pid} {_describe(wait)}" if wait else "no worker delivers a batch"
         if wait and wait.line and "sleep(" in wait.line.source:
             kind = model.RUNNING
-    elif line and frames[0] == line and "sleep(" in line.source and not source.is_in_while(line):
+    elif is_polling:
+        detail = "in a loop that sleeps and looks again"
+    elif line and frames[0] == line and "sleep(" in line.source:
         kind, detail = model.RUNNING, "sleeps"
+        if last.sleep_s > PAUSE_S:
+            kind, detail = model.WAITING, f"{SLEEPS}, {last.sleep_s / 60:.0f} minutes are left"
     elif any(source.is_in_handler(frame) for frame in frames):
         kind, detail = model.EXCEPTION, "in an except block"
     state = RankState(**vars(rank), kind=kind, detail=detail, line=line, collective=collective)

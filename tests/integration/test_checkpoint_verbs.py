@@ -88,7 +88,7 @@ def test_host_reads_checkpoints_written_by_torch(job: Job) -> None:
     assert [(row["step"], row["generation"], row["world_size"], row["tensors"]) for row in rows] == [
         (100, 0, 2, 5), (200, 0, 2, 5), (300, 1, 2, 5),
     ]  # fmt: skip
-    assert all(row["bytes"] - 2_400_000 > row["exclusive_bytes"] > 4_800_000 for row in rows)
+    assert all(row["bytes"] > 7_000_000 for row in rows)
     tensors = {
         tensor["name"]: (tensor["dtype"], tensor["shape"], tensor["bytes"])
         for tensor in run_json("show", job.root)["tensors"]

@@ -127,9 +127,39 @@ def test_cause_is_named_with_rank_and_line(tmp_path: Path, runtime_python: Path,
     rank, line, body = PROGRAMS[id]
     (tmp_path / "train.py").write_text(HEAD + body)
     command = f"{runtime_python} -m torch.distributed.run --nproc-per-node=2 --standalone train.py"
+    assert_cause(tmp_path, command, id, rank, line)
+
+
+# The numbers of ranks are set after they start.
+SPAWNED = """\
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+def main(rank, size):
+    dist.init_process_group("gloo", init_method="file://FOLDER/store", rank=rank, world_size=size)
+    if rank == 1:
+        dist.barrier()
+    dist.all_reduce(torch.ones(4))
+if __name__ == "__main__":
+"""
+STARTS = {
+    "spawn": "    mp.spawn(main, args=(2,), nprocs=2)\n",
+    "processes": "    for rank in (1, 0): mp.Process(target=main, args=(rank, 2)).start()\n",
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_ranks_that_a_program_starts_itself(
+    tmp_path: Path, runtime_python: Path, start: str
+) -> None:
+    program = SPAWNED.replace("FOLDER", str(tmp_path)) + STARTS[start]
+    (tmp_path / "train.py").write_text(program)
+    assert_cause(tmp_path, f"{runtime_python} train.py", "collective-on-one-rank", 1, 5)
+
+
+def assert_cause(folder: Path, command: str, id: str, rank: int, line: int) -> None:
+    """Asserts that the ranks of a command hang, and why; ends them."""
     launcher = subprocess.Popen(
         command.split(),
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )

@@ -17,7 +17,7 @@ from provision_runtime.checkpoint.inspection.transfer import Transfer
 from provision_runtime.report.text import escape_line, format_bytes, format_count
 
 MAX_NAMES = 3
-LIST_HEAD = ("step", "ranks", "torch", "tensors", "size", "exclusive", "")
+LIST_HEAD = ("step", "ranks", "torch", "tensors", "size", "")
 
 
 def result_lines(result: object, width: int | None) -> list[str]:
@@ -46,9 +46,9 @@ def list_lines(inventory: CheckpointInventory) -> list[str]:
     if checkpoints:
         lines += ["", table([_list_row(row) for row in checkpoints], LIST_HEAD)]
     if unfinished:
-        rows = []
-        for row in unfinished:
-            rows.append((escape_line(row.name), _writer(row), format_bytes(row.bytes)))
+        rows = [
+            (escape_line(row.name), _writer(row), format_bytes(row.bytes)) for row in unfinished
+        ]
         lines += ["", table(rows, ("unfinished", "writer", "size"))]
     problems = [row.problem for row in checkpoints if row.problem]
     if problems:
@@ -71,21 +71,18 @@ def show_lines(contents: Contents, *, width: int | None) -> list[str]:
         f"{format_bytes(contents.bytes)} in {format_count(len(files), 'file')}",
     ]
     if tensors:
-        rows = []
-        for tensor in tensors:
-            rows.append(
-                (
-                    escape_line(tensor.name),
-                    tensor.dtype.removeprefix("torch."),
-                    str(list(tensor.shape)),
-                    format_bytes(tensor.bytes),
-                )
+        rows = [
+            (
+                escape_line(tensor.name),
+                tensor.dtype.removeprefix("torch."),
+                str(list(tensor.shape)),
+                format_bytes(tensor.bytes),
             )
+            for tensor in tensors
+        ]
         lines += ["", table(rows, ("tensor", "type", "shape", "size"))]
     if objects:
-        object_rows = []
-        for entry in objects:
-            object_rows.append((escape_line(entry.name), format_bytes(entry.bytes)))
+        object_rows = [(escape_line(entry.name), format_bytes(entry.bytes)) for entry in objects]
         lines += ["", table(object_rows, ("object", "size"))]
     return lines
 
@@ -98,8 +95,7 @@ def verify_lines(audit: Audit) -> list[str]:
             path = f"{audit.root}/{damage.folder}/{escape_line(damage.file)}"
             tensors = f" (it holds {_some(damage.tensors)})" if damage.tensors else ""
             lines.append(f"{path}: {damage.problem}{tensors}")
-    for row in checkpoints:
-        lines.append(f"{row.folder}: {_verdict(row)}")
+    lines += [f"{row.folder}: {_verdict(row)}" for row in checkpoints]
     whole = sum(row.verdict == "whole" for row in checkpoints)
     lines.append(
         f"{whole} of {format_count(len(checkpoints), 'checkpoint')} whole; "
@@ -114,8 +110,7 @@ def prune_lines(cleanup: Cleanup) -> list[str]:
     lines += [f"{action} {name} (unfinished)" for name in cleanup.unfinished]
     for name in cleanup.unreadable:
         lines.append(f"left {name}: its manifest cannot be read, so it is not counted or removed")
-    for row in cleanup.left:
-        lines.append(f"left {escape_line(row.name)} (unfinished): {_writer(row)}")
+    lines += [f"left {escape_line(row.name)} (unfinished): {_writer(row)}" for row in cleanup.left]
     lines += [escape_line(problem) for problem in cleanup.problems]
     summary = f"{cleanup.root}: {format_count(len(cleanup.remaining), 'checkpoint')} kept"
     if cleanup.copied_bytes:
@@ -140,16 +135,11 @@ def _list_row(row: Checkpoint) -> tuple[str, ...]:
     step = str(row.step)
     if row.generation:
         step += f" (generation {row.generation})"
-    facts = []
-    for fact in (row.world_size, row.torch, row.tensors):
-        facts.append("?" if fact is None else str(fact))
-    sizes = map(format_bytes, (row.bytes, row.exclusive_bytes))
-    notes = []
-    if row.latest:
-        notes.append("latest")
+    facts = ["?" if fact is None else str(fact) for fact in (row.world_size, row.torch, row.tensors)]
+    notes = ["latest"] if row.latest else []
     if row.state != "committed":
         notes.append(row.state)
-    return (step, *facts, *sizes, ", ".join(notes))
+    return (step, *facts, format_bytes(row.bytes), ", ".join(notes))
 
 
 def _writer(row: Unfinished) -> str:

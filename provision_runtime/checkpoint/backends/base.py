@@ -22,17 +22,15 @@ class Traits:
 
     Attributes:
         rename: A folder becomes visible by one rename; without it, by its manifest, written last.
-        links: How an unchanged file becomes part of the next checkpoint: as a second name ("hard") or
-            by a reference to the older folder ("reference").
+        links: Whether an unchanged file becomes part of the next checkpoint as a second name (a hard
+            link), without being written.
         sync: A write survives a power cut only once it was synced.
-        shared: Other processes see the store.
         block: How many bytes to read at a time when a whole file is read.
     """
 
     rename: bool
-    links: str
+    links: bool
     sync: bool
-    shared: bool
     block: int
 
 
@@ -152,17 +150,13 @@ class Backend(Protocol):
             FileExistsError: If the file exists.
         """
 
-    def reuse(self, source: str, name: str, folder: str) -> str | None:
+    def reuse(self, source: str, name: str, folder: str) -> None:
         """Makes a file of a committed folder part of a temporary one.
 
         Args:
             source: The name of the committed folder.
             name: The name of the file, in both.
             folder: The name of the temporary folder.
-
-        Returns:
-            The file's home: None if it is now in the folder itself, else the folder that is referred
-            to.
 
         Raises:
             OSError: If that is not possible. The caller then writes the file.
@@ -241,23 +235,10 @@ class Backend(Protocol):
     def remove(self, *folders: str) -> None:
         """Makes folders invisible, then removes them. Ignores those that do not exist.
 
-        Files that other checkpoints refer to stay until those are gone too. Without folders,
-        removes only files that nothing refers to any more.
+        Without folders, removes only what interrupted removals left.
 
         Args:
             folders: The names of committed or temporary folders.
-        """
-
-    def address(self, home: str, name: str) -> str:
-        """The address by which the `.metadata` of another checkpoint refers to a file, for torch's own
-        readers.
-
-        Args:
-            home: The name of the file's folder.
-            name: The file's name.
-
-        Returns:
-            A path relative to the other checkpoint, or an absolute one.
         """
 
     def free(self) -> int | None:

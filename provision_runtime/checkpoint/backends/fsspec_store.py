@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Callable, ContextManager, TypeVar
 
 from ..errors import CheckpointError
@@ -38,20 +39,15 @@ class FsspecStore:
 
     def __init__(self, url: str, files: Any, path: str, kind: str) -> None:
         self.url = url
-        self.is_shared = kind != MEMORY
         # The absolute path for fsspec, which does not depend on where the reader is.
         self.path = "/" + path.strip("/")
         self._files = files
         self._root = path.rstrip("/")
-        self._lock: ContextManager[object] = nullcontext() if self.is_shared else _memory_lock
+        self._lock: ContextManager[object] = _memory_lock if kind == MEMORY else nullcontext()
 
     def get(self, name: str, begin: int | None = None, end: int | None = None) -> bytes:
         """Fewer bytes if the object ends before."""
-
-        def fetch(path: str) -> bytes:
-            content: bytes = self._files.cat_file(path, start=begin, end=end)
-            return content
-
+        fetch: Callable[[str], bytes] = partial(self._files.cat_file, start=begin, end=end)
         return self._request(name, fetch)
 
     def put(self, name: str, content: bytes) -> None:
@@ -83,13 +79,8 @@ class FsspecStore:
         """Names of the objects directly below a folder, and of the folders; both empty if it does
         not exist.
         """
-
-        def list_path(path: str) -> Any:
-            self._files.invalidate_cache()
-            return self._files.ls(path, detail=True)
-
         try:
-            entries = self._request(folder, list_path)
+            entries: Any = self._request(folder, partial(self._files.ls, detail=True))
         except FileNotFoundError:
             return [], []
         folder_name = last_part(folder or self._root)

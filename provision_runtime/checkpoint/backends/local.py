@@ -37,7 +37,7 @@ SYNCED_TOGETHER = 32
 
 
 class FileBackend:
-    traits = Traits(rename=True, links="hard", sync=True, shared=True, block=READ_BYTES)
+    traits = Traits(rename=True, links=True, sync=True, block=READ_BYTES)
 
     def __init__(self, folder: Path) -> None:
         self._root = folder
@@ -279,9 +279,6 @@ class FileBackend:
             layout.abandoned.add(path.name)
             raise
         layout.abandoned.discard(path.name)
-
-    def address(self, home: str, name: str) -> str:
-        return f"../{home}/{name}"
 
     def free(self) -> int | None:
         status = os.statvfs(fs.files.nearest_existing(self._root))

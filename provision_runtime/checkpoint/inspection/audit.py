@@ -96,8 +96,8 @@ class _AuditPass:
                 self._manifests[folder] = catalog.read_manifest(backend, folder)
             except (CheckpointError, OSError) as error:
                 self._manifests[folder] = error
-        # What is wrong with each file that was read, by its key.
-        self._problems: dict[Hashable, str | None] = {}
+        # The keys of files that were read and are whole: several checkpoints may have them.
+        self._whole: set[Hashable] = set()
 
     def check_all(self, start_meter: StartMeter) -> list[CheckpointVerdict]:
         sizes = {}
@@ -113,11 +113,11 @@ class _AuditPass:
             damage = Damage(folder, manifest.NAME, content.problem)
             return _verdict(folder, DAMAGED, None, [damage])
         if not isinstance(content, Manifest):
-            return _verdict(folder, UNKNOWN, None, problem=_text(content))
+            return _verdict(folder, UNKNOWN, None, problem=str(content))
         try:
             damages = self._find_damages(folder, content)
         except OSError as error:
-            return _verdict(folder, UNKNOWN, content, problem=_text(error))
+            return _verdict(folder, UNKNOWN, content, problem=str(error))
         return _verdict(folder, DAMAGED if damages else WHOLE, content, damages)
 
     def check_copies(self) -> list[CheckpointVerdict]:
@@ -137,26 +137,20 @@ class _AuditPass:
         return [replace(verdict, files=len(names), bytes=size)] if damages else []
 
     def _find_damages(self, folder: str, content: Manifest) -> list[Damage]:
-        keys = {entry.name: self._key(folder, entry) for entry in content.files}
-        unread = [entry for entry in content.files if keys[entry.name] not in self._problems]
-        damages = verification.check_files(self._backend, folder, content, unread, self._advance)
-        if damages and folder not in self._backend.folders():
-            return damages  # it was removed; other checkpoints may still have the files
-        problems = {damage.file: damage.problem for damage in damages}
-        for entry in unread:
-            self._problems[keys[entry.name]] = problems.get(entry.name)
-        all_damages = verification.find_foreign_files(self._backend, folder, content)
-        for entry in content.files:
-            problem = self._problems[keys[entry.name]]
-            if problem:
-                names = verification.damaged_names(self._backend, folder, content, entry)
-                all_damages.append(Damage(entry.home or folder, entry.name, problem, names))
-        return all_damages
+        damages = verification.find_foreign_files(self._backend, folder, content)
+        unread = [entry for entry in content.files if self._key(folder, entry) not in self._whole]
+        damages += verification.check_files(
+            self._backend, folder, content, unread, self._advance
+        )
+        damaged = {damage.file for damage in damages}
+        whole = (entry for entry in unread if entry.name not in damaged)
+        self._whole.update(self._key(folder, entry) for entry in whole)
+        return damages
 
     def _key(self, folder: str, entry: FileEntry) -> Hashable:
         """Equal for two files only if they are one file with the same expected content."""
         try:
-            return disk_usage.key(self._backend, folder, entry), entry.size, entry.digest
+            return self._backend.stat(folder, entry.name).key, entry.size, entry.digest
         except OSError:
             return folder, entry.name
 
@@ -172,24 +166,13 @@ def _verdict(
     damages: Sequence[Damage] = (),
     problem: str = "",
 ) -> CheckpointVerdict:
-    step = catalog.step_of(folder)
-    if step is None:
-        step = -1
-    files, size = 0, 0
-    if content is not None:
-        files, size = len(content.files), content.bytes
+    name = layout.parse(folder)
     return CheckpointVerdict(
-        step=step,
+        step=name.step if name else -1,
         folder=folder,
         verdict=verdict,
         problem=problem,
-        files=files,
-        bytes=size,
+        files=len(content.files) if content else 0,
+        bytes=content.bytes if content else 0,
         damages=tuple(damages),
     )
-
-
-def _text(error: CheckpointError | OSError) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)

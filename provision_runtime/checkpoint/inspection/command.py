@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Callable, Dict
 
 from ...report.codec import packaged_json
@@ -120,15 +120,9 @@ def parse_step(text: str) -> int | str:
     return int(text)
 
 
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more.")
-    return int(parse_step(text))
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more.")
+def _number(least: int, text: str) -> int:
+    if not text.isdecimal() or len(text) > MAX_STEP_DIGITS or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more.")
     return int(text)
 
 
@@ -148,8 +142,8 @@ PARSERS: Dict[str, Callable[[str], Any]] = {
     "text": str,
     "pair": parse_option,
     "step": parse_step,
-    "number": _number,
-    "count": _positive,
+    "number": partial(_number, 0),
+    "count": partial(_number, 1),
     "rename": transfer.parse_rename,
     "dtype": _dtype,
     "size": _size,

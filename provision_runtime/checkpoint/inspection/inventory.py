@@ -29,10 +29,9 @@ TRIES = 5
 class Checkpoint:
     """A committed checkpoint, from its manifest; its files are not read.
 
-    bytes: of all its files. exclusive_bytes: of files that no other checkpoint has, by hard links or
-    references. state: "committed"; "replaced" by a newer generation
-    that exists too; "damaged", or "unreadable" (also of another version), if its manifest cannot be used:
-    `problem` is then the reason, and the fields from the manifest are None.
+    bytes: of all its files. state: "committed"; "replaced" by a newer generation that exists too;
+    "damaged", or "unreadable" (also of another version), if its manifest cannot be used: `problem` is
+    then the reason, and the fields from the manifest are None.
     """
 
     step: int
@@ -43,7 +42,6 @@ class Checkpoint:
     latest: bool
     files: int
     bytes: int
-    exclusive_bytes: int
     sequence: int | None = None
     parent: str | None = None
     world_size: int | None = None
@@ -135,7 +133,6 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
     names = catalog.committed(backend)
     usages = {str(name): disk_usage.usage(backend, str(name)) for name in names}
     latest_folder = catalog.latest(backend)
-    exclusive_bytes = disk_usage.exclusive_bytes(usages)
     newest = {name.step: name for name in names}
     rows = []
     for name in names:
@@ -152,7 +149,6 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
             latest=folder == latest_folder,
             files=len(usages[folder]),
             bytes=disk_usage.folder_bytes(usages[folder]),
-            exclusive_bytes=exclusive_bytes[folder],
         )
         if content is not None:
             row = replace(

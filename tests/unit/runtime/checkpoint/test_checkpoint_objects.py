@@ -45,12 +45,11 @@ def root() -> Iterator[str]:
 
 
 def contents(root: str, folder: str) -> dict[str, bytes]:
-    """What a reader gets, through the references."""
+    """What a reader gets."""
     backend = open_root(root)
     manifest_of_step = catalog.read_manifest(backend, folder)
-    homes = {entry.name: entry.home or folder for entry in manifest_of_step.files}
     return {
-        name: backend.read(homes[at.file], at.file)[at.at : at.at + at.size]
+        name: backend.read(folder, at.file)[at.at : at.at + at.size]
         for name, at in manifest_of_step.objects.items()
     }
 
@@ -81,63 +80,6 @@ def test_two_ranks_make_one_checkpoint_and_nothing_else(root: str) -> None:
         for entry in catalog.read_manifest(open_root(root), commits[0].folder).files
     }
     assert objects(root) == {"latest", f"{commits[0].folder}/{manifest.NAME}", *listed}
-
-
-def test_unchanged_content_is_a_reference(root: str) -> None:
-    first = save(root, 1, {"a": big("a"), "b": big("b")})
-    save(root, 2, {"a": big("a"), "b": big("c")})
-    third = save(root, 3, {"a": big("a"), "b": big("d")})
-    assert (third.progress.written, third.progress.linked) == (MIN_FILE_BYTES, MIN_FILE_BYTES)
-    homes = {entry.home for entry in catalog.read_manifest(open_root(root), third.folder).files}
-    assert homes == {first.folder, None}
-    assert newest(root) == {"a": big("a"), "b": big("d")}
-
-
-def test_referenced_files_outlive_their_checkpoint(root: str) -> None:
-    first = save(root, 1, {"a": big("a"), "b": big("b")})
-    second = save(root, 2, {"a": big("a"), "b": big("c")})
-    assert prune(root, keep=1).removed == (first.folder,)
-    assert (list_steps(root), verify(root)) == ([2], [])
-    assert newest(root) == {"a": big("a"), "b": big("c")}
-    assert len({path for path in objects(root) if path.startswith(first.folder)}) == 1
-    third = save(root, 3, {"a": big("x")})
-    assert prune(root, keep=1).removed == (second.folder,)
-    assert {path.partition("/")[0] for path in objects(root)} == {
-        "copies",
-        "latest",
-        third.folder,
-    }
-
-
-def test_referenced_file_with_damage_is_rewritten(root: str) -> None:
-    first = save(root, 1, {"a": big("a"), "b": big("b"), "small": b"s"})
-    backend = open_root(root)
-    entries = catalog.read_manifest(backend, first.folder).objects
-    for name in ("a", "small"):
-        memory.MemoryFileSystem().pipe_file(
-            f"{root}/{first.folder}/{entries[name].file}", b"x" * entries[name].size
-        )
-    assert len(verify(root, step=1)) == 2
-    committed = save(root, 2, {"a": big("a"), "b": big("b"), "small": b"s"})
-    assert (committed.progress.written, committed.progress.linked) == (
-        MIN_FILE_BYTES + 1,
-        MIN_FILE_BYTES,
-    )
-    homes = {
-        entry.name: entry.home for entry in catalog.read_manifest(backend, committed.folder).files
-    }
-    assert (homes[entries["a"].file], homes[entries["b"].file]) == (None, first.folder)
-    assert verify(root) == []
-
-
-def test_resaved_step_may_reference_its_older_generation(root: str) -> None:
-    folders = [
-        save(root, 1, {"a": big("a"), "b": letter * 9}).folder for letter in (b"1", b"2", b"3")
-    ]
-    assert [layout.parse(folder).generation for folder in folders] == [0, 1, 2]  # type: ignore[union-attr]
-    assert (open_root(root).folders(), verify(root)) == ([folders[2]], [])
-    assert newest(root) == {"a": big("a"), "b": b"333333333"}
-    assert {path.partition("/")[0] for path in objects(root)} == {"latest", folders[0], folders[2]}
 
 
 def test_folder_without_a_manifest_is_no_checkpoint(root: str) -> None:
@@ -213,78 +155,68 @@ def test_next_save_removes_leftovers_of_an_ended_writer(root: str) -> None:
     assert committed.folder != layout.target(ended)
 
 
-def test_files_a_running_save_may_reference_are_kept(root: str) -> None:
-    """Its parent, and what that one refers to, are removed by somebody else while it writes."""
-    save(root, 1, {"a": big("a"), "b": big("b"), "c": b"old"})
-    save(root, 2, {"a": big("a"), "b": big("c")})
-    removed: list[str] = []
+def test_every_checkpoint_has_all_of_its_files(root: str) -> None:
+    first = save(root, 1, {"a": big("a"), "b": big("b")})
+    second = save(root, 2, {"a": big("a"), "b": big("c")})
+    assert (second.progress.written, second.progress.linked) == (2 * MIN_FILE_BYTES, 0)
+    assert prune(root, keep=1).removed == (first.folder,)
+    assert (list_steps(root), verify(root)) == ([2], [])
+    assert newest(root) == {"a": big("a"), "b": big("c")}
+    folders = {path.partition("/")[0] for path in objects(root)}
+    assert folders == {"copies", "latest", second.folder}
+
+
+def test_newer_generation_replaces_the_older_one(root: str) -> None:
+    folders = [save(root, 1, {"a": big("a"), "b": letter * 9}).folder for letter in (b"1", b"2")]
+    assert [layout.parse(folder).generation for folder in folders] == [0, 1]  # type: ignore[union-attr]
+    assert (open_root(root).folders(), verify(root)) == ([folders[1]], [])
+    assert newest(root) == {"a": big("a"), "b": b"222222222"}
+    assert {path.partition("/")[0] for path in objects(root)} == {"latest", folders[1]}
+
+
+def test_manifest_that_refers_to_another_checkpoint_is_refused(root: str) -> None:
+    content = manifest.dumps(manifest.Manifest(1, 1, 0, (manifest.FileEntry("f", 1, "0" * 64),)))
+    older = content[manifest.BODY_AT :].replace(b'"links"', b'"home": "step-1", "links"')
+    with pytest.raises(CheckpointError, match="refers to files of other checkpoints"):
+        manifest.loads(manifest._head(older) + older, "manifest.json")
+    same = older.replace(b'"step-1"', b"null")
+    assert manifest.loads(manifest._head(same) + same, "") == manifest.loads(content, "")
+
+
+def test_what_a_save_writes_meanwhile_is_kept(root: str) -> None:
+    save(root, 1, {"a": big("a")})
 
     def meanwhile(_: object) -> None:
-        if not removed:
+        if 3 not in list_steps(root):
             save(root, 3, {"z": b"other"})
-            removed.extend(prune(root, keep=1).removed)
+            prune(root, keep=1)
 
-    save(root, 4, {"a": big("a"), "b": big("c"), "new": b"1"}, progress=meanwhile)
-    assert len(removed) == 2
-    assert newest(root) == {"a": big("a"), "b": big("c"), "new": b"1"}
-    assert verify(root) == []
-    prune(root, keep=1)
-    assert verify(root) == []
+    save(root, 4, {"a": big("b"), "new": b"1"}, progress=meanwhile)
+    assert newest(root) == {"a": big("b"), "new": b"1"}
+    assert (list_steps(root), verify(root)) == ([3, 4], [])
 
 
-def test_vanishing_referenced_file_fails_the_save(root: str) -> None:
-    first = save(root, 1, {"a": big("a")})
-    [entry] = catalog.read_manifest(open_root(root), first.folder).files
-    ranks = single_process()
-
-    def exchange(name: str, payload: Any) -> list[Any]:
-        if name == "run checkpoint/part":
-            memory.MemoryFileSystem().rm_file(f"{root}/{first.folder}/{entry.name}")
-        return ranks.exchange(name, payload)
-
-    with pytest.raises(
-        NotCommitted, match="an older checkpoint's file was deleted while this one was saved"
-    ) as error:
-        save(root, 2, {"a": big("a")}, Ranks(0, 1, exchange))
-    assert error.value.errno == 2
-    assert (list_steps(root), unfinished(root)) == ([1], [])
-
-
-def test_unreadable_manifest_prevents_deletion(root: str) -> None:
-    save(root, 1, {"a": big("a"), "b": b"1"})
-    damaged = save(root, 2, {"a": big("a"), "b": b"2"})
-    save(root, 3, {"z": b"3"})
+def test_damaged_manifest_costs_no_other_checkpoint(root: str) -> None:
+    damaged = save(root, 1, {"a": big("a")})
+    save(root, 2, {"a": big("a")})
     memory.MemoryFileSystem().pipe_file(f"{root}/{damaged.folder}/{manifest.NAME}", b"{")
-    before = objects(root)
-    with pytest.warns(UserWarning, match=r"stay in .*: .*manifest\.json is damaged"):
-        open_root(root).remove(str(catalog.committed(open_root(root))[0]))
-    assert len(before - objects(root)) == 1
     open_root(root).remove(damaged.folder)
-    assert {path.partition("/")[0] for path in objects(root)} == {
-        "latest",
-        str(catalog.committed(open_root(root))[0]),
-    }
+    assert (list_steps(root), verify(root), newest(root)) == ([2], [], {"a": big("a")})
 
 
 def test_flipped_bits_are_reported_by_file_name(root: str) -> None:
-    first = save(root, 1, {"a": big("a"), "b": b"small"})
-    second = save(root, 2, {"a": big("a"), "b": b"other"})
+    folder = save(root, 2, {"a": big("a"), "b": b"other"}).folder
     store = memory.MemoryFileSystem()
-    places = {
-        entry.name: entry.home or second.folder
-        for entry in catalog.read_manifest(open_root(root), second.folder).files
-    }
-    assert set(places.values()) == {first.folder, second.folder}
-    for name, home in {**places, manifest.NAME: second.folder}.items():
-        content = store.cat_file(f"{root}/{home}/{name}")
+    names = [entry.name for entry in catalog.read_manifest(open_root(root), folder).files]
+    for name in (*names, manifest.NAME):
+        content = store.cat_file(f"{root}/{folder}/{name}")
         for bit in (0, 4 * len(content), 8 * len(content) - 1):
             flipped = bytearray(content)
             flipped[bit // 8] ^= 1 << bit % 8
-            store.pipe_file(f"{root}/{home}/{name}", bytes(flipped))
-            assert [(damage.folder, damage.file) for damage in verify(root, step=2)] == [
-                (home, name)
-            ]
-        store.pipe_file(f"{root}/{home}/{name}", content)
+            store.pipe_file(f"{root}/{folder}/{name}", bytes(flipped))
+            damages = [(damage.folder, damage.file) for damage in verify(root, step=2)]
+            assert damages == [(folder, name)]
+        store.pipe_file(f"{root}/{folder}/{name}", content)
     assert verify(root) == []
 
 
@@ -338,12 +270,10 @@ def test_store_outage_leaves_old_or_new_checkpoint(
         last = save(place, 2, {"a": big("a")})
         prune(place, keep=1)
         assert unfinished(place) == []
-        homes = {entry.home for entry in catalog.read_manifest(open_root(place), last.folder).files}
         assert {path.partition("/")[0] for path in objects(place) if "/" in path} == {
             "copies",
             last.folder,
-            *homes,
-        } - {None}
+        }
         if went_well:
             break
     assert went_well
@@ -431,6 +361,6 @@ def test_docs_table_matches_the_traits(tmp_path: Path, root: str) -> None:
     page = (ROOT / "docs" / "checkpoints.md").read_text()
     for kind, traits in kinds.items():
         visible = "one rename" if traits.rename else "`manifest.json`, put last"
-        file = {"hard": "a hard link", "reference": "a reference"}[traits.links]
-        row = f"| {kind} | {visible} | {file} | {'synced' if traits.sync else 'written'} | {'yes' if traits.shared else 'no'} |"
+        file = "a hard link" if traits.links else "written again"
+        row = f"| {kind} | {visible} | {file} | {'synced' if traits.sync else 'written'} |"
         assert row in page

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +90,39 @@ def test_rank_that_moves_or_computes_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loop", "kind"), [("for i in x", model.RUNNING), ("while x", model.WAITING)]
+    ("rest", "kind"),
+    [
+        ("os.path.exists(path)", model.WAITING),
+        ("dist.all_reduce(x)", model.RUNNING),
+        ("loss.backward()", model.RUNNING),
+    ],
 )
-def test_sleep_in_a_while_loop_waits(tmp_path: Path, loop: str, kind: str) -> None:
-    (tmp_path / "train.py").write_text(f"{loop}:\n    time.sleep(9)\n")
-    sleeping = stacks.frame_at("f", "train.py", 2, str(tmp_path))
+@pytest.mark.parametrize("loop", ["for i in x", "while x"])
+def test_a_loop_that_only_sleeps_and_looks_waits(
+    tmp_path: Path, loop: str, rest: str, kind: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"{loop}:\n    time.sleep(9)\n    {rest}\n")
+    sleeping, other = (stacks.frame_at("f", "train.py", n, str(tmp_path)) for n in (2, 3))
     assert judge([sleeping], [sleeping]).kind == kind
+    # It may have been caught while it looked.
+    assert judge([other], [sleeping]).kind == kind
+    assert judge([other], [sleeping], cpu_s=1.9).kind == model.RUNNING
+
+
+def test_a_long_sleep_waits(tmp_path: Path) -> None:
+    sleeping = Frame("train", "/srv/exp/train.py", 7, "time.sleep(left)", True)
+    assert state.judge(RANK, look([sleeping]), look([sleeping]), [], 2.0).kind == model.RUNNING
+    code = "import time; print(1, flush=True); time.sleep(7200)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        while rank_processes.activity(process.pid, []).state != "S":
+            pass
+        left = rank_processes.sleep_s(process.pid)
+        process.kill()
+    assert left == 0 if sys.version_info < (3, 11) else 3600 < left <= 7200
+    last = replace(look([sleeping]), sleep_s=5000)
+    result = state.judge(RANK, last, last, [], 2.0)
+    assert (result.kind, result.detail) == (model.WAITING, "in time.sleep, 83 minutes are left")
 
 
 def look(frames: list[Frame], *threads: list[Frame], waits: Any = ()) -> Look:
@@ -145,7 +173,7 @@ def test_stacks_of_faulthandler_and_of_py_spy_are_alike() -> None:
         for f in main.frames
     ]
     entry = {"pid": 7, "os_thread_id": 7, "thread_name": "MainThread", "frames": printed}
-    assert stacks.parse_py_spy(json.dumps([entry]), "/srv/exp") == [main]
+    assert stacks.parse_py_spy([entry], "/srv/exp") == [main]
     assert stacks.user_frame(main.frames) == frame("evaluate", "/srv/exp/train.py", 16)
     assert frame("poll", "selectmodule.c", 655).line == 0
 
@@ -351,7 +379,7 @@ def test_links_pipes_and_the_rest_of_big_files_are_not_read(
 def test_deep_stacks_keep_both_ends_and_the_main_thread() -> None:
     frames = [{"name": f"f{n}", "filename": "/srv/exp/a.py", "line": n} for n in range(500)]
     entry = {"pid": 7, "os_thread_id": 8, "thread_name": "x", "frames": frames}
-    threads = stacks.parse_py_spy(json.dumps([entry] * 70 + [{**entry, "os_thread_id": 7}]), "/")
+    threads = stacks.parse_py_spy([entry] * 70 + [{**entry, "os_thread_id": 7}], "/")
     assert [thread.is_main for thread in threads] == [True] + [False] * (stacks.MAX_THREADS - 1)
     lines = [frame.line for frame in threads[0].frames]
     assert (lines[0], lines[-1], len(lines)) == (0, 499, 2 * stacks.MAX_FRAMES)
