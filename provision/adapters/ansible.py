@@ -14,10 +14,14 @@ from provision.core.schema import InvalidDocument, parse_document
 COMMAND_TIMEOUT_S = 60.0
 META = "_meta"
 # What ssh would have to know too, and reads only from its own configuration; with harmless values.
+# Each under all names that Ansible's connection plugin `ssh` takes.
 _FOR_SSH = {
     "ansible_port": (22, "22"),
+    "ansible_ssh_port": (22, "22"),
     "ansible_connection": ("ssh", "smart", "paramiko"),
+    "ansible_private_key_file": ("",),
     "ansible_ssh_private_key_file": ("",),
+    "ansible_ssh_args": ("",),
     "ansible_ssh_common_args": ("",),
     "ansible_ssh_extra_args": ("",),
 }
@@ -55,14 +59,24 @@ def read_inventory(path: Path) -> dict[str, Any]:
 
 
 def hosts_of_group(document: Mapping[str, Any], group: str, source: Path) -> list[AnsibleHost]:
-    """The hosts of a group and of its children. source: for messages. Raises InvalidSpec for an unknown
-    group, and for a variable that ssh would need and cannot get from here."""
-    if group not in document:
+    """The hosts of a group and of its children, or the one host of this name. source: for messages.
+    Raises InvalidSpec for an unknown group, and for a variable that ssh would need and cannot get
+    from here."""
+    variables = document[META].get("hostvars", {})
+    if group in document:
+        hosts = list(dict.fromkeys(_names(document, group, set())))
+    elif group in host_names(document):
+        hosts = [group]
+    else:
         names = ", ".join(name for name in document if name != META)
         raise InvalidSpec(f"{source} has no group `{group}`.", advice=f"Its groups: {names}.")
-    variables = document[META].get("hostvars", {})
-    hosts = dict.fromkeys(_names(document, group, set()))
     return [_host(name, variables.get(name, {}), source) for name in hosts]
+
+
+def host_names(document: Mapping[str, Any]) -> set[str]:
+    """All hosts of an inventory."""
+    groups = [group for name, group in document.items() if name != META]
+    return {host for group in groups for host in group.get("hosts", ())}
 
 
 def _names(document: Mapping[str, Any], group: str, seen: set[str]) -> Iterator[str]:
@@ -81,8 +95,8 @@ def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
             f"{source}: {name} has {', '.join(unusable)}, which provision does not pass on to ssh.",
             advice=f"Write it for `Host {name}` into ~/.ssh/config, and take it out of the inventory.",
         )
-    address = variables.get("ansible_host", name)
-    user = variables.get("ansible_user")
+    address = variables.get("ansible_host", variables.get("ansible_ssh_host", name))
+    user = variables.get("ansible_user", variables.get("ansible_ssh_user"))
     return AnsibleHost(
         name=name,
         address=f"{user}@{address}" if user else address,
