@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,8 @@ _FOR_SSH = {
     "ansible_ssh_extra_args": ("",),
 }
 
-
-@dataclass(frozen=True, kw_only=True)
-class AnsibleHost:
-    """address: what ssh connects to, with the user. rack, zone: variables of these names."""
-
-    name: str
-    address: str
-    rack: str
-    zone: str
+# It may not begin with a dash: ssh would take it for an option.
+_FOR_ADDRESS = re.compile("[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 def read_inventory(path: Path) -> dict[str, Any]:
@@ -58,8 +51,9 @@ def read_inventory(path: Path) -> dict[str, Any]:
     return document
 
 
-def hosts_of_group(document: Mapping[str, Any], group: str, source: Path) -> list[AnsibleHost]:
-    """The hosts of a group and of its children, or the one host of this name. source: for messages.
+def hosts_of_group(document: Mapping[str, Any], group: str, source: Path) -> list[dict[str, str]]:
+    """The hosts of a group and of its children, or the one host of this name: of each its name,
+    the address that ssh connects to, with the user, and rack and zone. source: for messages.
     Raises InvalidSpec for an unknown group, and for a variable that ssh would need and cannot get
     from here."""
     variables = document[META].get("hostvars", {})
@@ -88,7 +82,7 @@ def _names(document: Mapping[str, Any], group: str, seen: set[str]) -> Iterator[
             yield from _names(document, child, seen)
 
 
-def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
+def _host(name: str, variables: Mapping[str, Any], source: Path) -> dict[str, str]:
     unusable = [key for key, usual in _FOR_SSH.items() if variables.get(key, usual[0]) not in usual]
     if unusable:
         raise InvalidSpec(
@@ -97,9 +91,15 @@ def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
         )
     address = variables.get("ansible_host", variables.get("ansible_ssh_host", name))
     user = variables.get("ansible_user", variables.get("ansible_ssh_user"))
-    return AnsibleHost(
-        name=name,
-        address=f"{user}@{address}" if user else address,
-        rack=str(variables.get("rack", "")),
-        zone=str(variables.get("zone", "")),
-    )
+    for value in filter(None, (address, user)):
+        if not _FOR_ADDRESS.fullmatch(str(value)):
+            raise InvalidSpec(
+                f"{source}: {name} has `{value}`, which is not a name or an address that ssh takes.",
+                advice="ansible-inventory does not fill in templates: write the value itself.",
+            )
+    host = {"name": name, "address": f"{user}@{address}" if user else address}
+    for kind in ("rack", "zone"):
+        value = variables.get(kind)
+        if isinstance(value, (str, int)):  # it may be something else
+            host[kind] = str(value)
+    return host

@@ -396,10 +396,7 @@ def _place(features: Sequence[str], kind: str) -> str:
 
 def _ansible_nodes(path: Path, group: str) -> list[Node]:
     hosts = ansible.hosts_of_group(ansible.read_inventory(path), group, path)
-    return [
-        Node(name=host.name, engine="ssh", address=host.address, rack=host.rack, zone=host.zone)
-        for host in hosts
-    ]
+    return [Node(engine="ssh", **host) for host in hosts]
 
 
 def _ansible_hosts(lab: Inventory, names: Collection[str]) -> dict[str, Node]:

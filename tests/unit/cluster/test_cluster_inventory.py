@@ -348,6 +348,12 @@ def test_an_inventory_of_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             names("p1", inventory)
     with pytest.raises(InvalidSpec, match=r"inventory\.json: p1 has ansible_port"):
         names("all", source)
+    templates = {"g1": {"rack": {"row": 1}}, "p1": {"ansible_host": "{{ base }}.5"}}
+    source.write_text(json.dumps({**ANSIBLE, "_meta": {"hostvars": templates}}))
+    [node] = select_nodes("g1", source).nodes
+    assert node.rack == ""
+    with pytest.raises(InvalidSpec, match=r"p1 has `{{ base }}\.5`"):
+        names("odd", source)
     odd = '{"_meta": {"hostvars": {"g": {"ansible_host": "-oProxyCommand=x"}}}, "gpu": {"hosts": ["g"]}}'
     for text in (
         "[]",
