@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,20 @@ from provision.core.schema import InvalidDocument, parse_document
 COMMAND_TIMEOUT_S = 60.0
 META = "_meta"
 # What ssh would have to know too, and reads only from its own configuration; with harmless values.
+# Each under all names that Ansible's connection plugin `ssh` takes.
 _FOR_SSH = {
     "ansible_port": (22, "22"),
+    "ansible_ssh_port": (22, "22"),
     "ansible_connection": ("ssh", "smart", "paramiko"),
+    "ansible_private_key_file": ("",),
     "ansible_ssh_private_key_file": ("",),
+    "ansible_ssh_args": ("",),
     "ansible_ssh_common_args": ("",),
     "ansible_ssh_extra_args": ("",),
 }
 
-
-@dataclass(frozen=True, kw_only=True)
-class AnsibleHost:
-    """address: what ssh connects to, with the user. rack, zone: variables of these names."""
-
-    name: str
-    address: str
-    rack: str
-    zone: str
+# It may not begin with a dash: ssh would take it for an option.
+_FOR_ADDRESS = re.compile("[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 def read_inventory(path: Path) -> dict[str, Any]:
@@ -54,15 +51,26 @@ def read_inventory(path: Path) -> dict[str, Any]:
     return document
 
 
-def hosts_of_group(document: Mapping[str, Any], group: str, source: Path) -> list[AnsibleHost]:
-    """The hosts of a group and of its children. source: for messages. Raises InvalidSpec for an unknown
-    group, and for a variable that ssh would need and cannot get from here."""
-    if group not in document:
+def hosts_of_group(document: Mapping[str, Any], group: str, source: Path) -> list[dict[str, str]]:
+    """The hosts of a group and of its children, or the one host of this name: of each its name,
+    the address that ssh connects to, with the user, and rack and zone. source: for messages.
+    Raises InvalidSpec for an unknown group, and for a variable that ssh would need and cannot get
+    from here."""
+    variables = document[META].get("hostvars", {})
+    if group in document:
+        hosts = list(dict.fromkeys(_names(document, group, set())))
+    elif group in host_names(document):
+        hosts = [group]
+    else:
         names = ", ".join(name for name in document if name != META)
         raise InvalidSpec(f"{source} has no group `{group}`.", advice=f"Its groups: {names}.")
-    variables = document[META].get("hostvars", {})
-    hosts = dict.fromkeys(_names(document, group, set()))
     return [_host(name, variables.get(name, {}), source) for name in hosts]
+
+
+def host_names(document: Mapping[str, Any]) -> set[str]:
+    """All hosts of an inventory."""
+    groups = [group for name, group in document.items() if name != META]
+    return {host for group in groups for host in group.get("hosts", ())}
 
 
 def _names(document: Mapping[str, Any], group: str, seen: set[str]) -> Iterator[str]:
@@ -74,18 +82,24 @@ def _names(document: Mapping[str, Any], group: str, seen: set[str]) -> Iterator[
             yield from _names(document, child, seen)
 
 
-def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
+def _host(name: str, variables: Mapping[str, Any], source: Path) -> dict[str, str]:
     unusable = [key for key, usual in _FOR_SSH.items() if variables.get(key, usual[0]) not in usual]
     if unusable:
         raise InvalidSpec(
             f"{source}: {name} has {', '.join(unusable)}, which provision does not pass on to ssh.",
             advice=f"Write it below `Host {name}` in ~/.ssh/config, and remove it from the inventory.",
         )
-    address = variables.get("ansible_host", name)
-    user = variables.get("ansible_user")
-    return AnsibleHost(
-        name=name,
-        address=f"{user}@{address}" if user else address,
-        rack=str(variables.get("rack", "")),
-        zone=str(variables.get("zone", "")),
-    )
+    address = variables.get("ansible_host", variables.get("ansible_ssh_host", name))
+    user = variables.get("ansible_user", variables.get("ansible_ssh_user"))
+    for value in filter(None, (address, user)):
+        if not _FOR_ADDRESS.fullmatch(str(value)):
+            raise InvalidSpec(
+                f"{source}: {name} has `{value}`, which is not a name or an address that ssh takes.",
+                advice="ansible-inventory does not fill in templates: write the value itself.",
+            )
+    host = {"name": name, "address": f"{user}@{address}" if user else address}
+    for kind in ("rack", "zone"):
+        value = variables.get(kind)
+        if isinstance(value, (str, int)):  # it may be something else
+            host[kind] = str(value)
+    return host

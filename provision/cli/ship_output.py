@@ -60,15 +60,15 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
         sentences.append(f"left out: {'; '.join(parts)}; --include-down ships there too")
     if report.halted:
         active = [name for name, state in report.states.items() if state.state == "active"]
-        nodes = shlex.quote(fold(active))
+        nodes = shlex.quote(report.selection.part(active))
         sentences.append(
             f"stopped after {fold(active)}: {report.halted}. The others stay as they were. "
             f"Go back: provision rollback {report.name} --on {nodes}"
         )
-    elif installed := fold(_not_activated(report)):
+    elif installed := _not_activated(report):
         sentences.append(
-            f"{sets.short(installed)}: it is installed there, and not active: provision activate "
-            f"{report.name} --on {shlex.quote(installed)}"
+            f"{sets.short(fold(installed))}: it is installed there, and not active: provision activate "
+            f"{report.name} --on {shlex.quote(report.selection.part(installed))}"
         )
     elif (
         0 < report.possible < report.required and report.goal == "active" and report.verb == "ship"

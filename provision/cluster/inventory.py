@@ -107,6 +107,17 @@ class NodeSelection:
     defaults: NodeDefaults = field(default_factory=NodeDefaults)
     is_assumed: bool = False
 
+    def part(self, names: Collection[str]) -> str:
+        """What `--on` takes for some of these nodes. Plain hosts are their names; others are reached by
+        what their engine or inventory knows of them."""
+        if self.text == LOCAL:
+            return LOCAL
+        folded = clustershell.fold(names)
+        members = [node for node in self.nodes if node.name in names]
+        if all(node.engine == "ssh" and node.address == node.name for node in members):
+            return folded
+        return f"{self.text}&{folded}"
+
 
 # A group of nodes.yml, which nodes.schema.json checks.
 Group = TypedDict(
@@ -296,7 +307,10 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
     names = clustershell.expand(clustershell.OPERAND.sub(replace, text))
     if not names:
         raise InvalidSpec(f"--on `{text}` selects no node.", advice=_groups_advice(lab))
-    by_name = _nodes_by_all_names(nodes_by_name.values())
+    by_name = {
+        **_ansible_hosts(lab, set(names) - nodes_by_name.keys()),
+        **_nodes_by_all_names(nodes_by_name.values()),
+    }
     return [by_name.get(name) or Node(name=name, engine="ssh", address=name) for name in names]
 
 
@@ -382,10 +396,18 @@ def _place(features: Sequence[str], kind: str) -> str:
 
 def _ansible_nodes(path: Path, group: str) -> list[Node]:
     hosts = ansible.hosts_of_group(ansible.read_inventory(path), group, path)
-    return [
-        Node(name=host.name, engine="ssh", address=host.address, rack=host.rack, zone=host.zone)
-        for host in hosts
-    ]
+    return [Node(engine="ssh", **host) for host in hosts]
+
+
+def _ansible_hosts(lab: Inventory, names: Collection[str]) -> dict[str, Node]:
+    """Those of the names that are hosts in an inventory of Ansible which the lab names."""
+    paths = {group["inventory"] for group in lab.groups.values() if group["from"] == "ansible"}
+    hosts = {}
+    for path in map(Path, sorted(paths) if names else ()):
+        document = ansible.read_inventory(path)
+        for name in ansible.host_names(document) & set(names):
+            [hosts[name]] = _ansible_nodes(path, name)
+    return hosts
 
 
 def _ssh_nodes(text: str) -> list[Node]:

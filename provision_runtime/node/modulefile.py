@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 MAGIC = "#%Module1.0\n"
 MADE_BY = "# Made by provision ship --module; switched with the environment.\n"
 VERSION_FILE = ".version"
-# `PYTHONHOME` and `PYTHONPATH` lead Python out of the environment.
+# Environments of two names set the same variables, so unloading one would take those of the other:
+# they are a family, of which Lmod and Environment Modules (5.1 and newer) load one. `PYTHONHOME` and `PYTHONPATH` lead Python out of the environment.
 _MODULE = """\
 proc ModulesHelp {{}} {{ puts stderr "{key}: an environment of provision, in {prefix}" }}
 module-whatis "{key}: an environment of provision"
 conflict {name}
+if {{[info commands family] ne ""}} {{ family provision }}
 setenv CONDA_PREFIX {prefix}
 setenv PYTHONNOUSERSITE 1
 unsetenv PYTHONHOME

@@ -15,6 +15,19 @@ if TYPE_CHECKING:
 # How nodes are reached, where the name of the transport does not tell it.
 TRANSPORTS = {"kubernetes": "kubectl only", "local": "this machine", "exec": "simulated here"}
 
+NODE_FIELDS = (
+    "name",
+    "host",
+    "engine",
+    "address",
+    "state",
+    "gpus",
+    "partition",
+    "context",
+    "rack",
+    "zone",
+)
+
 
 def selection_lines(selection: NodeSelection, width: int | None = None) -> str:
     """A row for each kind of node: those with the same engine, transport, state and GPUs. width: of
@@ -110,15 +123,4 @@ def _count_line(report: NodesReport) -> str:
 
 
 def _node_json(node: Node) -> dict[str, object]:
-    return {
-        "name": node.name,
-        "host": node.host,
-        "engine": node.engine,
-        "address": node.address,
-        "state": node.state,
-        "gpus": node.gpus,
-        "partition": node.partition,
-        "context": node.context,
-        "rack": node.rack,
-        "zone": node.zone,
-    }
+    return {field: getattr(node, field) for field in NODE_FIELDS}

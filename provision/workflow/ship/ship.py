@@ -53,6 +53,7 @@ class ShipReport:
 
     verb: Verb
     name: str
+    selection: NodeSelection
     key: str
     goal: State
     required: int
@@ -192,6 +193,7 @@ def _report(verb: Verb, key: str, request: ShipRequest, run: StageRun) -> ShipRe
     return ShipReport(
         verb=verb,
         name=run.name,
+        selection=request.selection,
         key=key,
         goal="passed" if request.options.stage_only else "active",
         required=run.required(),

@@ -9,6 +9,7 @@ from provision.adapters import clustershell
 from provision.cli.console import wrap_line
 from provision.cli.ship_output import LONGEST_NODE_SET, NodeSets, ship_json, ship_lines
 from provision.cluster.failures import REASONS, NodeFailure
+from provision.cluster.inventory import Node, NodeSelection, select_nodes
 from provision.verbs.drift.output import drift_lines
 from provision.workflow.ship.ship import ShipReport
 from provision.workflow.ship.states import NodeDetails, NodeState
@@ -31,7 +32,7 @@ def shipped(states: Mapping[str, NodeState] = SHIPPED, note: str = "", **fields:
     values: dict[str, Any] = {
         "verb": "ship", "name": "train", "key": KEY, "goal": "active", "required": 3,
         "states": states, "details": {name: NodeDetails(note=note) for name in states},
-        "stopped": None, "sent_bytes": 5 << 30, "copies_between_nodes": 7,
+        "selection": select_nodes("n[1-3]"), "stopped": None, "sent_bytes": 5 << 30, "copies_between_nodes": 7,
     }  # fmt: skip
     return ShipReport(**{**values, **fields})
 
@@ -48,6 +49,14 @@ def test_nodes_that_failed_at_the_last_stage_have_the_pack() -> None:
     failure = NodeFailure(stage="activate", reason="hung", message="no banner")
     text = "\n".join(ship_lines(shipped({"n1": NodeState(state="failed", failure=failure)})))
     assert "provision activate train --on n1" in text and "--stage-only" not in text
+
+
+def test_a_command_to_copy_reaches_the_same_hosts() -> None:
+    """The names of Slurm and Ansible are not those that ssh connects to."""
+    nodes = tuple(Node(name=f"n{i}", engine="ssh", address=f"10.0.0.{i}") for i in (1, 2, 3))
+    selection = NodeSelection(text="gpu", nodes=nodes)
+    report = shipped(selection=selection, halted="a wave failed")
+    assert "provision rollback train --on 'gpu&n1'" in "\n".join(ship_lines(report))
 
 
 def test_in_a_pipe_a_node_set_is_one_line() -> None:

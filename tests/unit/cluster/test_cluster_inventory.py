@@ -336,8 +336,24 @@ def test_an_inventory_of_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             ("g2", "g2", "2", "a"),
         ]
     assert names("gpu", source) == ["g1", "g2"]
+    for inventory in (source, lab):
+        selection = select_nodes("g[1-2],other", inventory)
+        addresses = [node.address for node in selection.nodes]
+        assert addresses == ["ops@10.0.0.1", "g2", "other"]
+        assert selection.part(["g1"]) == "g[1-2],other&g1"
+        assert selection.part(["g2", "other"]) == "g2,other"
+        [node] = select_nodes(selection.part(["g1"]), inventory).nodes
+        assert node.address == "ops@10.0.0.1"
+        with pytest.raises(InvalidSpec, match=r"p1 has ansible_port"):
+            names("p1", inventory)
     with pytest.raises(InvalidSpec, match=r"inventory\.json: p1 has ansible_port"):
         names("all", source)
+    templates = {"g1": {"rack": {"row": 1}}, "p1": {"ansible_host": "{{ base }}.5"}}
+    source.write_text(json.dumps({**ANSIBLE, "_meta": {"hostvars": templates}}))
+    [node] = select_nodes("g1", source).nodes
+    assert node.rack == ""
+    with pytest.raises(InvalidSpec, match=r"p1 has `{{ base }}\.5`"):
+        names("odd", source)
     odd = '{"_meta": {"hostvars": {"g": {"ansible_host": "-oProxyCommand=x"}}}, "gpu": {"hosts": ["g"]}}'
     for text in (
         "[]",
@@ -349,6 +365,20 @@ def test_an_inventory_of_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         source.write_text(text, encoding="latin-1")
         with pytest.raises(InvalidSpec, match=r"inventory\.json"):
+            names("gpu", source)
+
+
+def test_older_names_of_variables_of_ansible(tmp_path: Path) -> None:
+    """Ansible still takes them, so a host must not be looked for elsewhere."""
+    source = tmp_path / "inventory.json"
+    variables = {"ansible_ssh_host": "10.0.0.1", "ansible_ssh_user": "ops"}
+    document = {"_meta": {"hostvars": {"g1": variables}}, "gpu": {"hosts": ["g1"]}}
+    source.write_text(json.dumps(document))
+    [node] = select_nodes("gpu", source).nodes
+    assert node.address == "ops@10.0.0.1"
+    for name in ("ansible_ssh_port", "ansible_private_key_file", "ansible_ssh_args"):
+        source.write_text(json.dumps({**document, "_meta": {"hostvars": {"g1": {name: "2222"}}}}))
+        with pytest.raises(InvalidSpec, match=name):
             names("gpu", source)
 
 
