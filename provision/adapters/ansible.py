@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from provision.core import process
 from provision.core.errors import InvalidSpec, ToolFailed, ToolMissing
@@ -30,6 +30,15 @@ _FOR_SSH = {
 _FOR_ADDRESS = re.compile("[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
+class AnsibleHost(TypedDict):
+    """A host of an inventory. address: as ssh takes it; rack, zone: empty if unknown."""
+
+    name: str
+    address: str
+    rack: str
+    zone: str
+
+
 def read_inventory(path: Path) -> dict[str, Any]:
     """The groups of an inventory, and `_meta` with the variables of its hosts. Files other than .json
     are read by ansible-inventory. Raises InvalidSpec, with the file's name, and ToolMissing."""
@@ -51,7 +60,7 @@ def read_inventory(path: Path) -> dict[str, Any]:
     return document
 
 
-def hosts_of_group(document: Mapping[str, Any], group: str, source: Path) -> list[dict[str, str]]:
+def hosts_of_group(document: Mapping[str, Any], group: str, source: Path) -> list[AnsibleHost]:
     """The hosts of a group and of its children, or the one host of this name: of each its name,
     the address that ssh connects to, with the user, and rack and zone. source: for messages.
     Raises InvalidSpec for an unknown group, and for a variable that ssh would need and cannot get
@@ -82,7 +91,7 @@ def _names(document: Mapping[str, Any], group: str, seen: set[str]) -> Iterator[
             yield from _names(document, child, seen)
 
 
-def _host(name: str, variables: Mapping[str, Any], source: Path) -> dict[str, str]:
+def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
     unusable = [key for key, usual in _FOR_SSH.items() if variables.get(key, usual[0]) not in usual]
     if unusable:
         raise InvalidSpec(
@@ -97,9 +106,12 @@ def _host(name: str, variables: Mapping[str, Any], source: Path) -> dict[str, st
                 f"{source}: {name} has `{value}`, which is not a name or an address that ssh takes.",
                 advice="ansible-inventory does not fill in templates: write the value itself.",
             )
-    host = {"name": name, "address": f"{user}@{address}" if user else address}
-    for kind in ("rack", "zone"):
-        value = variables.get(kind)
-        if isinstance(value, (str, int)):  # it may be something else
-            host[kind] = str(value)
-    return host
+    location = {kind: variables.get(kind) for kind in ("rack", "zone")}
+    # A variable of this name may hold something else.
+    texts = {kind: str(value) for kind, value in location.items() if isinstance(value, (str, int))}
+    return AnsibleHost(
+        name=name,
+        address=f"{user}@{address}" if user else address,
+        rack=texts.get("rack", ""),
+        zone=texts.get("zone", ""),
+    )

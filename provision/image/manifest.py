@@ -68,7 +68,10 @@ class Descriptor:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDocuments:
-    """An image: its documents, which match their digests, and the descriptors of its layers. source: where it is, for messages. name: in its index; empty if it has none there."""
+    """An image: its documents, which match their digests, and the descriptors of its layers.
+
+    source: where it is, for messages. name: in its index; empty if it has none there.
+    """
 
     source: str
     name: str

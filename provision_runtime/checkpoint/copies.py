@@ -1,9 +1,10 @@
 """Second copies of files, so that one damaged file never costs every checkpoint.
 
-Checkpoints share what did not change: one file on the disk with a name in each of them. The folder `copies` below the root holds another copy, named by its
-content, of every file that more than one checkpoint needs, and of all files of a checkpoint that has
-no other near it. `make` writes these before old checkpoints are removed; `heal` replaces a damaged file
-by its other copy. Works without torch.
+Checkpoints share what did not change: one file on the disk with a name in each of them. The
+folder `copies` below the root holds another copy, named by its content, of every file that more
+than one checkpoint needs, and of all files of a checkpoint that has no other near it. `make`
+writes these before old checkpoints are removed; `heal` replaces a damaged file by its other copy.
+Works without torch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Dict, Hashable, Tuple
 
-from . import catalog, corrupt_files, disk_usage, manifest
+from . import catalog, corrupt_files, manifest
 from .errors import DamagedFile
 from .hashes import checker, has_digest
 

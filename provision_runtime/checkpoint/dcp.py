@@ -8,7 +8,7 @@ names are nested.
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from . import corrupt_files, hashes, manifest
+from . import corrupt_files, hashes
 from .items import packs, pieces
 from .manifest import FileEntry, Record
 from .serialize import StagingMemory, serialize

@@ -135,7 +135,9 @@ def _list_row(row: Checkpoint) -> tuple[str, ...]:
     step = str(row.step)
     if row.generation:
         step += f" (generation {row.generation})"
-    facts = ["?" if fact is None else str(fact) for fact in (row.world_size, row.torch, row.tensors)]
+    facts = [
+        "?" if fact is None else str(fact) for fact in (row.world_size, row.torch, row.tensors)
+    ]
     notes = ["latest"] if row.latest else []
     if row.state != "committed":
         notes.append(row.state)

@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Callable, ContextManager, Hashable, Union
 
-from .. import catalog, copies, disk_usage, layout, manifest, verification
+from .. import catalog, copies, layout, manifest, verification
 from ..errors import CheckpointError, DamagedFile
 from ..manifest import FileEntry, Manifest
 from ..verification import Damage
@@ -139,9 +139,7 @@ class _AuditPass:
     def _find_damages(self, folder: str, content: Manifest) -> list[Damage]:
         damages = verification.find_foreign_files(self._backend, folder, content)
         unread = [entry for entry in content.files if self._key(folder, entry) not in self._whole]
-        damages += verification.check_files(
-            self._backend, folder, content, unread, self._advance
-        )
+        damages += verification.check_files(self._backend, folder, content, unread, self._advance)
         damaged = {damage.file for damage in damages}
         whole = (entry for entry in unread if entry.name not in damaged)
         self._whole.update(self._key(folder, entry) for entry in whole)

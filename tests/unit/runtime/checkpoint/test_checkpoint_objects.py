@@ -24,7 +24,6 @@ from provision_runtime.checkpoint import (
 from provision_runtime.checkpoint.backends import Backend, FileBackend, ObjectBackend, open_root
 from provision_runtime.checkpoint.backends.fsspec_store import FsspecStore
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES
-from provision_runtime.comm.ranks import Ranks, single_process
 from tests.checkpoints import big, save
 from tests.paths import ROOT
 from tests.rank_threads import RankThreads
