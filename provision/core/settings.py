@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import shlex
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, cast, get_args
@@ -67,9 +68,21 @@ def mirror_settings(
     """
     directory = Path.cwd()
     from_options = [parse_mirror(text, directory) for text in options]
-    from_variables = [parse_mirror(text, directory) for text in environ.get(MIRRORS, "").split()]
+    from_variables = [parse_mirror(text, directory) for text in _words(environ)]
     from_files = [_read_mirrors(path) for path in settings_files(environ)]
     return merge_settings(from_options, from_variables, *from_files)
+
+
+def _words(environ: Mapping[str, str]) -> list[str]:
+    """The mirrors that the variable lists; quotes as in a shell keep a folder's spaces."""
+    text = environ.get(MIRRORS, "")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidSpec(
+            f"{MIRRORS} has {str(error).lower()}: {text}",
+            advice=f"Quote a folder with spaces: {MIRRORS}=\"'*=/a b' pypi=URL\".",
+        ) from None
 
 
 def settings_files(environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -165,6 +165,7 @@ def _find_undamaged(context: Context, name: str) -> Passport | None:
 def _write(context: Context, passport: Passport) -> None:
     path = context.folders.passport(passport["name"]) / passports.FILE
     atomic_write(path, passports.to_text(passport))
+    passports.find(context.folders, passport["name"])  # checked now, so that reading writes nothing
 
 
 def _passport_of(context: Context, plan: Plan, prefix: Prefix) -> Passport | None:

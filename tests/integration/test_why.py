@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -95,8 +96,9 @@ def test_healthy_programs_raise_nothing(tmp_path: Path, runtime_python: Path, na
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
-def test_a_rank_that_may_not_be_examined_is_unknown_and_not_gone(tmp_path: Path) -> None:
-    """As another user, since root may examine all."""
+def test_a_rank_that_may_not_be_examined_is_unknown_and_not_gone(short_path: Path) -> None:
+    """As another user, since root may examine all; who may not reach this checkout."""
+    shutil.copytree(ROOT / "provision_runtime", short_path / "provision_runtime")
     code = "import sys; sys.path.insert(0, sys.argv[1]); "
     rank = (
         "import ctypes, time, provision_runtime.hang.hook; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)"
@@ -105,13 +107,17 @@ def test_a_rank_that_may_not_be_examined_is_unknown_and_not_gone(tmp_path: Path)
     user = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups", sys.executable, "-c"]
     numbers = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "none", "MASTER_PORT": "1"}
     with subprocess.Popen(
-        [*user, f"{code}{rank}; print(1, flush=True); time.sleep(600)", str(ROOT)],
+        [*user, f"{code}{rank}; print(1, flush=True); time.sleep(600)", str(short_path)],
         env=numbers,
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == b"1\n"
         seen = subprocess.run(
-            [*user, code + look, str(ROOT)], env={}, capture_output=True, text=True, check=True
+            [*user, code + look, str(short_path)],
+            env={},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         process.kill()
     assert "kind='unknown'" in seen.stdout and "may not examine it" in seen.stdout, seen.stdout
@@ -126,8 +132,8 @@ def until(condition: Callable[[], bool]) -> None:
 def test_cause_is_named_with_rank_and_line(tmp_path: Path, runtime_python: Path, id: str) -> None:
     rank, line, body = PROGRAMS[id]
     (tmp_path / "train.py").write_text(HEAD + body)
-    command = f"{runtime_python} -m torch.distributed.run --nproc-per-node=2 --standalone train.py"
-    assert_cause(tmp_path, command, id, rank, line)
+    options = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
+    assert_cause(tmp_path, [runtime_python, *options, "train.py"], id, rank, line)
 
 
 # The numbers of ranks are set after they start.
@@ -152,13 +158,15 @@ def test_ranks_that_a_program_starts_itself(
 ) -> None:
     program = SPAWNED.replace("FOLDER", str(tmp_path)) + STARTS[start]
     (tmp_path / "train.py").write_text(program)
-    assert_cause(tmp_path, f"{runtime_python} train.py", "collective-on-one-rank", 1, 5)
+    assert_cause(tmp_path, [runtime_python, "train.py"], "collective-on-one-rank", 1, 5)
 
 
-def assert_cause(folder: Path, command: str, id: str, rank: int, line: int) -> None:
+def assert_cause(
+    folder: Path, command: Sequence[str | Path], id: str, rank: int, line: int
+) -> None:
     """Asserts that the ranks of a command hang, and why; ends them."""
     launcher = subprocess.Popen(
-        command.split(),
+        command,
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         start_new_session=True,

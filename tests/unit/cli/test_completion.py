@@ -177,11 +177,12 @@ def test_each_shell_gets_its_form(shell: str, line: str, word: str, output: str)
 def test_bash_completes_by_the_printed_script(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "provision"
     program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\nfrom provision.cli.start import main\nmain()\n")
+    code = "from provision.cli.start import main; main()"
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{code}' \"$@\"\n")
     program.chmod(0o755)
     (tmp_path / "script").write_text(CliRunner().invoke(cli, ["completion", "bash"]).output)
     command = (
-        f"source {tmp_path}/script; COMP_WORDS=(provision env sh); COMP_CWORD=2; "
+        f"source '{tmp_path}/script'; COMP_WORDS=(provision env sh); COMP_CWORD=2; "
         '_provision_completion provision; echo "${COMPREPLY[@]}"'
     )
     env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}

@@ -181,6 +181,11 @@ def test_passwords_are_not_shown() -> None:
     assert without_login("https://me:secret@m.invalid:80/x?y") == "https://m.invalid:80/x?y"
 
 
+def test_a_quote_that_does_not_end_is_named() -> None:
+    with pytest.raises(InvalidSpec, match="PROVISION_MIRRORS has no closing quotation"):
+        settings.mirror_settings((), {settings.MIRRORS: "'*=/our mirror"})
+
+
 def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "provision").mkdir()
     (tmp_path / "provision" / "settings.yml").write_text(
@@ -188,7 +193,7 @@ def test_settings_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     )
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     environ = {
-        settings.MIRRORS: f"nvidia=https://variable.invalid pypi=https://variable.invalid *={tmp_path}",
+        settings.MIRRORS: f"nvidia=https://variable.invalid pypi=https://variable.invalid '*={tmp_path}'",
     }
     result = {
         setting.name: setting.url

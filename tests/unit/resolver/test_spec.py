@@ -171,6 +171,7 @@ def test_invalid_torch_versions(value: str) -> None:
         ("as_of", ("2024-06-30", "2024-02-29"), ("2023-02-29", "2024-6-3", "yesterday", "2024-13-01", "20240630")),
         ("gpu", (["H100"], ["sm_90", "9.0"], ["Tesla V100-SXM2-16GB"]), ("H100", ["$(id)"], [9.0], ["a#b"])),
         ("platforms", (["linux-64"], ["linux-64", "linux-aarch64"]), ("linux-64", ["win-64"], ["osx-arm64", "linux-64"])),
+        ("base", ("debian:bookworm-slim", "oci:/our images/base"), ("oci:/a\nRUN x", "oci:/$(id)", "a b")),
         ("infiniband", (True, False), ("yes", 1)),
     ],
 )  # fmt: skip
