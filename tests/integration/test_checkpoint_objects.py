@@ -293,13 +293,11 @@ state = {"same": torch.arange(300_000.0), f"own{rank}": torch.full((300_000,), f
 checkpoint.save(state, root, step=1, ranks=us, storage_options=options)
 state["small"], state["word"] = torch.tensor(2), "two"
 report = checkpoint.save(state, root, step=1, ranks=us, storage_options=options)
-found["linked"] = [report.bytes, report.written, report.linked]
+found["sizes"] = [report.bytes, report.written, report.linked]
 other = {"same": torch.zeros(300_000), f"own{1 - rank}": torch.zeros(300_000), "small": torch.tensor(0), "word": ""}
 checkpoint.load(other, root, ranks=us, storage_options=options)
 of_other = other[f"own{1 - rank}"].unique().tolist()
 found["loaded"] = [bool((other["same"] == state["same"]).all()), of_other, int(other["small"]), other["word"]]
-referring = checkpoint.path(root, storage_options=options)
-checkpoint.save(state, root, step=2, ranks=us, incremental=False, storage_options=options)
 def read_by_torch(path):
     from torch.distributed import checkpoint as dcp
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
@@ -313,9 +311,7 @@ def read_by_torch(path):
         return f"{type(error).__name__}: {error}"
     return [bool((plain["same"] == state["same"]).all()), plain["own1"].unique().tolist(), int(plain["small"])]
 if rank == 0:
-    found["torch"] = torch.__version__
-    found["whole"] = read_by_torch(checkpoint.path(root, storage_options=options))
-    found["referring"] = read_by_torch(referring)
+    found["by torch"] = read_by_torch(checkpoint.path(root, storage_options=options))
 print("found", json.dumps(found), flush=True)
 store.get("left") if rank == 0 else store.set("left", "1")  # rank 0 hosts the store, so it leaves last
 os._exit(0)
@@ -339,13 +335,7 @@ def test_two_ranks_saving_tensors_are_readable_by_torch(
         pytest.skip(f"{PYTHON} has no s3fs; nox installs one beside it (PROVISION_TEST_S3FS)")
     (tmp_path / "rank.py").write_text(RANK)
     result = run_ranks(tmp_path / "rank.py", world_size=2, variables=variables)
-    total, written, linked = result[0]["linked"]
-    assert (total, linked) == (written + linked, 3 * 4 * 300_000)
+    total, written, linked = result[0]["sizes"]
+    assert (written, linked) == (total, 0)
     assert [item["loaded"] for item in result] == [[True, [1.0], 2, "two"], [True, [0.0], 2, "two"]]
-    assert result[0]["whole"] == [True, [1.0], 2]
-    if result[0]["torch"].startswith(
-        "2.3."
-    ):  # its reader takes an absolute path for one of this machine
-        assert "No such file or directory: '/bucket/" in result[0]["referring"]
-    else:
-        assert result[0]["referring"] == [True, [1.0], 2]
+    assert result[0]["by torch"] == [True, [1.0], 2]

@@ -555,6 +555,7 @@ def test_refusal_mentions_unreleased_wheels() -> None:
     assert resolve(torch="2.11", cuda="12.9", source="wheels").torch == "2.11.0"
     assert "not part of the release" not in refusal(torch="2.11", cuda="12.4", source="wheels")
     assert "not part of the release" not in refusal(torch="2.11", cuda="12.9", source="pytorch")
+    assert not [wheel.cuda for wheel in catalog.releases()["2.15.0"].wheels if wheel.unreleased]
 
 
 def test_gpu_newer_than_every_suitable_toolkit() -> None:
