@@ -397,7 +397,7 @@ def _checked(content: bytes, folders: Folders) -> Any:
     passport = parse_document(content, "passport")
     with suppress(OSError):
         make_private_directory(folders.checked)
-        record.touch()
+        record.touch(mode=0o600)
     return passport
 
 
