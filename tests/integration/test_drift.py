@@ -163,7 +163,7 @@ def test_command_names_the_outlier_and_ends_with_1(nodes: SimulatedNodes) -> Non
 
 
 def test_environment_that_is_nowhere(nodes: SimulatedNodes) -> None:
-    result = run("absent", "--on", nodes.on, "--prefix", "/nonexistent/absent")
+    result = run("absent", "--on", nodes.on, "--prefix", str(nodes.folder / "absent"))
     assert result.exit_code == 1
     assert "n[0001-0005]: environment not installed" in result.output
 

@@ -44,10 +44,10 @@ def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> Prefix:
     return Prefix(name="lab", path=path, lock_sha256="abc")
 
 
-def shell_output(argv: list[str], script: str) -> list[str]:
+def shell_output(home: Path, argv: list[str], script: str) -> list[str]:
     variables = {
         "PATH": os.environ["PATH"],
-        "HOME": "/nonexistent",
+        "HOME": str(home),
         "PYTHONPATH": "/mine",
         "LD_LIBRARY_PATH": "/libraries",
     }
@@ -67,7 +67,7 @@ def shell_output(argv: list[str], script: str) -> list[str]:
 )
 def test_activation_in_a_shell_and_back(prefix: Prefix, argv: list[str]) -> None:
     script = f'. "{prefix.path}/bin/activate"; {PRINT}; deactivate; {PRINT}'
-    inside, outside = shell_output(argv, script)
+    inside, outside = shell_output(prefix.path.parent, argv, script)
     path = os.environ["PATH"]
     assert inside == f"{prefix.path}/bin:{path}|{prefix.path}|1|unset|unset|in"
     assert outside.endswith("|/mine|/libraries|")
@@ -79,7 +79,7 @@ def test_activation_twice_is_activation_once(prefix: Prefix) -> None:
     script = (
         f"{activate}; {activate}; {PRINT}; deactivate; echo $PATH; type -t deactivate || echo none"
     )
-    inside, outside, function = shell_output(["bash", "-c"], script)
+    inside, outside, function = shell_output(prefix.path.parent, ["bash", "-c"], script)
     assert inside.startswith(f"{prefix.path}/bin:{os.environ['PATH']}|")
     assert outside == os.environ["PATH"]
     assert function != "function"
@@ -89,7 +89,7 @@ def test_activation_twice_is_activation_once(prefix: Prefix) -> None:
 def test_activation_in_fish_and_back(prefix: Prefix) -> None:
     source = f'source "{prefix.path}/bin/activate.fish"'
     script = f"{source}; {source}; {PRINT_FISH}; deactivate; {PRINT_FISH}"
-    inside, outside = shell_output(["fish", "--no-config", "-c"], script)
+    inside, outside = shell_output(prefix.path.parent, ["fish", "--no-config", "-c"], script)
     path = os.environ["PATH"]
     assert inside == f"{prefix.path}/bin:{path}|{prefix.path}|1|||in"
     assert outside == f"{path}|||/mine|/libraries|"
