@@ -75,12 +75,11 @@ def mirror_settings(
 
 def _words(environ: Mapping[str, str]) -> list[str]:
     """The mirrors that the variable lists; quotes as in a shell keep a folder's spaces."""
-    text = environ.get(MIRRORS, "")
     try:
-        return shlex.split(text)
+        return shlex.split(environ.get(MIRRORS, ""))
     except ValueError as error:
         raise InvalidSpec(
-            f"{MIRRORS} has {str(error).lower()}: {text}",
+            f"{MIRRORS} has {str(error).lower()}.",
             advice=f"Quote a folder with spaces: {MIRRORS}=\"'*=/a b' pypi=URL\".",
         ) from None
 

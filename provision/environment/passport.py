@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -392,7 +393,7 @@ def _checked(content: bytes, folders: Folders) -> Any:
     check takes 10 ms, and `env list` reads many. Raises InvalidDocument."""
     key = hashlib.sha256(__version__.encode() + content).hexdigest()
     record = folders.checked / key
-    if record.exists():
+    if os.path.exists(record):  # noqa: PTH110 - also where the cache may not be read
         return json.loads(content)
     passport = parse_document(content, "passport")
     with suppress(OSError):
