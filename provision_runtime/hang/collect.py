@@ -61,7 +61,9 @@ def collect(
     on_record = {
         stem: rank
         for stem, rank in ended.records().items()
-        if selection.has(rank) and not ended.is_older(stem, rank.launcher)
+        if selection.has(rank)
+        and not ended.is_older(stem, rank.launcher)
+        and not (selection.pid and ended.is_older(stem, selection.pid))
     }
     if selection.prefix and not ranks:  # no record has its prefix
         on_record = {}

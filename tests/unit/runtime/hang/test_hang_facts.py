@@ -200,14 +200,16 @@ def run_rank(rank_folder: Path, code: str, **variables: str) -> subprocess.Popen
 
 
 @pytest.mark.parametrize("start,ranks", [("1", []), ("99999999999", [3])])
-def test_a_record_of_a_launcher_whose_number_is_used_again_is_not_ours(
+def test_a_record_of_a_process_whose_number_is_used_again_is_not_ours(
     rank_folder: Path, start: str, ranks: list[int]
 ) -> None:
     """Processes count to 32,768 on many systems, and begin again."""
-    own = os.getpid()
-    stem = Path(folder.ensure_folder()) / f"3,4,3,4,{own},{own - 1},{start},n1:29500"
-    Path(f"{stem}.stacks").write_text("/srv\n")
-    assert [rank.rank for rank in collect(ProcessSelection(pid=own)).ranks] == ranks
+    own, ended = os.getpid(), 99_999_999
+    for launcher, rank in ((own, own - 1), (ended, own)):
+        stem = Path(folder.ensure_folder()) / f"3,4,3,4,{launcher},{rank},{start},n1:29500"
+        Path(f"{stem}.stacks").write_text("/srv\n")
+        assert [rank.rank for rank in collect(ProcessSelection(pid=own)).ranks] == ranks
+        Path(f"{stem}.stacks").unlink()
 
 
 def end_of(process: subprocess.Popen[str]) -> int:
