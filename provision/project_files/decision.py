@@ -64,8 +64,7 @@ class Package:
 class RequestDecision:
     """One pass over the statements, for one Python.
 
-    releases: of torch, that are allowed. unpaired: companions that go with any torch. disputes: the
-    files of statements that contradict each other, the later one first.
+    releases: of torch, that are allowed. unpaired: companions that go with any torch.
     """
 
     statements: Sequence[Statement]
@@ -82,7 +81,6 @@ class RequestDecision:
     unpaired: set[Statement] = field(default_factory=set)
     entries: dict[Statement, Entry] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
-    disputes: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Read the packages that are requested on this platform. What is not one gets its entry."""
@@ -167,14 +165,11 @@ class RequestDecision:
             self.leave_out(statement, "an option says otherwise")
         else:
             where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
-            where += f", in `{earlier.branch}`" if earlier.branch else ""
-            there = f" in `{statement.branch}`," if statement.branch else ""
             step = f"add `{option}` to take this one" if option else "remove one of the two lines"
             self.leave_out(statement, f"it contradicts `{earlier.text}` ({where})", step)
-            self.disputes.append((statement.file, earlier.file))
             if statement.file == earlier.file:
                 self.contradictions.append(
-                    f"{where}: `{earlier.text}` and, in line {statement.line},{there} `{statement.text}` "
+                    f"{where}: `{earlier.text}` and, in line {statement.line}, `{statement.text}` "
                     "contradict each other."
                 )
 

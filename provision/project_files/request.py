@@ -31,8 +31,7 @@ class Request:
     content: keys of spec.yml; `pip` has editables as `-e PATH`. cudas: the CUDA versions that they
     allow, newest first, if they state CUDA and leave more than one. index_cuda: the CUDA of the
     wheel that the index serves for a torch which pip's lines name exactly (`cpu` for none).
-    contradictions: of one file, or of what no release of torch meets. disputes: the files of
-    statements that contradict each other, the later one first.
+    contradictions: of one file, or of what no release of torch meets.
     """
 
     content: Mapping[str, Any]
@@ -41,7 +40,6 @@ class Request:
     cudas: tuple[str, ...] = ()
     index_cuda: str | None = None
     contradictions: tuple[str, ...] = ()
-    disputes: tuple[tuple[str, str], ...] = ()
 
 
 def decide(
@@ -114,5 +112,4 @@ def _request(decision: RequestDecision) -> Request:
         cudas=decision.cudas,
         index_cuda=decision.index_cuda,
         contradictions=tuple(decision.contradictions),
-        disputes=tuple(decision.disputes),
     )

@@ -15,7 +15,6 @@ from provision.core.statements import PipRequirement, Statement
 from provision.core.yaml_text import YamlError, parse_yaml
 from provision.project_files import (
     conda,
-    dockerfile,
     install_text,
     pipfile,
     pixi,
@@ -85,20 +84,16 @@ def _reader(path: Path, text: str) -> Reader:
         return python_version.statements
     if path.suffix == ".py" or pyproject.SCRIPT_METADATA.search(text):
         return pyproject.script_statements
-    if path.name == "cog.yaml":
-        return install_text.cog_statements
-    if path.name in ("devcontainer.json", ".devcontainer.json"):
-        return install_text.devcontainer_statements
-    if path.suffix in (".sh", ".def") or path.name == "Singularity":
-        return install_text.script_statements
+    if path.suffix in (".sh", ".def") or path.name in ("Singularity", "Containerfile"):
+        return install_text.statements
     if path.suffix in (".md", ".rst") or path.name.startswith(("README", "INSTALL")):
         return install_text.readme_statements
     if path.suffix in (".yml", ".yaml", ".json"):
         return _yaml_reader(path, text)
     if path.suffix == ".toml":
         return pylock.statements if path.name.startswith("pylock") else pyproject.statements
-    if "dockerfile" in path.name.lower() or path.name == "Containerfile":
-        return dockerfile.statements
+    if "dockerfile" in path.name.lower():
+        return install_text.statements
     if conda.EXPLICIT.search(text):
         return conda.explicit_statements
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from provision import catalog, render, resolver, sources
@@ -35,7 +35,6 @@ from provision.workflow.project_files import (
 )
 from provision.workflow.resolution import check_requirements, resolve
 
-DEVELOPMENT_CONTAINER = ".devcontainer/devcontainer.json"
 PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
 NOTHING = "nothing"
 SHOWN = 3  # lines of an error
@@ -79,52 +78,36 @@ class CudaChoice:
     note: str = ""
 
 
-def read_repository(
-    folder: Path, choices: Choices, selection: Selection | None = None, further: str = ""
-) -> Reading:
+def read_repository(folder: Path, choices: Choices, selection: Selection | None = None) -> Reading:
     """`provision init`: what a repository's files request together; without files, nothing.
-    selection: the groups and extras that are taken. further: a file that is read too."""
+    selection: the groups and extras that are taken."""
     selection = selection or Selection()
     names = [path.name for path in folder.iterdir() if path.is_file()]
-    if (folder / DEVELOPMENT_CONTAINER).is_file():
-        names.append(DEVELOPMENT_CONTAINER)
-    by_file: list[list[Statement]] = []
-    files = []
-    for name in repository.files_to_read(names, further):
-        is_text = repository.is_text(PurePath(name).name)
+    by_file: dict[str, list[Statement]] = {}
+    for name in repository.files_to_read(names):
+        is_text = repository.is_text(name)
         try:
-            read = read_file(folder / name, selection)
+            statements = read_file(folder / name, selection)
         except InvalidSpec as error:
-            if not is_text and (not any(by_file) or selection.groups or selection.extras):
+            if not is_text and (not any(by_file.values()) or selection.groups or selection.extras):
                 raise
-            read = [repository.unreadable(name, error.message)]
-        if read or not is_text:
-            files.append(name)
-            by_file.append(read)
-    if not files:
-        unread = repository.unread_files(names, ())
-        if unread and not choices.torch:
-            raise InvalidSpec(
-                f"Nothing was read: {', '.join(unread)} may say what this repository needs.",
-                advice=f"provision import {unread[0]}   or, to start without it, --torch VERSION",
-            )
-        selection.check()
-        if not choices.torch:
-            _require_no_other_release(named_releases(folder, ()))
-        return Reading(request=_decide([], choices), source=NOTHING, folder=folder)
+            statements = [repository.unreadable(name, error.message)]
+        if statements or not is_text:
+            by_file[name] = statements
     selection.check()
-    statements = repository.combined(by_file)
+    unread = repository.unread_files(names, ())
+    if not by_file and unread and not choices.torch:
+        raise InvalidSpec(
+            f"Nothing was read: {', '.join(unread)} may say what this repository needs.",
+            advice=f"provision import {unread[0]}   or, to start without it, --torch VERSION",
+        )
+    statements = repository.combined(list(by_file.values()))
     request = _decide(statements, choices)
-    if request.disputes or not _has_build(request):
-        statements = repository.combined(by_file, texts_narrow=False)
-        request = _decide(statements, choices)
-    _require_one_build(request, statements)
     if "torch" not in request.content:
-        notes = repository.releases_in_notes(statements)
-        lines = list(chain(notes, named_releases(folder, files)))
-        if only := repository.requirements_file(lines):
-            return read_repository(folder, choices, selection, only)
-        _require_no_other_release(lines)
+        read = [name for name in by_file if not repository.is_text(name)]
+        _require_no_other_release(
+            chain(repository.offered_releases(statements), named_releases(folder, read))
+        )
     stated = {
         os.path.relpath(folder / statement.file, folder)
         for statement in statements
@@ -132,22 +115,10 @@ def read_repository(
     }
     return Reading(
         request=request,
-        source=", ".join([name for name in files if name in stated] or files),
+        source=", ".join([name for name in by_file if name in stated] or by_file) or NOTHING,
         folder=folder,
-        unread_files=repository.unread_files(names, {*stated, *files}),
+        unread_files=repository.unread_files(names, {*stated, *by_file}),
     )
-
-
-def _has_build(request: Request) -> bool:
-    """Whether a build is known for a release and a CUDA, where both are stated."""
-    build = {key: request.content.get(key) for key in ("torch", "cuda", "python")}
-    if not (build["torch"] and build["cuda"]):
-        return True
-    try:
-        resolver.resolve(specs.combine({}, build, name=""))
-    except (NoSuchBuild, InvalidSpec):
-        return False
-    return True
 
 
 def _require_no_other_release(lines: Iterable[str]) -> None:
@@ -161,26 +132,6 @@ def _require_no_other_release(lines: Iterable[str]) -> None:
         )
 
 
-def _require_one_build(request: Request, statements: Sequence[Statement]) -> None:
-    """Raise InvalidSpec if a text installs several builds: files that contradict each other, or
-    several files of conda, each of which is an environment."""
-    included = {
-        os.path.normpath(PurePath(item.file).parent / item.value): item.kind
-        for item in statements
-        if item.kind in ("include", "note") and repository.is_text(PurePath(item.file).name)
-    }
-    choices = [set(pair) for pair in request.disputes if included.keys() >= set(pair)]
-    read = [name for name, kind in included.items() if kind == "include"]
-    choices.append({name for name in read if name.endswith((".yml", ".yaml"))})
-    for choice in choices:
-        if len(choice) > 1:
-            steps = " or ".join(f"`provision import {name}`" for name in sorted(choice))
-            raise InvalidSpec(
-                f"A README or script installs one of several files: {', '.join(sorted(choice))}.",
-                advice=f"Choose one: {steps}.",
-            )
-
-
 def read_one(file: Path, choices: Choices, selection: Selection | None = None) -> Reading:
     """`provision import FILE`: the same of one file. Raises InvalidSpec if nothing in it was
     understood."""
@@ -189,7 +140,6 @@ def read_one(file: Path, choices: Choices, selection: Selection | None = None) -
     selection.check()
     folder = file.absolute().parent if repository.is_usual(file.name) else Path(file.stem)
     request = _decide(statements, choices)
-    _require_one_build(request, statements)
     return Reading(request=request, source=file.name, folder=folder)
 
 
