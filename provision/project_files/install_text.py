@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from provision.core.credentials import public_request
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, Statement
 from provision.project_files.rules import table
@@ -149,5 +148,4 @@ def _packages(arguments: str, file: str, line: int, *, is_pip: bool) -> Iterator
         if is_pip:
             yield from parse_lines(word, file, line)
         else:
-            text = public_request(word)
-            yield Statement(file=file, line=line, text=text, kind=kind, value=text)
+            yield Statement(file=file, line=line, text=word, kind=kind, value=word)

@@ -8,11 +8,10 @@ that leads counts, and the other one is named; within one file neither does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from provision.core.credentials import credential_problem, public_request
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Entry
@@ -58,7 +57,7 @@ def decide(
     """
     new_decision = partial(
         RequestDecision,
-        statements=[_without_credentials(statement) for statement in dict.fromkeys(statements)],
+        statements=list(dict.fromkeys(statements)),
         choices=choices or Choices(),
         platform=platform,
         located=located,
@@ -72,16 +71,6 @@ def decide(
         decisions.append(decision)
     # None of them is known: the resolver says so, and which are.
     return _request(decisions[0])
-
-
-def _without_credentials(statement: Statement) -> Statement:
-    problem = credential_problem(statement.value) or credential_problem(statement.text)
-    return replace(
-        statement,
-        text=public_request(statement.text),
-        value=public_request(statement.value),
-        credential=statement.credential or problem or "",
-    )
 
 
 def _run(decision: RequestDecision) -> None:

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from provision.core.credentials import public_request
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Statement
@@ -41,10 +40,9 @@ def _statements(
     for keyword, extra, items in keywords:
         kind = table("setuptools").get(keyword)
         for number, (line, written, form) in enumerate(items if kind else ()):
-            text = public_request(written)
-            statement = Statement(file=file, line=line, text=text, kind=kind, value=written)
+            statement = Statement(file=file, line=line, text=written, kind=kind, value=written)
             if extra and not selection.takes("extra", extra):
-                members = [public_request(item.text) for item in items]
+                members = [item.text for item in items]
                 if number == 0:
                     offer = statement.because("", kind="ignored")
                     yield selection.offer(offer, "extra", extra, members)
@@ -154,7 +152,8 @@ class _Program:
                 continue
             if ast.unparse(node.func).rpartition(".")[2] == "setup":
                 for word in node.keywords:
-                    keyword, entries = word.arg or "**", {"": word.value}
+                    keyword = word.arg or "**"
+                    entries: dict[str, ast.AST] = {"": word.value}
                     if keyword == "extras_require":
                         entries = self._entries(word.value)
                     for extra, value in entries.items():

@@ -10,7 +10,6 @@ from typing import Any
 from packaging.markers import InvalidMarker
 from packaging.utils import canonicalize_name
 
-from provision.core.credentials import credential_problem, public_request, without_credentials
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM
 from provision.core.requirement_lines import parse_lines
@@ -71,13 +70,12 @@ class TomlFile:
         statement = Statement(
             file=self.file,
             line=line,
-            text=public_request(text or item or source),
+            text=text or item or source,
             kind=kind,
-            value=without_credentials(value),
+            value=value,
             reason=reason,
             next_step=next_step,
             packages=packages,
-            credential=credential_problem(value) or "",
         )
         if kind not in ("pip", "constraint"):
             return statement

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from provision.core.credentials import credential_problem, public_request
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_files import is_installable, read_files
 from provision.core.requirement_lines import parse_lines
@@ -64,7 +65,18 @@ def read_file(path: Path, selection: Selection | None = None) -> list[Statement]
     def read(file: Path, text: str) -> list[Statement]:
         return _reader(file, text)(_shown(file), text, chosen)
 
-    return list(map(_located, read_files(path, read)))
+    return [_located(_without_credentials(item)) for item in read_files(path, read)]
+
+
+def _without_credentials(statement: Statement) -> Statement:
+    """The statement without credentials, and with what was taken out of it."""
+    problem = credential_problem(statement.value) or credential_problem(statement.text)
+    return replace(
+        statement,
+        text=public_request(statement.text),
+        value=public_request(statement.value),
+        credential=statement.credential or problem or "",
+    )
 
 
 def _pip_lines(file: str, text: str, selection: Selection) -> list[Statement]:

@@ -118,7 +118,7 @@ def test_base_image_does_not_say_the_cuda_of_torch(tmp_path: Path) -> None:
 def test_two_builds_of_a_text_contradict_each_other(tmp_path: Path) -> None:
     readme = "`pip install torch==2.3.1+cu118` `pip install torch==2.3.1+cu121`"
     files = {"requirements.txt": "torch\n", "README.md": readme}
-    with pytest.raises(InvalidSpec, match="README.md:1"):
+    with pytest.raises(InvalidSpec, match=r"README\.md:1"):
         require_decided(read(tmp_path, files))
 
 
