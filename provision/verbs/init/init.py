@@ -15,8 +15,8 @@ from provision.adapters import conda
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse, InvalidSpec, NoSuchBuild
 from provision.core.paths import SPEC
-from provision.core.platforms import PLATFORM
 from provision.core.settings import folder_settings
+from provision.core.spec_fields import Spec
 from provision.core.statements import Statement
 from provision.core.types import HostGpus, Resolution
 from provision.project_files import repository
@@ -156,11 +156,8 @@ def require_decided(reading: Reading) -> None:
     """Raise InvalidSpec if files contradict themselves, or request nothing that was understood."""
     request = reading.request
     if request.contradictions:
-        more = request.contradictions[SHOWN:]
         raise InvalidSpec(
-            "\n".join(
-                [*request.contradictions[:SHOWN], *([f"And {len(more)} more."] if more else [])]
-            ),
+            "\n".join(request.contradictions),
             advice="Correct the file, or say which counts: --torch, --cuda, --cpu, --python.",
         )
     if not set(request.content) - {"channels"} and reading.source != NOTHING:
@@ -197,22 +194,27 @@ def choose_cuda(context: Context, request: Request, machine: HostGpus) -> CudaCh
 
 def _allowed_cuda(request: Request, machine: HostGpus) -> CudaChoice:
     """Of the CUDA versions that files allow, the newest that this machine is known to run."""
+    cuda, here = request.cudas[0], ""
     torch = request.content.get("torch", ANY_TORCH)
+    for candidate in request.cudas if machine.gpus else ():
+        spec = specs.combine({}, {"torch": torch, "cuda": candidate}, name="")
+        if not _machine_problems(spec, machine)[0]:
+            cuda, here = candidate, " that runs here"
+            break
     allowed = ", ".join(request.cudas)
-    for cuda in request.cudas if machine.gpus else ():
-        spec = specs.combine({}, {"torch": torch, "cuda": cuda}, name="")
-        try:
-            warnings = resolver.resolve(resolver.for_machine(spec, machine)).warnings
-        except NoSuchBuild:
-            continue
-        if not any(choice.what in ("gpu", "driver") for choice in warnings):
-            note = (
-                f"CUDA {cuda}: the newest of those that the files allow ({allowed}) that runs here"
-            )
-            return CudaChoice(cuda=cuda, note=note if len(request.cudas) > 1 else "")
-    cuda = request.cudas[0]
-    note = f"CUDA {cuda}: the newest of those that the files allow ({allowed})"
+    note = f"CUDA {cuda}: the newest of those that the files allow ({allowed}){here}"
     return CudaChoice(cuda=cuda, note=note if len(request.cudas) > 1 else "")
+
+
+def _machine_problems(spec: Spec, machine: HostGpus) -> tuple[str, list[str]]:
+    """Whether this machine is not known to run a spec's build (`does not run`, `may not run`), and
+    why."""
+    try:
+        warnings = resolver.resolve(resolver.for_machine(spec, machine)).warnings
+    except NoSuchBuild as error:
+        return "does not run", error.advice.partition("Why")[2].splitlines()[1:]
+    problems = [choice.reason for choice in warnings if choice.what in ("gpu", "driver")]
+    return "may not run" if problems else "", problems
 
 
 def _lab_default(context: Context) -> tuple[str, Path] | None:
@@ -242,15 +244,12 @@ def no_cuda(request: Request, why: str) -> InvalidSpec:
 
 
 def suggested_cuda(request: Request) -> str:
-    """The CUDA of what the index serves for the request's torch, or else of its newest build."""
+    """The CUDA of the newest build that the request allows."""
     try:
         release = catalog.matching_releases(request.content.get("torch", ANY_TORCH))[-1]
     except NoSuchBuild:
         return "12.1"
-    default = release.index_default[PLATFORM].build
-    by_tag = {build.tag: build.cuda for build in release.wheels}
-    newest = sources.candidates_of(release.version)[0].cuda
-    return by_tag.get(default) or newest or "12.1"
+    return sources.candidates_of(release.version)[0].cuda or "12.1"
 
 
 def propose(
@@ -264,7 +263,7 @@ def propose(
     """The spec.yml of a reading, judged as a build. choice: the CUDA, if the files do not decide
     it."""
     request = reading.request
-    name = specs.check_name(name or _name(reading))
+    name = specs.check_name(name or environment_name(reading.request.name or reading.folder.name))
     folder = context.folders.envs / name
     options: dict[str, Any] = {**request.content}
     notes = []
@@ -274,9 +273,13 @@ def propose(
     if choice is not None:
         options.update({"cpu": True} if choice.cuda == CPU else {"cuda": choice.cuda})
         notes += [choice.note] if choice.note else []
-    for key in ("pip", "find_links"):
-        if key in options:
-            options[key] = [_relative(text, folder) for text in options[key]]
+    for key in {"pip", "find_links"} & options.keys():
+        texts = []
+        for text in options[key]:
+            located = _EDITABLE.fullmatch(text)
+            path = located and f"file:{os.path.relpath(located['path'], folder)}"
+            texts.append(f"{located['name']}{path}" if located else text)
+        options[key] = texts
     spec = check_requirements(specs.combine({}, options, name=name))
     resolution = resolve(spec)
     moved, note = _with_own_torch(context, resolution)
@@ -318,15 +321,11 @@ def propose(
 
 def printed_entries(reading: Reading, name: str | None) -> list[Entry]:
     """What became of each line, with next steps for the environment's name."""
-    name = name or _name(reading)
+    name = name or environment_name(reading.request.name or reading.folder.name)
     return [
         replace(entry, next_step=printed_step(entry.next_step, name))
         for entry in reading.request.entries
     ]
-
-
-def _name(reading: Reading) -> str:
-    return environment_name(reading.request.name or reading.folder.name)
 
 
 def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str], str]:
@@ -348,14 +347,6 @@ def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str]
         specs=requested, channels=resolution.channels, virtual_packages=(), platform=platform
     )
     return conda.ChannelRecords(context.solver, request).with_torch(requested), ""
-
-
-def _relative(text: str, folder: Path) -> str:
-    """A requirement of a project's folder, relative to that of the environment."""
-    match = _EDITABLE.fullmatch(text)
-    if match is None:
-        return text
-    return f"{match['name']}file:{os.path.relpath(match['path'], folder)}"
 
 
 def _repository_note(name: str, reading: Reading) -> list[str]:
@@ -394,17 +385,10 @@ def _problems_here(resolution: Resolution, machine: HostGpus) -> list[str]:
     """Why the build does not run on this machine, or perhaps does not, and which one does."""
     if resolution.cuda is None or not machine.gpus:
         return []
-    spec = resolver.for_machine(resolution.spec, machine)
-    verdict = "this build may not run on this machine"
-    try:
-        warnings = resolve(spec).warnings
-        problems = [choice.reason for choice in warnings if choice.what in ("gpu", "driver")]
-    except NoSuchBuild as error:
-        verdict = "this build does not run on this machine"
-        problems = error.advice.partition("Why")[2].splitlines()[1:]
+    verdict, problems = _machine_problems(resolution.spec, machine)
     if not problems:
         return []
-    options = resolver.build_known_to_run(spec)
+    options = resolver.build_known_to_run(resolver.for_machine(resolution.spec, machine))
     nearest = f"the nearest that is known to: `{options}`" if options else "none is known to"
     facts = "; ".join(problem.strip().rstrip(".") for problem in problems)
-    return [f"{verdict}: {facts}; {nearest}"]
+    return [f"this build {verdict} on this machine: {facts}; {nearest}"]
