@@ -120,7 +120,8 @@ def run(
     timeout_s. In any case, Ctrl-C included, the child and its children have ended afterwards.
     """
     argv = [os.fspath(part) for part in command]
-    out_reader = err_reader = None
+    out_reader: _LinePipe | None = None
+    err_reader: _LinePipe | _Terminal | None = None
     if on_stdout_line is not None or most_bytes is not None:
         out_reader = _LinePipe(on_stdout_line, most_bytes)
     if on_stderr_line is not None or most_bytes is not None:

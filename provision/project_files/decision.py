@@ -81,6 +81,7 @@ class RequestDecision:
     unpaired: set[Statement] = field(default_factory=set)
     entries: dict[Statement, Entry] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
+    is_disputed: bool = False
 
     def __post_init__(self) -> None:
         """Read the packages that are requested on this platform. What is not one gets its entry."""
@@ -167,6 +168,7 @@ class RequestDecision:
             where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
             step = f"add `{option}` to take this one" if option else "remove one of the two lines"
             self.leave_out(statement, f"it contradicts `{earlier.text}` ({where})", step)
+            self.is_disputed = True
             if statement.file == earlier.file:
                 self.contradictions.append(
                     f"{where}: `{earlier.text}` and, in line {statement.line}, `{statement.text}` "

@@ -4,8 +4,8 @@ The first leading file that requests something leads. Each further one adds the 
 earlier one requests. Files of a Python version add that.
 
 Texts for people or for containers (a README, a Dockerfile, a script) follow. Where no earlier file
-requests packages, the first text that does leads. Else its lines about torch and CUDA count where no
-file requests torch, and those about Python where none states it. Its other packages are notes.
+requests packages, the first text that does leads. Else its lines that install torch count as far as
+they agree with all others, and those about Python where no file states it. The rest are notes.
 """
 
 from __future__ import annotations
@@ -81,8 +81,11 @@ def offered_releases(statements: Iterable[Statement]) -> Iterator[str]:
             yield f"{item.file}:{item.line} {item.text} ({item.next_step})"
 
 
-def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
-    """The statements of several files in their order, without those that an earlier file decides."""
+def combined(files: Sequence[Sequence[Statement]], *, texts_narrow: bool = True) -> list[Statement]:
+    """The statements of several files in their order, without those that an earlier file decides.
+
+    texts_narrow: what texts install of torch counts besides the torch that an earlier file requests.
+    """
     result: list[Statement] = []
     decided: dict[str, str] = {}
     for statements in files:
@@ -90,7 +93,7 @@ def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
         adds = [statement for statement in statements if statement.file not in read]
         is_first = not any(statement.kind in _REQUESTS for statement in result)
         if adds and not is_first and is_text(PurePath(statements[0].file).name):
-            result += list(_of_text(adds, result))
+            result += list(_of_text(adds, result, narrows=texts_narrow))
             continue
         names: dict[str, str] = {}
         for statement in adds:
@@ -106,12 +109,14 @@ def combined(files: Sequence[Sequence[Statement]]) -> list[Statement]:
     return result
 
 
-def _of_text(statements: Sequence[Statement], earlier: Sequence[Statement]) -> Iterator[Statement]:
-    """What a text adds to the files before it: torch with its CUDA, and Python, where those name no
-    version. All else is a note."""
+def _of_text(
+    statements: Sequence[Statement], earlier: Sequence[Statement], *, narrows: bool
+) -> Iterator[Statement]:
+    """What a text adds to the files before it: torch with its CUDA, and Python. All else is a note."""
     decided = {package_name(item.value) for item in earlier if item.kind in (*_REQUESTS, "name")}
     known = {"", *decided, *table("files")["installers"]}
-    has_torch = any(_package(item) in TORCH and re.search(r"\d", item.value) for item in earlier)
+    has_torch = not decided.isdisjoint(TORCH)
+    torch_lines = {(item.file, item.line) for item in statements if _package(item) in _OF_TORCH}
     has_python = any(_package(item) == "python" for item in earlier)
     pythons = {item.value for item in statements if _package(item) == "python"}
     for statement in statements:
@@ -122,7 +127,8 @@ def _of_text(statements: Sequence[Statement], earlier: Sequence[Statement]) -> I
             counts, is_build = not has_python and len(pythons) == 1, True
         else:
             is_build = name in _OF_TORCH or statement.kind in _OF_BUILDS
-            counts = is_build and not has_torch
+            narrows_torch = narrows and (statement.file, statement.line) in torch_lines
+            counts = is_build and (narrows_torch or not has_torch)
         if counts or statement.kind in ("note", "unknown", "include"):
             yield statement
         elif is_build or name not in known:

@@ -30,7 +30,8 @@ class Request:
     content: keys of spec.yml; `pip` has editables as `-e PATH`. cudas: the CUDA versions that they
     allow, newest first, if they state CUDA and leave more than one. index_cuda: the CUDA of the
     wheel that the index serves for a torch which pip's lines name exactly (`cpu` for none).
-    contradictions: of one file, or of what no release of torch meets.
+    contradictions: of one file, or of what no release of torch meets. is_disputed: some statements
+    contradict each other.
     """
 
     content: Mapping[str, Any]
@@ -39,6 +40,7 @@ class Request:
     cudas: tuple[str, ...] = ()
     index_cuda: str | None = None
     contradictions: tuple[str, ...] = ()
+    is_disputed: bool = False
 
 
 def decide(
@@ -101,4 +103,5 @@ def _request(decision: RequestDecision) -> Request:
         cudas=decision.cudas,
         index_cuda=decision.index_cuda,
         contradictions=tuple(decision.contradictions),
+        is_disputed=decision.is_disputed,
     )

@@ -103,6 +103,9 @@ def read_repository(folder: Path, choices: Choices, selection: Selection | None 
         )
     statements = repository.combined(list(by_file.values()))
     request = _decide(statements, choices)
+    if request.is_disputed:
+        statements = repository.combined(list(by_file.values()), texts_narrow=False)
+        request = _decide(statements, choices)
     if "torch" not in request.content:
         read = [name for name in by_file if not repository.is_text(name)]
         _require_no_other_release(

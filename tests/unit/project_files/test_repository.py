@@ -12,7 +12,7 @@ from provision.lockfile import conda_lock_v1
 from provision.lockfile.export import export_lock
 from provision.project_files.request import Choices
 from provision.project_files.toml_file import Selection
-from provision.verbs.init.init import Reading, read_one, read_repository, require_decided
+from provision.verbs.init.init import Reading, read_one, read_repository
 
 ENVIRONMENT = "name: dl\ndependencies: [python<3.12, pytorch=2.1, pytorch-cuda=12.1, numpy]\n"
 SETUP = "from setuptools import setup\nsetup(name='toy', install_requires=['einops', 'torch'])\n"
@@ -98,11 +98,27 @@ def test_text_decides_the_torch_that_no_other_file_requests(tmp_path: Path) -> N
     "lead,readme,content",
     [
         ("torch", "pip install torch==2.1.2+cu118", {"torch": "2.1.2", "cuda": "11.8"}),
+        (
+            "torch==2.3.1",
+            "pip install torch --index-url https://w.example/whl/cu118",
+            {"cuda": "11.8"},
+        ),
+        (
+            "torch>=2",
+            "pip install torch==2.3.1 torchvision",
+            {"torch": "2.3.1", "companions": True},
+        ),
+        # What contradicts does not count, nor what the text says besides.
         ("torch==2.3.1", "pip install torch==2.2.0+cu118", {"torch": "2.3.1", "cuda": None}),
+        (
+            "torch>=2",
+            "pip install torch==2.3.1+cu118\n    pip install torch==2.3.1+cu121",
+            {"torch": ">=2", "cuda": None},
+        ),
         ("torch>=2", "pip install torch==1.13.1+cu117", {"torch": ">=2", "cuda": None}),
     ],
 )
-def test_text_says_the_release_of_torch_that_no_other_file_names(
+def test_text_narrows_the_torch_that_another_file_requests(
     tmp_path: Path, lead: str, readme: str, content: dict[str, object]
 ) -> None:
     files = {"requirements.txt": f"{lead}\n", "README.md": f"    {readme}\n"}
@@ -115,11 +131,10 @@ def test_base_image_does_not_say_the_cuda_of_torch(tmp_path: Path) -> None:
     assert "cuda" not in read(tmp_path, files).request.content
 
 
-def test_two_builds_of_a_text_contradict_each_other(tmp_path: Path) -> None:
+def test_two_builds_of_a_text_are_not_passed_over(tmp_path: Path) -> None:
     readme = "`pip install torch==2.3.1+cu118` `pip install torch==2.3.1+cu121`"
-    files = {"requirements.txt": "torch\n", "README.md": readme}
     with pytest.raises(InvalidSpec, match=r"README\.md:1"):
-        require_decided(read(tmp_path, files))
+        read(tmp_path, {"requirements.txt": "torch\n", "README.md": readme})
 
 
 @pytest.mark.parametrize(
