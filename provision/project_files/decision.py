@@ -156,7 +156,7 @@ class RequestDecision:
     def leave_out(self, statement: Statement, reason: str = "", next_step: str = "") -> None:
         self.end(statement, "left out", reason=reason, next_step=next_step)
 
-    def contradict(self, statement: Statement, earlier: Statement | None, option: str = "") -> None:
+    def contradict(self, statement: Statement, earlier: Statement | None, option: str) -> None:
         """A statement that an earlier one, or an option, excludes."""
         environment = self.choices.environment
         if earlier is None and environment:
@@ -166,7 +166,7 @@ class RequestDecision:
             self.leave_out(statement, "an option says otherwise")
         else:
             where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
-            step = f"add `{option}` to take this one" if option else "remove one of the two lines"
+            step = f"add `{option}` to take this one"
             self.leave_out(statement, f"it contradicts `{earlier.text}` ({where})", step)
             self.is_disputed = True
             if statement.file == earlier.file:

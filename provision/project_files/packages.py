@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
+from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
 
+from provision import catalog
 from provision.core.credentials import public_request
+from provision.core.package_names import url_filename
 from provision.core.platforms import PLATFORMS
 from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Outcome
@@ -34,7 +38,7 @@ def take_others(decision: RequestDecision) -> None:
         if requirement is None:
             _take_conda(decision, package)
         else:
-            _take_pip(decision, statement, replace(requirement, marker=""))
+            _take_pip(decision, package, replace(requirement, marker=""))
     requested = {
         package.name for package in decision.packages if package.statement.kind != "constraint"
     }
@@ -109,8 +113,8 @@ def _take_conda(decision: RequestDecision, package: Package) -> None:
     decision.end(package.statement, outcome, became=became, reason=reason)
 
 
-def _take_pip(decision: RequestDecision, statement: Statement, requirement: PipRequirement) -> None:
-    text = str(requirement)
+def _take_pip(decision: RequestDecision, package: Package, requirement: PipRequirement) -> None:
+    statement, text = package.statement, str(requirement)
     if requirement.is_path:
         text = decision.located(requirement) if decision.located else ""
         if not text:
@@ -118,7 +122,28 @@ def _take_pip(decision: RequestDecision, statement: Statement, requirement: PipR
             step = f"provision add NAME {shell_words(requirement)}"
             decision.leave_out(statement, reason, step)
             return
-    decision.add("pip", statement, text)
+    release = _torch_of_wheel(decision, requirement)
+    build = "cpu" if "cpu" in decision.content else decision.content.get("cuda")
+    if package.local and build and catalog.cuda_of_tag(package.local[1:]) != build:
+        step = f"provision add NAME {shlex.quote(package.name + package.specifier)}"
+        decision.leave_out(statement, f"its build {package.local} is of another CUDA", step)
+    elif release:
+        reason = f"its file name is for torch {release}"
+        step = f"name the wheel for torch {decision.releases[-1]} instead"
+        decision.leave_out(statement, reason, step)
+    else:
+        decision.add("pip", statement, text)
+
+
+def _torch_of_wheel(decision: RequestDecision, requirement: PipRequirement) -> str:
+    """The torch that a wheel's file name is for, if it is not the one of the environment: a wheel's
+    own metadata does not say it, so no solver refuses it."""
+    filename = unquote(url_filename(requirement.source))
+    named = re.search(r"\+\w*?(?:torch|pt)(\d)\.?(\d+)", filename)
+    if named is None or "torch" not in decision.content:
+        return ""
+    minor = f"{named[1]}.{named[2]}"
+    return "" if minor in map(catalog.minor, decision.releases) else minor
 
 
 def _take_constraint(
