@@ -9,9 +9,10 @@ knows no URL itself: the caller says which URL a channel's name stands for (ratt
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from provision.core.credentials import without_login
@@ -39,37 +40,15 @@ class MirrorSetting:
     url: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mirror:
-    """Files below `canonical` are read below `url`. Both end with a slash."""
+class _Translations(NamedTuple):
+    """The settings with every name as a URL, and the content of every mirror folder.
 
-    canonical: str
-    url: str
+    prefixes: files below the canonical URL are read below the other one; both end with a slash.
+    wheels: of mirror folders, by hash: the canonical URL and the other one.
+    """
 
-
-@dataclass(frozen=True, kw_only=True)
-class MirroredWheel:
-    """A wheel of a mirror folder."""
-
-    sha256: str
-    canonical: str
-    url: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Translations:
-    """The settings with every name as a URL, and the content of every mirror folder."""
-
-    mirrors: tuple[Mirror, ...]
-    wheels: tuple[MirroredWheel, ...]
-
-    @cached_property
-    def wheel_by_url(self) -> Mapping[str, MirroredWheel]:
-        return {wheel.canonical: wheel for wheel in self.wheels}
-
-    @cached_property
-    def wheel_by_hash(self) -> Mapping[str, MirroredWheel]:
-        return {wheel.sha256: wheel for wheel in self.wheels}
+    prefixes: list[tuple[str, str]]
+    wheels: dict[str, tuple[str, str]]
 
 
 class Mirrors:
@@ -116,14 +95,14 @@ class Mirrors:
         everything and do not hold it."""
         if not self._settings:
             return url
-        translations = self._translations
-        wheel = translations.wheel_by_url.get(url) or translations.wheel_by_hash.get(sha256)
-        if wheel is not None:
-            return wheel.url
-        mirrors = [mirror for mirror in translations.mirrors if url.startswith(mirror.canonical)]
-        if mirrors:
-            most_specific = max(mirrors, key=lambda mirror: len(mirror.canonical))
-            return most_specific.url + url[len(most_specific.canonical) :]
+        prefixes, wheels = self._translations
+        by_url = dict(wheels.values())
+        if url in by_url or sha256 in wheels:
+            return by_url.get(url) or wheels[sha256][1]
+        fitting = [prefix for prefix in prefixes if url.startswith(prefix[0])]
+        if fitting:
+            canonical, actual = max(fitting, key=lambda prefix: len(prefix[0]))
+            return actual + url[len(canonical) :]
         is_local = url.startswith("file:") and path_from_url(url).exists()
         if self.is_closed and not is_local:
             raise Unreachable(
@@ -137,36 +116,28 @@ class Mirrors:
         """The URL by which a lock names what is at `url`."""
         if not self._settings:
             return url
-        wheel = self._translations.wheel_by_hash.get(sha256)
-        if wheel is not None:
-            return wheel.canonical
+        prefixes, wheels = self._translations
+        if sha256 in wheels:
+            return wheels[sha256][0]
         # uv leaves a login out of the URLs that an index gave it, rattler does not.
         plain_url = without_login(url)
-        longest = ""
-        canonical = url
-        for mirror in self._translations.mirrors:
-            prefix = without_login(mirror.url)
-            if plain_url.startswith(prefix) and len(prefix) >= len(longest):
-                longest = prefix
-                canonical = mirror.canonical + plain_url[len(prefix) :]
-        return canonical
+        plain = [(without_login(actual), canonical) for canonical, actual in prefixes]
+        fitting = [prefix for prefix in plain if plain_url.startswith(prefix[0])]
+        if not fitting:
+            return url
+        actual, canonical = max(reversed(fitting), key=lambda prefix: len(prefix[0]))
+        return canonical + plain_url[len(actual) :]
 
     @cached_property
     def _translations(self) -> _Translations:
-        mirrors: list[Mirror] = []
-        wheels: list[MirroredWheel] = []
-        for setting in self._settings:
-            if setting.name is None:
-                folder_mirrors, folder_wheels = read_manifest(
-                    self._manifest(setting.url), setting.url
-                )
-                mirrors += folder_mirrors
-                wheels += folder_wheels
-            elif setting.name != PACKAGE_INDEX:
-                is_url = "://" in setting.name
-                canonical = setting.name if is_url else self._channel_url(setting.name)
-                mirrors.append(Mirror(canonical=canonical.rstrip("/") + "/", url=setting.url))
-        return _Translations(mirrors=tuple(mirrors), wheels=tuple(wheels))
+        translations = _Translations([], {})
+        for name, url in ((setting.name, setting.url) for setting in self._settings):
+            if name is None:
+                _read_folder(self._manifest(url), url, translations)
+            elif name != PACKAGE_INDEX:
+                canonical = name if "://" in name else self._channel_url(name)
+                translations.prefixes.append((canonical.rstrip("/") + "/", url))
+        return translations
 
 
 NO_MIRRORS = Mirrors()
@@ -225,9 +196,11 @@ def merge_settings(*sources: Sequence[MirrorSetting]) -> tuple[MirrorSetting, ..
     return tuple(settings.values())
 
 
-def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWheel]]:
-    """The content of a mirror folder, by its manifest. Raises IntegrityError if the text is no
-    manifest."""
+def _read_folder(text: str, folder: str, translations: _Translations) -> None:
+    """Add the content of a mirror folder, by its manifest, whose schema allows no path that leads out
+    of it. Raises IntegrityError if the text is no manifest."""
+    from urllib.parse import quote
+
     try:
         content = parse_document(text, "mirror")
     except InvalidDocument as error:
@@ -235,19 +208,7 @@ def read_manifest(text: str, folder: str) -> tuple[list[Mirror], list[MirroredWh
             f"{folder}{MANIFEST} is not the manifest of a mirror: {error}.",
             advice="Make the folder again: provision channel mirror.",
         ) from error
-    mirrors = [
-        Mirror(canonical=canonical, url=_url_in(folder, path))
-        for canonical, path in content["channels"].items()
-    ]
-    wheels = [
-        MirroredWheel(sha256=sha256, canonical=row["url"], url=_url_in(folder, row["path"]))
-        for sha256, row in content["wheels"].items()
-    ]
-    return mirrors, wheels
-
-
-def _url_in(folder: str, path: str) -> str:
-    """The URL of a path in a folder; the schema allows none that leads out of it."""
-    from urllib.parse import quote
-
-    return folder + quote(path)
+    for canonical, path in content["channels"].items():
+        translations.prefixes.append((canonical, folder + quote(path)))
+    for sha256, row in content["wheels"].items():
+        translations.wheels[sha256] = (row["url"], folder + quote(row["path"]))

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 from provision.core.errors import OutputTooLong, TimedOut, ToolFailed, ToolMissing
 
@@ -120,25 +120,35 @@ def run(
     timeout_s. In any case, Ctrl-C included, the child and its children have ended afterwards.
     """
     argv = [os.fspath(part) for part in command]
-    stdout_reader: _LinePipe | None = None
-    reader: _Reader | None = None
+    out_reader: _LinePipe | None = None
+    err_reader: _LinePipe | _Terminal | None = None
     if on_stdout_line is not None or most_bytes is not None:
-        stdout_reader = _LinePipe(on_stdout_line, most_bytes)
+        out_reader = _LinePipe(on_stdout_line, most_bytes)
     if on_stderr_line is not None or most_bytes is not None:
-        reader = _LinePipe(on_stderr_line, most_bytes)
+        err_reader = _LinePipe(on_stderr_line, most_bytes)
     elif show and sys.stderr.isatty():
-        reader = _Terminal(hidden)
-    with (
-        _reading(stdout_reader),
-        _reading(reader),
-        _open_feeder(feed) as stdin,
-        ExitStack() as signals,
-    ):
-        stderr = reader.child_end if reader else subprocess.PIPE
+        err_reader = _Terminal(hidden)
+    readers = [reader for reader in (out_reader, err_reader) if reader is not None]
+    with ExitStack() as resources, ExitStack() as signals:
+        for reader in readers:
+            resources.enter_context(reader)
+        stdin = resources.enter_context(_open_feeder(feed))
         signals.enter_context(_hold_signals())
-        stdout = stdout_reader.child_end if stdout_reader else subprocess.PIPE
-        prepare = _protect_files if owner_writes_only else _die_with_parent
-        child = _start(argv, env, cwd, stdin, stdout, stderr, prepare)
+        try:
+            child = subprocess.Popen(
+                argv,
+                env=clean_environment() if env is None else dict(env),
+                cwd=cwd,
+                stdin=stdin,
+                stdout=out_reader.child_end if out_reader else subprocess.PIPE,
+                stderr=err_reader.child_end if err_reader else subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                preexec_fn=_protect_files if owner_writes_only else _die_with_parent,
+            )
+        except OSError as error:
+            raise ToolMissing(f"`{argv[0]}` cannot be started: {error.strerror}.") from error
         _running.add(child)
         try:
             signals.close()
@@ -156,41 +166,13 @@ def run(
     if child in _interrupted:
         _interrupted.discard(child)
         raise KeyboardInterrupt
-    if stdout_reader:
-        out = stdout_reader.text()
-    if reader:
-        err = reader.text()
-    if any(pipe is not None and pipe.is_cut for pipe in (stdout_reader, reader)):
+    out = out_reader.text() if out_reader else out
+    err = err_reader.text() if err_reader else err
+    if any(reader.is_cut for reader in readers):
         raise OutputTooLong(argv, child.returncode, f"it printed more than {most_bytes} bytes")
     if check and child.returncode != 0:
         raise ToolFailed(argv, child.returncode, err or out)
     return subprocess.CompletedProcess(argv, child.returncode, out, err)
-
-
-def _start(
-    argv: Sequence[str],
-    env: Mapping[str, str] | None,
-    cwd: Path | None,
-    stdin: int,
-    stdout: int,
-    stderr: int,
-    prepare: Callable[[], None],
-) -> subprocess.Popen[str]:
-    try:
-        return subprocess.Popen(
-            argv,
-            env=dict(env) if env is not None else clean_environment(),
-            cwd=cwd,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            preexec_fn=prepare,
-        )
-    except OSError as error:
-        raise ToolMissing(f"`{argv[0]}` cannot be started: {error.strerror}.") from error
 
 
 @contextmanager
@@ -300,21 +282,41 @@ def terminate_group(child: subprocess.Popen[str]) -> None:
             continue
 
 
-class _Terminal:
+class _Reader:
+    """A thread that reads a child's output while it runs. is_cut: it is more than may come."""
+
+    is_cut = False
+
+    def __init__(self, file: IO[Any], child_end: int) -> None:
+        self._file, self.child_end = file, child_end
+        self._thread = threading.Thread(target=self._forward, daemon=True)
+
+    def _forward(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exc: object) -> None:
+        os.close(self.child_end)
+        self._thread.join(timeout=GRACE_S)
+        self._file.close()
+
+
+class _Terminal(_Reader):
     """A terminal for a child: what it writes goes to ours, and its end is recorded, so that an error
     can still be read. hidden: how lines begin that are recorded only."""
 
     RECORDED_BYTES = 64 * 1024
-    is_cut = False
 
     def __init__(self, hidden: Sequence[str] = ()) -> None:
+        our_end, child_end = pty.openpty()
+        super().__init__(os.fdopen(our_end, "rb", buffering=0), child_end)
         self._hidden = tuple(text.encode() for text in hidden)
-        self._our_end, self.child_end = pty.openpty()
+        self._recorded = b""
         with suppress(OSError):  # our own terminal may not know its size
             size = fcntl.ioctl(2, termios.TIOCGWINSZ, b"\0" * 8)
             fcntl.ioctl(self.child_end, termios.TIOCSWINSZ, size)
-        self._recorded = b""
-        self._reader = threading.Thread(target=self._forward, daemon=True)
 
     def _forward(self) -> None:
         unfinished = b""
@@ -325,8 +327,11 @@ class _Terminal:
             for line in lines:
                 # Codes of a hidden line may clear a progress bar.
                 codes = b"".join(_TERMINAL_CODES.findall(line)) + b"\r"
-                visible.append(codes if self._is_hidden(line) else line + b"\n")
-            if not self._may_become_hidden(unfinished):
+                is_hidden = _visible(line).startswith(self._hidden)
+                visible.append(codes if is_hidden else line + b"\n")
+            text = _visible(unfinished)
+            may_be_hidden = any(prefix.startswith(text) for prefix in self._hidden)
+            if not may_be_hidden and not text.startswith(self._hidden):
                 visible.append(unfinished)
                 unfinished = b""
             with suppress(OSError):
@@ -336,51 +341,30 @@ class _Terminal:
 
     def _read(self) -> bytes:
         try:
-            return os.read(self._our_end, READ_BYTES)
+            return bytes(self._file.read(READ_BYTES))
         except OSError:  # EIO: the other end is closed
             return b""
 
-    def _is_hidden(self, line: bytes) -> bool:
-        return _visible(line).startswith(self._hidden)
-
-    def _may_become_hidden(self, line: bytes) -> bool:
-        text = _visible(line)
-        return self._is_hidden(line) or any(prefix.startswith(text) for prefix in self._hidden)
-
-    def start(self) -> None:
-        self._reader.start()
-
-    def close(self) -> None:
-        os.close(self.child_end)
-        self._reader.join(timeout=GRACE_S)
-        os.close(self._our_end)
-
     def text(self) -> str:
         """What was written, without the codes that move the cursor or set colors."""
-        plain = _without_codes(self._recorded).decode(errors="replace")
+        plain = _TERMINAL_CODES.sub(b"", self._recorded).decode(errors="replace")
         return plain.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _without_codes(text: bytes) -> bytes:
-    return _TERMINAL_CODES.sub(b"", text)
 
 
 def _visible(line: bytes) -> bytes:
     """A line as it finally looks: a carriage return begins it again, as progress bars do."""
-    return _without_codes(line).rstrip(b"\r").rpartition(b"\r")[2]
+    return _TERMINAL_CODES.sub(b"", line).rstrip(b"\r").rpartition(b"\r")[2]
 
 
-class _LinePipe:
+class _LinePipe(_Reader):
     """A pipe for a child's output: each line is passed on as it comes, and recorded. most_bytes: if
-    more comes, it is closed."""
+    more comes, no more is read."""
 
     def __init__(self, on_line: Callable[[str], None] | None, most_bytes: int | None) -> None:
-        our_end, self.child_end = os.pipe()
-        self._lines: list[str] = []
+        our_end, child_end = os.pipe()
+        super().__init__(os.fdopen(our_end, errors="replace"), child_end)
         self._on_line, self._most_bytes = on_line, most_bytes
-        self.is_cut = False
-        self._file = os.fdopen(our_end, errors="replace")
-        self._reader = threading.Thread(target=self._forward, daemon=True)
+        self._lines: list[str] = []
 
     def _forward(self) -> None:
         size = 0
@@ -388,38 +372,14 @@ class _LinePipe:
             size += len(line)
             if self._most_bytes is not None and size > self._most_bytes:
                 self.is_cut = True
-                self._file.close()
+                self._file.close()  # which ends the child
                 return
             self._lines.append(line)
             if self._on_line is not None:
                 self._on_line(line)
 
-    def start(self) -> None:
-        self._reader.start()
-
-    def close(self) -> None:
-        os.close(self.child_end)
-        self._reader.join(timeout=GRACE_S)
-        self._file.close()
-
     def text(self) -> str:
         return "".join(self._lines)
-
-
-_Reader = _Terminal | _LinePipe
-
-
-@contextmanager
-def _reading(reader: _Reader | None) -> Iterator[None]:
-    """Read a child's output while it runs; None: it is read at its end."""
-    if reader is None:
-        yield
-        return
-    reader.start()
-    try:
-        yield
-    finally:
-        reader.close()
 
 
 @contextmanager

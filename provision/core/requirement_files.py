@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,31 +15,21 @@ from provision.core.errors import InvalidSpec
 from provision.core.statements import Kind, Statement
 from provision.core.yaml_text import YamlError, read_source
 
-_ENCODING = re.compile(rb"(?:.*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 Reader = Callable[[Path, str], Iterable[Statement]]
 _UNREADABLE = (OSError, ValueError, YamlError)
 
 
 def decode(content: bytes) -> str:
-    """The text of a file as pip reads it: by its byte order mark or its coding comment, else UTF-8.
-
-    Raises ValueError for other encodings, with the conversion.
-    """
-    comment = _ENCODING.match(content)
-    encoding = comment[1].decode("ascii") if comment else "utf-8-sig"
-    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        encoding = "utf-32"
-    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"
-    elif b"\0" in content[:4]:
-        encoding = "utf-16-be" if content.startswith(b"\0") else "utf-16-le"
+    """The text of a file: UTF-16 with a byte order mark, else UTF-8. Raises ValueError for other
+    encodings, with the conversion."""
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        return content.decode(encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        raise ValueError(
-            f"it is not text in {encoding.removesuffix('-sig')}; `iconv -f ENCODING -t UTF-8` "
-            "converts it"
-        ) from error
+        text = content.decode("utf-16" if is_utf16 else "utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ValueError("it is not text in UTF-8; `iconv -f ENCODING -t UTF-8` converts it")
+    return text
 
 
 def read_files(path: Path, read: Reader) -> Iterator[Statement]:

@@ -11,7 +11,7 @@ import getpass
 import os
 import re
 import shlex
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, cast, get_args
 
@@ -22,7 +22,7 @@ from provision.core.mirrors import (
     parse_mirror,
 )
 from provision.core.schema import schema_error
-from provision.core.yaml_text import YamlError, parse_yaml, read_source_text
+from provision.core.yaml_text import YamlError, parse_yaml, read_source
 
 FILE = "settings.yml"
 # What `provision join` writes from a lab's lab.yml. The user's own file has precedence.
@@ -66,22 +66,19 @@ def mirror_settings(
 
     options: values of --mirror.
     """
-    directory = Path.cwd()
-    from_options = [parse_mirror(text, directory) for text in options]
-    from_variables = [parse_mirror(text, directory) for text in _words(environ)]
-    from_files = [_read_mirrors(path) for path in settings_files(environ)]
-    return merge_settings(from_options, from_variables, *from_files)
-
-
-def _words(environ: Mapping[str, str]) -> list[str]:
-    """The mirrors that the variable lists; quotes as in a shell keep a folder's spaces."""
     try:
-        return shlex.split(environ.get(MIRRORS, ""))
+        # Quotes as in a shell keep a folder's spaces.
+        words = shlex.split(environ.get(MIRRORS, ""))
     except ValueError as error:
         raise InvalidSpec(
             f"{MIRRORS} has {str(error).lower()}.",
             advice=f"Quote a folder with spaces: {MIRRORS}=\"'*=/a b' pypi=URL\".",
         ) from None
+    sources = [(options, Path.cwd()), (words, Path.cwd())]
+    sources += [(file.get("mirrors") or (), path.parent) for path, file in _contents(environ)]
+    return merge_settings(
+        *([parse_mirror(text, folder) for text in texts] for texts, folder in sources)
+    )
 
 
 def settings_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -98,11 +95,8 @@ def possible_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     if environ.get(CONFIG):
         return (Path(environ[CONFIG]).absolute(),)
     site = os.environ.get("XDG_CONFIG_DIRS", "").split(":")[0] or "/etc/xdg"
-    return (
-        xdg_folder("CONFIG") / "provision" / FILE,
-        joined_file(),
-        Path(site, "provision", FILE),
-    )
+    own = xdg_folder("CONFIG") / "provision" / FILE
+    return own, joined_file(), Path(site, "provision", FILE)
 
 
 def joined_file() -> Path:
@@ -126,13 +120,16 @@ def folder_settings(environ: Mapping[str, str], without: Path | None = None) -> 
     without: a file to leave out.
     """
     chosen: dict[str, Path] = {}
-    for path in settings_files(environ):
-        if path == without:
-            continue
-        content = _read(path)
+    for path, content in _contents(environ, without):
         for key in FOLDER_KEYS:
-            if key in content:
-                chosen.setdefault(key, _folder(path, key, content[key]))
+            if key in content and key not in chosen:
+                try:
+                    chosen[key] = folder_path(content[key], path.parent)
+                except ValueError as error:
+                    raise InvalidSpec(
+                        f"{path}: `{key}` does not name a folder: {error}.",
+                        advice=f"Write `{key}: /scratch/{{user}}/provision`, for instance.",
+                    ) from error
     return chosen
 
 
@@ -151,16 +148,6 @@ def folder_path(text: str, folder: Path) -> Path:
         raise ValueError(f"`{text}`: {error}") from error
 
 
-def _folder(path: Path, key: str, value: str) -> Path:
-    try:
-        return folder_path(value, path.parent)
-    except ValueError as error:
-        raise InvalidSpec(
-            f"{path}: `{key}` does not name a folder: {error}.",
-            advice=f"Write `{key}: /scratch/{{user}}/provision`, for instance.",
-        ) from error
-
-
 def apply_folders(environ: MutableMapping[str, str]) -> None:
     """Set the variables that say where temporary files and uv's cache go, for this process and its
     children. A variable that is set stays."""
@@ -175,57 +162,49 @@ def apply_folders(environ: MutableMapping[str, str]) -> None:
         environ["UV_CACHE_DIR"] = str(cache / "uv")
 
 
-def _read(path: Path) -> Settings:
-    """The content of a settings file. Raises InvalidSpec."""
-    try:
-        content = parse_yaml(read_source_text(path)) or {}
-    except UnicodeDecodeError as error:
-        raise InvalidSpec(f"{path} is not YAML: it is not UTF-8.") from error
-    except YamlError as error:
-        raise InvalidSpec(f"{path} is not YAML: {error.problem}.") from error
-    problem = schema_error(content, "settings")
-    if problem:
-        raise InvalidSpec(f"{path}: {problem}.", advice=f"Its keys: {', '.join(KEYS)}.")
-    return cast(Settings, content)
-
-
-def _read_mirrors(path: Path) -> list[MirrorSetting]:
-    return [parse_mirror(text, path.parent) for text in _read(path).get("mirrors") or ()]
+def _contents(
+    environ: Mapping[str, str], without: Path | None = None
+) -> Iterator[tuple[Path, Settings]]:
+    """The settings files with their contents. Raises InvalidSpec."""
+    for path in settings_files(environ):
+        if path == without:
+            continue
+        try:
+            content = parse_yaml(read_source(path)) or {}
+        except YamlError as error:
+            raise InvalidSpec(error.in_file(path)) from error
+        problem = schema_error(content, "settings")
+        if problem:
+            raise InvalidSpec(f"{path}: {problem}.", advice=f"Its keys: {', '.join(KEYS)}.")
+        yield path, cast(Settings, content)
 
 
 def smoke_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Settings of the smoke test, KEY=VALUE, from all files: those of the user last, since the last
     one of a key decides."""
-    texts: list[str] = []
-    for path in reversed(settings_files(environ)):
-        texts += _read(path).get("smoke") or ()
-    return tuple(texts)
+    lists = [content.get("smoke") or () for _, content in _contents(environ)]
+    return tuple(text for texts in reversed(lists) for text in texts)
 
 
 def is_synced(environ: Mapping[str, str]) -> bool:
     """Whether commands bring the environment that they enter up to date first: as the first file says
     that has `sync`."""
-    for path in settings_files(environ):
-        if "sync" in (content := _read(path)):
-            return content["sync"]
-    return False
+    return next((file["sync"] for _, file in _contents(environ) if "sync" in file), False)
 
 
 def facts_settings(environ: Mapping[str, str]) -> FactsSettings:
     """Those of the first file that has them, paths absolute."""
-    for path in settings_files(environ):
-        content = _read(path).get("facts")
-        if content is not None:
-            return absolute_facts(content, path.parent)
+    for path, content in _contents(environ):
+        if "facts" in content:
+            return absolute_facts(content["facts"], path.parent)
     return {}
 
 
 def absolute_facts(content: FactsSettings, folder: Path) -> FactsSettings:
     """The same with paths that start from a folder made absolute."""
     result = content.copy()
-    address = content.get("address", "")
-    if address and "://" not in address:
-        result["address"] = str((folder / Path(address).expanduser()).absolute())
+    if "address" in content and "://" not in content["address"]:
+        result["address"] = str((folder / Path(content["address"]).expanduser()).absolute())
     if "signers" in content:
         result["signers"] = str((folder / Path(content["signers"]).expanduser()).absolute())
     return result

@@ -95,7 +95,7 @@ class Statement:
     it was translated, ignored or not understood. next_step: a command or an edit that works as
     printed. packages: the only ones that an index or find-links serves. credential: what was taken
     out, and where it belongs. exported: from a list of everything that is installed, which does not
-    say what was requested. branch: the condition of a script on which the line is run.
+    say what was requested.
     """
 
     file: str
@@ -109,7 +109,6 @@ class Statement:
     packages: tuple[str, ...] = ()
     credential: str = ""
     exported: bool = False
-    branch: str = ""
 
     def because(self, reason: str, next_step: str = "", *, kind: Kind | None = None) -> Statement:
         """The same statement with a reason, and perhaps of another kind."""

@@ -64,8 +64,7 @@ class Package:
 class RequestDecision:
     """One pass over the statements, for one Python.
 
-    releases: of torch, that are allowed. unpaired: companions that go with any torch. disputes: the
-    files of statements that contradict each other, the later one first.
+    releases: of torch, that are allowed. unpaired: companions that go with any torch.
     """
 
     statements: Sequence[Statement]
@@ -82,7 +81,7 @@ class RequestDecision:
     unpaired: set[Statement] = field(default_factory=set)
     entries: dict[Statement, Entry] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
-    disputes: list[tuple[str, str]] = field(default_factory=list)
+    is_disputed: bool = False
 
     def __post_init__(self) -> None:
         """Read the packages that are requested on this platform. What is not one gets its entry."""
@@ -157,7 +156,7 @@ class RequestDecision:
     def leave_out(self, statement: Statement, reason: str = "", next_step: str = "") -> None:
         self.end(statement, "left out", reason=reason, next_step=next_step)
 
-    def contradict(self, statement: Statement, earlier: Statement | None, option: str = "") -> None:
+    def contradict(self, statement: Statement, earlier: Statement | None, option: str) -> None:
         """A statement that an earlier one, or an option, excludes."""
         environment = self.choices.environment
         if earlier is None and environment:
@@ -167,14 +166,12 @@ class RequestDecision:
             self.leave_out(statement, "an option says otherwise")
         else:
             where = f"{earlier.file}:{earlier.line}" if earlier.line else earlier.file
-            where += f", in `{earlier.branch}`" if earlier.branch else ""
-            there = f" in `{statement.branch}`," if statement.branch else ""
-            step = f"add `{option}` to take this one" if option else "remove one of the two lines"
+            step = f"add `{option}` to take this one"
             self.leave_out(statement, f"it contradicts `{earlier.text}` ({where})", step)
-            self.disputes.append((statement.file, earlier.file))
+            self.is_disputed = True
             if statement.file == earlier.file:
                 self.contradictions.append(
-                    f"{where}: `{earlier.text}` and, in line {statement.line},{there} `{statement.text}` "
+                    f"{where}: `{earlier.text}` and, in line {statement.line}, `{statement.text}` "
                     "contradict each other."
                 )
 

@@ -7,7 +7,6 @@ import shlex
 from dataclasses import replace
 from urllib.parse import unquote
 
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from provision import catalog
@@ -20,7 +19,6 @@ from provision.project_files.cuda_choice import statement_line
 from provision.project_files.decision import COMPANIONS, TORCH, Package, RequestDecision
 from provision.project_files.requirements import shell_words
 from provision.project_files.rules import pattern, table
-from provision.project_files.torch_choice import EXACT
 
 # An index in the place of the usual one, as pip, uv and Pipenv write it.
 _REPLACES_INDEX = re.compile(r"(-i|--index-url|index-url|index_url)\b")
@@ -124,14 +122,11 @@ def _take_pip(decision: RequestDecision, package: Package, requirement: PipRequi
             step = f"provision add NAME {shell_words(requirement)}"
             decision.leave_out(statement, reason, step)
             return
-    earlier = _contradicted(decision, package)
     release = _torch_of_wheel(decision, requirement)
     build = "cpu" if "cpu" in decision.content else decision.content.get("cuda")
     if package.local and build and catalog.cuda_of_tag(package.local[1:]) != build:
         step = f"provision add NAME {shlex.quote(package.name + package.specifier)}"
         decision.leave_out(statement, f"its build {package.local} is of another CUDA", step)
-    elif earlier:
-        decision.contradict(statement, earlier)
     elif release:
         reason = f"its file name is for torch {release}"
         step = f"name the wheel for torch {decision.releases[-1]} instead"
@@ -141,28 +136,14 @@ def _take_pip(decision: RequestDecision, package: Package, requirement: PipRequi
 
 
 def _torch_of_wheel(decision: RequestDecision, requirement: PipRequirement) -> str:
-    """The torch that a wheel's file name is for, if it is not the one of the environment."""
+    """The torch that a wheel's file name is for, if it is not the one of the environment: a wheel's
+    own metadata does not say it, so no solver refuses it."""
     filename = unquote(url_filename(requirement.source))
     named = re.search(r"\+\w*?(?:torch|pt)(\d)\.?(\d+)", filename)
     if named is None or "torch" not in decision.content:
         return ""
     minor = f"{named[1]}.{named[2]}"
     return "" if minor in map(catalog.minor, decision.releases) else minor
-
-
-def _contradicted(decision: RequestDecision, package: Package) -> Statement | None:
-    """The earlier statement that requests another version of the same package."""
-    exact = EXACT.fullmatch(package.specifier)
-    for earlier in decision.packages:
-        if earlier is package or not exact:
-            break
-        entry = decision.entries.get(earlier.statement)  # constraints have none yet
-        if earlier.name != package.name or not entry or entry.outcome == "left out":
-            continue
-        specifiers = SpecifierSet(earlier.specifier if earlier.requirement else "")
-        if not specifiers.contains(exact[1], prereleases=True):
-            return earlier.statement
-    return None
 
 
 def _take_constraint(

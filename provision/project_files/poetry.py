@@ -33,6 +33,7 @@ DEVELOPMENT = re.compile(
     r"pre-commit|notebooks?"
 )
 POETRY = ("tool", "poetry")
+_LOCATION = ("git", "path", "file", "url", "develop", "rev", "tag", "branch", "subdirectory")
 
 
 def statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
@@ -68,6 +69,8 @@ def statements(toml: TomlFile, selection: Selection) -> Iterator[Statement]:
 
 def _table(toml: TomlFile, keys: Keys, chosen: set[str]) -> Iterator[Statement]:
     """A table of dependencies."""
+    from poetry.core.constraints.version import parse_constraint
+
     for name, value in toml.table(*keys).items():
         path = (*keys, name)
         # Several constraints, each for a Python or a platform of its own.
@@ -81,18 +84,16 @@ def _table(toml: TomlFile, keys: Keys, chosen: set[str]) -> Iterator[Statement]:
             if options.get("optional") and canonicalize_name(name) not in chosen:
                 continue
             version = str(options.get("version", ""))
+            kind: Kind = "python" if name == "python" else "pip"
             try:
-                if name == "python":
-                    kind: Kind = "python"
-                    stated, reason = python_range(version)
+                if kind == "python":
+                    stated = _specifier(parse_constraint(version))
                 else:
-                    kind = "pip"
-                    stated, reason = _requirement(name, options)
+                    stated = _requirement(name, options)
             except ValueError as error:
                 yield toml.state("unknown", path, text=written, reason=str(error))
                 continue
-            if re.match(r"\^|~(?!=)", version):
-                reason = reason or f"Poetry's `{version}`"
+            reason = f"Poetry's `{version}`" if re.match(r"\^|~(?!=)", version) else ""
             statement = toml.state(kind, path, stated, text=written, reason=reason)
             requirement = statement.requirement
             if options.get("source") and (not requirement or pythons_of(requirement.marker)):
@@ -109,24 +110,12 @@ def _source(toml: TomlFile, keys: Keys, name: str, source: str) -> Statement:
     return toml.state("unknown", keys, reason=f"there is no source `{source}`")
 
 
-def python_range(version: str) -> tuple[str, str]:
-    """Poetry's range of Pythons as PEP 440 writes it, and a reason if that is not quite the same.
-    Raises ValueError."""
-    from poetry.core.constraints.version import parse_constraint
-
-    constraint, reason = _newest_range(parse_constraint(version))
-    return _specifier(constraint), reason
-
-
-def _requirement(name: str, options: Mapping[str, Any]) -> tuple[str, str]:
-    """A dependency as PEP 508 or `-e PATH`, and a reason if that is not quite the same.
-
-    Raises ValueError for what Poetry itself does not understand.
-    """
+def _requirement(name: str, options: Mapping[str, Any]) -> str:
+    """A dependency as PEP 508 or `-e PATH`. Raises ValueError for what Poetry itself does not
+    understand, or PEP 508 cannot say."""
     from poetry.core.factory import Factory
 
-    located = ("git", "path", "file", "url", "develop", "rev", "tag", "branch", "subdirectory")
-    conditions = {key: value for key, value in options.items() if key not in located}
+    conditions = {key: value for key, value in options.items() if key not in _LOCATION}
     if options.get("markers"):
         Marker(str(options["markers"]))  # poetry-core refuses it with an error of its parser's own
     # By PEP 440 a range has no local version; the source of such wheels says which they are.
@@ -134,28 +123,21 @@ def _requirement(name: str, options: Mapping[str, Any]) -> tuple[str, str]:
         r"((?:\^|~|>=?|<=?)\s*[\d.]+)\+\w+", r"\1", str(conditions.get("version", "*"))
     )
     dependency = Factory.create_dependency(name, conditions)
-    dependency.constraint, reason = _newest_range(dependency.constraint)
+    specifier = _specifier(dependency.constraint)
+    if "||" in specifier:
+        raise ValueError(f"PEP 508 has no `or`: write one of the ranges of `{specifier}`")
     requirement = Requirement(dependency.to_pep_508())
     table = {
-        **{key: options[key] for key in located if key in options},
+        **{key: options[key] for key in _LOCATION if key in options},
         "editable": options.get("develop"),
         "extras": sorted(requirement.extras),
         "marker": str(requirement.marker or ""),
-        "version": _specifier(dependency.constraint),
+        "version": specifier,
     }
-    return table_requirement(name, table), reason
+    return table_requirement(name, table)
 
 
 def _specifier(constraint: VersionConstraint) -> str:
-    """A constraint as PEP 440 writes it; empty if any version is allowed."""
+    """A constraint as PEP 440 writes it, ranges of Python joined by `||`; empty if any version is
+    allowed."""
     return "" if constraint.is_any() else re.sub(r"^(?=\d)", "==", str(constraint))
-
-
-def _newest_range(constraint: VersionConstraint) -> tuple[VersionConstraint, str]:
-    """A constraint that PEP 440 can express: of ranges joined by `||`, the newest; and why."""
-    from poetry.core.constraints.version import VersionUnion
-
-    if isinstance(constraint, VersionUnion) and "||" in str(constraint):
-        newest = constraint.ranges[-1]
-        return newest, f"of `{constraint}` the newest range is taken: PEP 508 has no `or`"
-    return constraint, ""

@@ -6,19 +6,16 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from provision.catalog import cuda_of_tag
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_lines import parse_lines
 from provision.core.statements import Kind, PipRequirement, Statement
 from provision.project_files import pixi, poetry
-from provision.project_files.dockerfile import INDEX_VARIABLE
 from provision.project_files.rules import table
 from provision.project_files.toml_file import (
     Keys,
@@ -27,6 +24,7 @@ from provision.project_files.toml_file import (
     check_shape,
     parse_document,
     pythons_of,
+    same_name,
     table_requirement,
 )
 
@@ -73,21 +71,19 @@ class _PyProject:
 
     def statements(self) -> Iterator[Statement]:
         toml = self.toml
-        files = 0
-        for statement in toml.stated(table("pyproject")):
-            files += statement.kind == "include"
+        stated = list(toml.stated(table("pyproject")))
+        for statement in stated:
             yield from self._sourced(statement, "")
         for dotted, option in table("optional").items():
-            lists = toml.value(*dotted.split(".")) or {}
-            lists = {"dev": lists} if isinstance(lists, list) else lists
-            yield from self._optional(option, dotted.split("."), lists)
-        yield from self._uv()
-        yield from self._pdm()
-        yield from self._hatch()
+            yield from self._optional(option, dotted.split("."))
+        yield from self._indexes()
+        kind, reason = table("pyproject")["tool.uv.override-dependencies"]
+        overrides = ("tool", "pdm", "resolution", "overrides")
+        yield from toml.requirements(overrides, kind=kind, reason=reason)
         if toml.table("tool", "poetry"):
             yield from poetry.statements(toml, self.selection)
-        elif not files and "dependencies" in (toml.value("project", "dynamic") or ()):
-            yield self._dynamic()
+        elif not any(statement.kind == "include" for statement in stated):
+            yield from self._dynamic()
         pixi_table = toml.table("tool", "pixi")
         if pixi_table:
             check_shape(toml.file, pixi_table, "pixi")
@@ -97,10 +93,10 @@ class _PyProject:
         """A statement; of a requirement that uv takes from somewhere else, where that is. chosen: the
         group or extra that it is in."""
         replaced = False
-        requirement = statement.requirement if statement.kind == "pip" else None
-        for name, sources in self.sources.items() if requirement else ():
-            assert requirement is not None
-            if canonicalize_name(name) != canonicalize_name(requirement.name):
+        requirement = statement.requirement
+        for name, sources in self.sources.items():
+            is_named = requirement and same_name(name, requirement.name)
+            if requirement is None or not is_named or statement.kind != "pip":
                 continue
             for source in [sources] if isinstance(sources, Mapping) else sources:
                 if (source.get("extra") or source.get("group")) in (None, chosen):
@@ -134,50 +130,43 @@ class _PyProject:
 
     def _member_folder(self, name: str) -> str:
         """The folder of a workspace's member, by the pattern that has room for its name."""
-        members = self.toml.value("tool", "uv", "workspace", "members") or ()
-        for member in members:
-            if member.rpartition("/")[2] == name:
-                return f"./{member}"
-        for member in members:
-            if member.endswith("*"):
-                return f"./{member.rstrip('*')}{name}"
+        for member in self.toml.value("tool", "uv", "workspace", "members") or ():
+            folder = member.replace("*", name)
+            if folder.rpartition("/")[2] == name:
+                return f"./{folder}"
         return f"./{name}"
 
-    def _optional(self, option: str, keys: Keys, lists: Mapping[str, Any]) -> Iterator[Statement]:
+    def _optional(self, option: str, keys: Keys) -> Iterator[Statement]:
         """Groups or extras: those that are taken, and what the others have."""
-        toml = self.toml
+        toml, value = self.toml, self.toml.value(*keys) or {}
+        lists = value if isinstance(value, Mapping) else {"dev": value}
         defaults = toml.value("tool", "uv", "default-groups") if option == "group" else ()
-        for name, items in lists.items():
-            path = (*keys, name) if name in toml.table(*keys) else keys
+        for name in lists:
+            path = keys if lists is not value else (*keys, name)
+            has_files = isinstance(lists[name], Mapping) and "file" in lists[name]
+            kind: Kind = "include" if has_files else "pip"
+            members = list(self._members(lists, name, ()))
             is_default = defaults == "all" or name in (defaults or ())
-            if isinstance(items, Mapping):  # files, of setuptools
-                kind: Kind = "include"
-                members = _texts(items.get("file"))
-            else:
-                kind, members = "pip", list(self._members(lists, name, ()))
-            if self.selection.takes(option, name) or is_default:
+            is_shell = name == "default" and "envs" in keys  # what `hatch shell` enters
+            if self.selection.takes(option, name) or is_default or is_shell:
                 for text in members:
                     yield from self._sourced(toml.state(kind, path, item=text), name)
             elif members:
                 yield self.selection.offer(toml.state("ignored", path), option, name, members)
 
     def _members(
-        self, lists: Mapping[str, Sequence[Any]], name: str, including: tuple[str, ...]
+        self, lists: Mapping[str, Any], name: str, including: tuple[str, ...]
     ) -> Iterator[str]:
         """The requirements of a group or an extra, and of those that it includes."""
         by_name = {canonicalize_name(key): items for key, items in lists.items()}
         name = canonicalize_name(name)
-        if name in including:
+        if name in including or name not in by_name:
+            problem = "includes itself" if name in including else "is not there"
             raise InvalidSpec(
-                f"{self.toml.file}: the group `{name}` includes itself.",
-                advice="Remove one of the inclusions.",
-            )
-        if name not in by_name:
-            raise InvalidSpec(
-                f"{self.toml.file}: `{including[-1]}` includes `{name}`, which is not there.",
+                f"{self.toml.file}: `{including[-1]}` includes `{name}`, which {problem}.",
                 advice=f"The file has: {', '.join(sorted(by_name))}.",
             )
-        for item in by_name[name]:
+        for item in self._items(by_name[name]):
             if isinstance(item, Mapping):
                 yield from self._members(lists, item["include-group"], (*including, name))
                 continue
@@ -187,107 +176,50 @@ class _PyProject:
                 continue
             for extra in requirement.extras:  # of the project itself
                 optional = self.toml.table("project", "optional-dependencies")
-                further = (*including, name) if lists is optional else ()
+                further = (*including, name) if lists is optional else (name,)
                 yield from self._members(optional, extra, further)
 
-    def _dynamic(self) -> Statement:
+    def _items(self, items: Any) -> Sequence[Any]:
+        """The items of a group: a list, setuptools' files, or the tables of a Hatch environment."""
+        if not isinstance(items, Mapping):
+            return list(items)
+        files = items.get("file") or ()
+        features = ",".join(items.get("features") or ())
+        return [
+            *([files] if isinstance(files, str) else files),
+            *(items.get("dependencies") or ()),
+            *(items.get("extra-dependencies") or ()),
+            *([f"{self.project_name}[{features}]"] if features else ()),
+        ]
+
+    def _dynamic(self) -> Iterator[Statement]:
         """Requirements that the build backend finds elsewhere."""
         toml = self.toml
         state = partial(toml.state, keys=("project", "dynamic"), item="dependencies")
         backend = toml.value("build-system", "build-backend") or "setuptools.build_meta"
+        if "dependencies" not in (toml.value("project", "dynamic") or ()):
+            return
         if backend.startswith("setuptools"):
             reason = "setup.py or setup.cfg states the dependencies"
-            return state("note", reason=reason, next_step="provision import setup.py")
-        return state(
+            yield state("note", reason=reason, next_step="provision import setup.py")
+            return
+        yield state(
             "unknown",
             reason=f"{backend} computes the dependencies when the project is built",
             next_step=f"uv pip compile {toml.file} --output-file requirements.txt",
         )
 
-    def _uv(self) -> Iterator[Statement]:
-        toml, uv = self.toml, ("tool", "uv")
-        values = [
-            [value] if isinstance(value, Mapping) else value for value in self.sources.values()
-        ]
-        used = {source.get("index") for sources in values for source in sources}
-        for number, index in enumerate(toml.value(*uv, "index") or ()):
-            keys = (*uv, "index")
-            if not index.get("explicit"):
-                yield toml.state("index", keys, item=index["url"], index=number)
-            elif index.get("name") not in used:
-                reason = "it is explicit, and no package names it"
-                yield toml.state("ignored", keys, item=index["url"], index=number, reason=reason)
-        backend = toml.value(*uv, "pip", "torch-backend")
-        if backend:
-            value = cuda_of_tag(backend)
-            kind: Kind = "cuda" if value != backend or backend == "cpu" else "ignored"
-            reason = "" if kind == "cuda" else "it names no CUDA version"
-            yield toml.state(kind, (*uv, "pip", "torch-backend"), value, reason=reason)
-        self._check_conflicts()
-
-    def _check_conflicts(self) -> None:
-        """Raise InvalidSpec if groups or extras are chosen that exclude each other."""
-        for conflict in self.toml.value("tool", "uv", "conflicts") or ():
-            chosen = [
-                f"--{option} {entry[option]}"
-                for entry in conflict
-                for option in ("group", "extra")
-                if option in entry and self.selection.takes(option, entry[option])
-            ]
-            if len(chosen) > 1:
-                raise InvalidSpec(
-                    f"{self.toml.file}: {' and '.join(chosen)} exclude each other "
-                    "(tool.uv.conflicts).",
-                    advice="Choose one of them.",
+    def _indexes(self) -> Iterator[Statement]:
+        """uv's indexes and PDM's sources."""
+        used = json.dumps(list(self.sources.values()))
+        for keys in (("tool", "uv", "index"), ("tool", "pdm", "source")):
+            for number, index in enumerate(self.toml.value(*keys) or ()):
+                kind: Kind = "find-links" if index.get("type") == "find_links" else "index"
+                packages, reason = tuple(index.get("include_packages") or ()), ""
+                if index.get("explicit"):
+                    if json.dumps(index.get("name")) in used:
+                        continue  # it is stated with its packages
+                    kind, reason = "ignored", "it is explicit, and no package names it"
+                yield self.toml.state(
+                    kind, keys, item=index["url"], index=number, reason=reason, packages=packages
                 )
-
-    def _pdm(self) -> Iterator[Statement]:
-        toml, keys = self.toml, ("tool", "pdm", "source")
-        for number, source in enumerate(toml.value(*keys) or ()):
-            packages = tuple(source.get("include_packages") or ())
-            kind: Kind = "find-links" if source.get("type") == "find_links" else "index"
-            yield toml.state(kind, keys, item=source["url"], index=number, packages=packages)
-        overrides = ("tool", "pdm", "resolution", "overrides")
-        kind, reason = table("pyproject")["tool.uv.override-dependencies"]
-        yield from toml.requirements(overrides, kind=kind, reason=reason)
-
-    def _hatch(self) -> Iterator[Statement]:
-        """Hatch's environments: `default` is what `hatch shell` enters, others are groups."""
-        toml, optional = self.toml, self.toml.table("project", "optional-dependencies")
-        for name, environment in toml.table("tool", "hatch", "envs").items():
-            keys = ("tool", "hatch", "envs", name)
-            requirements = [
-                (key, text)
-                for key in ("dependencies", "extra-dependencies")
-                for text in environment.get(key) or ()
-            ]
-            for extra in environment.get("features") or ():
-                members = self._members(optional, extra, (name,))
-                requirements += [("features", text) for text in members]
-            if name == "default" or self.selection.takes("group", name):
-                for key, text in requirements:
-                    yield from self._sourced(toml.state("pip", (*keys, key), item=text), "")
-                yield from self._variables((*keys, "env-vars"))
-                if environment.get("python"):
-                    yield toml.state("python", (*keys, "python"), f"=={environment['python']}.*")
-            elif requirements:
-                texts = [text for _, text in requirements]
-                yield self.selection.offer(toml.state("ignored", keys), "group", name, texts)
-
-    def _variables(self, keys: Keys) -> Iterator[Statement]:
-        """Variables of an environment: those of pip and uv that name an index, and others."""
-        for name, value in self.toml.table(*keys).items():
-            statement = self.toml.state("unknown", (*keys, name))
-            if option := INDEX_VARIABLE.fullmatch(name):
-                text = f"--{option[1].lower().replace('_', '-')} {value}"
-                yield from parse_lines(text, self.toml.file, statement.line)
-            else:
-                words = shlex.quote(f"{name}={value}")
-                step = f"provision run NAME -- env {words} python train.py"
-                yield statement.because("spec.yml holds no variables", step)
-
-
-def _texts(value: Any) -> list[str]:
-    """The texts of a key that has one or several."""
-    values = value if isinstance(value, list) else [value]
-    return [text for text in values if isinstance(text, str)]

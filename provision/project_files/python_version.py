@@ -16,19 +16,17 @@ def statements(file: str, text: str, selection: Selection | None = None) -> list
     result: list[Statement] = []
     for number, line in enumerate(text.splitlines(), 1):
         written = line.partition("#")[0].strip()
-        if not written:
-            continue
         statement = Statement(file=file, line=number, text=written, kind="ignored")
-        match = _VERSION.fullmatch(written.split(" /")[0])
+        version = _VERSION.fullmatch(written.split(" /")[0])
         if file.endswith(".tool-versions") and not written.startswith("python "):
             statement = statement.because("it is another tool than Python")
-        elif match is None:
+        elif version is None:
             statement = statement.because("it is not a version of Python", kind="unknown")
         elif any(earlier.kind == "python" for earlier in result):
             statement = statement.because("the first version is the one that python starts")
         else:
-            reason = "an environment has the newest patch release" if match[2] else ""
-            value = f"=={match[1]}{match[2] or '.*'}"
+            reason = "an environment has the newest patch release" if version[2] else ""
+            value = f"=={version[1]}{version[2] or '.*'}"
             statement = replace(statement, kind="python", value=value, reason=reason)
-        result.append(statement)
+        result += [statement] if written else []
     return result

@@ -8,11 +8,10 @@ that leads counts, and the other one is named; within one file neither does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from provision.core.credentials import credential_problem, public_request
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Entry
@@ -31,8 +30,8 @@ class Request:
     content: keys of spec.yml; `pip` has editables as `-e PATH`. cudas: the CUDA versions that they
     allow, newest first, if they state CUDA and leave more than one. index_cuda: the CUDA of the
     wheel that the index serves for a torch which pip's lines name exactly (`cpu` for none).
-    contradictions: of one file, or of what no release of torch meets. disputes: the files of
-    statements that contradict each other, the later one first.
+    contradictions: of one file, or of what no release of torch meets. is_disputed: some statements
+    contradict each other.
     """
 
     content: Mapping[str, Any]
@@ -41,7 +40,7 @@ class Request:
     cudas: tuple[str, ...] = ()
     index_cuda: str | None = None
     contradictions: tuple[str, ...] = ()
-    disputes: tuple[tuple[str, str], ...] = ()
+    is_disputed: bool = False
 
 
 def decide(
@@ -60,7 +59,7 @@ def decide(
     """
     new_decision = partial(
         RequestDecision,
-        statements=[_without_credentials(statement) for statement in dict.fromkeys(statements)],
+        statements=list(dict.fromkeys(statements)),
         choices=choices or Choices(),
         platform=platform,
         located=located,
@@ -74,16 +73,6 @@ def decide(
         decisions.append(decision)
     # None of them is known: the resolver says so, and which are.
     return _request(decisions[0])
-
-
-def _without_credentials(statement: Statement) -> Statement:
-    problem = credential_problem(statement.value) or credential_problem(statement.text)
-    return replace(
-        statement,
-        text=public_request(statement.text),
-        value=public_request(statement.value),
-        credential=statement.credential or problem or "",
-    )
 
 
 def _run(decision: RequestDecision) -> None:
@@ -114,5 +103,5 @@ def _request(decision: RequestDecision) -> Request:
         cudas=decision.cudas,
         index_cuda=decision.index_cuda,
         contradictions=tuple(decision.contradictions),
-        disputes=tuple(decision.disputes),
+        is_disputed=decision.is_disputed,
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packaging.markers import InvalidMarker
+from packaging.utils import canonicalize_name
 
-from provision.core.credentials import credential_problem, public_request, without_credentials
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM
 from provision.core.requirement_lines import parse_lines
@@ -22,6 +22,8 @@ Keys = Sequence[str]
 KeyKinds = Mapping[str, Sequence[Any]]
 # The Pythons for which a build of PyTorch exists.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+MARKER_KEYS = ("marker", "markers", "env-markers")
+REVISION_KEYS = ("rev", "ref", "tag", "branch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +70,16 @@ class TomlFile:
         statement = Statement(
             file=self.file,
             line=line,
-            text=public_request(text or item or source),
+            text=text or item or source,
             kind=kind,
-            value=without_credentials(value),
+            value=value,
             reason=reason,
             next_step=next_step,
             packages=packages,
-            credential=credential_problem(value) or "",
         )
         if kind not in ("pip", "constraint"):
             return statement
-        lines = parse_lines(value)
-        if not lines:
-            return replace(statement, kind="unknown", reason="it is empty")
-        parsed = lines[0]
+        parsed = next(iter(parse_lines(value)), statement.because("it is empty", kind="unknown"))
         return replace(
             parsed,
             file=self.file,
@@ -194,7 +192,7 @@ class Selection:
         """Is a group or an extra taken? It is offered from now on. option: group or extra."""
         self.offered[option].add(name)
         names = self.groups if option == "group" else self.extras
-        return _normalized(name) in {_normalized(chosen) for chosen in names}
+        return any(same_name(name, chosen) for chosen in names)
 
     def offer(
         self, statement: Statement, option: str, name: str, members: Iterable[str]
@@ -210,12 +208,12 @@ class Selection:
     def check(self) -> None:
         """Raise InvalidSpec for a chosen group or extra that no file offered."""
         for option, names in (("group", self.groups), ("extra", self.extras)):
-            offered = {_normalized(name) for name in self.offered[option]}
+            offered = sorted(self.offered[option])
             for name in sorted(names):
-                if _normalized(name) not in offered:
-                    listed = ", ".join(sorted(self.offered[option])) or f"no {option}"
+                if not any(same_name(name, other) for other in offered):
                     raise InvalidSpec(
-                        f"There is no {option} `{name}`.", advice=f"The files have: {listed}."
+                        f"There is no {option} `{name}`.",
+                        advice=f"The files have: {', '.join(offered) or f'no {option}'}.",
                     )
 
 
@@ -244,24 +242,28 @@ def check_shape(file: str, document: Mapping[str, Any], schema: str) -> None:
 def table_requirement(package: str, options: Mapping[str, Any]) -> str:
     """A requirement that uv, pixi, PDM or Pipenv writes as a table, as PEP 508 or `-e PATH`."""
     extras = ",".join(options.get("extras") or ())
-    name = f"{package}[{extras}]" if extras else package
-    marker = table_marker(options)
-    suffix = f" ; {marker}" if marker else ""
+    suffix = f"[{extras}]" if extras else ""
     path = str(options.get("path") or options.get("file") or "")
-    address = options.get("url") or ("://" in path and path)
-    if options.get("git"):
-        return f"{name} @ {git_address(options)}{suffix}"
-    if address:
-        return f"{name} @ {address}{suffix}"
-    if path and options.get("editable"):
-        return f"-e {relative_path(path)}{name[len(package) :]}"
-    if path:
-        return f"{name} @ {relative_path(path)}{suffix}"
     version = str(options.get("version") or "*").strip()
-    if version in ("", "*"):
-        return f"{name}{suffix}"
-    operator = "" if version[0] in "<>=!~" else "=="
-    return f"{name}{operator}{version}{suffix}"
+    is_path = path and "://" not in path and not options.get("url")
+    if is_path and not path.startswith((".", "/", "~")):
+        path = f"./{path}"
+    if options.get("git"):
+        text = f"{package}{suffix} @ {git_address(options)}"
+    elif is_path and options.get("editable"):
+        text = f"-e {path}{suffix}"
+    elif path or options.get("url"):
+        text = f"{package}{suffix} @ {options.get('url') or path}"
+    elif version in ("", "*"):
+        text = f"{package}{suffix}"
+    else:
+        operator = "" if version[0] in "<>=!~" else "=="
+        text = f"{package}{suffix}{operator}{version}"
+    # Pipenv has the variables of markers as keys.
+    variables = marker_environment(PYTHONS[0], PLATFORM)
+    markers = [f"({options[key]})" for key in MARKER_KEYS if options.get(key)]
+    markers += [f"{key} {options[key]}" for key in variables if options.get(key)]
+    return f"{text} ; {' and '.join(markers)}" if markers else text
 
 
 def git_address(options: Mapping[str, Any]) -> str:
@@ -270,20 +272,10 @@ def git_address(options: Mapping[str, Any]) -> str:
     scp = re.fullmatch(r"(?:(\w+)@)?([\w.-]+):(?!//)(.+)", address)
     if scp:
         address = f"ssh://{scp[1] or 'git'}@{scp[2]}/{scp[3]}"
-    revisions = [options[key] for key in ("rev", "ref", "tag", "branch") if options.get(key)]
-    revision = f"@{revisions[0]}" if revisions else ""
+    revisions = [f"@{options[key]}" for key in REVISION_KEYS if options.get(key)]
     folder = options.get("subdirectory")
     fragment = f"#subdirectory={folder}" if folder else ""
-    return f"git+{address.removeprefix('git+')}{revision}{fragment}"
-
-
-def table_marker(options: Mapping[str, Any]) -> str:
-    """The marker of a table: as a whole, or a key for each of its variables."""
-    keys = ("marker", "markers", "env-markers")
-    parts = [f"({options[key]})" for key in keys if options.get(key)]
-    variables = marker_environment(PYTHONS[0], PLATFORM)  # Pipenv has them as keys
-    parts += [f"{key} {options[key]}" for key in variables if options.get(key)]
-    return parts[0][1:-1] if len(parts) == 1 and parts[0][0] == "(" else " and ".join(parts)
+    return f"git+{address.removeprefix('git+')}{''.join(revisions[:1])}{fragment}"
 
 
 def pythons_of(marker: str) -> tuple[str, ...]:
@@ -295,9 +287,9 @@ def pythons_of(marker: str) -> tuple[str, ...]:
         return PYTHONS
 
 
-def relative_path(path: str) -> str:
-    """A path as a requirement writes it: it begins with a dot unless it is absolute."""
-    return path if path.startswith((".", "/", "~")) else f"./{path}"
+def same_name(name: str, other: str) -> bool:
+    """Whether two names of packages, groups or extras are the same."""
+    return canonicalize_name(name) == canonicalize_name(other)
 
 
 def _text(item: Any) -> str:
@@ -309,7 +301,3 @@ def _text(item: Any) -> str:
 
 def _key(key: str) -> str:
     return rf"[\"']?{re.escape(key)}[\"']?"
-
-
-def _normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -15,7 +15,6 @@ from provision.core.statements import Statement
 from provision.project_files.account import Outcome
 from provision.project_files.decision import COMPANIONS, Narrowing, Package, RequestDecision
 
-TRITON = ("triton", "pytorch-triton")
 EXACT = re.compile(r"\s*={2,3}\s*(\d+(?:\.\d+)*)\s*")
 
 
@@ -56,9 +55,6 @@ def decide_torch(
                 narrowing.refuse(package.statement, option, f"`{package.statement.text}`")
             else:
                 decision.unpaired.add(package.statement)
-    for package in decision.packages:
-        if package.name in TRITON and package.specifier and package.requirement:
-            _judge_triton(narrowing, package)
     decision.releases = narrowing.allowed
     expression = choice or _joined(clauses, narrowing.allowed, table)
     if expression:
@@ -101,23 +97,6 @@ def end_torch(
         decision.end(statement, outcome, became=", ".join(became) or "torch")
 
 
-def _judge_triton(narrowing: Narrowing, package: Package) -> None:
-    """A release of torch requires one version of triton."""
-    releases = [
-        release.version
-        for release in catalog.releases().values()
-        for build in release.wheels
-        if build.triton and _contains(package, re.sub(r"^[~=]+", "", build.triton))
-    ]
-    if not releases:
-        narrowing.decision.leave_out(
-            package.statement, "no known release of PyTorch works with it", "provision matrix"
-        )
-    elif not narrowing.allows(package.statement, releases):
-        text = f"`{package.statement.text}`"
-        narrowing.refuse(package.statement, f"--torch {releases[-1]}", text)
-
-
 def _judge_index_default(decision: RequestDecision, torch: Sequence[Package]) -> None:
     """An exact torch of pip's lines names one wheel of the index, and so its CUDA."""
     release = catalog.releases().get(decision.releases[0])
@@ -152,20 +131,14 @@ def _matching(expression: str) -> list[str]:
     return [version for version in catalog.releases() if version in versions]
 
 
-def _joined(clauses: Sequence[str], allowed: Sequence[str], table: Sequence[str]) -> str:
+def _joined(clauses: Sequence[str], allowed: list[str], table: Sequence[str]) -> str:
     """One expression for all of them. allowed: the releases that it means."""
     for clause in clauses:
         if re.fullmatch(r"\d+\.\d+\.\d+.*", clause):
             return clause
-    different = list({tuple(_matching(clause)) or clause: clause for clause in clauses}.values())
-    if len(different) == 1:
-        joined = different[0]
-    else:
-        joined = ",".join(
-            clause if clause[0] in "<>!~=" else f"=={clause}.*" for clause in different
-        )
-    if joined and "|" not in joined and _matching(joined) in ([], list(allowed)):
-        return joined
+    different = {tuple(_matching(clause)) or clause: clause for clause in clauses}
+    if len(different) == 1 and "|" not in clauses[0] and _matching(clauses[0]) in ([], allowed):
+        return clauses[0]
     if list(allowed) == list(table):
         return ""
     return allowed[0] if len(allowed) == 1 else f">={allowed[0]},<={allowed[-1]}"

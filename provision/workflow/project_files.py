@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from provision.core.credentials import credential_problem, public_request
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_files import is_installable, read_files
 from provision.core.requirement_lines import parse_lines
@@ -15,7 +16,6 @@ from provision.core.statements import PipRequirement, Statement
 from provision.core.yaml_text import YamlError, parse_yaml
 from provision.project_files import (
     conda,
-    dockerfile,
     install_text,
     pipfile,
     pixi,
@@ -65,7 +65,18 @@ def read_file(path: Path, selection: Selection | None = None) -> list[Statement]
     def read(file: Path, text: str) -> list[Statement]:
         return _reader(file, text)(_shown(file), text, chosen)
 
-    return list(map(_located, read_files(path, read)))
+    return [_located(_without_credentials(item)) for item in read_files(path, read)]
+
+
+def _without_credentials(statement: Statement) -> Statement:
+    """The statement without credentials, and with what was taken out of it."""
+    problem = credential_problem(statement.value) or credential_problem(statement.text)
+    return replace(
+        statement,
+        text=public_request(statement.text),
+        value=public_request(statement.value),
+        credential=statement.credential or problem or "",
+    )
 
 
 def _pip_lines(file: str, text: str, selection: Selection) -> list[Statement]:
@@ -85,20 +96,16 @@ def _reader(path: Path, text: str) -> Reader:
         return python_version.statements
     if path.suffix == ".py" or pyproject.SCRIPT_METADATA.search(text):
         return pyproject.script_statements
-    if path.name == "cog.yaml":
-        return install_text.cog_statements
-    if path.name in ("devcontainer.json", ".devcontainer.json"):
-        return install_text.devcontainer_statements
-    if path.suffix in (".sh", ".def") or path.name == "Singularity":
-        return install_text.script_statements
+    if path.suffix in (".sh", ".def") or path.name in ("Singularity", "Containerfile"):
+        return install_text.statements
     if path.suffix in (".md", ".rst") or path.name.startswith(("README", "INSTALL")):
         return install_text.readme_statements
     if path.suffix in (".yml", ".yaml", ".json"):
         return _yaml_reader(path, text)
     if path.suffix == ".toml":
         return pylock.statements if path.name.startswith("pylock") else pyproject.statements
-    if "dockerfile" in path.name.lower() or path.name == "Containerfile":
-        return dockerfile.statements
+    if "dockerfile" in path.name.lower():
+        return install_text.statements
     if conda.EXPLICIT.search(text):
         return conda.explicit_statements
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]

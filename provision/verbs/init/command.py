@@ -77,7 +77,7 @@ def import_(console: Console, file: Path, envs: Path | None, **options: Any) -> 
 
     FILE is an environment.yml, a requirements.txt, a pyproject.toml, a pixi.toml, a Pipfile, a
     setup.cfg or setup.py (which is not run), a pylock.toml, uv.lock or
-    conda-lock.yml, a Dockerfile, cog.yaml, devcontainer.json, shell script or README, or what `conda env export`, `conda list` or
+    conda-lock.yml, a Dockerfile, shell script or README, or what `conda env export`, `conda list` or
     `pip freeze` printed.
     """
     from provision.cli.verb import context_of
@@ -132,24 +132,22 @@ def _offer(console: Console, context: Context, reading: Reading, options: dict[s
             for line in account_lines(command.printed_entries(reading, options["name"])):
                 click.echo(for_stream(line, sys.stderr), err=True)
         raise
+    shown = proposal_lines(proposal)
     if options["dry_run"]:
-        console.result("init", proposal, proposal_lines(proposal))
+        console.result("init", proposal, shown)
         return
-    if not options["yes"]:
-        if not is_asking:
-            raise InvalidSpec(
-                "There is no terminal to ask whether to write the file.",
-                advice="--yes writes it, --dry-run shows it.",
-            )
-        click.echo(for_stream("\n".join(proposal_lines(proposal)), sys.stdout))
+    if not options["yes"] and not is_asking:
+        raise InvalidSpec(
+            "There is no terminal to ask whether to write the file.",
+            advice="--yes writes it, --dry-run shows it.",
+        )
+    if is_asking:
+        click.echo(for_stream("\n".join(shown), sys.stdout))
         if not click.confirm(f"Write {home_path(proposal.path)}?", default=True):
             return
-        command.write(proposal)
-        console.result("init", proposal, written_lines(proposal))
-        return
     command.write(proposal)
-    lines = [] if console.quiet else proposal_lines(proposal)
-    console.result("init", proposal, [*lines, *written_lines(proposal)])
+    before = [] if console.quiet or is_asking else shown
+    console.result("init", proposal, [*before, *written_lines(proposal)])
 
 
 def _ask_cuda(reading: Reading, choice: CudaChoice, *, is_asking: bool) -> CudaChoice:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from provision import catalog, render, resolver, sources
@@ -15,8 +15,8 @@ from provision.adapters import conda
 from provision.core.atomic import atomic_write
 from provision.core.errors import InUse, InvalidSpec, NoSuchBuild
 from provision.core.paths import SPEC
-from provision.core.platforms import PLATFORM
 from provision.core.settings import folder_settings
+from provision.core.spec_fields import Spec
 from provision.core.statements import Statement
 from provision.core.types import HostGpus, Resolution
 from provision.project_files import repository
@@ -35,7 +35,6 @@ from provision.workflow.project_files import (
 )
 from provision.workflow.resolution import check_requirements, resolve
 
-DEVELOPMENT_CONTAINER = ".devcontainer/devcontainer.json"
 PROJECTS = ("pyproject.toml", "setup.py", "setup.cfg")
 NOTHING = "nothing"
 SHOWN = 3  # lines of an error
@@ -79,52 +78,39 @@ class CudaChoice:
     note: str = ""
 
 
-def read_repository(
-    folder: Path, choices: Choices, selection: Selection | None = None, further: str = ""
-) -> Reading:
+def read_repository(folder: Path, choices: Choices, selection: Selection | None = None) -> Reading:
     """`provision init`: what a repository's files request together; without files, nothing.
-    selection: the groups and extras that are taken. further: a file that is read too."""
+    selection: the groups and extras that are taken."""
     selection = selection or Selection()
     names = [path.name for path in folder.iterdir() if path.is_file()]
-    if (folder / DEVELOPMENT_CONTAINER).is_file():
-        names.append(DEVELOPMENT_CONTAINER)
-    by_file: list[list[Statement]] = []
-    files = []
-    for name in repository.files_to_read(names, further):
-        is_text = repository.is_text(PurePath(name).name)
+    by_file: dict[str, list[Statement]] = {}
+    for name in repository.files_to_read(names):
+        is_text = repository.is_text(name)
         try:
-            read = read_file(folder / name, selection)
+            statements = read_file(folder / name, selection)
         except InvalidSpec as error:
-            if not is_text and (not any(by_file) or selection.groups or selection.extras):
+            if not is_text and (not any(by_file.values()) or selection.groups or selection.extras):
                 raise
-            read = [repository.unreadable(name, error.message)]
-        if read or not is_text:
-            files.append(name)
-            by_file.append(read)
-    if not files:
-        unread = repository.unread_files(names, ())
-        if unread and not choices.torch:
-            raise InvalidSpec(
-                f"Nothing was read: {', '.join(unread)} may say what this repository needs.",
-                advice=f"provision import {unread[0]}   or, to start without it, --torch VERSION",
-            )
-        selection.check()
-        if not choices.torch:
-            _require_no_other_release(named_releases(folder, ()))
-        return Reading(request=_decide([], choices), source=NOTHING, folder=folder)
+            statements = [repository.unreadable(name, error.message)]
+        if statements or not is_text:
+            by_file[name] = statements
     selection.check()
-    statements = repository.combined(by_file)
+    unread = repository.unread_files(names, ())
+    if not by_file and unread and not choices.torch:
+        raise InvalidSpec(
+            f"Nothing was read: {', '.join(unread)} may say what this repository needs.",
+            advice=f"provision import {unread[0]}   or, to start without it, --torch VERSION",
+        )
+    statements = repository.combined(list(by_file.values()))
     request = _decide(statements, choices)
-    if request.disputes or not _has_build(request):
-        statements = repository.combined(by_file, texts_narrow=False)
+    if request.is_disputed:
+        statements = repository.combined(list(by_file.values()), texts_narrow=False)
         request = _decide(statements, choices)
-    _require_one_build(request, statements)
     if "torch" not in request.content:
-        notes = repository.releases_in_notes(statements)
-        lines = list(chain(notes, named_releases(folder, files)))
-        if only := repository.requirements_file(lines):
-            return read_repository(folder, choices, selection, only)
-        _require_no_other_release(lines)
+        read = [name for name in by_file if not repository.is_text(name)]
+        _require_no_other_release(
+            chain(repository.offered_releases(statements), named_releases(folder, read))
+        )
     stated = {
         os.path.relpath(folder / statement.file, folder)
         for statement in statements
@@ -132,22 +118,10 @@ def read_repository(
     }
     return Reading(
         request=request,
-        source=", ".join([name for name in files if name in stated] or files),
+        source=", ".join([name for name in by_file if name in stated] or by_file) or NOTHING,
         folder=folder,
-        unread_files=repository.unread_files(names, {*stated, *files}),
+        unread_files=repository.unread_files(names, {*stated, *by_file}),
     )
-
-
-def _has_build(request: Request) -> bool:
-    """Whether a build is known for a release and a CUDA, where both are stated."""
-    build = {key: request.content.get(key) for key in ("torch", "cuda", "python")}
-    if not (build["torch"] and build["cuda"]):
-        return True
-    try:
-        resolver.resolve(specs.combine({}, build, name=""))
-    except (NoSuchBuild, InvalidSpec):
-        return False
-    return True
 
 
 def _require_no_other_release(lines: Iterable[str]) -> None:
@@ -161,26 +135,6 @@ def _require_no_other_release(lines: Iterable[str]) -> None:
         )
 
 
-def _require_one_build(request: Request, statements: Sequence[Statement]) -> None:
-    """Raise InvalidSpec if a text installs several builds: files that contradict each other, or
-    several files of conda, each of which is an environment."""
-    included = {
-        os.path.normpath(PurePath(item.file).parent / item.value): item.kind
-        for item in statements
-        if item.kind in ("include", "note") and repository.is_text(PurePath(item.file).name)
-    }
-    choices = [set(pair) for pair in request.disputes if included.keys() >= set(pair)]
-    read = [name for name, kind in included.items() if kind == "include"]
-    choices.append({name for name in read if name.endswith((".yml", ".yaml"))})
-    for choice in choices:
-        if len(choice) > 1:
-            steps = " or ".join(f"`provision import {name}`" for name in sorted(choice))
-            raise InvalidSpec(
-                f"A README or script installs one of several files: {', '.join(sorted(choice))}.",
-                advice=f"Choose one: {steps}.",
-            )
-
-
 def read_one(file: Path, choices: Choices, selection: Selection | None = None) -> Reading:
     """`provision import FILE`: the same of one file. Raises InvalidSpec if nothing in it was
     understood."""
@@ -189,7 +143,6 @@ def read_one(file: Path, choices: Choices, selection: Selection | None = None) -
     selection.check()
     folder = file.absolute().parent if repository.is_usual(file.name) else Path(file.stem)
     request = _decide(statements, choices)
-    _require_one_build(request, statements)
     return Reading(request=request, source=file.name, folder=folder)
 
 
@@ -206,11 +159,8 @@ def require_decided(reading: Reading) -> None:
     """Raise InvalidSpec if files contradict themselves, or request nothing that was understood."""
     request = reading.request
     if request.contradictions:
-        more = request.contradictions[SHOWN:]
         raise InvalidSpec(
-            "\n".join(
-                [*request.contradictions[:SHOWN], *([f"And {len(more)} more."] if more else [])]
-            ),
+            "\n".join(request.contradictions),
             advice="Correct the file, or say which counts: --torch, --cuda, --cpu, --python.",
         )
     if not set(request.content) - {"channels"} and reading.source != NOTHING:
@@ -247,22 +197,27 @@ def choose_cuda(context: Context, request: Request, machine: HostGpus) -> CudaCh
 
 def _allowed_cuda(request: Request, machine: HostGpus) -> CudaChoice:
     """Of the CUDA versions that files allow, the newest that this machine is known to run."""
+    cuda, here = request.cudas[0], ""
     torch = request.content.get("torch", ANY_TORCH)
+    for candidate in request.cudas if machine.gpus else ():
+        spec = specs.combine({}, {"torch": torch, "cuda": candidate}, name="")
+        if not _machine_problems(spec, machine)[0]:
+            cuda, here = candidate, " that runs here"
+            break
     allowed = ", ".join(request.cudas)
-    for cuda in request.cudas if machine.gpus else ():
-        spec = specs.combine({}, {"torch": torch, "cuda": cuda}, name="")
-        try:
-            warnings = resolver.resolve(resolver.for_machine(spec, machine)).warnings
-        except NoSuchBuild:
-            continue
-        if not any(choice.what in ("gpu", "driver") for choice in warnings):
-            note = (
-                f"CUDA {cuda}: the newest of those that the files allow ({allowed}) that runs here"
-            )
-            return CudaChoice(cuda=cuda, note=note if len(request.cudas) > 1 else "")
-    cuda = request.cudas[0]
-    note = f"CUDA {cuda}: the newest of those that the files allow ({allowed})"
+    note = f"CUDA {cuda}: the newest of those that the files allow ({allowed}){here}"
     return CudaChoice(cuda=cuda, note=note if len(request.cudas) > 1 else "")
+
+
+def _machine_problems(spec: Spec, machine: HostGpus) -> tuple[str, list[str]]:
+    """Whether this machine is not known to run a spec's build (`does not run`, `may not run`), and
+    why."""
+    try:
+        warnings = resolver.resolve(resolver.for_machine(spec, machine)).warnings
+    except NoSuchBuild as error:
+        return "does not run", error.advice.partition("Why")[2].splitlines()[1:]
+    problems = [choice.reason for choice in warnings if choice.what in ("gpu", "driver")]
+    return "may not run" if problems else "", problems
 
 
 def _lab_default(context: Context) -> tuple[str, Path] | None:
@@ -292,15 +247,12 @@ def no_cuda(request: Request, why: str) -> InvalidSpec:
 
 
 def suggested_cuda(request: Request) -> str:
-    """The CUDA of what the index serves for the request's torch, or else of its newest build."""
+    """The CUDA of the newest build that the request allows."""
     try:
         release = catalog.matching_releases(request.content.get("torch", ANY_TORCH))[-1]
     except NoSuchBuild:
         return "12.1"
-    default = release.index_default[PLATFORM].build
-    by_tag = {build.tag: build.cuda for build in release.wheels}
-    newest = sources.candidates_of(release.version)[0].cuda
-    return by_tag.get(default) or newest or "12.1"
+    return sources.candidates_of(release.version)[0].cuda or "12.1"
 
 
 def propose(
@@ -314,7 +266,7 @@ def propose(
     """The spec.yml of a reading, judged as a build. choice: the CUDA, if the files do not decide
     it."""
     request = reading.request
-    name = specs.check_name(name or _name(reading))
+    name = specs.check_name(name or environment_name(reading.request.name or reading.folder.name))
     folder = context.folders.envs / name
     options: dict[str, Any] = {**request.content}
     notes = []
@@ -324,9 +276,13 @@ def propose(
     if choice is not None:
         options.update({"cpu": True} if choice.cuda == CPU else {"cuda": choice.cuda})
         notes += [choice.note] if choice.note else []
-    for key in ("pip", "find_links"):
-        if key in options:
-            options[key] = [_relative(text, folder) for text in options[key]]
+    for key in {"pip", "find_links"} & options.keys():
+        texts = []
+        for text in options[key]:
+            located = _EDITABLE.fullmatch(text)
+            path = located and f"file:{os.path.relpath(located['path'], folder)}"
+            texts.append(f"{located['name']}{path}" if located else text)
+        options[key] = texts
     spec = check_requirements(specs.combine({}, options, name=name))
     resolution = resolve(spec)
     moved, note = _with_own_torch(context, resolution)
@@ -368,15 +324,11 @@ def propose(
 
 def printed_entries(reading: Reading, name: str | None) -> list[Entry]:
     """What became of each line, with next steps for the environment's name."""
-    name = name or _name(reading)
+    name = name or environment_name(reading.request.name or reading.folder.name)
     return [
         replace(entry, next_step=printed_step(entry.next_step, name))
         for entry in reading.request.entries
     ]
-
-
-def _name(reading: Reading) -> str:
-    return environment_name(reading.request.name or reading.folder.name)
 
 
 def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str], str]:
@@ -398,14 +350,6 @@ def _with_own_torch(context: Context, resolution: Resolution) -> tuple[list[str]
         specs=requested, channels=resolution.channels, virtual_packages=(), platform=platform
     )
     return conda.ChannelRecords(context.solver, request).with_torch(requested), ""
-
-
-def _relative(text: str, folder: Path) -> str:
-    """A requirement of a project's folder, relative to that of the environment."""
-    match = _EDITABLE.fullmatch(text)
-    if match is None:
-        return text
-    return f"{match['name']}file:{os.path.relpath(match['path'], folder)}"
 
 
 def _repository_note(name: str, reading: Reading) -> list[str]:
@@ -444,17 +388,10 @@ def _problems_here(resolution: Resolution, machine: HostGpus) -> list[str]:
     """Why the build does not run on this machine, or perhaps does not, and which one does."""
     if resolution.cuda is None or not machine.gpus:
         return []
-    spec = resolver.for_machine(resolution.spec, machine)
-    verdict = "this build may not run on this machine"
-    try:
-        warnings = resolve(spec).warnings
-        problems = [choice.reason for choice in warnings if choice.what in ("gpu", "driver")]
-    except NoSuchBuild as error:
-        verdict = "this build does not run on this machine"
-        problems = error.advice.partition("Why")[2].splitlines()[1:]
+    verdict, problems = _machine_problems(resolution.spec, machine)
     if not problems:
         return []
-    options = resolver.build_known_to_run(spec)
+    options = resolver.build_known_to_run(resolver.for_machine(resolution.spec, machine))
     nearest = f"the nearest that is known to: `{options}`" if options else "none is known to"
     facts = "; ".join(problem.strip().rstrip(".") for problem in problems)
-    return [f"{verdict}: {facts}; {nearest}"]
+    return [f"this build {verdict} on this machine: {facts}; {nearest}"]

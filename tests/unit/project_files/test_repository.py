@@ -70,14 +70,6 @@ def test_only_file_of_requirements_is_read_whatever_its_name(tmp_path: Path) -> 
     assert reading.request.content["cuda"] == "12.1"
 
 
-def test_file_that_alone_names_torch_is_read_after_the_leading_one(tmp_path: Path) -> None:
-    files = {"requirements.txt": "numpy<2\n", "requirements-gpu.txt": "torch==2.3.1+cu121\nrich\n"}
-    reading = read(tmp_path, files)
-    assert reading.source == "requirements.txt, requirements-gpu.txt"
-    assert reading.request.content["cuda"] == "12.1"
-    assert reading.request.content["pip"] == ["numpy<2", "rich"]
-
-
 @pytest.mark.parametrize(
     "others", [["requirements-dev.txt"], ["a-requirements.txt", "b-requirements.txt"]]
 )
@@ -87,14 +79,6 @@ def test_files_for_other_purposes_that_name_torch_are_shown(
     files = {"requirements.txt": "numpy<2\n", **dict.fromkeys(others, "torch==2.3.1\n")}
     with pytest.raises(InvalidSpec, match=others[0]):
         read(tmp_path, files)
-
-
-def test_development_container_decides_the_torch_of_other_files(tmp_path: Path) -> None:
-    (tmp_path / ".devcontainer").mkdir()
-    image = '{"image": "pytorch/pytorch:2.3.1-cuda12.1-cudnn8-devel"}'
-    files = {"requirements.txt": "numpy<2\n", ".devcontainer/devcontainer.json": image}
-    content = read(tmp_path, files).request.content
-    assert (content["torch"], content["cuda"], content["pip"]) == ("2.3.1", "12.1", ["numpy<2"])
 
 
 def test_text_decides_the_torch_that_no_other_file_requests(tmp_path: Path) -> None:
@@ -124,18 +108,14 @@ def test_text_decides_the_torch_that_no_other_file_requests(tmp_path: Path) -> N
             "pip install torch==2.3.1 torchvision",
             {"torch": "2.3.1", "companions": True},
         ),
-        # What contradicts, or has no build, does not count, nor what the text says besides.
-        (
-            "torch==2.2.0",
-            "conda install pytorch pytorch-cuda=12.4",
-            {"torch": "2.2.0", "cuda": None},
-        ),
-        ("torch>=2", "pip install torch==1.13.1+cu117", {"torch": ">=2", "cuda": None}),
+        # What contradicts does not count, nor what the text says besides.
+        ("torch==2.3.1", "pip install torch==2.2.0+cu118", {"torch": "2.3.1", "cuda": None}),
         (
             "torch>=2",
             "pip install torch==2.3.1+cu118\n    pip install torch==2.3.1+cu121",
             {"torch": ">=2", "cuda": None},
         ),
+        ("torch>=2", "pip install torch==1.13.1+cu117", {"torch": ">=2", "cuda": None}),
     ],
 )
 def test_text_narrows_the_torch_that_another_file_requests(
@@ -146,15 +126,30 @@ def test_text_narrows_the_torch_that_another_file_requests(
     assert {key: stated.get(key) for key in content} == content
 
 
-def test_release_that_does_not_count_has_its_option(tmp_path: Path) -> None:
-    files = {"requirements.txt": "torch==2.4.0\n", "README.md": "`pip install torch==2.3.1+cu121`"}
-    [left] = [one for one in read(tmp_path, files).request.entries if one.outcome == "left out"]
-    assert left.next_step == "provision init --torch 2.3.1"
-
-
 def test_base_image_does_not_say_the_cuda_of_torch(tmp_path: Path) -> None:
     files = {"requirements.txt": "torch==2.4.0\n", "Dockerfile": "FROM nvidia/cuda:11.8.0-devel\n"}
     assert "cuda" not in read(tmp_path, files).request.content
+
+
+def test_two_builds_of_a_text_are_not_passed_over(tmp_path: Path) -> None:
+    readme = "`pip install torch==2.3.1+cu118` `pip install torch==2.3.1+cu121`"
+    with pytest.raises(InvalidSpec, match=r"README\.md:1"):
+        read(tmp_path, {"requirements.txt": "torch\n", "README.md": readme})
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"cpu.txt": "torch==2.3.1+cpu", "gpu.txt": "torch==2.3.1+cu121"},
+        {"a.txt": "torch==2.1.2\nrich"},
+    ],
+)
+def test_files_that_a_readme_names_are_not_passed_over(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    lines = "".join(f"    pip install -r {name}\n" for name in files)
+    with pytest.raises(InvalidSpec, match=f"{list(files)[-1]}:1 torch"):
+        read(tmp_path, {**files, "setup.py": SETUP, "README.md": lines})
 
 
 def test_readme_leads_before_its_translations(tmp_path: Path) -> None:
@@ -172,20 +167,6 @@ def test_readme_leads_before_its_translations(tmp_path: Path) -> None:
         ),
         (
             {
-                "requirements.txt": "torch\n",
-                "README.md": "`pip install torch==2.3.1+cu118` `pip install torch==2.3.1+cu121`",
-            },
-            "README.md:1 torch==2.3.1+cu118",
-        ),
-        (
-            {
-                "requirements.txt": "torch\n",
-                "README.md": "`conda install pytorch=1.7.1 cudatoolkit=11.0`",
-            },
-            "README.md:1 pytorch=1.7.1",
-        ),
-        (
-            {
                 "pyproject.toml": "[project]\nname = 'toy'\ndependencies = ['rich']\n"
                 "[project.optional-dependencies]\ngpu = ['torch == 2.3.1']\n"
             },
@@ -198,49 +179,6 @@ def test_release_in_a_line_that_does_not_count_is_not_passed_over(
 ) -> None:
     with pytest.raises(InvalidSpec, match=re.escape(line)):
         read(tmp_path, files)
-
-
-@pytest.mark.parametrize(
-    "command,files",
-    [
-        ("pip install -r", {"cpu.txt": "torch==2.3.1+cpu", "gpu.txt": "torch==2.3.1+cu121"}),
-        ("conda env create -f", {"a.yml": "dependencies: [rich]", "b.yml": "dependencies: [rich]"}),
-    ],
-)
-def test_files_that_a_text_includes_are_builds_to_choose_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, files: dict[str, str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    first, second = files
-    readme = {"README.md": f"    {command} {first}\n    {command} {second}\n"}
-    for lead in (
-        {},
-        {"setup.py": "from setuptools import setup\nsetup(install_requires=['rich'])\n"},
-    ):
-        with pytest.raises(InvalidSpec) as caught:
-            read(tmp_path, files | readme | lead)
-        assert f"`provision import {first}` or `provision import {second}`" in caught.value.advice
-    with pytest.raises(InvalidSpec):
-        read_one(tmp_path / "README.md", Choices())
-
-
-@pytest.mark.parametrize(
-    "command,included",
-    [
-        ("conda env create -f", ("x.yml", "dependencies: [pytorch=2.1, rich]")),
-        ("pip install -r", ("x.txt", "torch==2.1.2\nrich")),
-    ],
-)
-def test_file_that_a_text_includes_beside_others_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, included: tuple[str, str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    name, text = included
-    files = {"setup.py": SETUP, "README.md": f"`{command} {name}`", name: text}
-    request = read(tmp_path, files).request
-    assert request.content["torch"].startswith("2.1")
-    steps = [entry.next_step for entry in request.entries if entry.outcome == "left out"]
-    assert steps == [f"provision add NAME -r {name}"]
 
 
 @pytest.mark.parametrize("second,python", [("3.9", "3.9"), ("3.10", None)])

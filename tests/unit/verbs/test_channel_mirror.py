@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from provision.core.errors import IntegrityError
-from provision.core.mirrors import read_manifest
+from provision.core.mirrors import Mirrors, MirrorSetting
 from provision.verbs.channel import mirror_folder as mirror
 from provision.verbs.channel.mirror_folder import MirrorFile, mirror_file
 
@@ -106,13 +106,16 @@ def test_manifest_round_trip(tmp_path: Path) -> None:
         wheel("x", OTHER),
     ]
     write(tmp_path, *files)
-    pairs, wheels = read_manifest((tmp_path / "mirror.json").read_text(), "file:///m/")
-    assert [(pair.canonical, pair.url) for pair in pairs] == [
-        (f"{FORGE}/", "file:///m/channels/channels.invalid/conda-forge/")
-    ]
-    assert {item.sha256: item.canonical for item in wheels} == dict.fromkeys(
-        (SHA, OTHER), "https://files.invalid/x-1.0-py3-none-any.whl"
-    )
+    manifest = (tmp_path / "mirror.json").read_text()
+    setting = MirrorSetting(name=None, url="file:///m/")
+    mirrors = Mirrors([setting], manifest=lambda url: manifest)
+    forge = "file:///m/channels/channels.invalid/conda-forge/"
+    assert mirrors.actual_url(f"{FORGE}/linux-64/a-1-0.conda") == f"{forge}linux-64/a-1-0.conda"
+    for sha256 in (SHA, OTHER):
+        file = "x-1.0-py3-none-any.whl"
+        actual = f"file:///m/wheels/{sha256}/{file}"
+        assert mirrors.actual_url("https://elsewhere.invalid/x", sha256) == actual
+        assert mirrors.canonical_url(actual, sha256) == f"https://files.invalid/{file}"
     channel = tmp_path / "channels/channels.invalid/conda-forge"
     assert list(
         json.loads((channel / "linux-64" / "repodata.json").read_text())["packages.conda"]
