@@ -24,7 +24,6 @@ from provision.image.registry.push import IndexResult, PushResult
 from provision.launch import FileFormat, JobFormat, RunFormat
 from provision.lockfile import LockDiff, VerifyReport
 from provision.lockfile.tree import TreeNode
-from provision.report import Page
 from provision.resolver.explanation import Explanation
 from provision.resolver.table import Table
 from provision.verbs.change.change import ChangeResult
@@ -246,7 +245,26 @@ RESULTS = (
         "the passport, and whether it is outdated",
         FileFields("passport"),
     ),
-    _result("report", "report", "the page's content", Page),
+    _result(
+        "report",
+        "report",
+        "the passports and smoke reports, and the worst verdict",
+        {
+            "title": str,
+            "verdict": str,
+            "missing": list[str],
+            "files": [
+                {
+                    "source": str,
+                    "outdated": str,
+                    "passport": dict[str, Any] | None,
+                    "runs": [
+                        {"location": str, "verdict": str, "host": str, "report": dict[str, Any]}
+                    ],
+                }
+            ],
+        },
+    ),
     _result("report-lab", "report --lab", "what each machine recorded", LabReport),
     _result("smoke", "smoke", "the report of each tested place", {"results": list[SmokeResult]}),
     _result("smoke-nodes", "smoke --on", "every node and every test", FileFields("smoke-nodes")),
