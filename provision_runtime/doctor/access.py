@@ -8,12 +8,13 @@ import stat
 import struct
 from typing import TYPE_CHECKING
 
-from .probe import Observation, Probe, observation
+from .probe import Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 PRIVATE_KEY = b"PRIVATE KEY"
@@ -24,7 +25,7 @@ WRITABLE_FOR_ANYBODY = stat.S_IWGRP | stat.S_IWOTH
 OPEN_FOR_ANYBODY = stat.S_IRWXG | stat.S_IRWXO
 
 
-def keys(machine: Machine) -> Iterator[Observation]:
+def keys(machine: Machine) -> Iterator[ObservedFinding]:
     """What ssh and sshd (StrictModes) refuse: keys that others may read, and a home, folder or
     authorized_keys that others may write."""
     folder = f"{machine.home}/.ssh"
@@ -63,7 +64,7 @@ def _is_private_key(path: Path) -> bool:
         return False
 
 
-def agent(machine: Machine) -> Iterator[Observation]:
+def agent(machine: Machine) -> Iterator[ObservedFinding]:
     path = machine.environment.get("SSH_AUTH_SOCK", "")
     if not path or not machine.is_real:
         return

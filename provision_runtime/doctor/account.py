@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..report.text import format_bytes
-from .probe import Observation, Probe, observation
+from .probe import Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # The next download may fill a quota that is used to this share.
@@ -60,7 +61,7 @@ _MODULE = re.compile(
 )
 
 
-def basics(machine: Machine) -> Iterator[Observation]:
+def basics(machine: Machine) -> Iterator[ObservedFinding]:
     """What most programs rely on."""
     if not machine.is_real:
         return
@@ -90,7 +91,7 @@ def null_device_problem(path: str) -> str:
     return ""
 
 
-def home(machine: Machine) -> Iterator[Observation]:
+def home(machine: Machine) -> Iterator[ObservedFinding]:
     folder = machine.path(machine.home)
     problem = ""
     if not folder.is_dir():
@@ -142,7 +143,7 @@ def parse_quota(text: str) -> list[Quota]:
     return quotas
 
 
-def quotas(machine: Machine) -> Iterator[Observation]:
+def quotas(machine: Machine) -> Iterator[ObservedFinding]:
     output = machine.run("quota", "-w", "-p")
     for quota in parse_quota(output.text if output else ""):
         used, limit = format_bytes(quota.used_bytes), format_bytes(quota.limit_bytes)
@@ -164,7 +165,7 @@ def quotas(machine: Machine) -> Iterator[Observation]:
             yield observation(finding_id, message, "quota -w -p", text)
 
 
-def start_files(machine: Machine) -> Iterator[Observation]:
+def start_files(machine: Machine) -> Iterator[ObservedFinding]:
     """Each line that changes what environments see, in every new shell."""
     for name in START_FILES:
         path = os.path.join(machine.home, name)

@@ -105,8 +105,7 @@ def examine_script(path: Path) -> reports.Diagnosis:
     """The diagnosis of a batch script or training program."""
     started = time.monotonic()
     version = machine.this_machine().run("srun", "--version")
-    observations = scripts.examine(path, version.text if version else None)
-    findings = [observation.reported() for observation in observations]
+    findings = scripts.examine(path, version.text if version else None)
     duration_s = round(time.monotonic() - started, 3)
     return reports.Diagnosis(
         schema=reports.SCHEMA,

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from ..fs import mounts
 from ..fs.files import nearest_existing
 from ..report.text import format_bytes
-from .probe import Observation, Probe, observation
+from .probe import Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # What one environment needs: a prefix of torch 2.3.1 for CUDA 12.1 with its byte code, as du(1)
@@ -46,7 +47,7 @@ OBJECT_STORES = (
 )
 
 
-def space(machine: Machine) -> Iterator[Observation]:
+def space(machine: Machine) -> Iterator[ObservedFinding]:
     """Each file system once, under the first name that leads to it."""
     devices = set()
     for name, path in _folders(machine):
@@ -96,7 +97,7 @@ def _folders(machine: Machine) -> Iterator[tuple[str, str]]:
         yield "environment", machine.prefix
 
 
-def object_store(machine: Machine) -> Iterator[Observation]:
+def object_store(machine: Machine) -> Iterator[ObservedFinding]:
     """The working folder and that of scratch files; other mounts may only be read."""
     lines = machine.read("/proc/self/mountinfo")
     all_mounts = mounts.parse(lines)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from ..facts import libraries, limits, wires
 from ..fs.files import read_text
-from .probe import Limitation, Observation, Probe, observation
+from .probe import Limitation, Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
     from .probe import Result
 
@@ -31,7 +32,7 @@ MULTI_GPU = 4
 ACTIVE = "ACTIVE"
 
 
-def adapters(machine: Machine) -> Iterator[Observation]:
+def adapters(machine: Machine) -> Iterator[ObservedFinding]:
     ports = _active_ports(machine)
     if ports and not limits.infiniband(machine.root)["usable"]:
         names = ", ".join(sorted({port.parent.parent.name for port in ports}))
@@ -120,7 +121,7 @@ def ports(machine: Machine) -> Iterator[Result]:
             yield observation("adapter-missing", message, INFINIBAND, names)
 
 
-def named_adapters(machine: Machine) -> Iterator[Observation]:
+def named_adapters(machine: Machine) -> Iterator[ObservedFinding]:
     """NCCL_IB_HCA: names or their beginnings, `=` for exactly these, `^` for all others."""
     value = machine.environment.get("NCCL_IB_HCA", "")
     entries = [entry.strip().partition(":")[0] for entry in value.lstrip("^=").split(",")]
@@ -138,7 +139,7 @@ def named_adapters(machine: Machine) -> Iterator[Observation]:
         yield observation("nccl-hca", message, "variable NCCL_IB_HCA", value)
 
 
-def gid(machine: Machine) -> Iterator[Observation]:
+def gid(machine: Machine) -> Iterator[ObservedFinding]:
     """The configured GID index of each active RoCE port."""
     value = machine.environment.get("NCCL_IB_GID_INDEX", "")
     if not value.isdigit():
@@ -164,7 +165,7 @@ def gid(machine: Machine) -> Iterator[Observation]:
             return
 
 
-def rails(machine: Machine) -> Iterator[Observation]:
+def rails(machine: Machine) -> Iterator[ObservedFinding]:
     """Adapters that are each in a separate network, without a gateway from one to another."""
     if machine.environment.get("NCCL_CROSS_NIC") != "1":
         return
@@ -181,7 +182,7 @@ def rails(machine: Machine) -> Iterator[Observation]:
         yield observation("cross-rail", message, "variable NCCL_CROSS_NIC", "1")
 
 
-def gpu_direct(machine: Machine) -> Iterator[Observation]:
+def gpu_direct(machine: Machine) -> Iterator[ObservedFinding]:
     if not _active_ports(machine) or not libraries.pci_gpus(machine.root):
         return
     modules = machine.read("/proc/modules")

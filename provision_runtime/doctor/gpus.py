@@ -11,11 +11,12 @@ from ..checks import gpus as judge
 from ..checks.kernel_log import kernel_findings
 from ..facts import gpu_health, libraries
 from ..report.findings import BY_AREA
-from .probe import Limitation, Observation, Probe, judged, observation
+from .probe import Limitation, Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
     from .probe import Result
 
@@ -75,7 +76,7 @@ def health(machine: Machine) -> Iterator[Result]:
         yield from _imex_service(machine)
 
 
-def _imex_service(machine: Machine) -> Iterator[Observation]:
+def _imex_service(machine: Machine) -> Iterator[ObservedFinding]:
     """The service that lets GPUs of several hosts share memory over NVLink."""
     service = machine.run("nvidia-imex-ctl", "-q")
     domain = machine.run("nvidia-imex-ctl", "-N")
@@ -88,7 +89,7 @@ def _imex_service(machine: Machine) -> Iterator[Observation]:
         yield observation("imex-down", message, "nvidia-imex-ctl", state)
 
 
-def _silent_driver(error: str, status: int) -> Observation:
+def _silent_driver(error: str, status: int) -> Result:
     """nvidia-smi ended without XML; its message says why."""
     evidence = f"status {status}: {error}"
     if "Driver/library version mismatch" in error:
@@ -98,7 +99,7 @@ def _silent_driver(error: str, status: int) -> Observation:
     return observation("gpu-lost", f"the driver does not respond: {error}", SMI_QUERY, evidence)
 
 
-def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[Observation]:
+def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[ObservedFinding]:
     texts = []
     for query in (gpu_health.NVLINK_STATUS, gpu_health.NVLINK_ERRORS, gpu_health.NVLINK_REMOTES):
         output = machine.run("nvidia-smi", *query, timeout_s=SMI_DEEP_S)
@@ -146,7 +147,7 @@ def _has_nvswitch(machine: Machine) -> bool:
     return False
 
 
-def compat_library(machine: Machine) -> Iterator[Observation]:
+def compat_library(machine: Machine) -> Iterator[ObservedFinding]:
     """A libcuda of a compat folder that the loader takes first, and that is not the driver's."""
     driver = libraries.driver_version(machine.root)
     if driver is None:
@@ -171,7 +172,7 @@ def _library_folders(machine: Machine) -> Iterator[tuple[str, str]]:
                 yield line.strip(), machine.name(file)
 
 
-def imex(machine: Machine) -> Iterator[Observation]:
+def imex(machine: Machine) -> Iterator[ObservedFinding]:
     """Multi-node NVLink: the driver offers IMEX channels, and this process has none."""
     # One GPU has nobody to share memory with.
     is_alone = len(libraries.pci_gpus(machine.root)) == 1

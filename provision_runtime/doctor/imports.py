@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checks import expectation, surroundings
-from .probe import Observation, Probe, judged, observation
+from .probe import Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..facts.model import EnvironmentFacts
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # A cold import from a network file system was seen to take minutes.
 IMPORT_S = 300.0
 
 
-def import_torch(machine: Machine) -> Iterator[Observation]:
+def import_torch(machine: Machine) -> Iterator[ObservedFinding]:
     assert machine.prefix is not None
     python = os.path.join(machine.prefix, "bin", "python")
     if not os.path.exists(python):
@@ -60,7 +61,7 @@ def _facts(python: str, machine: Machine) -> EnvironmentFacts:
     return facts
 
 
-def _unsupported_gpus(machine: Machine, facts: EnvironmentFacts) -> Iterator[Observation]:
+def _unsupported_gpus(machine: Machine, facts: EnvironmentFacts) -> Iterator[ObservedFinding]:
     """Also GPUs that torch does not see; nvidia-smi knows their architecture."""
     torch = facts["torch"]
     output = machine.run("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")

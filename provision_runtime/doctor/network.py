@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
 from ..comm import listeners
 from ..comm.addresses import is_loopback
-from .probe import Observation, Probe, observation
+from .probe import Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # torchrun's default.
@@ -22,7 +23,7 @@ DEFAULT_PORT = 29500
 ROUTE_UP = 0x1
 
 
-def host_name(machine: Machine) -> Iterator[Observation]:
+def host_name(machine: Machine) -> Iterator[ObservedFinding]:
     name, addresses = _host_addresses(machine)
     if not addresses:
         message = f"{name} does not resolve on this host"
@@ -58,7 +59,7 @@ def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
     return name, addresses
 
 
-def routes(machine: Machine) -> Iterator[Observation]:
+def routes(machine: Machine) -> Iterator[ObservedFinding]:
     """Two routes with the same network, mask and metric: the kernel takes whichever came first."""
     interfaces: dict[tuple[str, str, str], list[str]] = {}
     for line in machine.read("/proc/net/route").splitlines()[1:]:
@@ -76,7 +77,7 @@ def routes(machine: Machine) -> Iterator[Observation]:
             yield observation("routes-duplicate", message, "/proc/net/route", network)
 
 
-def interfaces(machine: Machine) -> Iterator[Observation]:
+def interfaces(machine: Machine) -> Iterator[ObservedFinding]:
     available = [path.name for path in machine.glob("/sys/class/net", "*")]
     for backend, variable in INTERFACE_VARIABLES.items():
         try:
@@ -90,7 +91,7 @@ def interfaces(machine: Machine) -> Iterator[Observation]:
         yield observation("loopback-down", "the interface lo is down", file, "down")
 
 
-def port(machine: Machine) -> Iterator[Observation]:
+def port(machine: Machine) -> Iterator[ObservedFinding]:
     """MASTER_PORT; or torchrun's default port if a process of this user listens there, since that of
     another user may be a healthy job."""
     if not machine.is_real:

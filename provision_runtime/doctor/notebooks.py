@@ -8,12 +8,13 @@ import os
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from .probe import Observation, Probe, observation
+from .probe import Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # Where Jupyter looks for data besides JUPYTER_PATH (jupyter_core's paths).
@@ -22,7 +23,7 @@ SYSTEM_FOLDERS = ("/usr/local/share/jupyter", "/usr/share/jupyter")
 SERVER_FILES = ("jpserver-*.json", "nbserver-*.json")
 
 
-def kernels(machine: Machine) -> Iterator[Observation]:
+def kernels(machine: Machine) -> Iterator[ObservedFinding]:
     for file in _specifications(machine):
         specification = _read_json(file)
         arguments = specification.get("argv") or []
@@ -61,7 +62,7 @@ def _specifications(machine: Machine) -> Iterator[Path]:
         yield from machine.glob(f"{folder}/kernels", "*/kernel.json")
 
 
-def servers(machine: Machine) -> Iterator[Observation]:
+def servers(machine: Machine) -> Iterator[ObservedFinding]:
     folder = machine.environment.get("JUPYTER_RUNTIME_DIR") or (
         f"{machine.home}/.local/share/jupyter/runtime"
     )

@@ -13,12 +13,13 @@ from ..checks.releases import Release, device_id_hangs, numbers
 from ..checks.surroundings import list_names
 from ..facts import libraries, origins
 from ..fs.files import read_text
-from .probe import Observation, Probe, judged, observation
+from .probe import Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # A wheel of NVIDIA for one CUDA version: nvidia-nccl-cu12.
@@ -87,7 +88,7 @@ def distributions(site_packages: Path) -> dict[str, DistInfo]:
     return result
 
 
-def packages(machine: Machine) -> Iterator[Observation]:
+def packages(machine: Machine) -> Iterator[ObservedFinding]:
     torch = find_torch(machine)
     if torch is None:
         return
@@ -104,7 +105,7 @@ def packages(machine: Machine) -> Iterator[Observation]:
         yield observation("cpu-build", message, source, "cuda = None")
 
 
-def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[Observation]:
+def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[ObservedFinding]:
     """Two families with a library of the same name: one has overwritten the other's."""
     families: dict[str, list[str]] = {}
     for name in installed:
@@ -123,7 +124,7 @@ def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[
             yield observation("cuda-wheels-mixed", message, source, library, command)
 
 
-def _old_nccl(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[Observation]:
+def _old_nccl(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[ObservedFinding]:
     """An NCCL wheel that is older than the one that torch's wheel requires."""
     if "torch" not in installed:
         return
@@ -142,7 +143,7 @@ def _old_nccl(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[Obse
 
 def _old_abis(
     machine: Machine, torch: Torch, installed: dict[str, DistInfo]
-) -> Iterator[Observation]:
+) -> Iterator[ObservedFinding]:
     """A torch that was built for an older NumPy, or that calls what MKL no longer has."""
     numpy = installed.get("numpy")
     if numpy and torch.release < NUMPY_2_TORCH and numbers(numpy.version) >= (2,):
@@ -159,14 +160,14 @@ def _old_abis(
             yield observation("mkl-too-new", message, machine.name(record), version)
 
 
-def driver(machine: Machine) -> Iterator[Observation]:
+def driver(machine: Machine) -> Iterator[ObservedFinding]:
     torch = find_torch(machine)
     version = libraries.driver_version(machine.root)
     finding = gpu_judge.driver_finding(version, torch.cuda if torch else None)
     yield from judged(finding, "/proc/driver/nvidia/version", version)
 
 
-def glibc(machine: Machine) -> Iterator[Observation]:
+def glibc(machine: Machine) -> Iterator[ObservedFinding]:
     """The wheel that needs the newest glibc, if this host's is older."""
     torch = find_torch(machine)
     output = machine.run("getconf", "GNU_LIBC_VERSION")
@@ -182,7 +183,7 @@ def glibc(machine: Machine) -> Iterator[Observation]:
         yield observation("glibc-old", message, "getconf GNU_LIBC_VERSION", match[1])
 
 
-def toolkit(machine: Machine) -> Iterator[Observation]:
+def toolkit(machine: Machine) -> Iterator[ObservedFinding]:
     torch = find_torch(machine)
     if torch is None or torch.cuda is None:
         return
@@ -197,7 +198,7 @@ def toolkit(machine: Machine) -> Iterator[Observation]:
         yield observation("cuda-toolkit-other", message, source, match[1])
 
 
-def contamination(machine: Machine) -> Iterator[Observation]:
+def contamination(machine: Machine) -> Iterator[ObservedFinding]:
     """What comes before an environment's packages and libraries. Without an environment: what
     would come before those of any."""
     torch = find_torch(machine) if machine.prefix is not None else None
@@ -235,7 +236,9 @@ def contamination(machine: Machine) -> Iterator[Observation]:
         yield from judged(finding, source, value, command)
 
 
-def _user_site(machine: Machine, torch: Torch | None, modules: set[str]) -> Iterator[Observation]:
+def _user_site(
+    machine: Machine, torch: Torch | None, modules: set[str]
+) -> Iterator[ObservedFinding]:
     """Modules in the home come before those of the environment, unless it is a venv that ignores
     them."""
     configuration = machine.read(f"{machine.prefix}/pyvenv.cfg") if torch else ""

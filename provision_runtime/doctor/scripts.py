@@ -11,13 +11,15 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .probe import Observation, observation
+from .probe import observation
 from .program_source import read_program
 from .programs import examine_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from ..report.diagnosis import ObservedFinding
 
 # Slurm's variables that differ between the tasks of a step.
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
@@ -98,13 +100,13 @@ class BatchScript:
         """The options of a step, with those of the job that it does not change."""
         return {**self.options, **parse_options(self.expanded(step.text).partition("srun ")[2])}
 
-    def fault(self, id: str, message: str, line: ScriptLine, command: str = "") -> Observation:
+    def fault(self, id: str, message: str, line: ScriptLine, command: str = "") -> ObservedFinding:
         """A finding about a line."""
         seen = textwrap.shorten(line.text, 160, placeholder="...")
         return observation(id, message, f"{self.name}:{line.number}", seen, command)
 
 
-def examine(path: Path, slurm_version: str | None) -> list[Observation]:
+def examine(path: Path, slurm_version: str | None) -> list[ObservedFinding]:
     """What is wrong in a file. slurm_version: as `srun --version` prints it; None if unknown."""
     name = path.name
     try:
@@ -186,14 +188,14 @@ def parse_options(text: str) -> dict[str, str]:
     return options
 
 
-def _late_options(script: BatchScript) -> Iterator[Observation]:
+def _late_options(script: BatchScript) -> Iterator[ObservedFinding]:
     for line in script.lines:
         if line.text.startswith("#SBATCH"):
             yield script.fault("sbatch-ignored", f"a command comes before line {line.number}", line)
             return
 
 
-def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observation]:
+def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[ObservedFinding]:
     cpus = script.options.get("--cpus-per-task", "1")
     version = tuple(map(int, re.findall(r"\d+", slurm_version or "")[:2])) or FORGETS_CPUS[0]
     if cpus in ("", "1") or not FORGETS_CPUS[0] <= version < FORGETS_CPUS[1]:
@@ -210,7 +212,7 @@ def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observatio
             yield script.fault("srun-cpus", message, step)
 
 
-def _hidden_gpus(script: BatchScript) -> Iterator[Observation]:
+def _hidden_gpus(script: BatchScript) -> Iterator[ObservedFinding]:
     """One GPU per task, and several tasks on a node."""
     for step in script.steps or [ScriptLine(1, "")]:
         options = script.options_of(step)
@@ -225,7 +227,7 @@ def _hidden_gpus(script: BatchScript) -> Iterator[Observation]:
             return
 
 
-def _early_expansion(script: BatchScript) -> Iterator[Observation]:
+def _early_expansion(script: BatchScript) -> Iterator[ObservedFinding]:
     """A task's variable that the batch script expands for srun, directly or through a variable of
     its own."""
     steps = " ".join(step.text for step in script.steps)
@@ -250,7 +252,7 @@ def _shell_text(text: str) -> str:
     return re.sub(rf"(?s){_QUOTED}", lambda match: re.sub(r"(?s)\\.", "", match[1] or ""), text)
 
 
-def _node_count(script: BatchScript) -> Iterator[Observation]:
+def _node_count(script: BatchScript) -> Iterator[ObservedFinding]:
     nodes = script.options.get("--nodes", "")
     if not nodes.isdigit():
         return
@@ -266,7 +268,7 @@ def _node_count(script: BatchScript) -> Iterator[Observation]:
             return
 
 
-def _worlds(script: BatchScript) -> Iterator[Observation]:
+def _worlds(script: BatchScript) -> Iterator[ObservedFinding]:
     """Launchers whose nodes do not form one world, in a job of several nodes."""
     if not script.spans_nodes:
         return
@@ -305,7 +307,7 @@ def _tasks_per_node(options: dict[str, str]) -> int:
     return int(per_node) if per_node.isdigit() else 1
 
 
-def _addresses(script: BatchScript) -> Iterator[Observation]:
+def _addresses(script: BatchScript) -> Iterator[ObservedFinding]:
     """Addresses of the store that some node cannot reach."""
     for line in script.lines if script.spans_nodes else ():
         if re.search(ENDPOINT + LOOPBACK, line.text):
@@ -319,7 +321,7 @@ def _addresses(script: BatchScript) -> Iterator[Observation]:
                 yield script.fault("address-uncertain", reason, line)
 
 
-def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
+def _gpu_variables(script: BatchScript) -> Iterator[ObservedFinding]:
     """Variables of Slurm that are used as numbers, and are none."""
     unset = "" if "gpu" in script.options.get("--gres", "") else "0"
     values = {"SLURM_TASKS_PER_NODE": "8(x2)" if script.spans_nodes else "8"}
@@ -334,7 +336,7 @@ def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
                 yield script.fault("gpu-variable", message, line)
 
 
-def _processes(script: BatchScript) -> Iterator[Observation]:
+def _processes(script: BatchScript) -> Iterator[ObservedFinding]:
     """More processes on a node than GPUs."""
     visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
     for line in script.lines:

@@ -38,7 +38,7 @@ def machine(tmp_path: Path) -> Machine:
 
 def observed(probe: Callable[[Machine], object], machine: Machine) -> list[tuple[str, str]]:
     """Ids and messages."""
-    return [(each.finding.id, each.finding.message) for each in probe(machine)]  # type: ignore[attr-defined]
+    return [(each["id"], each["message"]) for each in probe(machine)]  # type: ignore[attr-defined]
 
 
 def test_quotas_are_parsed() -> None:
@@ -100,10 +100,10 @@ def test_a_line_is_named_with_its_file_and_number(machine: Machine) -> None:
     file = machine.path("/home/alice/.bashrc")
     file.write_text("true\n  export PYTHONPATH=/x\n# >>> conda initialize >>>\n")
     ours, conda = start_files(machine)
-    assert ours.finding.message.startswith("~/.bashrc:2 sets PYTHONPATH")
-    assert ours.command == "${EDITOR:-vi} +2 /home/alice/.bashrc"
-    assert ours.evidence[0]["value"] == "export PYTHONPATH=/x"
-    assert conda.command == "conda config --set auto_activate_base false"
+    assert ours["message"].startswith("~/.bashrc:2 sets PYTHONPATH")
+    assert ours["command"] == "${EDITOR:-vi} +2 /home/alice/.bashrc"
+    assert ours["evidence"][0]["value"] == "export PYTHONPATH=/x"
+    assert conda["command"] == "conda config --set auto_activate_base false"
 
 
 def make_files(machine: Machine, *paths: str) -> None:
