@@ -56,7 +56,6 @@ from provision_runtime.checkpoint.inspection.inventory import CheckpointInventor
 from provision_runtime.checkpoint.inspection.transfer import Transfer
 from provision_runtime.node.results import RemovedEnvironments, StoreContents, StoreLog
 from provision_runtime.report.diagnosis import Diagnosis
-from provision_runtime.report.findings import Rule
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,6 @@ RESULTS = (
         "the findings of each node, and which were not examined",
         {"nodes": dict[str, Diagnosis], "failures": dict[str, NodeFailure]},
     ),
-    _result("doctor-explain", "doctor --explain", "what a finding means", Rule, {"id": str}),
     _result(
         "checkpoint-list", "checkpoint list", "checkpoints and their sizes", CheckpointInventory
     ),

@@ -6,9 +6,6 @@ design (device_models.json, with sources), not a number of ours.
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..report.findings import Finding
@@ -36,7 +33,6 @@ _BOARD_GPUS = 8
 # Of a guest: a part of a GPU, or a whole one.
 VGPU, PASS_THROUGH = "VGPU", "Pass-Through"
 _PAIR = 2
-NO_REMOTES: Mapping[str, Counter[str]] = {}
 # The reasons that a fault causes. Others are normal: idle, the power cap under full load.
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 # NVIDIA's newest release of CUDA of each major version runs on every driver from this one on
@@ -168,11 +164,10 @@ def nvlink_findings(
     gpus: Sequence[GpuLinks],
     errors: Mapping[str, Mapping[str, int]],
     health: Sequence[GpuHealth] = (),
-    remotes: Mapping[str, Counter[str]] = NO_REMOTES,
 ) -> list[tuple[Finding, str]]:
     """Each finding with its evidence. A GPU has as many links as its model; of a model that is not
     known, or in a guest with a part of the board, as many as most others of its kind: some boards
-    do not wire every link. remotes: by UUID, how many links lead to each device."""
+    do not wire every link."""
     findings = []
     # A GPU in MIG mode uses no NVLink; partitions of a board get a part of the links or none.
     gpus = [gpu for gpu in gpus if gpu.index >= len(health) or not health[gpu.index].mig]
@@ -190,14 +185,12 @@ def nvlink_findings(
         if gpu.active and slow < fastest * _SLOW_LINK:
             message = f"{gpu.uuid}: an NVLink runs at {slow:g} of {fastest:g} GB/s"
             findings.append((Finding("nvlink-slow", message), message))
-    incomplete = [gpu for gpu in gpus if len(gpu.active) < expected[gpu.uuid]]
-    for gpu in incomplete:
+    for gpu in gpus:
+        if len(gpu.active) >= expected[gpu.uuid]:
+            continue
         inactive = [str(link) for link, rate in gpu.rates_gb_s.items() if rate is None]
         which = f"; inactive: {', '.join(inactive)}" if inactive else ""
-        far_ends = _far_ends(gpu, incomplete, health, remotes)
-        where = f"; the other end is at {', '.join(far_ends)}" if far_ends else ""
-        count = f"{len(gpu.active)} of {expected[gpu.uuid]}"
-        message = f"{gpu.uuid}: {count} NVLinks are active{which}{where}"
+        message = f"{gpu.uuid}: {len(gpu.active)} of {expected[gpu.uuid]} NVLinks are active{which}"
         findings.append((Finding("nvlink-down", message), f"{gpu.line} {message}"))
     for uuid, counters in errors.items():
         texts = [f"{name} {count}" for name, count in counters.items()]
@@ -206,25 +199,6 @@ def nvlink_findings(
         id = "nvlink-recovery" if failed else "nvlink-errors"
         findings.append((Finding(id, message), message))
     return findings
-
-
-def _far_ends(
-    gpu: GpuLinks,
-    incomplete: Sequence[GpuLinks],
-    health: Sequence[GpuHealth],
-    remotes: Mapping[str, Counter[str]],
-) -> list[str]:
-    """The devices at the other end of the inactive links; empty if they are unknown. The driver names
-    those of active links: a switch lacks links that it has with other GPUs; of GPUs that are joined
-    directly, the only neighbor, or the only other one that lacks a link."""
-    devices = remotes.get(gpu.uuid, Counter())
-    if not devices or len(devices) == 1:
-        return list(devices)
-    if set(devices) <= {other.address for other in health}:
-        others = [health[other.index].address for other in incomplete if other is not gpu]
-        return others if len(others) == 1 else []
-    most = functools.reduce(operator.or_, remotes.values())
-    return [f"NVSwitch {device}" for device, count in most.items() if devices[device] < count]
 
 
 def _usual_links(counts: Sequence[int]) -> int:

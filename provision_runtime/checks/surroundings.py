@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..facts import libraries
-from ..report.findings import TMPDIR_LENGTH, Finding
+from ..report.findings import Finding
 from ..report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -198,27 +198,6 @@ def shared_memory_finding(size: int | None, free: int | None, ranks: int) -> Fin
         message = f"/dev/shm has {format_bytes(free)} of {format_bytes(size)} left; {need}"
         return Finding("shm-full", message)
     return None
-
-
-def temporary_folder_finding(
-    folders: Sequence[tuple[str, bool]], replaces_long: bool
-) -> Finding | None:
-    """Can multiprocessing make its sockets in the folder for temporary files?
-
-    folders: those that Python tries, in its order, and whether they can be written. replaces_long:
-    Python takes another folder if the path is too long.
-    """
-    writable = [folder for folder, can_write in folders if can_write]
-    if folders and not writable:
-        tried = ", ".join(folder for folder, _ in folders)
-        return Finding("tmpdir-unusable", f"no folder for temporary files can be written: {tried}")
-    if not writable or replaces_long or len(os.fsencode(writable[0])) <= TMPDIR_LENGTH:
-        return None
-    return Finding(
-        "tmpdir-unusable",
-        f"the path of the folder for temporary files has {len(os.fsencode(writable[0]))} characters"
-        f", and sockets there need one of at most {TMPDIR_LENGTH}: {writable[0]}",
-    )
 
 
 def quota_finding(cpus: CpuFacts) -> Finding | None:

@@ -30,9 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", metavar="ID", help="look only for this finding (repeatable)"
     )
     parser.add_argument(
-        "--explain", metavar="ID", help="explain a finding, without looking for faults"
-    )
-    parser.add_argument(
         "--deep", action="store_true", help="also import torch, and wait longer for slow tools"
     )
     parser.add_argument(
@@ -54,16 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the report. The caller must end the process with os._exit: a probe may hang in the
     kernel."""
-    for finding_id in [*(options.only or []), *([options.explain] if options.explain else [])]:
+    for finding_id in options.only or ():
         if finding_id not in CATALOG:
             print(f"there is no finding {finding_id}; docs/findings.md lists all", file=sys.stderr)
             return USAGE
     if options.prefix and options.root is None and not os.path.isdir(options.prefix):
         print(f"there is no folder {options.prefix}", file=sys.stderr)
         return USAGE
-    if options.explain:
-        print("\n".join(reports.explain_lines(options.explain, terminal_width())))
-        return 0
     if options.script:
         diagnosis = examine_script(options.script)
     else:

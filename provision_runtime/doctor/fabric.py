@@ -151,17 +151,7 @@ def gid(machine: Machine) -> Iterator[ObservedFinding]:
             adapter = port.parent.parent.name
             described = f"{kind or 'no'} address" + ("" if has_ipv4 else " without IPv4")
             message = f"NCCL_IB_GID_INDEX={value} is {described} on {adapter}"
-            # The first GID of a port that is RoCE v2 and holds an IPv4 address.
-            good = ""
-            for file in sorted((port / "gids").glob("*"), key=lambda path: int(path.name)):
-                is_v2 = _text(port / "gid_attrs/types" / file.name) == ROCE_V2
-                if is_v2 and _has_ipv4(_text(file)):
-                    good = file.name
-                    break
-            command = f"export NCCL_IB_GID_INDEX={good}" if good else ""
-            yield observation(
-                "roce-gid", message, machine.name(port / "gids" / value), kind, command
-            )
+            yield observation("roce-gid", message, machine.name(port / "gids" / value), kind)
             return
 
 

@@ -100,19 +100,15 @@ def _silent_driver(error: str, status: int) -> Result:
 
 
 def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[ObservedFinding]:
-    texts = []
-    for query in (gpu_health.NVLINK_STATUS, gpu_health.NVLINK_ERRORS, gpu_health.NVLINK_REMOTES):
-        output = machine.run("nvidia-smi", *query, timeout_s=SMI_DEEP_S)
-        texts.append(output.text if output else "")
-    findings = judge.nvlink_findings(
-        gpu_health.parse_nvlinks(texts[0]),
-        gpu_health.parse_nvlink_errors(texts[1]),
+    status = machine.run("nvidia-smi", *gpu_health.NVLINK_STATUS, timeout_s=SMI_DEEP_S)
+    errors = machine.run("nvidia-smi", *gpu_health.NVLINK_ERRORS, timeout_s=SMI_DEEP_S)
+    for finding, evidence in judge.nvlink_findings(
+        gpu_health.parse_nvlinks(status.text if status else ""),
+        gpu_health.parse_nvlink_errors(errors.text if errors else ""),
         log.gpus,
-        gpu_health.parse_nvlink_remotes(texts[2]),
-    )
-    for finding, evidence in findings:
-        verb = "--status" if finding.id in ("nvlink-down", "nvlink-slow") else "-e"
-        yield from judged(finding, f"nvidia-smi nvlink {verb}", evidence)
+    ):
+        query = "--status" if finding.id in ("nvlink-down", "nvlink-slow") else "-e"
+        yield from judged(finding, f"nvidia-smi nvlink {query}", evidence)
 
 
 def logs(machine: Machine) -> Iterator[Result]:

@@ -136,7 +136,7 @@ def examine_program(program: Program) -> list[ObservedFinding]:
         return []
     for search in (_forks, _launches, _folders, _calls, _ports, _layers):
         for id, node, message in search(program):
-            source = program.place(node.lineno)
+            source = f"{program.name}:{node.lineno}"
             seen = program.lines[node.lineno - 1].strip()
             faults.setdefault((node.lineno, id), observation(id, message, source, seen))
     return [faults[key] for key in sorted(faults)]

@@ -37,23 +37,10 @@ def shared_memory(machine: Machine) -> Iterator[ObservedFinding]:
 
 def temporary_folder(machine: Machine) -> Iterator[ObservedFinding]:
     folders = limits.temporary_folders(machine.environment, machine.root)
-    finding = surroundings.temporary_folder_finding(folders, _replaces_long_folder(machine))
-    texts = []
-    for folder, can_write in folders:
-        texts.append(f"{folder} writable" if can_write else f"{folder} not writable")
-    yield from judged(finding, "folders for temporary files", ", ".join(texts))
-
-
-def _replaces_long_folder(machine: Machine) -> bool:
-    """Later releases of Python 3.13, and 3.14, take /tmp if sockets do not fit into TMPDIR
-    (https://github.com/python/cpython/pull/134085). The smoke test tries it."""
-    if machine.prefix is None:
-        return False
-    for folder in machine.glob(machine.prefix, "lib/python3.*"):
-        minor = folder.name.rpartition(".")[2]
-        if minor.isdigit() and int(minor) >= 13:
-            return True
-    return False
+    if folders and not any(folders.values()):
+        tried = ", ".join(folders)
+        message = f"no folder for temporary files can be written: {tried}"
+        yield observation("tmpdir-unusable", message, "folders for temporary files", tried)
 
 
 def process_limits(machine: Machine) -> Iterator[ObservedFinding]:

@@ -110,7 +110,9 @@ def examine(path: Path, slurm_version: str | None) -> list[ObservedFinding]:
     """What is wrong in a file. slurm_version: as `srun --version` prints it; None if unknown."""
     name = path.name
     try:
-        if path.suffix in (".py", ".ipynb"):
+        if path.suffix == ".ipynb":
+            raise ValueError("`jupyter nbconvert --to script` makes a program of a notebook")
+        if path.suffix == ".py":
             return examine_program(read_program(path))
         script = parse(name, path.read_text(errors="replace"))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:

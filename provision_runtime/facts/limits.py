@@ -57,16 +57,16 @@ def cpus(root: Path = ROOT) -> CpuFacts:
     }
 
 
-def temporary_folders(environment: Mapping[str, str], root: Path = ROOT) -> list[tuple[str, bool]]:
+def temporary_folders(environment: Mapping[str, str], root: Path = ROOT) -> dict[str, bool]:
     """The folders that Python tries for temporary files, in its order, as far as they exist; and
     whether this process can write them."""
     folders = [environment.get(name, "") for name in TEMPORARY_VARIABLES]
     folders += [*TEMPORARY_FOLDERS, environment.get("PWD", "")]
-    result = []
-    for folder in dict.fromkeys(folders):
+    result = {}
+    for folder in folders:
         path = root / folder.lstrip("/")
         if os.path.isabs(folder) and path.is_dir():
-            result.append((folder, os.access(path, os.W_OK | os.X_OK)))
+            result[folder] = os.access(path, os.W_OK | os.X_OK)
     return result
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, List, Optional, TypedDict
 
 from . import model
-from .findings import CATALOG
 from .table import wrapped
 from .text import escape_line, format_count
 
@@ -126,20 +125,6 @@ def fix_lines(findings: Iterable[ObservedFinding]) -> list[str]:
         result += [f"# {finding['id']}: {line}" for line in wrapped(finding["advice"], 88, 2)]
         result += [escape_line(command) for command in finding["command"].splitlines()]
     return result or ["# nothing to do"]
-
-
-def explain_lines(id: str, width: int | None) -> list[str]:
-    """What the registry has about a finding. Raises KeyError for an unknown id."""
-    rule = CATALOG[id]
-    parts = [("means", rule.meaning), ("breaks", rule.breaks), ("do", rule.advice)]
-    result = [f"{id} ({rule.verdict})"]
-    for label, text in parts:
-        if text:
-            result += wrapped(f"  {label}: {text}", width, 4)
-    result += [f"  $ {command}" for command in rule.command.splitlines()]
-    if rule.source:
-        result.append(f"  source: {rule.source}")
-    return result
 
 
 def exit_code(verdict: str) -> int:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from provision_runtime.report import diagnosis
 from provision_runtime.report.diagnosis import ObservedFinding
-from provision_runtime.report.findings import CATALOG
 from provision_runtime.report.table import terminal_width
 from provision_runtime.report.text import format_count
 
 if TYPE_CHECKING:
     from provision.verbs.doctor.doctor import NodesDiagnosis
-
-
-def explain_json(id: str) -> Mapping[str, object]:
-    return {"id": id, **asdict(CATALOG[id])}
 
 
 def nodes_lines(result: NodesDiagnosis) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -140,29 +139,12 @@ def test_the_evidence_is_the_line_of_the_call(tmp_path: Path) -> None:
     assert "`rank == 0`" in fault["message"]
 
 
-def test_a_notebooks_code_is_examined_and_its_cell_named(tmp_path: Path) -> None:
-    cells = [
-        ("markdown", "# def f(:"),
-        (
-            "code",
-            "%load_ext x\nfiles = !ls\nif files:\n# why?\n    !pip install y\nimport torch.distributed as dist\ndist?",
-        ),
-        ("code", "%%bash\nif ["),
-        ("code", "%%time\nif rank == 0:\n    dist.barrier()"),
-    ]
-    path = tmp_path / "a.ipynb"
-    rows = [{"cell_type": kind, "source": [source]} for kind, source in cells]
-    path.write_text(json.dumps({"cells": rows}))
-    (fault,) = examine(path, None)
-    assert fault["evidence"] == [{"source": "a.ipynb:cell 4:3", "value": "dist.barrier()"}]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("a.py", b"def f(:", "invalid syntax"),
         ("a.py", b"\xff\xfe", "cannot be read"),
-        ("a.ipynb", b"{}", "notebook"),
+        ("a.ipynb", b"{}", "nbconvert"),
         ("absent.sbatch", None, "No such file"),
     ],
 )

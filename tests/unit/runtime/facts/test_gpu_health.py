@@ -258,40 +258,6 @@ def test_a_gpu_in_mig_mode_hides_no_dead_link_of_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("product", "devices", "ends"),
-    [
-        # A bridge; a mesh of four, where 0 and 2 lack one; a switch that one GPU lacks a link to.
-        ("NVIDIA H100 PCIe", ["B" * 11, "A" * 11], ["B", "A"]),
-        ("Tesla V100-SXM2-16GB", ["BBCDD", "AACCDD", "ABBDD", "AABBCC"], ["C", "A"]),
-        ("NVIDIA A100-SXM4-40GB", ["S" * 6 + "T" * 5, "S" * 6 + "T" * 6], ["NVSwitch T"]),
-        # It lacks all, and the driver names no other end.
-        ("NVIDIA A100-SXM4-40GB", ["", "S" * 12], [""]),
-    ],
-)
-def test_a_dead_link_names_its_other_end(product: str, devices: list[str], ends: list[str]) -> None:
-    names = {letter: f"00000000:{ord(letter):X}:00.0" for letter in "ABCDST"}
-    gpus, status, remotes = "", "", ""
-    for index, letters in enumerate(devices):
-        head = f"GPU {index}: {product} (UUID: GPU-{index})\n"
-        gpus += f'<gpu id="{names["ABCD"[index]]}"><uuid>GPU-{index}</uuid></gpu>'
-        status += head + "".join(f"\t Link {n}: 25.781 GB/s\n" for n in range(len(letters)))
-        remotes += head
-        for link, letter in enumerate(letters):
-            remotes += f"\t Link {link}: Remote Device {names[letter]}: Link {link}\n"
-    found = judge.nvlink_findings(
-        gpu_health.parse_nvlinks(status),
-        {},
-        gpu_health.parse(XML.format(gpus=gpus)).gpus,
-        gpu_health.parse_nvlink_remotes(remotes),
-    )
-    shown = [finding.message.partition("other end is at ")[2] for finding, _ in found]
-    expected = []
-    for end in ends:
-        expected.append(end[:-1] + names[end[-1]] if end else "")
-    assert shown == expected
-
-
-@pytest.mark.parametrize(
     ("active", "down"),
     [([2, 2], []), ([2, 2, 1], [2]), ([2, 1], [1]), ([0, 0, 2, 2], []), ([2, 2, 0, 2], [2])],
 )
