@@ -86,11 +86,8 @@ def nccl_settings(machine: Machine) -> Iterator[ObservedFinding]:
         if setting["source"] != nccl.ENVIRONMENT:
             pattern = shlex.quote(f"/^{setting['name']}=/d")
             command = f"sed -i {pattern} {shlex.quote(setting['source'])}"
-        mistyped = nccl.without_effect([setting["name"]], "", None)
-        for finding in (
-            *surroundings.costly_settings([setting]),
-            *surroundings.mistyped_settings(mistyped),
-        ):
+        mistyped = nccl.mistyped([setting["name"]])
+        for finding in surroundings.nccl_setting_findings([setting], mistyped):
             value = f"{setting['name']}={setting['value']}"
             yield from judged(finding, setting["source"], value, command)
 

@@ -48,7 +48,7 @@ def collect() -> EnvironmentFacts:
         version = versions["loaded"] or versions["compiled"]
         facts["nccl_settings"] = nccl.settings(version)
         names = [setting["name"] for setting in facts["nccl_settings"]]
-        facts["nccl_mistyped"] = nccl.without_effect(names, versions["file"] or "", version)
+        facts["nccl_mistyped"] = nccl.mistyped(names, versions["file"] or "")
     except Exception as error:  # a broken torch may raise anything
         facts["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
     # Last, since importing torch is what loads foreign libraries.

@@ -27,18 +27,13 @@ NO_PACKAGES = {"__pycache__", "README.txt"}
 def library_facts() -> LoadedLibraries:
     files, site_packages = libraries.loaded(), torch_folder()
     if site_packages is None:
-        return {"loaded": files, "foreign": [], "bundled": [], "loadable": []}
+        return {"loaded": files, "foreign": [], "loadable": []}
     bundled = libraries.bundled(site_packages)
     foreign = libraries.foreign(files, sys.prefix, site_packages, bundled)
-    foreign_stems = {libraries.stem(path) for path in foreign}
     offered = on_library_path(os.environ.get("LD_LIBRARY_PATH", ""))
     loadable = libraries.foreign(offered, sys.prefix, site_packages, bundled)
-    return {
-        "loaded": files,
-        "foreign": foreign,
-        "bundled": [path for path in bundled if libraries.stem(path) in foreign_stems],
-        "loadable": [path for path in loadable if path not in foreign],
-    }
+    loadable = [path for path in loadable if path not in foreign]
+    return {"loaded": files, "foreign": foreign, "loadable": loadable}
 
 
 def on_library_path(value: str) -> list[str]:
