@@ -60,8 +60,7 @@ def health(machine: Machine) -> Iterator[Result]:
     for finding in (
         *judge.log_findings(log),
         *judge.gpu_findings(log.gpus),
-        judge.domain_finding(log.gpus),
-        judge.fabric_finding(log, match[0] if match else None),
+        *judge.fabric_findings(log, match[0] if match else None),
     ):
         yield from judged(finding, SMI_QUERY, finding)
     if output.status and not log.messages:

@@ -232,7 +232,7 @@ def test_healthy_boards_give_no_finding(
     links = nvlinks(product, gpus, rates)
     found = [*judge.log_findings(log), *judge.gpu_findings(log.gpus)]
     assert [*found, *judge.nvlink_findings(links, {}, log.gpus)] == []
-    assert judge.fabric_finding(log, None) is None
+    assert list(judge.fabric_findings(log, None)) == []
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_healthy_boards_give_no_finding(
 def test_boards_have_all_of_their_nvlinks(
     product: str, gpus: int, rates: list[float | None]
 ) -> None:
-    found = judge.nvlink_findings(nvlinks(product, gpus, rates), {})
+    found = list(judge.nvlink_findings(nvlinks(product, gpus, rates), {}))
     assert [finding.id for finding, _ in found] == ["nvlink-down"] * gpus
 
 
@@ -267,7 +267,7 @@ def test_nvlinks_of_a_model_that_is_not_known(active: list[int], down: list[int]
     for index, count in enumerate(active):
         rates = dict(enumerate([25.0] * count + [None] * (4 - count)))
         gpus.append(GpuLinks(index, str(index), rates, "X"))
-    found = judge.nvlink_findings(gpus, {})
+    found = list(judge.nvlink_findings(gpus, {}))
     assert [int(finding.message.split(":")[0]) for finding, _ in found] == down
 
 
