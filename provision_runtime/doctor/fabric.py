@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +29,8 @@ DMABUF_KERNEL = (5, 12)
 LEAST_GIGABITS = {"MT4119": 25.0, "MT4123": 100.0, "MT4129": 100.0, "MT4131": 200.0}
 MULTI_GPU = 4
 ACTIVE = "ACTIVE"
+# A row of /proc/net/route: interface, destination, gateway and mask.
+ROUTE = r"(?m)^(\S+)\t(\w{8})\t(\w{8})(?:\t\S+){4}\t(\w{8})"
 
 
 def adapters(machine: Machine) -> Iterator[ObservedFinding]:
@@ -125,31 +126,28 @@ def named_adapters(machine: Machine) -> Iterator[ObservedFinding]:
     """NCCL_IB_HCA: names or their beginnings, `=` for exactly these, `^` for all others."""
     value = machine.environment.get("NCCL_IB_HCA", "")
     entries = [entry.strip().partition(":")[0] for entry in value.lstrip("^=").split(",")]
-    present = [path.name for path in machine.glob(INFINIBAND, "*")]
-    named = set()
-    for name in present:
-        begins = "=" not in value and name.startswith(tuple(filter(None, entries)))
-        if begins or name in entries:
-            named.add(name)
-    usable = set(present) - named if value.startswith("^") else named
-    if any(entries) and not usable:
-        message = (
-            f"NCCL_IB_HCA={value} leaves no adapter; this host has {', '.join(present) or 'none'}"
-        )
+    names = tuple(filter(None, entries))
+    present = {path.name for path in machine.glob(INFINIBAND, "*")}
+    named = present.intersection(names)
+    if "=" not in value:
+        named = {name for name in present if name.startswith(names)}
+    usable = present - named if value.startswith("^") else named
+    if names and not usable:
+        adapters = ", ".join(sorted(present)) or "none"
+        message = f"NCCL_IB_HCA={value} leaves no adapter; this host has {adapters}"
         yield observation("nccl-hca", message, "variable NCCL_IB_HCA", value)
 
 
 def gid(machine: Machine) -> Iterator[ObservedFinding]:
     """The configured GID index of each active RoCE port."""
     value = machine.environment.get("NCCL_IB_GID_INDEX", "")
-    if not value.isdigit():
-        return
-    for port in _roce_ports(machine):
+    for port in _roce_ports(machine) if value.isdigit() else ():
         kind = _text(port / "gid_attrs/types" / value)
-        has_ipv4 = _has_ipv4(_text(port / "gids" / value))
+        # One that holds an IPv4 address: 0000:...:ffff:0a00:0001.
+        has_ipv4 = re.match(r"(?:0000:){5}ffff:", _text(port / "gids" / value)) is not None
         if kind != ROCE_V2 or not has_ipv4:
-            adapter = port.parent.parent.name
             described = f"{kind or 'no'} address" + ("" if has_ipv4 else " without IPv4")
+            adapter = port.parent.parent.name
             message = f"NCCL_IB_GID_INDEX={value} is {described} on {adapter}"
             yield observation("roce-gid", message, machine.name(port / "gids" / value), kind)
             return
@@ -161,10 +159,9 @@ def rails(machine: Machine) -> Iterator[ObservedFinding]:
         return
     # By interface, the network that its route leads to, without routes through a gateway.
     networks = {}
-    for line in machine.read("/proc/net/route").splitlines()[1:]:
-        fields = line.split()
-        if len(fields) >= 8 and fields[2] == "00000000" and fields[7] != "00000000":
-            networks[fields[0]] = (fields[1], fields[7])
+    for interface, destination, gateway, mask in re.findall(ROUTE, machine.read("/proc/net/route")):
+        if gateway == "00000000" != mask:
+            networks[interface] = (destination, mask)
     devices = {_text(port / "gid_attrs/ndevs/0") for port in _roce_ports(machine)}
     distinct = {networks[device] for device in devices if device in networks}
     if len(devices) > 1 and len(distinct) == len(devices):
@@ -194,14 +191,6 @@ def _active_ports(machine: Machine) -> list[Path]:
 
 def _roce_ports(machine: Machine) -> list[Path]:
     return [port for port in _active_ports(machine) if _text(port / "link_layer") == "Ethernet"]
-
-
-def _has_ipv4(gid: str) -> bool:
-    """Whether a GID holds an IPv4 address: 0000:...:ffff:0a00:0001."""
-    try:
-        return ipaddress.IPv6Address(gid).ipv4_mapped is not None
-    except ValueError:
-        return False
 
 
 def _text(path: Path) -> str:

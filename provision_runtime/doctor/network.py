@@ -51,12 +51,8 @@ def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
             return name, []
         return name, [str(entry[4][0]) for entry in entries]
     name = (machine.read("/etc/hostname") or "localhost").strip()
-    addresses = []
-    for line in machine.read("/etc/hosts").splitlines():
-        fields = line.partition("#")[0].split()
-        if name in fields[1:]:
-            addresses.append(fields[0])
-    return name, addresses
+    rows = [line.partition("#")[0].split() for line in machine.read("/etc/hosts").splitlines()]
+    return name, [fields[0] for fields in rows if name in fields[1:]]
 
 
 def routes(machine: Machine) -> Iterator[ObservedFinding]:

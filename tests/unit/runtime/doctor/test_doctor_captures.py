@@ -144,6 +144,6 @@ def test_hardware_that_is_absent_is_named(
     [(0, 10**6, "cache-full"), (10**12, 0, "cache-full"), (10**12, 10, "cache-space-low")],
 )
 def test_no_inodes_are_a_full_disk(free: int, inodes: int, id: str) -> None:
-    shortage = disks._shortage(free, inodes)
+    shortage = disks.shortage(free, inodes)
     assert shortage is not None and shortage[0] == id
-    assert disks._shortage(10**12, None) is None
+    assert disks.shortage(10**12, None) is None
