@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..facts import libraries, limits, wires
 from ..fs.files import read_text
@@ -41,46 +40,49 @@ def adapters(machine: Machine) -> Iterator[ObservedFinding]:
         yield observation("infiniband-unused", message, f"{INFINIBAND}/*/ports/*/state", "ACTIVE")
 
 
-@dataclass(frozen=True)
-class _Port:
-    """kind: adapter model, board, link layer, function and number: what ports of one use have in
-    common. rate: `400 Gb/sec (4X NDR)`. pcie_gigabits: of the adapter's PCIe link; 0 if unknown."""
+class _Port(NamedTuple):
+    """must_be_up: of Ethernet, and of the second ports of cards, often none has a cable. rate: `400
+    Gb/sec (4X NDR)`. pcie_gigabits: of the adapter's PCIe link; 0 if unknown."""
 
     name: str
-    kind: tuple[str, ...]
+    model: str
+    must_be_up: bool
     state: str
     rate: str
+    gigabits: float
     pcie_gigabits: float
-
-    @property
-    def gigabits(self) -> float:
-        return float(self.rate.split()[0]) if self.rate else 0.0
 
 
 def _kinds(machine: Machine) -> list[list[_Port]]:
-    """The ports that should be in use, by kind. Others are switched off, or of virtual functions that
-    no guest uses. Of Ethernet, and of the second ports of cards, often none has a cable; nor has a
-    few adapters of another kind."""
+    """The ports that should be in use, by kind: adapter model, board, link layer, function and number.
+    Others are switched off, or of virtual functions that no guest uses; nor has a cable a few
+    adapters of another kind."""
     kinds: dict[tuple[str, ...], list[_Port]] = {}
     for path in machine.glob(INFINIBAND, "*/ports/*"):
-        card = path.parent.parent
+        card, rate = path.parent.parent, _text(path / "rate")
         state, layer = _text(path / "state").partition(": ")[2], _text(path / "link_layer")
         is_off = "Disabled" in _text(path / "phys_state") or (card / "device/physfn").exists()
         # An address ends with its function: 0000:9a:00.1
         function = (card / "device").resolve().name[-2:]
         is_first = path.name == "1" and not re.fullmatch(r"\.[1-7]", function)
-        model = (_text(card / "hca_type"), _text(card / "board_id"))
-        kind = (*model, layer, str(is_first and layer != "Ethernet"), function, path.name)
         if (state != "DOWN" or not is_off) and not wires.is_switch_bridge(card):
-            pcie = wires.current_gb_s(card / "device") * 8
-            port = _Port(f"{card.name}:{path.name}", kind, state, _text(path / "rate"), pcie)
+            model = _text(card / "hca_type")
+            kind = (model, _text(card / "board_id"), layer, function, path.name)
+            port = _Port(
+                name=f"{card.name}:{path.name}",
+                model=model,
+                must_be_up=is_first and layer != "Ethernet",
+                state=state,
+                rate=rate,
+                gigabits=float(rate.split()[0]) if rate else 0.0,
+                pcie_gigabits=wires.current_gb_s(card / "device") * 8,
+            )
             kinds.setdefault(kind, []).append(port)
-    is_idle = not any(port.state == ACTIVE for ports in kinds.values() for port in ports)
+    active = [any(port.state == ACTIVE for port in ports) for ports in kinds.values()]
     return [
         ports
-        for kind, ports in kinds.items()
-        if any(port.state == ACTIVE for port in ports)
-        or (kind[3] == "True" and (is_idle or len(ports) >= MULTI_GPU))
+        for ports, is_active in zip(kinds.values(), active)
+        if is_active or (ports[0].must_be_up and (not any(active) or len(ports) >= MULTI_GPU))
     ]
 
 
@@ -100,7 +102,7 @@ def ports(machine: Machine) -> Iterator[Result]:
             message = f"{len(down)} of {len(alike)} ports are not active: {states}"
             yield observation("port-down", message, f"{INFINIBAND}/*/ports/*/state", states)
         fastest = max(port.gigabits for port in alike)
-        least = max(fastest, LEAST_GIGABITS.get(alike[0].kind[0], 0.0))
+        least = max(fastest, LEAST_GIGABITS.get(alike[0].model, 0.0))
         for port in alike:
             is_slow = port.gigabits < least or "(1X " in port.rate
             if port.state == ACTIVE and port.rate and is_slow:

@@ -96,9 +96,12 @@ class BatchScript:
             r"\$\{?(\w+)(?:\[@\])?\}?", lambda match: values.get(match[1], match[0]), text
         )
 
+    def own_options(self, step: ScriptLine) -> dict[str, str]:
+        return parse_options(self.expanded(step.text).partition("srun ")[2])
+
     def options_of(self, step: ScriptLine) -> dict[str, str]:
         """The options of a step, with those of the job that it does not change."""
-        return {**self.options, **parse_options(self.expanded(step.text).partition("srun ")[2])}
+        return {**self.options, **self.own_options(step)}
 
     def fault(self, id: str, message: str, line: ScriptLine, command: str = "") -> ObservedFinding:
         """A finding about a line."""
@@ -118,17 +121,18 @@ def examine(path: Path, slurm_version: str | None) -> list[ObservedFinding]:
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         message = f"the file cannot be read: {error}"
         return [observation("script-unreadable", message, name, type(error).__name__)]
-    return [
-        *_late_options(script),
-        *_cpus(script, slurm_version),
-        *_hidden_gpus(script),
-        *_early_expansion(script),
-        *_node_count(script),
-        *_worlds(script),
-        *_addresses(script),
-        *_gpu_variables(script),
-        *_processes(script),
-    ]
+    checks = (
+        _late_options,
+        _hidden_gpus,
+        _early_expansion,
+        _node_count,
+        _worlds,
+        _addresses,
+        _gpu_variables,
+        _processes,
+    )
+    findings = [finding for check in checks for finding in check(script)]
+    return [*findings, *_cpus(script, slurm_version)]
 
 
 def parse(name: str, text: str) -> BatchScript:
@@ -200,14 +204,12 @@ def _late_options(script: BatchScript) -> Iterator[ObservedFinding]:
 def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[ObservedFinding]:
     cpus = script.options.get("--cpus-per-task", "1")
     version = tuple(map(int, re.findall(r"\d+", slurm_version or "")[:2])) or FORGETS_CPUS[0]
-    if cpus in ("", "1") or not FORGETS_CPUS[0] <= version < FORGETS_CPUS[1]:
-        return
-    if "SRUN_CPUS_PER_TASK" in script.text:
+    forgets_cpus = FORGETS_CPUS[0] <= version < FORGETS_CPUS[1]
+    if cpus in ("", "1") or not forgets_cpus or "SRUN_CPUS_PER_TASK" in script.text:
         return
     # The last one trains; those before it copy data or print versions.
     for step in script.steps[-1:]:
-        options = parse_options(script.expanded(step.text).partition("srun ")[2])
-        if "--cpus-per-task" not in options:
+        if "--cpus-per-task" not in script.own_options(step):
             message = f"--cpus-per-task={cpus} is not passed to srun in line {step.number}"
             if slurm_version is None:
                 message += " (the version of Slurm is unknown: from 23.11 on, srun takes it over)"
@@ -220,9 +222,8 @@ def _hidden_gpus(script: BatchScript) -> Iterator[ObservedFinding]:
         options = script.options_of(step)
         bind = options.get("--gpu-bind", "")
         is_split = "--gpus-per-task" in options or bind.startswith(("single", "per_task", "map"))
-        has_one_task = _tasks_per_node(options) == 1
         is_shared = bind == "none" or options.get("--gres-flags") == "allow-task-sharing"
-        if is_split and not has_one_task and not is_shared:
+        if is_split and _tasks_per_node(options) != 1 and not is_shared:
             option = f"--gpu-bind={bind}" if bind else "--gpus-per-task"
             message = f"{option} hides the GPUs of a node's other tasks"
             yield observation("gpus-hidden", message, f"{script.name}:{step.number}", option)
@@ -256,15 +257,9 @@ def _shell_text(text: str) -> str:
 
 def _node_count(script: BatchScript) -> Iterator[ObservedFinding]:
     nodes = script.options.get("--nodes", "")
-    if not nodes.isdigit():
-        return
-    for line in script.lines:
-        text = script.expanded(line.text)
-        match = re.search(NODE_COUNT + r"(\d+)(?::(\d+))?", text)
-        if match is None:
-            continue
-        least, most = int(match[1]), int(match[2] or match[1])
-        if not least <= int(nodes) <= most:
+    for line in script.lines if nodes.isdigit() else ():
+        match = re.search(NODE_COUNT + r"(\d+)(?::(\d+))?", script.expanded(line.text))
+        if match and not int(match[1]) <= int(nodes) <= int(match[2] or match[1]):
             message = f"line {line.number} says {match[1]} nodes, #SBATCH --nodes says {nodes}"
             yield script.fault("node-count-fixed", message, line, "--nnodes=$SLURM_NNODES")
             return
@@ -342,15 +337,15 @@ def _processes(script: BatchScript) -> Iterator[ObservedFinding]:
     """More processes on a node than GPUs."""
     visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
     for line in script.lines:
-        options = script.options_of(line)
-        gpus = options.get("--gpus-per-node", options.get("--gres", ""))
-        count = re.search(r"(?:^|:)(\d+)(?:$|[,(])", gpus)
-        gpus = str(visible[1].count(",") + 1) if visible else count[1] if count else ""
-        text = script.expanded(line.text)
-        each = re.search(r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\$?\{?\w+)", text)
-        tasks = _tasks_per_node(options) if line in script.steps else 1
+        pattern = r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\$?\{?\w+)"
+        each = re.search(pattern, script.expanded(line.text))
         if each is None:
             continue
+        options = script.options_of(line)
+        listed = options.get("--gpus-per-node", options.get("--gres", ""))
+        count = re.search(r"(?:^|:)(\d+)(?:$|[,(])", listed)
+        gpus = str(visible[1].count(",") + 1) if visible else count[1] if count else ""
+        tasks = _tasks_per_node(options) if line in script.steps else 1
         # Not a number: one process for each GPU, or for each task.
         is_more = tasks > 1
         if each[1].isdigit():
