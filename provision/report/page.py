@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from provision.core.documents import Passport
@@ -85,7 +86,7 @@ def template_values(page: Page) -> dict[str, object]:
         "format_measured": format_measured,
         "format_value": format_value,
         "gpus": _gpus,
-        "json_text": _json_text,
+        "json_text": partial(json.dumps, indent=1, ensure_ascii=False),
         "name_ranks": name_ranks,
     }
 
@@ -146,10 +147,6 @@ def _notes(file: EvidenceFile, run: SmokeRun) -> Iterator[str]:
         if isinstance(reference, dict):
             details = [reference[key] for key in ("condition", "source") if reference.get(key)]
             yield f"Expected of {collective}: {'; '.join([reference['name'], *details])}."
-
-
-def _json_text(value: object) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False)
 
 
 def format_value(value: Any) -> str:

@@ -136,13 +136,9 @@ def nccl_setting_findings(
     return findings
 
 
-def shm_needed(ranks: int) -> int:
-    return min(SHM_ENOUGH, max(SHM_LEAST, SHM_PER_RANK * ranks))
-
-
 def shared_memory_finding(size: int | None, free: int | None, ranks: int) -> Finding | None:
     """size, free: bytes of the /dev/shm that so many ranks share; None: there is none."""
-    needed = shm_needed(ranks)
+    needed = min(SHM_ENOUGH, max(SHM_LEAST, SHM_PER_RANK * ranks))
     need = f"{format_bytes(needed)} are needed for {format_count(ranks, 'rank')} and loaders"
     if size is None or free is None:
         return Finding("shm-small", f"there is no /dev/shm; {need}")

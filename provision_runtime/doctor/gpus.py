@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..checks import gpus as judge
 from ..checks.kernel_log import kernel_findings
 from ..facts import gpu_health, libraries
+from ..fs.files import read_text
 from ..report.findings import BY_AREA
 from .probe import Limitation, Probe, judged, observation
 
@@ -52,10 +53,20 @@ def health(machine: Machine) -> Iterator[Result]:
     try:
         log = gpu_health.parse(output.text)
     except ValueError as error:
-        yield _silent_driver(str(error), output.status)
+        # nvidia-smi ended without XML; its message says why.
+        id, message = "gpu-lost", f"the driver does not respond: {error}"
+        if "Driver/library version mismatch" in message:
+            id, message = "driver-mismatch", str(error)
+        elif "Unknown Error" in message and "device handle" not in message:
+            id, message = "gpu-revoked", f"nvidia-smi: {error}"
+        yield observation(id, message, SMI_QUERY, f"status {output.status}: {error}")
         return
+    devices = machine.glob("/sys/bus/pci/devices", "*")
+    nvidia = [path for path in devices if read_text(path / "vendor").strip() == libraries.NVIDIA]
+    manager = None
     # Only hosts with NVSwitches of their own need a fabric manager.
-    manager = machine.run("nv-fabricmanager", "--version") if _has_nvswitch(machine) else None
+    if any(read_text(path / "class").startswith(NVSWITCH_CLASS) for path in nvidia):
+        manager = machine.run("nv-fabricmanager", "--version")
     match = re.search(r"\d+\.\d+(\.\d+)?", manager.text) if manager else None
     for finding in (
         *judge.log_findings(log),
@@ -86,16 +97,6 @@ def _imex_service(machine: Machine) -> Iterator[ObservedFinding]:
     if state != "READY":
         message = f"the IMEX service is not READY: {state or 'no reply'}"
         yield observation("imex-down", message, "nvidia-imex-ctl", state)
-
-
-def _silent_driver(error: str, status: int) -> Result:
-    """nvidia-smi ended without XML; its message says why."""
-    evidence = f"status {status}: {error}"
-    if "Driver/library version mismatch" in error:
-        return observation("driver-mismatch", error, SMI_QUERY, evidence)
-    if "Unknown Error" in error and "device handle" not in error:
-        return observation("gpu-revoked", f"nvidia-smi: {error}", SMI_QUERY, evidence)
-    return observation("gpu-lost", f"the driver does not respond: {error}", SMI_QUERY, evidence)
 
 
 def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[ObservedFinding]:
@@ -132,14 +133,6 @@ def logs(machine: Machine) -> Iterator[Result]:
     if libraries.pci_gpus(machine.root):
         message = "the kernel log, where the driver reports faults (Xid), is readable by root only"
         yield Limitation(message, "sudo dmesg -T | grep -i xid")
-
-
-def _has_nvswitch(machine: Machine) -> bool:
-    for folder in machine.glob("/sys/bus/pci/devices", "*"):
-        is_nvidia = (folder / "vendor").read_text().strip() == libraries.NVIDIA
-        if is_nvidia and (folder / "class").read_text().startswith(NVSWITCH_CLASS):
-            return True
-    return False
 
 
 def compat_library(machine: Machine) -> Iterator[ObservedFinding]:

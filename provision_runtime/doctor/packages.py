@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
+# In a prefix.
+TORCH_FILE = "lib/python3*/site-packages/torch/version.py"
 # A wheel of NVIDIA for one CUDA version: nvidia-nccl-cu12.
 CUDA_WHEEL = re.compile(r"(nvidia-.+)-cu(\d+)$")
+# The name of a shared library, in a RECORD.
+LIBRARY = re.compile(r"(?m)^(?:[^,]*/)?([^,/]*\.so[^,/]*),")
 # Modules that most often break an environment's torch where another copy comes first.
 FRAMEWORK = re.compile(r"torch|numpy|nvidia|triton")
 # What keeps the packages of such a folder out.
@@ -56,7 +60,7 @@ class DistInfo(NamedTuple):
 def find_torch(machine: Machine) -> Torch | None:
     if machine.prefix is None:
         return None
-    for file in machine.glob(machine.prefix, "lib/python3*/site-packages/torch/version.py"):
+    for file in machine.glob(machine.prefix, TORCH_FILE):
         text = file.read_text(errors="replace")
         version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
         cuda = re.search(r"^cuda(?:: .*?)? = '([^']+)'", text, re.MULTILINE)
@@ -114,20 +118,18 @@ def packages(machine: Machine) -> Iterator[ObservedFinding]:
 
 def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[ObservedFinding]:
     """Two families with a library of the same name: one has overwritten the other's."""
-    owners: dict[tuple[str, str], list[str]] = {}
-    for name, distribution in installed.items():
+    families: dict[str, list[str]] = {}
+    for name in installed:
         match = CUDA_WHEEL.match(name)
-        record = read_text(distribution.folder / "RECORD") if match else ""
-        for path in {line.split(",")[0] for line in record.splitlines()}:
-            if match and ".so" in os.path.basename(path):
-                owners.setdefault((match[1], os.path.basename(path)), []).append(name)
-    mixed = {tuple(names): library for (_, library), names in sorted(owners.items(), reverse=True)}
-    for names, library in mixed.items():
-        if len(names) > 1:
-            message = f"{' and '.join(names)} both have {library}"
-            source = machine.name(installed[names[0]].folder / "RECORD")
-            command = f"pip uninstall {names[-1]}"
-            yield observation("cuda-wheels-mixed", message, source, library, command)
+        if match:
+            families.setdefault(match[1], []).append(name)
+    for names in families.values():
+        records = [installed[name].folder / "RECORD" for name in names]
+        shared = set.intersection(*(set(LIBRARY.findall(read_text(file))) for file in records))
+        if len(names) > 1 and shared:
+            message = f"{' and '.join(names)} both have {min(shared)}"
+            source, command = machine.name(records[0]), f"pip uninstall {names[-1]}"
+            yield observation("cuda-wheels-mixed", message, source, min(shared), command)
 
 
 def driver(machine: Machine) -> Iterator[ObservedFinding]:

@@ -57,13 +57,18 @@ def doctor(
     provision doctor train --on 'n[01-64]'
     provision doctor script train.sbatch
     """
+    from provision.core.errors import InvalidSpec
     from provision.verbs.doctor import doctor as command
     from provision.verbs.doctor import output as text
     from provision.workflow.examination import DoctorRequest
     from provision_runtime.report import diagnosis
+    from provision_runtime.report.findings import CATALOG
     from provision_runtime.report.table import terminal_width
 
-    command.check_ids(only)
+    for id in only:
+        if id not in CATALOG:
+            advice = "docs/findings.md lists all of them."
+            raise InvalidSpec(f"There is no finding `{id}`.", advice=advice)
     script = None
     if subject[:1] == (SCRIPT,):
         if len(subject) != 2:
