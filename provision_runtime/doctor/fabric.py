@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..facts import libraries, limits, wires
 from ..fs.files import read_text
+from .network import ROUTE, ROUTES
 from .probe import Limitation, Probe, observation
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ DMABUF_KERNEL = (5, 12)
 LEAST_GIGABITS = {"MT4119": 25.0, "MT4123": 100.0, "MT4129": 100.0, "MT4131": 200.0}
 MULTI_GPU = 4
 ACTIVE = "ACTIVE"
-# A row of /proc/net/route: interface, destination, gateway and mask.
-ROUTE = r"(?m)^(\S+)\t(\w{8})\t(\w{8})(?:\t\S+){4}\t(\w{8})"
 
 
 def adapters(machine: Machine) -> Iterator[ObservedFinding]:
@@ -161,9 +160,9 @@ def rails(machine: Machine) -> Iterator[ObservedFinding]:
         return
     # By interface, the network that its route leads to, without routes through a gateway.
     networks = {}
-    for interface, destination, gateway, mask in re.findall(ROUTE, machine.read("/proc/net/route")):
+    for name, destination, gateway, _, _, mask in ROUTE.findall(machine.read(ROUTES)):
         if gateway == "00000000" != mask:
-            networks[interface] = (destination, mask)
+            networks[name] = (destination, mask)
     devices = {_text(port / "gid_attrs/ndevs/0") for port in _roce_ports(machine)}
     distinct = {networks[device] for device in devices if device in networks}
     if len(devices) > 1 and len(distinct) == len(devices):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 # torchrun's default.
 DEFAULT_PORT = 29500
+ROUTES = "/proc/net/route"
+# Of its rows: interface, destination, gateway, flags, metric and mask.
+ROUTE = re.compile(r"(?m)^(\S+)\t(\w{8})\t(\w{8})\t(\w{4})\t\S+\t\S+\t(\S+)\t(\w{8})")
 # The flag of a route that is in use (linux/route.h, RTF_UP).
 ROUTE_UP = 0x1
 
@@ -57,20 +61,17 @@ def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
 
 def routes(machine: Machine) -> Iterator[ObservedFinding]:
     """Two routes with the same network, mask and metric: the kernel takes whichever came first."""
-    interfaces: dict[tuple[str, str, str], list[str]] = {}
-    for line in machine.read("/proc/net/route").splitlines()[1:]:
-        fields = line.split()
-        if len(fields) < 8 or not int(fields[3], 16) & ROUTE_UP:
-            continue
-        key = (fields[1], fields[7], fields[6])
-        interfaces.setdefault(key, []).append(fields[0])
+    interfaces: dict[tuple[str, str, str], set[str]] = {}
+    for name, destination, _, flags, metric, mask in ROUTE.findall(machine.read(ROUTES)):
+        if int(flags, 16) & ROUTE_UP:
+            interfaces.setdefault((destination, mask, metric), set()).add(name)
     for (destination, mask, _), names in interfaces.items():
-        if len(set(names)) > 1:
+        if len(names) > 1:
             # Addresses are in the machine's byte order.
             address = socket.inet_ntoa(int(destination, 16).to_bytes(4, "little"))
             network = f"{address}/{bin(int(mask, 16)).count('1')}"
-            message = f"{' and '.join(sorted(set(names)))} both lead to {network}"
-            yield observation("routes-duplicate", message, "/proc/net/route", network)
+            message = f"{' and '.join(sorted(names))} both lead to {network}"
+            yield observation("routes-duplicate", message, ROUTES, network)
 
 
 def interfaces(machine: Machine) -> Iterator[ObservedFinding]:
