@@ -38,17 +38,26 @@ START_FILES = (
     ".config/fish/config.fish",
 )
 # What interferes with environments in a line of a start file, and how.
-LINES = {
-    r"# >>> (?:conda|mamba) initialize >>>$": "lets conda put its own Python first in every shell",
-    r"(?:export\s+|setenv\s+|set\s+-[gxU]+\s+|typeset\s+-x\s+)?(?:\S+=\S*\s+)*"
-    r"(PYTHONPATH|PYTHONHOME|PYTHONUSERBASE|LD_LIBRARY_PATH|LD_PRELOAD)(?:\+?=|\s+)\s*\S": r"sets \1:"
-    " what it names goes before the packages or libraries of every environment",
-    r"(?:conda|mamba|micromamba)\s+activate\b|(?:source|\.)\s+\S*bin/activate\b": "activates another"
-    " environment in every shell",
-    r"(?:module|ml)\s+(?:load\s+|add\s+)?(?:\S+\s+)*?"
-    r"((?i:cuda|cudnn|nccl|python|anaconda|miniconda|pytorch)\S*)": r"loads the module \1 in every shell,"
-    " whose libraries go before torch's",
-}
+LINES = (
+    (
+        r"# >>> (?:conda|mamba) initialize >>>$",
+        "lets conda put its own Python first in every shell",
+    ),
+    (
+        r"(?:export\s+|setenv\s+|set\s+-[gxU]+\s+|typeset\s+-x\s+)?(?:\S+=\S*\s+)*"
+        r"(PYTHONPATH|PYTHONHOME|PYTHONUSERBASE|LD_LIBRARY_PATH|LD_PRELOAD)(?:\+?=|\s+)\s*\S",
+        r"sets \1: what it names goes before the packages or libraries of every environment",
+    ),
+    (
+        r"(?:conda|mamba|micromamba)\s+activate\b|(?:source|\.)\s+\S*bin/activate\b",
+        "activates another environment in every shell",
+    ),
+    (
+        r"(?:module|ml)\s+(?:load\s+|add\s+)?(?:\S+\s+)*?"
+        r"((?i:cuda|cudnn|nccl|python|anaconda|miniconda|pytorch)\S*)",
+        r"loads the module \1 in every shell, whose libraries go before torch's",
+    ),
+)
 # `quota -w -p`: file system, KiB used (a star: above the soft limit), soft and hard limit, grace,
 # and the same for files (quota(1), quota-tools 4).
 QUOTA_ROW = re.compile(
@@ -137,7 +146,7 @@ def start_files(machine: Machine) -> Iterator[ObservedFinding]:
 
 def line_problem(line: str) -> str:
     """How a line of a start file interferes; empty if it does not."""
-    matches = ((re.match(pattern, line), problem) for pattern, problem in LINES.items())
+    matches = ((re.match(pattern, line), problem) for pattern, problem in LINES)
     return next((match.expand(problem) for match, problem in matches if match), "")
 
 

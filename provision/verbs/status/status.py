@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from provision import __version__
@@ -51,8 +52,8 @@ def machine_status(context: Context) -> MachineStatus:
     client, no_engine = connect_engine()
     engine = ""
     if client is not None:
-        engine = engine_version(client)
-        client.close()
+        with closing(client):
+            engine = engine_version(client)
     data = context.folders.data
     usage = shutil.disk_usage(nearest_existing(data))
     return MachineStatus(
