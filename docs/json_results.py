@@ -24,7 +24,6 @@ from provision.image.registry.push import IndexResult, PushResult
 from provision.launch import FileFormat, JobFormat, RunFormat
 from provision.lockfile import LockDiff, VerifyReport
 from provision.lockfile.tree import TreeNode
-from provision.report import Page
 from provision.resolver.explanation import Explanation
 from provision.resolver.table import Table
 from provision.verbs.change.change import ChangeResult
@@ -57,7 +56,6 @@ from provision_runtime.checkpoint.inspection.inventory import CheckpointInventor
 from provision_runtime.checkpoint.inspection.transfer import Transfer
 from provision_runtime.node.results import RemovedEnvironments, StoreContents, StoreLog
 from provision_runtime.report.diagnosis import Diagnosis
-from provision_runtime.report.findings import Rule
 
 
 @dataclass(frozen=True)
@@ -246,7 +244,26 @@ RESULTS = (
         "the passport, and whether it is outdated",
         FileFields("passport"),
     ),
-    _result("report", "report", "the page's content", Page),
+    _result(
+        "report",
+        "report",
+        "the passports and smoke reports, and the worst verdict",
+        {
+            "title": str,
+            "verdict": str,
+            "missing": list[str],
+            "files": [
+                {
+                    "source": str,
+                    "outdated": str,
+                    "passport": dict[str, Any] | None,
+                    "runs": [
+                        {"location": str, "verdict": str, "host": str, "report": dict[str, Any]}
+                    ],
+                }
+            ],
+        },
+    ),
     _result("report-lab", "report --lab", "what each machine recorded", LabReport),
     _result("smoke", "smoke", "the report of each tested place", {"results": list[SmokeResult]}),
     _result("smoke-nodes", "smoke --on", "every node and every test", FileFields("smoke-nodes")),
@@ -258,7 +275,6 @@ RESULTS = (
         "the findings of each node, and which were not examined",
         {"nodes": dict[str, Diagnosis], "failures": dict[str, NodeFailure]},
     ),
-    _result("doctor-explain", "doctor --explain", "what a finding means", Rule, {"id": str}),
     _result(
         "checkpoint-list", "checkpoint list", "checkpoints and their sizes", CheckpointInventory
     ),

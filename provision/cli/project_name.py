@@ -112,7 +112,7 @@ class _Typed:
                 words += [value] if isinstance(value, str) else value
         if self.path == DOCTOR:
             # Of this machine; with the default environment, where one is installed.
-            options = any(map(self.values.get, ("explain", "on", "prefix")))
+            options = any(map(self.values.get, ("on", "prefix")))
             default = None if words or options else self._default()
             return default if default in list_prefixes(self.folders) else None
         if not words:

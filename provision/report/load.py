@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from provision.core.documents import DriftRecord, Passport, SmokeReport, Verdict
+from provision.core.documents import DriftRecord, Passport, SmokeReport
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.schema import schema_error
@@ -24,16 +24,10 @@ PASSPORT, REPORT, NODES = "passport", "smoke-report", "drift"
 SCHEMA_VERSIONS = {PASSPORT: 1, REPORT: 2, NODES: 1}
 # As --json prints them.
 PRINTED = {"provision.passport-show/1": PASSPORT, "provision.drift/1": NODES}
-OTHER_FILE_ADVICE = (
-    "Name a passport.json or a smoke test's report.json; "
-    "`provision build` replaces a damaged passport."
+ADVICE = (
+    "Name a passport.json or a smoke test's report.json; with --nodes, what `provision drift --output "
+    "FILE` wrote. For a damaged file, run `provision build`, the smoke test or `drift` again."
 )
-MAKE_AGAIN = {
-    PASSPORT: "Build again: that writes a new passport.",
-    REPORT: "Run the smoke test again.",
-    NODES: "Run `provision drift` again.",
-}
-NODES_ADVICE = "Name a file that `provision drift --output FILE` wrote."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +57,7 @@ def load(path: Path) -> EvidenceFile:
     Raises InvalidSpec if there is no such file, IntegrityError if it is damaged or of another
     schema.
     """
-    document = _read_json(path, "a passport or a smoke report", OTHER_FILE_ADVICE)
+    document = _read_json(path)
     if document.get("kind") == NODES:
         raise InvalidSpec(
             f"{path} is a comparison of nodes.",
@@ -71,18 +65,20 @@ def load(path: Path) -> EvidenceFile:
         )
     if document.get("kind") == "smoke":
         report = _report(document, str(path))
-        run = SmokeRun(
-            location="report",
-            verdict=document["verdict"],
-            host=", ".join(document["hosts"]),
-            report=report,
-        )
+        hosts = ", ".join(report.hosts)
+        run = SmokeRun(location="report", verdict=report.verdict, host=hosts, report=report)
         return EvidenceFile(source=str(path), passport=None, runs=(run,))
     _check(document, PASSPORT, str(path))
     passport = cast(Passport, document)
     rows = [*passport["smoke"].items()]
     rows += [(verdict["target"], verdict) for verdict in passport.get("smoke_elsewhere", ())]
-    runs = [_smoke_run(path, location, verdict) for location, verdict in rows]
+    runs = []
+    for location, verdict in rows:
+        report = _report(verdict["report"], f"{path}: the smoke report of the {location}")
+        host = verdict["measured_on"]["host"]
+        runs.append(
+            SmokeRun(location=location, verdict=verdict["verdict"], host=host, report=report)
+        )
     return EvidenceFile(source=str(path), passport=passport, runs=tuple(runs))
 
 
@@ -92,35 +88,25 @@ def load_nodes(path: Path) -> DriftRecord:
     Raises InvalidSpec if there is no such file, or if it is about something else, IntegrityError if
     it is damaged or of another schema.
     """
-    document = _read_json(path, "a comparison of nodes", NODES_ADVICE)
+    document = _read_json(path)
     if document.get("kind") != NODES:
-        raise InvalidSpec(f"{path} is not a comparison of nodes.", advice=NODES_ADVICE)
+        raise InvalidSpec(f"{path} is not a comparison of nodes.", advice=ADVICE)
     _check(document, NODES, str(path))
     return cast(DriftRecord, document)
 
 
-def _read_json(path: Path, description: str, advice: str) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         document = parse_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        problem = "is a folder" if path.is_dir() else "does not exist"
-        raise InvalidSpec(f"{path} {problem}.", advice=advice) from error
+        raise InvalidSpec(f"{path}: {error.strerror}.", advice=ADVICE) from error
     except ValueError as error:
-        raise IntegrityError(f"{path} is not JSON: {error}.", advice=advice) from error
+        raise IntegrityError(f"{path} is not JSON: {error}.", advice=ADVICE) from error
     if not isinstance(document, dict) or "schema" not in document:
-        raise IntegrityError(f"{path} is not {description}.", advice=advice)
+        raise IntegrityError(f"{path} is not a record of provision.", advice=ADVICE)
     if str(document["schema"]) in PRINTED:
         document["schema"] = SCHEMA_VERSIONS[PRINTED[document["schema"]]]
     return document
-
-
-def _smoke_run(path: Path, location: str, verdict: Verdict) -> SmokeRun:
-    return SmokeRun(
-        location=location,
-        verdict=verdict["verdict"],
-        host=verdict["measured_on"]["host"],
-        report=_report(verdict["report"], f"{path}: the smoke report of the {location}"),
-    )
 
 
 def _report(document: SmokeReport, label: str) -> Report:
@@ -128,7 +114,7 @@ def _report(document: SmokeReport, label: str) -> Report:
     try:
         return model.parse(document)
     except model.ReportUnreadable as error:
-        raise IntegrityError(f"{label} is damaged: {error}.", advice=MAKE_AGAIN[REPORT]) from error
+        raise IntegrityError(f"{label} is damaged: {error}.", advice=ADVICE) from error
 
 
 def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
@@ -142,4 +128,4 @@ def _check(document: Mapping[str, Any], kind: str, label: str) -> None:
         )
     violation = schema_error(document, kind)
     if violation is not None:
-        raise IntegrityError(f"{label} is damaged: at {violation}.", advice=MAKE_AGAIN[kind])
+        raise IntegrityError(f"{label} is damaged: at {violation}.", advice=ADVICE)

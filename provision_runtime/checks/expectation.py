@@ -14,9 +14,9 @@ from ..report.findings import Finding
 from .releases import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from ..facts.model import EnvironmentFacts, NcclFacts, TorchFacts
+    from ..facts.model import EnvironmentFacts, TorchFacts
 
 CPU_ONLY = "none"
 # Patterns of errors when torch is imported, and the advice for each. All were reported by users of
@@ -67,41 +67,58 @@ class Expectation:
     requires_gpu: bool = False
 
 
-@dataclass(frozen=True)
-class GpuCode:
-    """sm_86, compute_90, sm_100a: what a build contains for a GPU, or what a GPU is."""
-
-    kind: str
-    major: int
-    minor: int
-    suffix: str
+# What a build contains for a GPU, or what a GPU is: sm_86, compute_90, sm_100a. The last digit is the
+# minor number. ROCm's names (gfx90a) are unknown here.
+_CODE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
 def broken(error: str) -> Finding:
     """The finding that torch is missing or cannot be imported, with advice if the cause is
     known."""
-    for pattern, advice in HINTS:
-        if re.search(pattern, error):
-            return Finding("torch-broken", error, advice=advice)
-    return Finding("torch-broken", error)
+    advice = next((advice for pattern, advice in HINTS if re.search(pattern, error)), "")
+    return Finding("torch-broken", error, advice=advice)
 
 
 def differences(
     facts: EnvironmentFacts, expected: Expectation, device: int | None = None
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """How this environment differs from the expected one, and why it cannot use the GPU with this
     index. Its torch must be usable."""
     torch = facts["torch"]
     assert torch is not None
-    findings = [
-        _release_finding("torch", expected.torch, torch["version"]),
-        _cuda_finding(expected, torch),
-        _release_finding("NCCL", expected.nccl, nccl_version(torch)),
-        _old_nccl_finding(torch["nccl"]),
-        _gpu_finding(expected, facts, torch),
-        _architecture_finding(torch, device),
-    ]
-    return [finding for finding in findings if finding is not None]
+    cuda, build = torch["cuda"], f"torch {torch['version']}"
+    yield from _other_release("torch", expected.torch, torch["version"])
+    is_cpu_build = cuda is None and expected.cuda not in (None, CPU_ONLY)
+    if is_cpu_build:
+        message = f"{build} is a CPU build, but CUDA {expected.cuda} was expected"
+        yield Finding("cpu-build", message)
+    elif expected.cuda not in (None, cuda or CPU_ONLY):
+        other = "a CPU build" if expected.cuda == CPU_ONLY else f"CUDA {expected.cuda}"
+        message = f"torch is built for CUDA {cuda}, but {other} was expected"
+        yield Finding("environment-unlike", message)
+    yield from _other_release("NCCL", expected.nccl, nccl_version(torch))
+    loaded, compiled, file = (torch["nccl"][key] for key in ("loaded", "compiled", "file"))
+    if loaded and compiled and numbers(loaded) < numbers(compiled):
+        message = f"NCCL {loaded} is loaded from {file}, but torch was compiled with {compiled}"
+        yield Finding("nccl-older", message)
+    # A missing GPU must not become a silent rehearsal if the kernel lists one, or one is required.
+    is_hidden = facts["environment"].get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1")
+    needs_gpu = expected.requires_gpu and not torch["cuda_available"]
+    if cuda and not torch["cuda_available"] and facts["device_nodes"] and not is_hidden:
+        gpu = f"{facts['device_nodes'][0]}, driver {facts['driver'] or 'of unknown version'}"
+        message = f"this host has a GPU ({gpu}), but torch for CUDA {cuda} sees none"
+        yield Finding("gpu-lost", message)
+    elif needs_gpu and cuda:
+        yield Finding("gpu-missing", f"a GPU is required, but torch for CUDA {cuda} sees none")
+    elif needs_gpu and not is_cpu_build:
+        yield Finding("cpu-build", f"a GPU is required, but {build} is a CPU build")
+    for row in torch["devices"]:
+        architecture = row["architecture"]
+        if row["index"] == device and runs_on(architecture, torch["arch_list"]) is False:
+            codes = ", ".join(torch["arch_list"])
+            problem = f"{build} has neither a kernel nor PTX for it (it has {codes})"
+            message = f"{row['name']} is {architecture}, and {problem}"
+            yield Finding("arch-unsupported", message)
 
 
 def nccl_version(torch: TorchFacts) -> str | None:
@@ -122,92 +139,27 @@ def runs_on(architecture: str, built: Sequence[str]) -> bool | None:
     A kernel for 8.0 runs on every later 8.x, PTX for 8.0 on everything newer. A suffix restricts
     the code: `a` to exactly that GPU, `f` to its family.
     """
-    gpu = _parse_architecture(architecture)
-    codes = [_parse_architecture(name) for name in built]
+    gpu = _CODE.fullmatch(architecture)
+    codes = [_CODE.fullmatch(name) for name in built]
     if gpu is None or not codes:
         return None
-    for code in codes:
-        if code is not None and _can_run(code, gpu):
-            return True
+    if any(code and _can_run(code, gpu) for code in codes):
+        return True
     return None if None in codes else False
 
 
-def _parse_architecture(name: str) -> GpuCode | None:
-    # The last digit is the minor number. ROCm's names (gfx90a) are unknown here.
-    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
-    return GpuCode(match[1], int(match[2]), int(match[3]), match[4]) if match else None
+def _can_run(code: re.Match[str], gpu: re.Match[str]) -> bool:
+    kind, suffix = code[1], code[4]
+    code_release, gpu_release = (int(code[2]), int(code[3])), (int(gpu[2]), int(gpu[3]))
+    if suffix == "a":
+        return code_release == gpu_release
+    is_of_family = code_release[0] == gpu_release[0]
+    return code_release <= gpu_release and (is_of_family or (kind == "compute" and not suffix))
 
 
-def _can_run(code: GpuCode, gpu: GpuCode) -> bool:
-    if code.suffix == "a":
-        return (code.major, code.minor) == (gpu.major, gpu.minor)
-    if code.kind == "sm" or code.suffix == "f":
-        return code.major == gpu.major and code.minor <= gpu.minor
-    return (code.major, code.minor) <= (gpu.major, gpu.minor)
-
-
-def _release_finding(name: str, expected: str | None, actual: str | None) -> Finding | None:
-    if expected is None or actual == expected:
-        return None
+def _other_release(name: str, expected: str | None, actual: str | None) -> Iterator[Finding]:
     # 2.3.1 names only the release, 2.3.1+cu121 also the build.
-    if actual is not None and "+" not in expected and actual.split("+")[0] == expected:
-        return None
-    message = f"{name} is {actual or 'absent'}, but {expected} was expected"
-    return Finding("environment-unlike", message)
-
-
-def _cuda_finding(expected: Expectation, torch: TorchFacts) -> Finding | None:
-    if torch["cuda"] is None and expected.cuda not in (None, CPU_ONLY):
-        message = f"torch {torch['version']} is a CPU build, but CUDA {expected.cuda} was expected"
-        return Finding("cpu-build", message)
-    if expected.cuda in (None, torch["cuda"] or CPU_ONLY):
-        return None
-    build = "a CPU build" if expected.cuda == CPU_ONLY else f"CUDA {expected.cuda}"
-    message = f"torch is built for CUDA {torch['cuda']}, but {build} was expected"
-    return Finding("environment-unlike", message)
-
-
-def _old_nccl_finding(nccl: NcclFacts) -> Finding | None:
-    loaded, compiled = nccl["loaded"], nccl["compiled"]
-    if not loaded or not compiled or numbers(loaded) >= numbers(compiled):
-        return None
-    message = f"NCCL {loaded} is loaded from {nccl['file']}, but torch was compiled with {compiled}"
-    return Finding("nccl-older", message)
-
-
-def _gpu_finding(
-    expected: Expectation, facts: EnvironmentFacts, torch: TorchFacts
-) -> Finding | None:
-    """A missing GPU must not become a silent rehearsal if the kernel lists one, or one is
-    required."""
-    if torch["cuda_available"]:
-        return None
-    is_hidden = facts["environment"].get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1")
-    if torch["cuda"] is not None and facts["device_nodes"] and not is_hidden:
-        driver = facts["driver"] or "of unknown version"
-        return Finding(
-            "gpu-lost",
-            f"this host has a GPU ({facts['device_nodes'][0]}, driver {driver}), "
-            f"but torch for CUDA {torch['cuda']} sees none",
-        )
-    if not expected.requires_gpu:
-        return None
-    if torch["cuda"] is not None:
-        message = f"a GPU is required, but torch for CUDA {torch['cuda']} sees none"
-        return Finding("gpu-missing", message)
-    if _cuda_finding(expected, torch):
-        return None
-    return Finding("cpu-build", f"a GPU is required, but torch {torch['version']} is a CPU build")
-
-
-def _architecture_finding(torch: TorchFacts, index: int | None) -> Finding | None:
-    if index is None or index >= len(torch["devices"]):
-        return None
-    gpu = torch["devices"][index]
-    if runs_on(gpu["architecture"], torch["arch_list"]) is not False:
-        return None
-    return Finding(
-        "arch-unsupported",
-        f"{gpu['name']} is {gpu['architecture']}, and torch {torch['version']} has neither a "
-        f"kernel nor PTX for it (it has {', '.join(torch['arch_list'])})",
-    )
+    release = actual.split("+")[0] if actual and expected and "+" not in expected else actual
+    if expected is not None and release != expected:
+        message = f"{name} is {actual or 'absent'}, but {expected} was expected"
+        yield Finding("environment-unlike", message)

@@ -6,16 +6,13 @@ design (device_models.json, with sources), not a number of ours.
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..report.findings import Finding
 from .device_models import model_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..facts.gpu_health import DriverLog, GpuHealth, GpuLinks
     from .device_models import Model
@@ -36,7 +33,6 @@ _BOARD_GPUS = 8
 # Of a guest: a part of a GPU, or a whole one.
 VGPU, PASS_THROUGH = "VGPU", "Pass-Through"
 _PAIR = 2
-NO_REMOTES: Mapping[str, Counter[str]] = {}
 # The reasons that a fault causes. Others are normal: idle, the power cap under full load.
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 # NVIDIA's newest release of CUDA of each major version runs on every driver from this one on
@@ -46,17 +42,50 @@ OLDEST_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 
 
 def gpu_findings(gpus: Sequence[GpuHealth]) -> list[Finding]:
-    findings = []
+    findings: list[Finding] = []
     for gpu in gpus:
         name = f"GPU {gpu.address}"
-        findings += _driver_findings(name, gpu)
-        findings += _memory_findings(name, gpu)
-        findings += _clock_findings(name, gpu)
-        findings += _link_findings(name, gpu)
-        if gpu.mig and not gpu.mig_instances:
-            findings.append(Finding("mig-empty", f"{name} is in MIG mode without instances"))
-    findings += _persistence_findings(gpus)
+        if gpu.recovery:
+            findings += filter(None, [recovery_finding(gpu.recovery, name)])
+        faults = [(id, problem) for is_fault, id, problem in _states(gpu) if is_fault]
+        findings += [Finding(id, f"{name} {problem}") for id, problem in faults]
+        findings += _limits(name, gpu)
+    # A display keeps the driver loaded, too.
+    without = [gpu for gpu in gpus if gpu.persistence is False and not gpu.display]
+    if without:
+        message = f"persistence mode is off for {len(without)} of {len(gpus)} GPUs"
+        findings.append(Finding("persistence-off", message))
     return findings
+
+
+def _states(gpu: GpuHealth) -> list[tuple[object, str, str]]:
+    """What a GPU can report: whether it does, the id, and what is wrong."""
+    is_limited = "(Restricted)" in (gpu.license or "")
+    is_limited |= gpu.license == "Unlicensed" and gpu.virtualization == VGPU
+    without_ecc_later = gpu.ecc is True and gpu.ecc_pending is False
+    reasons = [reason for reason in gpu.throttled if reason in SLOWDOWNS]
+    at = f" at {gpu.temperature_c:.0f} C" if gpu.temperature_c is not None else ""
+    repairs, errors = ", ".join(gpu.repairs_pending), ", ".join(gpu.errors)
+    return [
+        (gpu.lost, "gpu-lost", "gives the driver no answer"),
+        (errors and not gpu.lost, "gpu-driver-errors", f"gives the driver errors for {errors}"),
+        (gpu.unreadable, "gpu-state-unknown", f"is unknown here: {', '.join(gpu.unreadable)}"),
+        (is_limited, "vgpu-unlicensed", f"is a vGPU that is {gpu.license}"),
+        (
+            gpu.uncorrectable,
+            "gpu-memory-errors",
+            f"counts {gpu.uncorrectable} uncorrectable memory errors",
+        ),
+        (gpu.rows_failed, "gpu-memory-worn", "failed to remap a row of its memory"),
+        (gpu.sram_threshold_exceeded, "gpu-memory-worn", "exceeds its threshold of SRAM errors"),
+        (gpu.rows_pending, "gpu-memory-pending", "waits to remap a row of its memory"),
+        (gpu.pages_pending, "gpu-memory-pending", "waits to retire a memory page"),
+        (repairs, "gpu-memory-pending", f"waits for a reset: {repairs}"),
+        (gpu.ecc is False, "gpu-ecc-off", "runs without ECC"),
+        (without_ecc_later, "gpu-ecc-off", "will run without ECC after a reset"),
+        (reasons, "gpu-throttled", f"is slowed down{at}: {', '.join(reasons)}"),
+        (gpu.mig and not gpu.mig_instances, "mig-empty", "is in MIG mode without instances"),
+    ]
 
 
 def recovery_finding(action: str, name: str) -> Finding | None:
@@ -70,168 +99,70 @@ def recovery_finding(action: str, name: str) -> Finding | None:
     return Finding("gpu-state-unknown", message)
 
 
-def _driver_findings(name: str, gpu: GpuHealth) -> list[Finding]:
-    """What the driver itself says is wrong."""
-    findings: list[Finding] = []
-    if gpu.recovery:
-        findings += filter(None, [recovery_finding(gpu.recovery, name)])
-    has_errors = bool(gpu.errors) and not gpu.lost
-    is_limited = "(Restricted)" in (gpu.license or "")
-    is_limited |= gpu.license == "Unlicensed" and gpu.virtualization == VGPU
-    for is_fault, id, problem in (
-        (gpu.lost, "gpu-lost", "gives the driver no answer"),
-        (has_errors, "gpu-driver-errors", f"gives the driver errors for {', '.join(gpu.errors)}"),
-        (gpu.unreadable, "gpu-state-unknown", f"is unknown here: {', '.join(gpu.unreadable)}"),
-        (is_limited, "vgpu-unlicensed", f"is a vGPU that is {gpu.license}"),
-    ):
-        if is_fault:
-            findings.append(Finding(id, f"{name} {problem}"))
-    return findings
-
-
-def _memory_findings(name: str, gpu: GpuHealth) -> list[Finding]:
-    findings = []
-    if gpu.uncorrectable:
-        message = f"{name} counts {gpu.uncorrectable} uncorrectable memory errors"
-        findings.append(Finding("gpu-memory-errors", message))
-    without_ecc_later = gpu.ecc is True and gpu.ecc_pending is False
-    for is_fault, id, problem in (
-        (gpu.rows_failed, "gpu-memory-worn", "failed to remap a row of its memory"),
-        (gpu.sram_threshold_exceeded, "gpu-memory-worn", "exceeds its threshold of SRAM errors"),
-        (gpu.rows_pending, "gpu-memory-pending", "waits to remap a row of its memory"),
-        (gpu.pages_pending, "gpu-memory-pending", "waits to retire a memory page"),
-        (
-            gpu.repairs_pending,
-            "gpu-memory-pending",
-            f"waits for a reset: {', '.join(gpu.repairs_pending)}",
-        ),
-        (gpu.ecc is False, "gpu-ecc-off", "runs without ECC"),
-        (without_ecc_later, "gpu-ecc-off", "will run without ECC after a reset"),
-    ):
-        if is_fault:
-            findings.append(Finding(id, f"{name} {problem}"))
-    return findings
-
-
-def _clock_findings(name: str, gpu: GpuHealth) -> list[Finding]:
-    findings = []
-    reasons = [reason for reason in gpu.throttled if reason in SLOWDOWNS]
-    if reasons:
-        at = f" at {gpu.temperature_c:.0f} C" if gpu.temperature_c is not None else ""
-        message = f"{name} is slowed down{at}: {', '.join(reasons)}"
-        findings.append(Finding("gpu-throttled", message))
-    default_w = max(
-        filter(None, (gpu.default_power_limit_w, model_of(gpu.product).get("power_w"))),
-        default=None,
-    )
+def _limits(name: str, gpu: GpuHealth) -> Iterator[Finding]:
+    """Clocks, power, and the lanes and generation of PCIe: what GPU and slot can do together, and
+    what its board has."""
+    model, is_guest = model_of(gpu.product), gpu.virtualization == PASS_THROUGH
+    default_w = max(gpu.default_power_limit_w or 0.0, model.get("power_w", 0.0))
     for id, noun, value, default, unit in (
         ("gpu-clocks-limited", "application clock", gpu.clock_mhz, gpu.default_clock_mhz, "MHz"),
         ("gpu-power-limited", "power limit", gpu.power_limit_w, default_w, "W"),
     ):
-        if value is not None and default is not None and value < default:
+        if value is not None and value < (default or 0.0):
             message = f"the {noun} of {name} is {value:.0f} {unit}; its default is {default:.0f}"
-            findings.append(Finding(id, message))
-    return findings
-
-
-def _link_findings(name: str, gpu: GpuHealth) -> list[Finding]:
-    """Lanes and generation of PCIe: what GPU and slot can do together, and what its board has."""
+            yield Finding(id, message)
     if gpu.virtualization == VGPU:
-        return []
-    model, is_guest = model_of(gpu.product), gpu.virtualization == PASS_THROUGH
+        return
     # A guest does not see the slot, which clouds wire with half of a card's lanes.
     hides_slot = model.get("narrow_by_design") or (is_guest and "pcie_lanes" in model)
     lanes = max(0.0 if hides_slot else gpu.max_pcie_lanes or 0.0, model.get("pcie_lanes", 0))
-    if gpu.pcie_lanes and gpu.pcie_lanes < lanes:
-        message = f"{name} uses {gpu.pcie_lanes:.0f} of {lanes:.0f} PCIe lanes"
-        return [Finding("pcie-reduced", message)]
     # The generation under load: an idle link is slower on purpose.
     possible = min(gpu.device_pcie_gen or 0.0, gpu.host_pcie_gen or 0.0)
     if not is_guest:
         possible = max(possible, model.get("pcie_gen", 0))
-    if gpu.max_pcie_gen and gpu.max_pcie_gen < possible:
+    if gpu.pcie_lanes and gpu.pcie_lanes < lanes:
+        message = f"{name} uses {gpu.pcie_lanes:.0f} of {lanes:.0f} PCIe lanes"
+        yield Finding("pcie-reduced", message)
+    elif gpu.max_pcie_gen and gpu.max_pcie_gen < possible:
         message = f"{name} is limited to PCIe {gpu.max_pcie_gen:.0f}; it should have {possible:.0f}"
-        return [Finding("pcie-reduced", message)]
-    return []
-
-
-def _persistence_findings(gpus: Sequence[GpuHealth]) -> list[Finding]:
-    """A display keeps the driver loaded, too."""
-    without = [gpu.address for gpu in gpus if gpu.persistence is False and not gpu.display]
-    if not without:
-        return []
-    message = f"persistence mode is off for {len(without)} of {len(gpus)} GPUs"
-    return [Finding("persistence-off", message)]
+        yield Finding("pcie-reduced", message)
 
 
 def nvlink_findings(
     gpus: Sequence[GpuLinks],
     errors: Mapping[str, Mapping[str, int]],
     health: Sequence[GpuHealth] = (),
-    remotes: Mapping[str, Counter[str]] = NO_REMOTES,
-) -> list[tuple[Finding, str]]:
+) -> Iterator[tuple[Finding, str]]:
     """Each finding with its evidence. A GPU has as many links as its model; of a model that is not
     known, or in a guest with a part of the board, as many as most others of its kind: some boards
-    do not wire every link. remotes: by UUID, how many links lead to each device."""
-    findings = []
+    do not wire every link."""
     # A GPU in MIG mode uses no NVLink; partitions of a board get a part of the links or none.
     gpus = [gpu for gpu in gpus if gpu.index >= len(health) or not health[gpu.index].mig]
     modes = {gpu.virtualization for gpu in health}
     is_part = VGPU in modes or (len(health) < _BOARD_GPUS and PASS_THROUGH in modes)
-    expected = {}
     for gpu in gpus:
         model: Model = {} if is_part else model_of(gpu.product)
-        counts = [len(other.active) for other in gpus if other.product == gpu.product]
-        links = model.get("nvlinks", _usual_links(counts))
+        counts = sorted(len(other.active) for other in gpus if other.product == gpu.product)
+        # What more than half of them have at least. A link has two ends: of two GPUs, the more.
+        usual = counts[-1] if len(counts) == _PAIR else counts[(len(counts) - 1) // 2]
+        links = model.get("nvlinks", usual)
         # With three bridges, 12 of the 18 links of an H100 PCIe are active.
-        expected[gpu.uuid] = links + -links % model.get("bridge_links", 1)
+        links += -links % model.get("bridge_links", 1)
         slow = min(gpu.active, default=0.0)
         fastest = model.get("nvlink_gb_s", max(gpu.active, default=0.0))
         if gpu.active and slow < fastest * _SLOW_LINK:
             message = f"{gpu.uuid}: an NVLink runs at {slow:g} of {fastest:g} GB/s"
-            findings.append((Finding("nvlink-slow", message), message))
-    incomplete = [gpu for gpu in gpus if len(gpu.active) < expected[gpu.uuid]]
-    for gpu in incomplete:
-        inactive = [str(link) for link, rate in gpu.rates_gb_s.items() if rate is None]
-        which = f"; inactive: {', '.join(inactive)}" if inactive else ""
-        far_ends = _far_ends(gpu, incomplete, health, remotes)
-        where = f"; the other end is at {', '.join(far_ends)}" if far_ends else ""
-        count = f"{len(gpu.active)} of {expected[gpu.uuid]}"
-        message = f"{gpu.uuid}: {count} NVLinks are active{which}{where}"
-        findings.append((Finding("nvlink-down", message), f"{gpu.line} {message}"))
+            yield Finding("nvlink-slow", message), message
+        if len(gpu.active) < links:
+            inactive = [str(link) for link, rate in gpu.rates_gb_s.items() if rate is None]
+            which = f"; inactive: {', '.join(inactive)}" if inactive else ""
+            message = f"{gpu.uuid}: {len(gpu.active)} of {links} NVLinks are active{which}"
+            yield Finding("nvlink-down", message), f"{gpu.line} {message}"
     for uuid, counters in errors.items():
         texts = [f"{name} {count}" for name, count in counters.items()]
         failed = [text for text in texts if "failed" in text]
         message = f"{uuid}: {'; '.join((failed or texts)[:3])}"
-        id = "nvlink-recovery" if failed else "nvlink-errors"
-        findings.append((Finding(id, message), message))
-    return findings
-
-
-def _far_ends(
-    gpu: GpuLinks,
-    incomplete: Sequence[GpuLinks],
-    health: Sequence[GpuHealth],
-    remotes: Mapping[str, Counter[str]],
-) -> list[str]:
-    """The devices at the other end of the inactive links; empty if they are unknown. The driver names
-    those of active links: a switch lacks links that it has with other GPUs; of GPUs that are joined
-    directly, the only neighbor, or the only other one that lacks a link."""
-    devices = remotes.get(gpu.uuid, Counter())
-    if not devices or len(devices) == 1:
-        return list(devices)
-    if set(devices) <= {other.address for other in health}:
-        others = [health[other.index].address for other in incomplete if other is not gpu]
-        return others if len(others) == 1 else []
-    most = functools.reduce(operator.or_, remotes.values())
-    return [f"NVSwitch {device}" for device, count in most.items() if devices[device] < count]
-
-
-def _usual_links(counts: Sequence[int]) -> int:
-    """What more than half of the GPUs have at least. A link has two ends: of two GPUs, the more."""
-    if len(counts) == _PAIR:
-        return max(counts)
-    return sorted(counts)[(len(counts) - 1) // 2]
+        yield Finding("nvlink-recovery" if failed else "nvlink-errors", message), message
 
 
 def log_findings(log: DriverLog) -> list[Finding]:
@@ -249,30 +180,26 @@ def log_findings(log: DriverLog) -> list[Finding]:
     return findings
 
 
-def domain_finding(gpus: Sequence[GpuHealth]) -> Finding | None:
-    """GPUs of a host in several NVLink domains cannot reach one another over NVLink."""
-    domains = sorted({gpu.domain for gpu in gpus if gpu.domain})
-    if len(domains) < _PAIR:
-        return None
-    return Finding("mnnvl-domain", f"the GPUs of this host are in domains {', '.join(domains)}")
-
-
-def fabric_finding(log: DriverLog, manager: str | None) -> Finding | None:
+def fabric_findings(log: DriverLog, manager: str | None) -> Iterator[Finding]:
     """manager: the version of the installed fabric manager; None if it is unknown."""
-    problems = [problem for gpu in log.gpus for problem in _fabric_problems(gpu)]
-    message = f"{len(problems)} of {len(log.gpus)} GPUs: {problems[0]}" if problems else ""
-    if not problems and manager and log.driver and manager != log.driver:
+    # GPUs of a host in several NVLink domains cannot reach one another over NVLink.
+    domains = sorted({gpu.domain for gpu in log.gpus if gpu.domain})
+    if len(domains) >= _PAIR:
+        yield Finding("mnnvl-domain", f"the GPUs of this host are in domains {', '.join(domains)}")
+    problems = []
+    for gpu in log.gpus:
+        if gpu.fabric not in (None, "Completed"):
+            problems.append(f"the fabric state is {gpu.fabric}")
+        elif gpu.fabric_faults:
+            problems.append(f"the health of the fabric is {', '.join(gpu.fabric_faults)}")
+        elif gpu.fabric and gpu.fabric_status not in (None, "Success"):
+            problems.append(f"the fabric status is {gpu.fabric_status}")
+    if problems:
+        message = f"{len(problems)} of {len(log.gpus)} GPUs: {problems[0]}"
+        yield Finding("fabric-manager", message)
+    elif manager and log.driver and manager != log.driver:
         message = f"the fabric manager is {manager}, but the driver is {log.driver}"
-    return Finding("fabric-manager", message) if message else None
-
-
-def _fabric_problems(gpu: GpuHealth) -> list[str]:
-    if gpu.fabric not in (None, "Completed"):
-        return [f"the fabric state is {gpu.fabric}"]
-    if gpu.fabric_faults:
-        return [f"the health of the fabric is {', '.join(gpu.fabric_faults)}"]
-    is_failed = gpu.fabric and gpu.fabric_status not in (None, "Success")
-    return [f"the fabric status is {gpu.fabric_status}"] if is_failed else []
+        yield Finding("fabric-manager", message)
 
 
 def driver_finding(driver: str | None, cuda: str | None) -> Finding | None:

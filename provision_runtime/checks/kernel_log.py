@@ -163,22 +163,18 @@ def _event(key: _Key) -> KernelEvent | None:
     return (known["sxids"] if key.kind == "SXid" else known["xids"]).get(key.number)
 
 
-def _nvlink_action(line: str) -> str:
-    """What NVIDIA's table of NVLink 5 errors advises, by the registers in a line: the sub-code (bits 20
-    to 25 of the first, in both layouts) and the error status. Empty if it does not have them."""
-    match = _REGISTERS.search(line)
-    if match is None:
-        return ""
-    sub_code, status = int(match[2], 16) >> 20 & 0x3F, int(match[3], 16)
-    return catalog()["nvlink5"].get(match[1], {}).get(f"{sub_code}/{status:x}", "")
-
-
 def _finding(key: _Key, count: int, line: str) -> Finding | None:
     """None for what the catalog attributes to programs, or to nothing. line: the last."""
     times = "once" if count == 1 else f"{count} times"
     times += f" on {key.device}" if key.device else ""
     times += f", at {_time(line)}"
-    event, actions, decoded = _event(key), catalog()["actions"], _nvlink_action(line)
+    event, actions = _event(key), catalog()["actions"]
+    # What NVIDIA's table of NVLink 5 errors advises, by the registers in a line: the sub-code (bits 20
+    # to 25 of the first, in both layouts) and the error status.
+    decoded, registers = "", _REGISTERS.search(line)
+    if registers:
+        sub_code, status = int(registers[2], 16) >> 20 & 0x3F, int(registers[3], 16)
+        decoded = catalog()["nvlink5"].get(registers[1], {}).get(f"{sub_code}/{status:x}", "")
     advice = actions[decoded or event["action"]] if event else ""
     if event and not key.number:
         return Finding(event["finding"], f"{event['meaning']} {times}", advice=advice)

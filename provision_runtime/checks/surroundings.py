@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..facts import libraries
-from ..report.findings import TMPDIR_LENGTH, Finding
+from ..report.findings import Finding
 from ..report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -47,18 +47,17 @@ def contaminations(facts: EnvironmentFacts) -> list[Finding]:
     loadable = facts["libraries"]["loadable"]
     if facts["torch"] and facts["torch"]["cuda"] and loadable:
         findings.append(library_path_finding(loadable))
-    user_site = facts["user_site"]
+    user_site, pythonpath = facts["user_site"], facts["pythonpath"]
+    folder, entries = user_site["folder"], os.pathsep.join(pythonpath["entries"])
     if user_site["modules"]:
-        modules = list_names(user_site["modules"])
-        message = f"{modules} loaded from the user site {user_site['folder']}"
+        message = f"{list_names(user_site['modules'])} loaded from the user site {folder}"
         findings.append(Finding("user-site", message))
     elif user_site["on_path"] and user_site["packages"]:
-        message = f"the user site {user_site['folder']} is on sys.path and has packages"
+        message = f"the user site {folder} is on sys.path and has packages"
         findings.append(Finding("user-site-on-path", message))
-    modules = list_names(facts["pythonpath"]["modules"])
-    entries = os.pathsep.join(facts["pythonpath"]["entries"])
-    if modules:
-        findings.append(Finding("pythonpath", f"{modules} loaded from PYTHONPATH={entries}"))
+    if pythonpath["modules"]:
+        message = f"{list_names(pythonpath['modules'])} loaded from PYTHONPATH={entries}"
+        findings.append(Finding("pythonpath", message))
     elif entries:
         message = f"PYTHONPATH={entries} is on sys.path before the environment's own packages"
         findings.append(Finding("pythonpath-on-path", message))
@@ -84,41 +83,33 @@ def pitfalls(
         open_files_finding(limits["nofile"], world_size),
         locked_memory_finding(limits),
         iommu_finding(facts["pci_gpus"]),
-        _world_size_finding(world_size, is_launched, environment),
+        _world_size_finding(0 if is_launched else world_size, environment),
     ]
-    present = [finding for finding in findings if finding is not None]
-    return [*_nccl_setting_findings(facts), *present]
+    # NCCL's settings have no effect on a build without it.
+    if facts["torch"] and facts["torch"]["cuda"]:
+        findings += nccl_setting_findings(facts["nccl_settings"], facts["nccl_mistyped"])
+    return [finding for finding in findings if finding is not None]
 
 
 def foreign_libraries(facts: EnvironmentFacts) -> list[Finding]:
-    loaded, torch = facts["libraries"], facts["torch"]
+    torch = facts["torch"]
     # The libnccl that torch uses, if known; another one, which something else uses, is foreign like
     # the rest.
     used_nccl = torch["nccl"]["file"] if torch else None
     findings = []
     names_by_folder: dict[str, list[str]] = {}
-    for path in loaded["foreign"]:
+    for path in facts["libraries"]["foreign"]:
         if libraries.stem(path) == "nccl" and used_nccl in (None, path):
-            findings.append(_shadowed_nccl_finding(path, facts))
+            version = f" (NCCL {torch['nccl']['loaded']})" if torch else ""
+            message = f"libnccl is loaded from {path}{version}, which is not this environment"
+            findings.append(Finding("nccl-shadowed", message))
         else:
             folder, name = os.path.split(path)
             names_by_folder.setdefault(folder, []).append(name)
     for folder, names in sorted(names_by_folder.items()):
-        message = (
-            f"{list_names(names)} loaded from {folder}, which is not this environment"
-            f"{_naming_variable(folder, facts['environment'])}"
-        )
+        message = f"{list_names(names)} loaded from {folder}, which is not this environment"
         findings.append(Finding("foreign-library", message))
     return findings
-
-
-def task_count(environment: Mapping[str, str]) -> tuple[str, int] | None:
-    """The variable and number of a launcher that started more than one task in this step."""
-    for name in TASK_COUNTS:
-        text = environment.get(name, "")
-        if text.isdigit() and int(text) > 1:
-            return name, int(text)
-    return None
 
 
 def library_path_finding(loadable: Sequence[str]) -> Finding:
@@ -130,63 +121,24 @@ def library_path_finding(loadable: Sequence[str]) -> Finding:
     return Finding("library-path", message)
 
 
-def _shadowed_nccl_finding(path: str, facts: EnvironmentFacts) -> Finding:
-    loaded = facts["torch"]["nccl"]["loaded"] if facts["torch"] else None
-    version = f" (NCCL {loaded})" if loaded else ""
-    contrast = "which is not this environment"
-    for bundled in facts["libraries"]["bundled"]:
-        if libraries.stem(bundled) == "nccl":
-            contrast = f"not from {bundled}"
-            break
-    variable = _naming_variable(os.path.dirname(path), facts["environment"])
-    return Finding("nccl-shadowed", f"libnccl is loaded from {path}{version}, {contrast}{variable}")
-
-
-def _naming_variable(folder: str, environment: Mapping[str, str]) -> str:
-    """The variable that names the folder, for the end of a message; empty if none does."""
-    # ld.so(8): the first is separated by colons or spaces, the second by colons or semicolons.
-    preloaded = filter(None, environment.get("LD_PRELOAD", "").replace(" ", ":").split(":"))
-    searched = filter(None, environment.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":"))
-    folder = os.path.realpath(folder)
-    if folder in [os.path.realpath(os.path.dirname(entry)) for entry in preloaded]:
-        return "; LD_PRELOAD names it"
-    if folder in map(os.path.realpath, searched):
-        return "; LD_LIBRARY_PATH names it"
-    return ""
-
-
-def _nccl_setting_findings(facts: EnvironmentFacts) -> list[Finding]:
-    """NCCL's settings have no effect on a build without it."""
-    if facts["torch"] is None or facts["torch"]["cuda"] is None:
-        return []
-    findings = costly_settings(facts["nccl_settings"])
-    return [*findings, *mistyped_settings(facts["nccl_mistyped"])]
-
-
-def mistyped_settings(reasons: Mapping[str, str]) -> list[Finding]:
-    """reasons: for each variable that NCCL does not read, what is right instead."""
-    texts = [f"{name} {reason}" for name, reason in reasons.items()]
-    return [Finding("nccl-setting-mistyped", text) for text in texts]
-
-
-def costly_settings(settings: Sequence[NcclSetting]) -> list[Finding]:
+def nccl_setting_findings(
+    settings: Sequence[NcclSetting], mistyped: Mapping[str, str]
+) -> list[Finding]:
+    """mistyped: for each variable that NCCL does not read, what is right instead."""
     findings = []
     for setting in settings:
+        name = setting["name"]
         if setting["is_costly"]:
-            message = (
-                f"{setting['name']}={setting['value']} ({setting['source']}): {setting['effect']}"
-            )
-            findings.append(Finding("nccl-setting", message))
+            source = f"{name}={setting['value']} ({setting['source']})"
+            findings.append(Finding("nccl-setting", f"{source}: {setting['effect']}"))
+        if name in mistyped:
+            findings.append(Finding("nccl-setting-mistyped", f"{name} {mistyped[name]}"))
     return findings
-
-
-def shm_needed(ranks: int) -> int:
-    return min(SHM_ENOUGH, max(SHM_LEAST, SHM_PER_RANK * ranks))
 
 
 def shared_memory_finding(size: int | None, free: int | None, ranks: int) -> Finding | None:
     """size, free: bytes of the /dev/shm that so many ranks share; None: there is none."""
-    needed = shm_needed(ranks)
+    needed = min(SHM_ENOUGH, max(SHM_LEAST, SHM_PER_RANK * ranks))
     need = f"{format_bytes(needed)} are needed for {format_count(ranks, 'rank')} and loaders"
     if size is None or free is None:
         return Finding("shm-small", f"there is no /dev/shm; {need}")
@@ -200,35 +152,12 @@ def shared_memory_finding(size: int | None, free: int | None, ranks: int) -> Fin
     return None
 
 
-def temporary_folder_finding(
-    folders: Sequence[tuple[str, bool]], replaces_long: bool
-) -> Finding | None:
-    """Can multiprocessing make its sockets in the folder for temporary files?
-
-    folders: those that Python tries, in its order, and whether they can be written. replaces_long:
-    Python takes another folder if the path is too long.
-    """
-    writable = [folder for folder, can_write in folders if can_write]
-    if folders and not writable:
-        tried = ", ".join(folder for folder, _ in folders)
-        return Finding("tmpdir-unusable", f"no folder for temporary files can be written: {tried}")
-    if not writable or replaces_long or len(os.fsencode(writable[0])) <= TMPDIR_LENGTH:
-        return None
-    return Finding(
-        "tmpdir-unusable",
-        f"the path of the folder for temporary files has {len(os.fsencode(writable[0]))} characters"
-        f", and sockets there need one of at most {TMPDIR_LENGTH}: {writable[0]}",
-    )
-
-
 def quota_finding(cpus: CpuFacts) -> Finding | None:
     if cpus["quota"] is None or cpus["quota"] >= cpus["affinity"]:
         return None
-    return Finding(
-        "cpu-quota",
-        f"the cgroup's quota is {cpus['quota']:g} CPUs, but os.cpu_count() is {cpus['count']} and "
-        f"the affinity {cpus['affinity']}: programs that start as many threads are throttled",
-    )
+    counts = f"os.cpu_count() is {cpus['count']} and the affinity {cpus['affinity']}"
+    message = f"the cgroup's quota is {cpus['quota']:g} CPUs, but {counts}: threads are throttled"
+    return Finding("cpu-quota", message)
 
 
 def threads_finding(value: str, cpus: float, ranks: int) -> Finding | None:
@@ -240,11 +169,9 @@ def threads_finding(value: str, cpus: float, ranks: int) -> Finding | None:
     if value and threads < 1:
         return Finding("omp-threads", f"OMP_NUM_THREADS={value} is not a number of threads")
     if threads > 1 and threads * ranks > cpus:
-        return Finding(
-            "omp-threads",
-            f"OMP_NUM_THREADS={value} with {format_count(ranks, 'rank')} on this host is "
-            f"{threads * ranks} threads on {cpus:g} CPUs",
-        )
+        count = f"{format_count(ranks, 'rank')} on this host is {threads * ranks} threads"
+        message = f"OMP_NUM_THREADS={value} with {count} on {cpus:g} CPUs"
+        return Finding("omp-threads", message)
     return None
 
 
@@ -252,22 +179,18 @@ def open_files_finding(limit: int | None, world_size: int) -> Finding | None:
     needed = max(FILES, FILES_PER_RANK * world_size)
     if limit is None or limit >= needed:
         return None
-    return Finding(
-        "nofile-small",
-        f"at most {limit} files can be open (ulimit -n); "
-        f"{format_count(world_size, 'rank')} and DataLoader's workers need {needed}",
-    )
+    ranks = format_count(world_size, "rank")
+    message = f"at most {limit} files can be open (ulimit -n); {ranks} and loaders need {needed}"
+    return Finding("nofile-small", message)
 
 
 def locked_memory_finding(limits: LimitFacts) -> Finding | None:
     limit, usable = limits["memlock"], limits["infiniband"]["usable"]
     if limit is None or not usable:
         return None
-    return Finding(
-        "memlock-small",
-        f"at most {format_bytes(limit)} can be locked (ulimit -l), but this host has InfiniBand "
-        f"({list_names(usable)}), which locks its buffers",
-    )
+    adapters = f"this host has InfiniBand ({list_names(usable)}), which locks its buffers"
+    message = f"at most {format_bytes(limit)} can be locked (ulimit -l), but {adapters}"
+    return Finding("memlock-small", message)
 
 
 def iommu_finding(gpus: Sequence[PciGpu]) -> Finding | None:
@@ -276,28 +199,18 @@ def iommu_finding(gpus: Sequence[PciGpu]) -> Finding | None:
     translated = [gpu["address"] for gpu in gpus if (gpu["iommu"] or "").startswith("DMA")]
     if len(gpus) < 2 or not translated:
         return None
-    return Finding(
-        "iommu-on",
-        f"the IOMMU translates addresses of {len(translated)} of {len(gpus)} GPUs "
-        f"({list_names(translated)})",
-    )
+    count = f"{len(translated)} of {len(gpus)} GPUs ({list_names(translated)})"
+    return Finding("iommu-on", f"the IOMMU translates addresses of {count}")
 
 
-def _world_size_finding(
-    world_size: int, is_launched: bool, environment: Mapping[str, str]
-) -> Finding | None:
+def _world_size_finding(world_size: int, environment: Mapping[str, str]) -> Finding | None:
     """Separate tasks that each form a world succeed, and nobody notices that they are many jobs."""
-    tasks = task_count(environment)
-    if tasks is None:
-        return None
-    name, count = tasks
-    if not is_launched and count <= world_size:
-        return None
-    return Finding(
-        "world-size",
-        f"{count} tasks were started ({name}), but this one is in a separate world with "
-        f"{format_count(world_size, 'rank')}",
-    )
+    for name in TASK_COUNTS:
+        text = environment.get(name, "")
+        if text.isdigit() and int(text) > max(1, world_size):
+            message = f"{text} tasks were started ({name}), but this one is in a world of its own"
+            return Finding("world-size", message)
+    return None
 
 
 def list_names(names: Sequence[str]) -> str:

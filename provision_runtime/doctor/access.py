@@ -8,15 +8,17 @@ import stat
 import struct
 from typing import TYPE_CHECKING
 
-from .probe import Observation, Probe, observation
+from ..fs.files import read_text
+from .probe import Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
-PRIVATE_KEY = b"PRIVATE KEY"
+PRIVATE_KEY = "PRIVATE KEY"
 AGENT_S = 1.0
 # The agent protocol: SSH_AGENTC_REQUEST_IDENTITIES.
 REQUEST_IDENTITIES = 11
@@ -24,24 +26,24 @@ WRITABLE_FOR_ANYBODY = stat.S_IWGRP | stat.S_IWOTH
 OPEN_FOR_ANYBODY = stat.S_IRWXG | stat.S_IRWXO
 
 
-def keys(machine: Machine) -> Iterator[Observation]:
+def keys(machine: Machine) -> Iterator[ObservedFinding]:
     """What ssh and sshd (StrictModes) refuse: keys that others may read, and a home, folder or
     authorized_keys that others may write."""
     folder = f"{machine.home}/.ssh"
     if not machine.path(folder).is_dir():
         return
+    rows = []
     for path in (machine.home, folder, f"{folder}/authorized_keys"):
-        mode = _mode(machine.path(path))
-        if mode & WRITABLE_FOR_ANYBODY:
-            command = f"chmod go-w {shlex.quote(path)}"
-            message = f"others may write {path}"
-            yield observation("ssh-key-open", message, f"mode of {path}", oct(mode), command)
+        rows.append((path, WRITABLE_FOR_ANYBODY, "chmod go-w", f"others may write {path}"))
     for file in machine.glob(folder, "*"):
-        mode = _mode(file)
-        if mode & OPEN_FOR_ANYBODY and _is_private_key(file):
-            path = machine.name(file)
-            command = f"chmod 600 {shlex.quote(path)}"
+        path = machine.name(file)
+        if file.is_file() and PRIVATE_KEY in read_text(file)[:100].partition("\n")[0]:
             message = f"others may use the private key {path}"
+            rows.append((path, OPEN_FOR_ANYBODY, "chmod 600", message))
+    for path, refused, command, message in rows:
+        mode = _mode(machine.path(path))
+        if mode & refused:
+            command = f"{command} {shlex.quote(path)}"
             yield observation("ssh-key-open", message, f"mode of {path}", oct(mode), command)
 
 
@@ -53,17 +55,7 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def _is_private_key(path: Path) -> bool:
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return PRIVATE_KEY in file.readline(100)
-    except OSError:
-        return False
-
-
-def agent(machine: Machine) -> Iterator[Observation]:
+def agent(machine: Machine) -> Iterator[ObservedFinding]:
     path = machine.environment.get("SSH_AUTH_SOCK", "")
     if not path or not machine.is_real:
         return

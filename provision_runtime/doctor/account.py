@@ -8,15 +8,15 @@ import pwd
 import re
 import shlex
 import stat
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..report.text import format_bytes
-from .probe import Observation, Probe, observation
+from .probe import Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # The next download may fill a quota that is used to this share.
@@ -37,30 +37,36 @@ START_FILES = (
     ".tcshrc",
     ".config/fish/config.fish",
 )
-VARIABLES = {
-    "PYTHONPATH": "its packages go before those of every environment",
-    "PYTHONHOME": "no other Python starts with it",
-    "PYTHONUSERBASE": "every Python of that version imports packages from it",
-    "LD_LIBRARY_PATH": "its libraries (CUDA, NCCL, libstdc++) go before those of torch",
-    "LD_PRELOAD": "its libraries go before all others",
-}
-_ASSIGNMENT = re.compile(
-    r"^(?:export\s+|setenv\s+|set\s+-[gxU]+\s+|typeset\s+-x\s+)?(?:\S+=\S*\s+)*"
-    r"(" + "|".join(VARIABLES) + r")(?:\+?=|\s+)\s*(\S.*)?$"
+# What interferes with environments in a line of a start file, and how.
+LINES = (
+    (
+        r"# >>> (?:conda|mamba) initialize >>>$",
+        "lets conda put its own Python first in every shell",
+    ),
+    (
+        r"(?:export\s+|setenv\s+|set\s+-[gxU]+\s+|typeset\s+-x\s+)?(?:\S+=\S*\s+)*"
+        r"(PYTHONPATH|PYTHONHOME|PYTHONUSERBASE|LD_LIBRARY_PATH|LD_PRELOAD)(?:\+?=|\s+)\s*\S",
+        r"sets \1: what it names goes before the packages or libraries of every environment",
+    ),
+    (
+        r"(?:conda|mamba|micromamba)\s+activate\b|(?:source|\.)\s+\S*bin/activate\b",
+        "activates another environment in every shell",
+    ),
+    (
+        r"(?:module|ml)\s+(?:load\s+|add\s+)?(?:\S+\s+)*?"
+        r"((?i:cuda|cudnn|nccl|python|anaconda|miniconda|pytorch)\S*)",
+        r"loads the module \1 in every shell, whose libraries go before torch's",
+    ),
 )
-_CONDA_BLOCKS = ("# >>> conda initialize >>>", "# >>> mamba initialize >>>")
-_CONDA_COMMAND = "conda config --set auto_activate_base false"
-_ACTIVATE = re.compile(
-    r"^(?:conda|mamba|micromamba)\s+activate\b|^(?:source|\.)\s+\S*bin/activate\b"
-)
-_MODULE = re.compile(
-    r"^(?:module|ml)\s+(?:load\s+|add\s+)?(?:\S+\s+)*?"
-    r"((?:cuda|cudnn|nccl|python|anaconda|miniconda|pytorch)\S*)",
-    re.IGNORECASE,
+# `quota -w -p`: file system, KiB used (a star: above the soft limit), soft and hard limit, grace,
+# and the same for files (quota(1), quota-tools 4).
+QUOTA_ROW = re.compile(
+    r"(?m)^[ \t]*(\S+)[ \t]+(\d+)\*?[ \t]+(\d+)[ \t]+(\d+)[ \t]+\S+[ \t]+(\d+)\*?[ \t]+(\d+)"
+    r"[ \t]+(\d+)[ \t]+\S+[ \t]*$"
 )
 
 
-def basics(machine: Machine) -> Iterator[Observation]:
+def basics(machine: Machine) -> Iterator[ObservedFinding]:
     """What most programs rely on."""
     if not machine.is_real:
         return
@@ -90,7 +96,7 @@ def null_device_problem(path: str) -> str:
     return ""
 
 
-def home(machine: Machine) -> Iterator[Observation]:
+def home(machine: Machine) -> Iterator[ObservedFinding]:
     folder = machine.path(machine.home)
     problem = ""
     if not folder.is_dir():
@@ -104,67 +110,26 @@ def home(machine: Machine) -> Iterator[Observation]:
         yield observation("home-unwritable", message, f"statvfs {machine.home}", problem)
 
 
-@dataclass(frozen=True)
-class Quota:
-    """A user's quota of a file system, as quota(1) prints it. A limit of 0 means no limit."""
-
-    file_system: str
-    used_bytes: int
-    limit_bytes: int
-    used_files: int
-    limit_files: int
-
-
-# `quota -w -p`: file system, KiB used (a star: above the soft limit), soft and hard limit, grace,
-# and the same for files (quota(1), quota-tools 4).
-_QUOTA_ROW = re.compile(
-    r"^\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\S+\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\S+\s*$"
-)
-
-
-def parse_quota(text: str) -> list[Quota]:
-    """The quotas in what `quota -w -p` printed. Of two limits, the soft one is the tighter."""
-    quotas = []
-    for line in text.splitlines():
-        match = _QUOTA_ROW.match(line)
-        if match is None:
-            continue
-        used, soft, hard, used_files, soft_files, hard_files = map(int, match.groups()[1:])
-        quotas.append(
-            Quota(
-                file_system=match[1],
-                used_bytes=used * 1024,
-                limit_bytes=(soft or hard) * 1024,
-                used_files=used_files,
-                limit_files=soft_files or hard_files,
-            )
-        )
-    return quotas
-
-
-def quotas(machine: Machine) -> Iterator[Observation]:
+def quotas(machine: Machine) -> Iterator[ObservedFinding]:
     output = machine.run("quota", "-w", "-p")
-    for quota in parse_quota(output.text if output else ""):
-        used, limit = format_bytes(quota.used_bytes), format_bytes(quota.limit_bytes)
-        rows = (
-            (quota.used_bytes, quota.limit_bytes, f"{used} of {limit}"),
-            (
-                quota.used_files,
-                quota.limit_files,
-                f"{quota.used_files} of {quota.limit_files} files",
-            ),
-        )
-        for count, most, text in rows:
-            if not most or count < NEARLY_FULL * most:
-                continue
-            finding_id, state = "quota-low", "nearly used up"
-            if count >= most:
-                finding_id, state = "quota-full", "used up"
-            message = f"the quota of {quota.file_system} is {state}: {text}"
-            yield observation(finding_id, message, "quota -w -p", text)
+    for row in QUOTA_ROW.finditer(output.text if output else ""):
+        used_kib, soft, hard, files, soft_files, hard_files = map(int, row.groups()[1:])
+        # Of two limits, the soft one is the tighter; 0 means no limit.
+        kib_limit, file_limit = soft or hard, soft_files or hard_files
+        used, limit = format_bytes(used_kib * 1024), format_bytes(kib_limit * 1024)
+        for count, most, text in (
+            (used_kib, kib_limit, f"{used} of {limit}"),
+            (files, file_limit, f"{files} of {file_limit} files"),
+        ):
+            if most and count >= NEARLY_FULL * most:
+                is_full = count >= most
+                state = "used up" if is_full else "nearly used up"
+                message = f"the quota of {row[1]} is {state}: {text}"
+                id = "quota-full" if is_full else "quota-low"
+                yield observation(id, message, "quota -w -p", text)
 
 
-def start_files(machine: Machine) -> Iterator[Observation]:
+def start_files(machine: Machine) -> Iterator[ObservedFinding]:
     """Each line that changes what environments see, in every new shell."""
     for name in START_FILES:
         path = os.path.join(machine.home, name)
@@ -173,31 +138,16 @@ def start_files(machine: Machine) -> Iterator[Observation]:
             continue
         for number, line in enumerate(machine.read(path).splitlines(), start=1):
             problem = line_problem(line.strip())
-            if not problem:
-                continue
-            command = f"${{EDITOR:-vi}} +{number} {shlex.quote(path)}"
-            if line.strip() in _CONDA_BLOCKS:
-                command = _CONDA_COMMAND
-            message = f"~/{name}:{number} {problem}"
-            source = f"{path}:{number}"
-            yield observation("start-file", message, source, line.strip()[:80], command)
+            if problem:
+                command = f"${{EDITOR:-vi}} +{number} {shlex.quote(path)}"
+                message, source = f"~/{name}:{number} {problem}", f"{path}:{number}"
+                yield observation("start-file", message, source, line.strip()[:80], command)
 
 
 def line_problem(line: str) -> str:
     """How a line of a start file interferes; empty if it does not."""
-    if line in _CONDA_BLOCKS:
-        return "lets conda put its own Python first in every shell"
-    if line.startswith("#"):
-        return ""
-    match = _ASSIGNMENT.match(line)
-    if match and match[2]:
-        return f"sets {match[1]}: {VARIABLES[match[1]]}"
-    if _ACTIVATE.match(line):
-        return "activates another environment in every shell"
-    match = _MODULE.match(line)
-    if match:
-        return f"loads the module {match[1]} in every shell, whose libraries go before torch's"
-    return ""
+    matches = ((re.match(pattern, line), problem) for pattern, problem in LINES)
+    return next((match.expand(problem) for match, problem in matches if match), "")
 
 
 PROBES = (

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ..report import diagnosis as reports
 from ..report.credentials import public_document
-from ..report.findings import CATALOG
+from ..report.findings import BY_AREA, CATALOG
 from ..report.table import terminal_width
 from . import catalog, machine, runner, scripts
+from .packages import TORCH_FILE
+from .probe import Probe
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
 USAGE = 2
+SCRIPT_S = 20.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--only", action="append", metavar="ID", help="look only for this finding (repeatable)"
-    )
-    parser.add_argument(
-        "--explain", metavar="ID", help="explain a finding, without looking for faults"
     )
     parser.add_argument(
         "--deep", action="store_true", help="also import torch, and wait longer for slow tools"
@@ -54,16 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the report. The caller must end the process with os._exit: a probe may hang in the
     kernel."""
-    for finding_id in [*(options.only or []), *([options.explain] if options.explain else [])]:
+    for finding_id in options.only or ():
         if finding_id not in CATALOG:
             print(f"there is no finding {finding_id}; docs/findings.md lists all", file=sys.stderr)
             return USAGE
     if options.prefix and options.root is None and not os.path.isdir(options.prefix):
         print(f"there is no folder {options.prefix}", file=sys.stderr)
         return USAGE
-    if options.explain:
-        print("\n".join(reports.explain_lines(options.explain, terminal_width())))
-        return 0
     if options.script:
         diagnosis = examine_script(options.script)
     else:
@@ -89,8 +85,9 @@ def examine(
 ) -> reports.Diagnosis:
     """prefix: "" for none, None for that of this Python. only: ids of findings; empty for all."""
     if root is None:
-        chosen = python_prefix() if prefix is None else prefix or None
-        examined = machine.this_machine(chosen, has_peers, is_deep)
+        if prefix is None and any(Path(sys.prefix).glob(TORCH_FILE)):
+            prefix = sys.prefix  # else it is the system's Python
+        examined = machine.this_machine(prefix or None, has_peers, is_deep)
     else:
         examined = machine.captured_machine(root.absolute(), prefix, has_peers, is_deep)
     diagnosis = runner.diagnose(examined, catalog.select(examined, only))
@@ -103,29 +100,15 @@ def examine(
 
 def examine_script(path: Path) -> reports.Diagnosis:
     """The diagnosis of a batch script or training program."""
-    started = time.monotonic()
-    version = machine.this_machine().run("srun", "--version")
-    observations = scripts.examine(path, version.text if version else None)
-    findings = [observation.reported() for observation in observations]
-    duration_s = round(time.monotonic() - started, 3)
-    return reports.Diagnosis(
-        schema=reports.SCHEMA,
-        kind=reports.KIND,
-        verdict=reports.verdict_of(findings),
-        host=path.name,
-        prefix=None,
-        is_root=False,
-        duration_s=duration_s,
-        findings=findings,
-        notes=[],
-        probes=[reports.ProbeRun(name="script", state="done", duration_s=duration_s)],
-    )
 
+    def run(host: machine.Machine) -> list[reports.ObservedFinding]:
+        version = host.run("srun", "--version")
+        return scripts.examine(path, version.text if version else None)
 
-def python_prefix() -> str | None:
-    """The environment of the Python that runs this; None for the system's Python."""
-    folders = Path(sys.prefix).glob("lib/python3*/site-packages/torch/version.py")
-    return sys.prefix if any(folders) else None
+    probe = Probe("script", tuple(BY_AREA["scripts"]), run, deadline_s=SCRIPT_S)
+    diagnosis = runner.diagnose(machine.this_machine(), [probe])
+    diagnosis["host"] = path.name
+    return diagnosis
 
 
 def end(status: int) -> NoReturn:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from ..fs import mounts
 from ..fs.files import nearest_existing
 from ..report.text import format_bytes
-from .probe import Observation, Probe, observation
+from .probe import Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # What one environment needs: a prefix of torch 2.3.1 for CUDA 12.1 with its byte code, as du(1)
@@ -46,31 +47,27 @@ OBJECT_STORES = (
 )
 
 
-def space(machine: Machine) -> Iterator[Observation]:
+def space(machine: Machine) -> Iterator[ObservedFinding]:
     """Each file system once, under the first name that leads to it."""
     devices = set()
     for name, path in _folders(machine):
         existing = nearest_existing(machine.path(path))
-        device = os.stat(existing).st_dev
-        if device in devices:
+        device, status = os.stat(existing).st_dev, os.statvfs(existing)
+        # A pack, or a share of models, is read-only: nothing is written there.
+        if device in devices or status.f_flag & os.ST_RDONLY:
             continue
         devices.add(device)
-        status = os.statvfs(existing)
-        if status.f_flag & os.ST_RDONLY:  # a pack, or a share of models: nothing is written there
-            continue
         free = status.f_bavail * status.f_frsize
         # File systems that make inodes as they need them report none at all.
         inodes = status.f_favail if status.f_files else None
-        problem = _shortage(free, inodes)
+        problem = shortage(free, inodes)
         if problem is not None:
             finding_id, text = problem
-            message = f"{path} ({name}) has {text}"
-            yield observation(
-                finding_id, message, f"statvfs {existing}", f"{free} bytes, {inodes} inodes"
-            )
+            source, value = f"statvfs {existing}", f"{free} bytes, {inodes} inodes"
+            yield observation(finding_id, f"{path} ({name}) has {text}", source, value)
 
 
-def _shortage(free: int, inodes: int | None) -> tuple[str, str] | None:
+def shortage(free: int, inodes: int | None) -> tuple[str, str] | None:
     if free <= 0:
         return "cache-full", "no space left"
     if inodes is not None and inodes <= 0:
@@ -87,19 +84,17 @@ def _folders(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "home", machine.home
     yield "temporary files", machine.environment.get("TMPDIR") or "/tmp"
     for variable, default in CACHES:
-        value = machine.environment.get(variable)
-        if value and os.path.isabs(value):
-            yield f"variable {variable}", value
-        else:
-            yield "cache", os.path.join(machine.home, default)
+        value = machine.environment.get(variable, "")
+        is_moved = os.path.isabs(value)
+        folder = value if is_moved else os.path.join(machine.home, default)
+        yield f"variable {variable}" if is_moved else "cache", folder
     if machine.prefix is not None:
         yield "environment", machine.prefix
 
 
-def object_store(machine: Machine) -> Iterator[Observation]:
+def object_store(machine: Machine) -> Iterator[ObservedFinding]:
     """The working folder and that of scratch files; other mounts may only be read."""
-    lines = machine.read("/proc/self/mountinfo")
-    all_mounts = mounts.parse(lines)
+    all_mounts = mounts.parse(machine.read("/proc/self/mountinfo"))
     for variable in ("PWD", "SCRATCH"):
         folder = machine.environment.get(variable)
         mount = mounts.mount_of(folder, all_mounts) if folder else None

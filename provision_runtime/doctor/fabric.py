@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..facts import libraries, limits, wires
 from ..fs.files import read_text
-from .probe import Limitation, Observation, Probe, observation
+from .network import ROUTE, ROUTES
+from .probe import Limitation, Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
     from .probe import Result
 
@@ -31,7 +31,7 @@ MULTI_GPU = 4
 ACTIVE = "ACTIVE"
 
 
-def adapters(machine: Machine) -> Iterator[Observation]:
+def adapters(machine: Machine) -> Iterator[ObservedFinding]:
     ports = _active_ports(machine)
     if ports and not limits.infiniband(machine.root)["usable"]:
         names = ", ".join(sorted({port.parent.parent.name for port in ports}))
@@ -39,46 +39,49 @@ def adapters(machine: Machine) -> Iterator[Observation]:
         yield observation("infiniband-unused", message, f"{INFINIBAND}/*/ports/*/state", "ACTIVE")
 
 
-@dataclass(frozen=True)
-class _Port:
-    """kind: adapter model, board, link layer, function and number: what ports of one use have in
-    common. rate: `400 Gb/sec (4X NDR)`. pcie_gigabits: of the adapter's PCIe link; 0 if unknown."""
+class _Port(NamedTuple):
+    """must_be_up: of Ethernet, and of the second ports of cards, often none has a cable. rate: `400
+    Gb/sec (4X NDR)`. pcie_gigabits: of the adapter's PCIe link; 0 if unknown."""
 
     name: str
-    kind: tuple[str, ...]
+    model: str
+    must_be_up: bool
     state: str
     rate: str
+    gigabits: float
     pcie_gigabits: float
-
-    @property
-    def gigabits(self) -> float:
-        return float(self.rate.split()[0]) if self.rate else 0.0
 
 
 def _kinds(machine: Machine) -> list[list[_Port]]:
-    """The ports that should be in use, by kind. Others are switched off, or of virtual functions that
-    no guest uses. Of Ethernet, and of the second ports of cards, often none has a cable; nor has a
-    few adapters of another kind."""
+    """The ports that should be in use, by kind: adapter model, board, link layer, function and number.
+    Others are switched off, or of virtual functions that no guest uses; nor has a cable a few
+    adapters of another kind."""
     kinds: dict[tuple[str, ...], list[_Port]] = {}
     for path in machine.glob(INFINIBAND, "*/ports/*"):
-        card = path.parent.parent
+        card, rate = path.parent.parent, _text(path / "rate")
         state, layer = _text(path / "state").partition(": ")[2], _text(path / "link_layer")
         is_off = "Disabled" in _text(path / "phys_state") or (card / "device/physfn").exists()
         # An address ends with its function: 0000:9a:00.1
         function = (card / "device").resolve().name[-2:]
         is_first = path.name == "1" and not re.fullmatch(r"\.[1-7]", function)
-        model = (_text(card / "hca_type"), _text(card / "board_id"))
-        kind = (*model, layer, str(is_first and layer != "Ethernet"), function, path.name)
         if (state != "DOWN" or not is_off) and not wires.is_switch_bridge(card):
-            pcie = wires.current_gb_s(card / "device") * 8
-            port = _Port(f"{card.name}:{path.name}", kind, state, _text(path / "rate"), pcie)
+            model = _text(card / "hca_type")
+            kind = (model, _text(card / "board_id"), layer, function, path.name)
+            port = _Port(
+                name=f"{card.name}:{path.name}",
+                model=model,
+                must_be_up=is_first and layer != "Ethernet",
+                state=state,
+                rate=rate,
+                gigabits=float(rate.split()[0]) if rate else 0.0,
+                pcie_gigabits=wires.current_gb_s(card / "device") * 8,
+            )
             kinds.setdefault(kind, []).append(port)
-    is_idle = not any(port.state == ACTIVE for ports in kinds.values() for port in ports)
+    active = [any(port.state == ACTIVE for port in ports) for ports in kinds.values()]
     return [
         ports
-        for kind, ports in kinds.items()
-        if any(port.state == ACTIVE for port in ports)
-        or (kind[3] == "True" and (is_idle or len(ports) >= MULTI_GPU))
+        for ports, is_active in zip(kinds.values(), active)
+        if is_active or (ports[0].must_be_up and (not any(active) or len(ports) >= MULTI_GPU))
     ]
 
 
@@ -98,7 +101,7 @@ def ports(machine: Machine) -> Iterator[Result]:
             message = f"{len(down)} of {len(alike)} ports are not active: {states}"
             yield observation("port-down", message, f"{INFINIBAND}/*/ports/*/state", states)
         fastest = max(port.gigabits for port in alike)
-        least = max(fastest, LEAST_GIGABITS.get(alike[0].kind[0], 0.0))
+        least = max(fastest, LEAST_GIGABITS.get(alike[0].model, 0.0))
         for port in alike:
             is_slow = port.gigabits < least or "(1X " in port.rate
             if port.state == ACTIVE and port.rate and is_slow:
@@ -120,60 +123,46 @@ def ports(machine: Machine) -> Iterator[Result]:
             yield observation("adapter-missing", message, INFINIBAND, names)
 
 
-def named_adapters(machine: Machine) -> Iterator[Observation]:
+def named_adapters(machine: Machine) -> Iterator[ObservedFinding]:
     """NCCL_IB_HCA: names or their beginnings, `=` for exactly these, `^` for all others."""
     value = machine.environment.get("NCCL_IB_HCA", "")
     entries = [entry.strip().partition(":")[0] for entry in value.lstrip("^=").split(",")]
-    present = [path.name for path in machine.glob(INFINIBAND, "*")]
-    named = set()
-    for name in present:
-        begins = "=" not in value and name.startswith(tuple(filter(None, entries)))
-        if begins or name in entries:
-            named.add(name)
-    usable = set(present) - named if value.startswith("^") else named
-    if any(entries) and not usable:
-        message = (
-            f"NCCL_IB_HCA={value} leaves no adapter; this host has {', '.join(present) or 'none'}"
-        )
+    names = tuple(filter(None, entries))
+    present = {path.name for path in machine.glob(INFINIBAND, "*")}
+    named = present.intersection(names)
+    if "=" not in value:
+        named = {name for name in present if name.startswith(names)}
+    usable = present - named if value.startswith("^") else named
+    if names and not usable:
+        adapters = ", ".join(sorted(present)) or "none"
+        message = f"NCCL_IB_HCA={value} leaves no adapter; this host has {adapters}"
         yield observation("nccl-hca", message, "variable NCCL_IB_HCA", value)
 
 
-def gid(machine: Machine) -> Iterator[Observation]:
+def gid(machine: Machine) -> Iterator[ObservedFinding]:
     """The configured GID index of each active RoCE port."""
     value = machine.environment.get("NCCL_IB_GID_INDEX", "")
-    if not value.isdigit():
-        return
-    for port in _roce_ports(machine):
+    for port in _roce_ports(machine) if value.isdigit() else ():
         kind = _text(port / "gid_attrs/types" / value)
-        has_ipv4 = _has_ipv4(_text(port / "gids" / value))
+        # One that holds an IPv4 address: 0000:...:ffff:0a00:0001.
+        has_ipv4 = re.match(r"(?:0000:){5}ffff:", _text(port / "gids" / value)) is not None
         if kind != ROCE_V2 or not has_ipv4:
-            adapter = port.parent.parent.name
             described = f"{kind or 'no'} address" + ("" if has_ipv4 else " without IPv4")
+            adapter = port.parent.parent.name
             message = f"NCCL_IB_GID_INDEX={value} is {described} on {adapter}"
-            # The first GID of a port that is RoCE v2 and holds an IPv4 address.
-            good = ""
-            for file in sorted((port / "gids").glob("*"), key=lambda path: int(path.name)):
-                is_v2 = _text(port / "gid_attrs/types" / file.name) == ROCE_V2
-                if is_v2 and _has_ipv4(_text(file)):
-                    good = file.name
-                    break
-            command = f"export NCCL_IB_GID_INDEX={good}" if good else ""
-            yield observation(
-                "roce-gid", message, machine.name(port / "gids" / value), kind, command
-            )
+            yield observation("roce-gid", message, machine.name(port / "gids" / value), kind)
             return
 
 
-def rails(machine: Machine) -> Iterator[Observation]:
+def rails(machine: Machine) -> Iterator[ObservedFinding]:
     """Adapters that are each in a separate network, without a gateway from one to another."""
     if machine.environment.get("NCCL_CROSS_NIC") != "1":
         return
     # By interface, the network that its route leads to, without routes through a gateway.
     networks = {}
-    for line in machine.read("/proc/net/route").splitlines()[1:]:
-        fields = line.split()
-        if len(fields) >= 8 and fields[2] == "00000000" and fields[7] != "00000000":
-            networks[fields[0]] = (fields[1], fields[7])
+    for name, destination, gateway, _, _, mask in ROUTE.findall(machine.read(ROUTES)):
+        if gateway == "00000000" != mask:
+            networks[name] = (destination, mask)
     devices = {_text(port / "gid_attrs/ndevs/0") for port in _roce_ports(machine)}
     distinct = {networks[device] for device in devices if device in networks}
     if len(devices) > 1 and len(distinct) == len(devices):
@@ -181,7 +170,7 @@ def rails(machine: Machine) -> Iterator[Observation]:
         yield observation("cross-rail", message, "variable NCCL_CROSS_NIC", "1")
 
 
-def gpu_direct(machine: Machine) -> Iterator[Observation]:
+def gpu_direct(machine: Machine) -> Iterator[ObservedFinding]:
     if not _active_ports(machine) or not libraries.pci_gpus(machine.root):
         return
     modules = machine.read("/proc/modules")
@@ -203,14 +192,6 @@ def _active_ports(machine: Machine) -> list[Path]:
 
 def _roce_ports(machine: Machine) -> list[Path]:
     return [port for port in _active_ports(machine) if _text(port / "link_layer") == "Ethernet"]
-
-
-def _has_ipv4(gid: str) -> bool:
-    """Whether a GID holds an IPv4 address: 0000:...:ffff:0a00:0001."""
-    try:
-        return ipaddress.IPv6Address(gid).ipv4_mapped is not None
-    except ValueError:
-        return False
 
 
 def _text(path: Path) -> str:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from ..checks import gpus as judge
 from ..checks.kernel_log import kernel_findings
 from ..facts import gpu_health, libraries
+from ..fs.files import read_text
 from ..report.findings import BY_AREA
-from .probe import Limitation, Observation, Probe, judged, observation
+from .probe import Limitation, Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
     from .probe import Result
 
@@ -51,16 +53,25 @@ def health(machine: Machine) -> Iterator[Result]:
     try:
         log = gpu_health.parse(output.text)
     except ValueError as error:
-        yield _silent_driver(str(error), output.status)
+        # nvidia-smi ended without XML; its message says why.
+        id, message = "gpu-lost", f"the driver does not respond: {error}"
+        if "Driver/library version mismatch" in message:
+            id, message = "driver-mismatch", str(error)
+        elif "Unknown Error" in message and "device handle" not in message:
+            id, message = "gpu-revoked", f"nvidia-smi: {error}"
+        yield observation(id, message, SMI_QUERY, f"status {output.status}: {error}")
         return
+    devices = machine.glob("/sys/bus/pci/devices", "*")
+    nvidia = [path for path in devices if read_text(path / "vendor").strip() == libraries.NVIDIA]
+    manager = None
     # Only hosts with NVSwitches of their own need a fabric manager.
-    manager = machine.run("nv-fabricmanager", "--version") if _has_nvswitch(machine) else None
+    if any(read_text(path / "class").startswith(NVSWITCH_CLASS) for path in nvidia):
+        manager = machine.run("nv-fabricmanager", "--version")
     match = re.search(r"\d+\.\d+(\.\d+)?", manager.text) if manager else None
     for finding in (
         *judge.log_findings(log),
         *judge.gpu_findings(log.gpus),
-        judge.domain_finding(log.gpus),
-        judge.fabric_finding(log, match[0] if match else None),
+        *judge.fabric_findings(log, match[0] if match else None),
     ):
         yield from judged(finding, SMI_QUERY, finding)
     if output.status and not log.messages:
@@ -75,7 +86,7 @@ def health(machine: Machine) -> Iterator[Result]:
         yield from _imex_service(machine)
 
 
-def _imex_service(machine: Machine) -> Iterator[Observation]:
+def _imex_service(machine: Machine) -> Iterator[ObservedFinding]:
     """The service that lets GPUs of several hosts share memory over NVLink."""
     service = machine.run("nvidia-imex-ctl", "-q")
     domain = machine.run("nvidia-imex-ctl", "-N")
@@ -88,30 +99,16 @@ def _imex_service(machine: Machine) -> Iterator[Observation]:
         yield observation("imex-down", message, "nvidia-imex-ctl", state)
 
 
-def _silent_driver(error: str, status: int) -> Observation:
-    """nvidia-smi ended without XML; its message says why."""
-    evidence = f"status {status}: {error}"
-    if "Driver/library version mismatch" in error:
-        return observation("driver-mismatch", error, SMI_QUERY, evidence)
-    if "Unknown Error" in error and "device handle" not in error:
-        return observation("gpu-revoked", f"nvidia-smi: {error}", SMI_QUERY, evidence)
-    return observation("gpu-lost", f"the driver does not respond: {error}", SMI_QUERY, evidence)
-
-
-def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[Observation]:
-    texts = []
-    for query in (gpu_health.NVLINK_STATUS, gpu_health.NVLINK_ERRORS, gpu_health.NVLINK_REMOTES):
-        output = machine.run("nvidia-smi", *query, timeout_s=SMI_DEEP_S)
-        texts.append(output.text if output else "")
-    findings = judge.nvlink_findings(
-        gpu_health.parse_nvlinks(texts[0]),
-        gpu_health.parse_nvlink_errors(texts[1]),
+def _links(machine: Machine, log: gpu_health.DriverLog) -> Iterator[ObservedFinding]:
+    status = machine.run("nvidia-smi", *gpu_health.NVLINK_STATUS, timeout_s=SMI_DEEP_S)
+    errors = machine.run("nvidia-smi", *gpu_health.NVLINK_ERRORS, timeout_s=SMI_DEEP_S)
+    for finding, evidence in judge.nvlink_findings(
+        gpu_health.parse_nvlinks(status.text if status else ""),
+        gpu_health.parse_nvlink_errors(errors.text if errors else ""),
         log.gpus,
-        gpu_health.parse_nvlink_remotes(texts[2]),
-    )
-    for finding, evidence in findings:
-        verb = "--status" if finding.id in ("nvlink-down", "nvlink-slow") else "-e"
-        yield from judged(finding, f"nvidia-smi nvlink {verb}", evidence)
+    ):
+        query = "--status" if finding.id in ("nvlink-down", "nvlink-slow") else "-e"
+        yield from judged(finding, f"nvidia-smi nvlink {query}", evidence)
 
 
 def logs(machine: Machine) -> Iterator[Result]:
@@ -138,15 +135,7 @@ def logs(machine: Machine) -> Iterator[Result]:
         yield Limitation(message, "sudo dmesg -T | grep -i xid")
 
 
-def _has_nvswitch(machine: Machine) -> bool:
-    for folder in machine.glob("/sys/bus/pci/devices", "*"):
-        is_nvidia = (folder / "vendor").read_text().strip() == libraries.NVIDIA
-        if is_nvidia and (folder / "class").read_text().startswith(NVSWITCH_CLASS):
-            return True
-    return False
-
-
-def compat_library(machine: Machine) -> Iterator[Observation]:
+def compat_library(machine: Machine) -> Iterator[ObservedFinding]:
     """A libcuda of a compat folder that the loader takes first, and that is not the driver's."""
     driver = libraries.driver_version(machine.root)
     if driver is None:
@@ -171,7 +160,7 @@ def _library_folders(machine: Machine) -> Iterator[tuple[str, str]]:
                 yield line.strip(), machine.name(file)
 
 
-def imex(machine: Machine) -> Iterator[Observation]:
+def imex(machine: Machine) -> Iterator[ObservedFinding]:
     """Multi-node NVLink: the driver offers IMEX channels, and this process has none."""
     # One GPU has nobody to share memory with.
     is_alone = len(libraries.pci_gpus(machine.root)) == 1

@@ -3,32 +3,28 @@ judged as the smoke test does."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checks import expectation, surroundings
-from .probe import Observation, Probe, judged, observation
+from ..facts import environment
+from .probe import Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..facts.model import EnvironmentFacts
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
-# A cold import from a network file system was seen to take minutes.
-IMPORT_S = 300.0
 
-
-def import_torch(machine: Machine) -> Iterator[Observation]:
+def import_torch(machine: Machine) -> Iterator[ObservedFinding]:
     assert machine.prefix is not None
     python = os.path.join(machine.prefix, "bin", "python")
     if not os.path.exists(python):
         return
-    facts = _facts(python, machine)
+    facts = environment.collect_in_child(python, machine.environment)
     findings = surroundings.foreign_libraries(facts)
     if facts["error"]:
         findings.insert(0, expectation.broken(facts["error"]))
@@ -39,28 +35,7 @@ def import_torch(machine: Machine) -> Iterator[Observation]:
         yield from judged(finding, f"import torch by {python}", finding)
 
 
-def _facts(python: str, machine: Machine) -> EnvironmentFacts:
-    # Where this package was sent over standard input it has no files, and the environment's own
-    # copy must do.
-    runtime = ["-m", "provision_runtime"]
-    if "__file__" in globals():
-        runtime = [str(Path(__file__).resolve().parent.parent)]
-    child = subprocess.run(
-        [python, "-B", *runtime, "facts"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        timeout=IMPORT_S,
-        env=dict(machine.environment),
-    )
-    try:
-        facts: EnvironmentFacts = json.loads(child.stdout)
-    except ValueError:
-        text = child.stderr.decode(errors="replace").strip()
-        raise ValueError(f"{python}: {text[-500:] or child.returncode}") from None
-    return facts
-
-
-def _unsupported_gpus(machine: Machine, facts: EnvironmentFacts) -> Iterator[Observation]:
+def _unsupported_gpus(machine: Machine, facts: EnvironmentFacts) -> Iterator[ObservedFinding]:
     """Also GPUs that torch does not see; nvidia-smi knows their architecture."""
     torch = facts["torch"]
     output = machine.run("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
@@ -88,7 +63,7 @@ PROBES = (
             "torch-broken",
         ),
         import_torch,
-        deep_deadline_s=IMPORT_S + 10,
+        deep_deadline_s=environment.IMPORT_TIMEOUT_S + 10,
         needs_prefix=True,
         deep=True,
     ),

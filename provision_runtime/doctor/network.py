@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from typing import TYPE_CHECKING
 
 from ..checks.interfaces import INTERFACE_VARIABLES, configured_interface
 from ..comm import listeners
 from ..comm.addresses import is_loopback
-from .probe import Observation, Probe, observation
+from .probe import Probe, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # torchrun's default.
 DEFAULT_PORT = 29500
+ROUTES = "/proc/net/route"
+# Of its rows: interface, destination, gateway, flags, metric and mask.
+ROUTE = re.compile(r"(?m)^(\S+)\t(\w{8})\t(\w{8})\t(\w{4})\t\S+\t\S+\t(\S+)\t(\w{8})")
 # The flag of a route that is in use (linux/route.h, RTF_UP).
 ROUTE_UP = 0x1
 
 
-def host_name(machine: Machine) -> Iterator[Observation]:
+def host_name(machine: Machine) -> Iterator[ObservedFinding]:
     name, addresses = _host_addresses(machine)
     if not addresses:
         message = f"{name} does not resolve on this host"
@@ -50,33 +55,26 @@ def _host_addresses(machine: Machine) -> tuple[str, list[str]]:
             return name, []
         return name, [str(entry[4][0]) for entry in entries]
     name = (machine.read("/etc/hostname") or "localhost").strip()
-    addresses = []
-    for line in machine.read("/etc/hosts").splitlines():
-        fields = line.partition("#")[0].split()
-        if name in fields[1:]:
-            addresses.append(fields[0])
-    return name, addresses
+    rows = [line.partition("#")[0].split() for line in machine.read("/etc/hosts").splitlines()]
+    return name, [fields[0] for fields in rows if name in fields[1:]]
 
 
-def routes(machine: Machine) -> Iterator[Observation]:
+def routes(machine: Machine) -> Iterator[ObservedFinding]:
     """Two routes with the same network, mask and metric: the kernel takes whichever came first."""
-    interfaces: dict[tuple[str, str, str], list[str]] = {}
-    for line in machine.read("/proc/net/route").splitlines()[1:]:
-        fields = line.split()
-        if len(fields) < 8 or not int(fields[3], 16) & ROUTE_UP:
-            continue
-        key = (fields[1], fields[7], fields[6])
-        interfaces.setdefault(key, []).append(fields[0])
+    interfaces: dict[tuple[str, str, str], set[str]] = {}
+    for name, destination, _, flags, metric, mask in ROUTE.findall(machine.read(ROUTES)):
+        if int(flags, 16) & ROUTE_UP:
+            interfaces.setdefault((destination, mask, metric), set()).add(name)
     for (destination, mask, _), names in interfaces.items():
-        if len(set(names)) > 1:
+        if len(names) > 1:
             # Addresses are in the machine's byte order.
             address = socket.inet_ntoa(int(destination, 16).to_bytes(4, "little"))
             network = f"{address}/{bin(int(mask, 16)).count('1')}"
-            message = f"{' and '.join(sorted(set(names)))} both lead to {network}"
-            yield observation("routes-duplicate", message, "/proc/net/route", network)
+            message = f"{' and '.join(sorted(names))} both lead to {network}"
+            yield observation("routes-duplicate", message, ROUTES, network)
 
 
-def interfaces(machine: Machine) -> Iterator[Observation]:
+def interfaces(machine: Machine) -> Iterator[ObservedFinding]:
     available = [path.name for path in machine.glob("/sys/class/net", "*")]
     for backend, variable in INTERFACE_VARIABLES.items():
         try:
@@ -90,7 +88,7 @@ def interfaces(machine: Machine) -> Iterator[Observation]:
         yield observation("loopback-down", "the interface lo is down", file, "down")
 
 
-def port(machine: Machine) -> Iterator[Observation]:
+def port(machine: Machine) -> Iterator[ObservedFinding]:
     """MASTER_PORT; or torchrun's default port if a process of this user listens there, since that of
     another user may be a healthy job."""
     if not machine.is_real:

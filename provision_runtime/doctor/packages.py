@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ..checks import gpus as gpu_judge
 from ..checks import surroundings
-from ..checks.releases import Release, device_id_hangs, numbers
+from ..checks.releases import device_id_hangs, numbers
 from ..checks.surroundings import list_names
 from ..facts import libraries, origins
 from ..fs.files import read_text
-from .probe import Observation, Probe, judged, observation
+from .probe import Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
+# In a prefix.
+TORCH_FILE = "lib/python3*/site-packages/torch/version.py"
 # A wheel of NVIDIA for one CUDA version: nvidia-nccl-cu12.
 CUDA_WHEEL = re.compile(r"(nvidia-.+)-cu(\d+)$")
+# The name of a shared library, in a RECORD.
+LIBRARY = re.compile(r"(?m)^(?:[^,]*/)?([^,/]*\.so[^,/]*),")
 # Modules that most often break an environment's torch where another copy comes first.
 FRAMEWORK = re.compile(r"torch|numpy|nvidia|triton")
+# What keeps the packages of such a folder out.
+SHADOWED_BY = {
+    "user-site": "export PYTHONNOUSERSITE=1",
+    "pythonpath": "unset PYTHONPATH",
+}
 DIST_INFO = re.compile(r"(.+?)-([^-]+)\.dist-info$")
 # The first torch that was built for NumPy 2 (pytorch#135013).
 NUMPY_2_TORCH = (2, 3)
@@ -34,46 +43,31 @@ OLD_MKL_TORCH = (2, 4)
 NEW_MKL = (2024, 1)
 
 
-@dataclass(frozen=True)
-class Torch:
+class Torch(NamedTuple):
     """An installed torch, as its own files describe it. cuda: None for a CPU build."""
 
     version: str
-    cuda: str | None
+    cuda: Optional[str]
     site_packages: Path
-    file: Path
+    source: str
 
-    @property
-    def release(self) -> Release:
-        return numbers(self.version)
+
+class DistInfo(NamedTuple):
+    version: str
+    folder: Path
 
 
 def find_torch(machine: Machine) -> Torch | None:
-    assert machine.prefix is not None
-    for file in machine.glob(machine.prefix, "lib/python3*/site-packages/torch/version.py"):
+    if machine.prefix is None:
+        return None
+    for file in machine.glob(machine.prefix, TORCH_FILE):
         text = file.read_text(errors="replace")
         version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
         cuda = re.search(r"^cuda(?:: .*?)? = '([^']+)'", text, re.MULTILINE)
         if version:
-            return Torch(version[1], cuda[1] if cuda else None, file.parent.parent, file)
+            site_packages = file.parent.parent
+            return Torch(version[1], cuda and cuda[1], site_packages, machine.name(file))
     return None
-
-
-@dataclass(frozen=True)
-class DistInfo:
-    """An installed distribution, as its name and dist-info describe it."""
-
-    version: str
-    folder: Path
-
-    def library_names(self) -> set[str]:
-        paths = [line.split(",")[0] for line in read_text(self.folder / "RECORD").splitlines()]
-        return {os.path.basename(path) for path in paths if ".so" in os.path.basename(path)}
-
-    def oldest_glibc(self) -> Release:
-        """The oldest glibc that a wheel runs on (PEP 600); empty for wheels without libraries."""
-        pairs = re.findall(r"manylinux_(\d+)_(\d+)_", read_text(self.folder / "WHEEL"))
-        return min(((int(major), int(minor)) for major, minor in pairs), default=())
 
 
 def distributions(site_packages: Path) -> dict[str, DistInfo]:
@@ -82,29 +76,47 @@ def distributions(site_packages: Path) -> dict[str, DistInfo]:
     for folder in sorted(site_packages.glob("*.dist-info")):
         match = DIST_INFO.match(folder.name)
         if match:
-            name = re.sub(r"[-_.]+", "-", match[1]).lower()
-            result[name] = DistInfo(match[2], folder)
+            result[re.sub(r"[-_.]+", "-", match[1]).lower()] = DistInfo(match[2], folder)
     return result
 
 
-def packages(machine: Machine) -> Iterator[Observation]:
+def packages(machine: Machine) -> Iterator[ObservedFinding]:
     torch = find_torch(machine)
     if torch is None:
         return
+    release = numbers(torch.version)
     installed = distributions(torch.site_packages)
     yield from _mixed_wheels(machine, installed)
-    yield from _old_nccl(machine, installed)
-    yield from _old_abis(machine, torch, installed)
-    source = machine.name(torch.file)
-    if torch.cuda and device_id_hangs(torch.release):
+    # An NCCL wheel that is older than the one that torch's wheel requires.
+    metadata = installed["torch"].folder / "METADATA" if "torch" in installed else Path()
+    pattern = r"(?m)^Requires-Dist: (nvidia-nccl-cu\d+) ?\(?==([\d.]+)"
+    for name, required in re.findall(pattern, read_text(metadata)):
+        version = installed[name].version if name in installed else required
+        if numbers(version) < numbers(required):
+            message = f"{name} {version} is installed, but torch needs {required}"
+            source, command = machine.name(metadata), f"pip install {name}=={required}"
+            yield observation("nccl-older", message, source, f"{name}=={required}", command)
+    numpy = installed.get("numpy")
+    if numpy and release < NUMPY_2_TORCH and numbers(numpy.version) >= (2,):
+        message = f"torch {torch.version} was built for NumPy 1; NumPy {numpy.version} is installed"
+        yield observation("numpy-abi", message, machine.name(numpy.folder), numpy.version)
+    # Only conda packages link to a separate MKL.
+    is_conda = machine.glob(str(machine.prefix), "conda-meta/pytorch-*.json")
+    if is_conda and release < OLD_MKL_TORCH:
+        for record in machine.glob(str(machine.prefix), "conda-meta/mkl-2*.json"):
+            version = record.name.split("-")[1]
+            if numbers(version) >= NEW_MKL:
+                message = f"torch {torch.version} from conda with MKL {version}"
+                yield observation("mkl-too-new", message, machine.name(record), version)
+    if torch.cuda and device_id_hangs(release):
         message = f"torch {torch.version}: init_process_group(device_id=...) can hang"
-        yield observation("torch-known-bad", message, source, torch.version)
+        yield observation("torch-known-bad", message, torch.source, torch.version)
     if torch.cuda is None and libraries.pci_gpus(machine.root):
         message = f"torch {torch.version} is a CPU build, but this host has NVIDIA GPUs"
-        yield observation("cpu-build", message, source, "cuda = None")
+        yield observation("cpu-build", message, torch.source, "cuda = None")
 
 
-def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[Observation]:
+def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[ObservedFinding]:
     """Two families with a library of the same name: one has overwritten the other's."""
     families: dict[str, list[str]] = {}
     for name in installed:
@@ -112,61 +124,22 @@ def _mixed_wheels(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[
         if match:
             families.setdefault(match[1], []).append(name)
     for names in families.values():
-        if len(names) < 2:
-            continue
-        shared = set.intersection(*(installed[name].library_names() for name in names))
-        if shared:
-            library = min(shared)
-            message = f"{' and '.join(names)} both have {library}"
-            source = machine.name(installed[names[0]].folder / "RECORD")
-            command = f"pip uninstall {names[-1]}"
-            yield observation("cuda-wheels-mixed", message, source, library, command)
+        records = [installed[name].folder / "RECORD" for name in names]
+        shared = set.intersection(*(set(LIBRARY.findall(read_text(file))) for file in records))
+        if len(names) > 1 and shared:
+            message = f"{' and '.join(names)} both have {min(shared)}"
+            source, command = machine.name(records[0]), f"pip uninstall {names[-1]}"
+            yield observation("cuda-wheels-mixed", message, source, min(shared), command)
 
 
-def _old_nccl(machine: Machine, installed: dict[str, DistInfo]) -> Iterator[Observation]:
-    """An NCCL wheel that is older than the one that torch's wheel requires."""
-    if "torch" not in installed:
-        return
-    metadata = installed["torch"].folder / "METADATA"
-    text = read_text(metadata)
-    required = re.search(r"^Requires-Dist: (nvidia-nccl-cu\d+) ?\(?==([\d.]+)", text, re.MULTILINE)
-    if required is None or required[1] not in installed:
-        return
-    version = installed[required[1]].version
-    if numbers(version) < numbers(required[2]):
-        message = f"{required[1]} {version} is installed, but torch needs {required[2]}"
-        source = machine.name(metadata)
-        command = f"pip install {required[1]}=={required[2]}"
-        yield observation("nccl-older", message, source, required[0], command)
-
-
-def _old_abis(
-    machine: Machine, torch: Torch, installed: dict[str, DistInfo]
-) -> Iterator[Observation]:
-    """A torch that was built for an older NumPy, or that calls what MKL no longer has."""
-    numpy = installed.get("numpy")
-    if numpy and torch.release < NUMPY_2_TORCH and numbers(numpy.version) >= (2,):
-        message = f"torch {torch.version} was built for NumPy 1; NumPy {numpy.version} is installed"
-        yield observation("numpy-abi", message, machine.name(numpy.folder), numpy.version)
-    # Only conda packages link to a separate MKL.
-    is_conda = machine.glob(str(machine.prefix), "conda-meta/pytorch-*.json")
-    if not is_conda or torch.release >= OLD_MKL_TORCH:
-        return
-    for record in machine.glob(str(machine.prefix), "conda-meta/mkl-2*.json"):
-        version = record.name.split("-")[1]
-        if numbers(version) >= NEW_MKL:
-            message = f"torch {torch.version} from conda with MKL {version}"
-            yield observation("mkl-too-new", message, machine.name(record), version)
-
-
-def driver(machine: Machine) -> Iterator[Observation]:
+def driver(machine: Machine) -> Iterator[ObservedFinding]:
     torch = find_torch(machine)
     version = libraries.driver_version(machine.root)
     finding = gpu_judge.driver_finding(version, torch.cuda if torch else None)
     yield from judged(finding, "/proc/driver/nvidia/version", version)
 
 
-def glibc(machine: Machine) -> Iterator[Observation]:
+def glibc(machine: Machine) -> Iterator[ObservedFinding]:
     """The wheel that needs the newest glibc, if this host's is older."""
     torch = find_torch(machine)
     output = machine.run("getconf", "GNU_LIBC_VERSION")
@@ -175,14 +148,17 @@ def glibc(machine: Machine) -> Iterator[Observation]:
         return
     floors = []
     for name, distribution in distributions(torch.site_packages).items():
-        floors.append((distribution.oldest_glibc(), name))
-    needed, name = max(floors, default=((), ""))
+        # A wheel runs on the oldest glibc that it names (PEP 600); one without libraries names none.
+        tags = re.findall(r"manylinux_(\d+)_(\d+)_", read_text(distribution.folder / "WHEEL"))
+        if tags:
+            floors.append((min((int(major), int(minor)) for major, minor in tags), name))
+    needed, name = max(floors, default=((0, 0), ""))
     if needed > numbers(match[1]):
         message = f"{name} needs glibc {'.'.join(map(str, needed))}; this host has {match[1]}"
         yield observation("glibc-old", message, "getconf GNU_LIBC_VERSION", match[1])
 
 
-def toolkit(machine: Machine) -> Iterator[Observation]:
+def toolkit(machine: Machine) -> Iterator[ObservedFinding]:
     torch = find_torch(machine)
     if torch is None or torch.cuda is None:
         return
@@ -193,31 +169,26 @@ def toolkit(machine: Machine) -> Iterator[Observation]:
     # torch's builder refuses another major version, and warns of another minor one.
     if match and match[2] != torch.cuda.split(".")[0]:
         message = f"nvcc is for CUDA {match[1]}, torch for {torch.cuda}"
-        source = f"variable CUDA_HOME={home}" if home else "nvcc --version"
-        yield observation("cuda-toolkit-other", message, source, match[1])
+        yield observation("cuda-toolkit-other", message, f"{compiler} --version", match[1])
 
 
-def contamination(machine: Machine) -> Iterator[Observation]:
+def contamination(machine: Machine) -> Iterator[ObservedFinding]:
     """What comes before an environment's packages and libraries. Without an environment: what
     would come before those of any."""
-    torch = find_torch(machine) if machine.prefix is not None else None
+    torch = find_torch(machine)
     if machine.prefix is not None and torch is None:
         return
     modules = _module_names(torch.site_packages) if torch else set()
-    yield from _user_site(machine, torch, modules)
-    value = machine.environment.get("PYTHONPATH", "")
-    source, command = "variable PYTHONPATH", "unset PYTHONPATH"
-    for entry in filter(os.path.isabs, value.split(os.pathsep)):
-        if machine.prefix is not None and libraries.is_below(entry, machine.prefix):
-            continue
-        names = _module_names(machine.path(entry))
-        if names & modules:
-            hidden = list_names(sorted(names & modules))
-            message = f"{hidden} in {entry} instead of the environment's"
-            yield observation("pythonpath", message, source, value, command)
-        elif names:
-            message = f"{entry} has packages and comes before the environment's own"
-            yield observation("pythonpath-on-path", message, source, value, command)
+    for path in _user_sites(machine, torch):
+        names = _module_names(path)
+        if torch is None:  # only the most frequent faults
+            names = set(filter(FRAMEWORK.fullmatch, names))
+        yield from _shadowing("user-site", machine.name(path), names, modules)
+    for entry in machine.environment.get("PYTHONPATH", "").split(os.pathsep):
+        is_own = machine.prefix is not None and libraries.is_below(entry, machine.prefix)
+        if os.path.isabs(entry) and not is_own:
+            names = _module_names(machine.path(entry))
+            yield from _shadowing("pythonpath", entry, names, modules)
     value = machine.environment.get("LD_LIBRARY_PATH", "")
     folders = [str(machine.path(entry)) for entry in re.split("[:;]", value) if entry]
     loadable = origins.on_library_path(":".join(folders))
@@ -229,36 +200,37 @@ def contamination(machine: Machine) -> Iterator[Observation]:
     if loadable and (torch is None or torch.cuda is not None):
         finding = surroundings.library_path_finding(loadable)
         source, command = "variable LD_LIBRARY_PATH", "unset LD_LIBRARY_PATH"
-        if modules_loaded := machine.environment.get("LOADEDMODULES"):
-            source += f" with the modules {modules_loaded.replace(':', ', ')}"
+        if machine.environment.get("LOADEDMODULES"):
+            source += f" with the modules {machine.environment['LOADEDMODULES']}"
             command = "module purge"
         yield from judged(finding, source, value, command)
 
 
-def _user_site(machine: Machine, torch: Torch | None, modules: set[str]) -> Iterator[Observation]:
-    """Modules in the home come before those of the environment, unless it is a venv that ignores
-    them."""
+def _shadowing(
+    id: str, folder: str, names: set[str], modules: set[str]
+) -> Iterator[ObservedFinding]:
+    """A folder whose modules come before those of the environment."""
+    command = SHADOWED_BY[id]
+    hidden = list_names(sorted(names & modules))
+    if hidden:
+        message = f"{hidden} in {folder} instead of the environment's"
+        yield observation(id, message, folder, hidden, command)
+    elif names:
+        present = list_names(sorted(names))
+        message = f"{folder} comes before the environment's own packages, with {present}"
+        yield observation(f"{id}-on-path", message, folder, present, command)
+
+
+def _user_sites(machine: Machine, torch: Torch | None) -> list[Path]:
+    """The folders of packages in the home, unless the environment is a venv that ignores them."""
     configuration = machine.read(f"{machine.prefix}/pyvenv.cfg") if torch else ""
     shares_packages = r"include-system-site-packages\s*=\s*true"
     is_closed_venv = bool(configuration) and not re.search(shares_packages, configuration)
     if machine.environment.get("PYTHONNOUSERSITE") or is_closed_venv:
-        return
+        return []
     base = machine.environment.get("PYTHONUSERBASE") or os.path.join(machine.home, ".local")
     python = torch.site_packages.parent.name if torch else "python3*"
-    command = "export PYTHONNOUSERSITE=1"
-    for path in machine.glob(base, f"lib/{python}/site-packages"):
-        folder = machine.name(path)
-        names = _module_names(path)
-        if torch is None:  # only the most frequent faults
-            names = set(filter(FRAMEWORK.fullmatch, names))
-        if names & modules:
-            hidden = list_names(sorted(names & modules))
-            message = f"{hidden} in the user site {folder} instead of the environment's"
-            yield observation("user-site", message, folder, hidden, command)
-        elif names:
-            packages = list_names(sorted(names))
-            message = f"the user site {folder} has packages: {packages}"
-            yield observation("user-site-on-path", message, folder, packages, command)
+    return machine.glob(base, f"lib/{python}/site-packages")
 
 
 def _module_names(folder: Path) -> set[str]:

@@ -3,51 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, List, TypedDict, Union
+from typing import TYPE_CHECKING, List, NamedTuple, TypedDict, Union
 
 from ..report.diagnosis import Evidence, ObservedFinding
-from ..report.findings import CATALOG, Finding
+from ..report.findings import CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ..report.findings import Finding
     from .machine import Machine
 
 DEADLINE_S = 2.0
 DEEP_DEADLINE_S = 8.0
 
 
-@dataclass(frozen=True)
-class Observation:
-    """A finding with its evidence. command: more exact than the registry's."""
-
-    finding: Finding
-    evidence: list[Evidence]
-    command: str = ""
-
-    def reported(self) -> ObservedFinding:
-        rule = CATALOG[self.finding.id]
-        return ObservedFinding(
-            id=self.finding.id,
-            verdict=rule.verdict,
-            message=self.finding.message,
-            evidence=self.evidence,
-            breaks=rule.breaks,
-            advice=self.finding.advice or rule.advice,
-            command=self.command or rule.command,
-            source=rule.source,
-        )
-
-
-@dataclass(frozen=True)
-class Limitation:
+class Limitation(NamedTuple):
     """What could not be read, and the command with which root or another user can."""
 
     message: str
     command: str = ""
 
 
-Result = Union[Observation, Limitation]
+Result = Union[ObservedFinding, Limitation]
 
 
 class ProbeResult(TypedDict, total=False):
@@ -75,29 +53,38 @@ class Probe:
 
 
 def observe(probe: Probe, machine: Machine) -> ProbeResult:
-    findings, notes = [], []
+    findings: list[ObservedFinding] = []
+    notes = []
     for result in probe.run(machine):
         if isinstance(result, Limitation):
-            notes.append([result.message, result.command])
+            notes.append(list(result))
             continue
-        assert result.finding.id in probe.ids, result.finding.id
-        findings.append(result.reported())
+        assert result["id"] in probe.ids, result["id"]
+        findings.append(result)
     return {"findings": findings, "notes": notes}
 
 
 def observation(
-    finding_id: str, message: str, source: str, value: object, command: str = ""
-) -> Observation:
-    """An observation with one piece of evidence."""
-    return Observation(
-        Finding(finding_id, message), [Evidence(source=source, value=str(value))], command
+    id: str, message: str, source: str, value: object, command: str = "", advice: str = ""
+) -> ObservedFinding:
+    """A finding with one piece of evidence. command, advice: more exact than the registry's."""
+    rule = CATALOG[id]
+    return ObservedFinding(
+        id=id,
+        verdict=rule.verdict,
+        message=message,
+        evidence=[Evidence(source=source, value=str(value))],
+        breaks=rule.breaks,
+        advice=advice or rule.advice,
+        command=command or rule.command,
+        source=rule.source,
     )
 
 
 def judged(
     finding: Finding | None, source: str, value: object, command: str = ""
-) -> list[Observation]:
+) -> list[ObservedFinding]:
     """What a judge of facts returned, with one piece of evidence; nothing if all is well."""
     if finding is None:
         return []
-    return [Observation(finding, [Evidence(source=source, value=str(value))], command)]
+    return [observation(finding.id, finding.message, source, value, command, finding.advice)]

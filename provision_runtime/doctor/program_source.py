@@ -6,7 +6,6 @@ Conditions on the rank are read from their text; names that the program gives to
 from __future__ import annotations
 
 import ast
-import json
 import re
 import tokenize
 from dataclasses import dataclass
@@ -68,8 +67,7 @@ _RETURN = r"(?m)^[ \t]*def (\w+)\((?:.*\n){0,9}?.*\breturn (\S.*)$"
 class Program:
     """functions: by what their calls look like: `f`, `self.f`, and the class for `__init__`.
 
-    assigned: the values of variables and attributes, and what functions return, as text. starts: of
-    a notebook, the number of the cell that begins after so many lines.
+    assigned: the values of variables and attributes, and what functions return, as text.
     """
 
     name: str
@@ -80,13 +78,6 @@ class Program:
     functions: Dict[str, List[Function]]
     calls: List[ast.Call]
     assigned: Dict[str, List[str]]
-    starts: Dict[int, int]
-
-    def place(self, line: int) -> str:
-        """`train.py:8`, or `a.ipynb:cell 3:8` with the line in the cell."""
-        start = max((start for start in self.starts if start < line), default=0)
-        cell = f"cell {self.starts[start]}:" if self.starts else ""
-        return f"{self.name}:{cell}{line - start}"
 
     def source(self, node: ast.expr | ast.stmt) -> str:
         """The text of a node on one line."""
@@ -133,14 +124,10 @@ class Program:
 def read_program(path: Path) -> Program:
     """Raises SyntaxError or ValueError for a file that is no program, OSError if it cannot be
     opened."""
-    starts: Dict[int, int] = {}
-    if path.suffix == ".ipynb":
-        lines = _notebook_lines(path.read_text(encoding="utf-8"), starts)
-    else:
-        with tokenize.open(path) as file:
-            lines = re.split(r"\r\n|\r|\n", file.read())
+    with tokenize.open(path) as file:
+        lines = re.split(r"\r\n|\r|\n", file.read())
     text = "\n".join(lines)
-    program = Program(path.name, text, lines, ast.parse(text, path.name), {}, {}, [], {}, starts)
+    program = Program(path.name, text, lines, ast.parse(text, path.name), {}, {}, [], {})
     for name, value in re.findall(_ASSIGNMENT, text) + re.findall(_RETURN, text):
         program.assigned.setdefault(name, []).append(value.partition("  #")[0])
     for node in ast.walk(program.tree):
@@ -153,25 +140,6 @@ def read_program(path: Path) -> Program:
         elif isinstance(node, ast.Call):
             program.calls.append(node)
     return program
-
-
-def _notebook_lines(text: str, starts: Dict[int, int]) -> List[str]:
-    """The lines of a notebook's code cells; those in IPython's own syntax (`%`, `!`, `?`) do nothing.
-
-    starts: filled with the cell, counted from 1, that begins at each line. Raises ValueError.
-    """
-    lines: List[str] = []
-    try:
-        for number, cell in enumerate(json.loads(text)["cells"], 1):
-            source = "".join(cell["source"])
-            if cell["cell_type"] != "code" or re.match(r"\s*%%(?!time|capture)", source):
-                continue
-            starts[len(lines)] = number
-            source = re.sub(r"(?m)^(\s*)(?:[%!?].*|[\w.]+\?\??)$", r"\1pass", source)
-            lines += re.sub(r"(?m)^(\s*[\w, ]+=\s*)[%!].*$", r"\1None", source).split("\n")
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"it is not a notebook of format 4: {error}") from error
-    return lines
 
 
 def walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:

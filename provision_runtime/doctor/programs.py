@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Tuple, Union
 
-from .probe import Observation, observation
+from .probe import observation
 from .program_source import FUNCTIONS, LOOPS, ONE, OTHERS, Function, Program, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from ..report.diagnosis import ObservedFinding
 
 # A program with one of these runs in several processes.
 DISTRIBUTED = (
@@ -127,14 +129,14 @@ CALL_RULES = (
 Fault = Tuple[str, Union[ast.expr, ast.stmt], str]
 
 
-def examine_program(program: Program) -> list[Observation]:
+def examine_program(program: Program) -> list[ObservedFinding]:
     """The findings of the file, by line."""
-    faults: dict[tuple[int, str], Observation] = {}
+    faults: dict[tuple[int, str], ObservedFinding] = {}
     if not program.has(DISTRIBUTED):
         return []
     for search in (_forks, _launches, _folders, _calls, _ports, _layers):
         for id, node, message in search(program):
-            source = program.place(node.lineno)
+            source = f"{program.name}:{node.lineno}"
             seen = program.lines[node.lineno - 1].strip()
             faults.setdefault((node.lineno, id), observation(id, message, source, seen))
     return [faults[key] for key in sorted(faults)]

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from ..checks import surroundings
 from ..facts import libraries, limits, nccl
 from ..report.text import format_bytes, format_count
-from .probe import Observation, Probe, judged, observation
+from .probe import Probe, judged, observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
 
 # How near to its limit the kubelet lets a node's memory come before it evicts pods
@@ -27,35 +28,22 @@ def local_ranks(machine: Machine) -> int:
     return max(1, gpus)
 
 
-def shared_memory(machine: Machine) -> Iterator[Observation]:
+def shared_memory(machine: Machine) -> Iterator[ObservedFinding]:
     shm = limits.shared_memory(machine.root)
     size, free = (shm["bytes"], shm["free_bytes"]) if shm else (None, None)
     finding = surroundings.shared_memory_finding(size, free, local_ranks(machine))
     yield from judged(finding, "statvfs /dev/shm", f"{size} bytes, {free} free")
 
 
-def temporary_folder(machine: Machine) -> Iterator[Observation]:
+def temporary_folder(machine: Machine) -> Iterator[ObservedFinding]:
     folders = limits.temporary_folders(machine.environment, machine.root)
-    finding = surroundings.temporary_folder_finding(folders, _replaces_long_folder(machine))
-    texts = []
-    for folder, can_write in folders:
-        texts.append(f"{folder} writable" if can_write else f"{folder} not writable")
-    yield from judged(finding, "folders for temporary files", ", ".join(texts))
+    if folders and not any(folders.values()):
+        tried = ", ".join(folders)
+        message = f"no folder for temporary files can be written: {tried}"
+        yield observation("tmpdir-unusable", message, "folders for temporary files", tried)
 
 
-def _replaces_long_folder(machine: Machine) -> bool:
-    """Later releases of Python 3.13, and 3.14, take /tmp if sockets do not fit into TMPDIR
-    (https://github.com/python/cpython/pull/134085). The smoke test tries it."""
-    if machine.prefix is None:
-        return False
-    for folder in machine.glob(machine.prefix, "lib/python3.*"):
-        minor = folder.name.rpartition(".")[2]
-        if minor.isdigit() and int(minor) >= 13:
-            return True
-    return False
-
-
-def process_limits(machine: Machine) -> Iterator[Observation]:
+def process_limits(machine: Machine) -> Iterator[ObservedFinding]:
     facts = limits.collect(machine.root)
     finding = surroundings.open_files_finding(facts["nofile"], local_ranks(machine))
     yield from judged(finding, "/proc/self/limits, Max open files", facts["nofile"])
@@ -63,7 +51,7 @@ def process_limits(machine: Machine) -> Iterator[Observation]:
     yield from judged(finding, "/proc/self/limits, Max locked memory", facts["memlock"])
 
 
-def cpus(machine: Machine) -> Iterator[Observation]:
+def cpus(machine: Machine) -> Iterator[ObservedFinding]:
     facts = limits.cpus(machine.root)
     finding = surroundings.quota_finding(facts)
     yield from judged(finding, "quota of the cgroup, CPUs", facts["quota"])
@@ -72,7 +60,7 @@ def cpus(machine: Machine) -> Iterator[Observation]:
     yield from judged(finding, "variable OMP_NUM_THREADS", threads)
 
 
-def memory(machine: Machine) -> Iterator[Observation]:
+def memory(machine: Machine) -> Iterator[ObservedFinding]:
     for group in limits.memory_groups(machine.root):
         folder = group["folder"]
         if group["oom_kills"]:
@@ -84,12 +72,12 @@ def memory(machine: Machine) -> Iterator[Observation]:
             yield observation("memory-limit", message, folder, f"{usage} of {limit} bytes")
 
 
-def iommu(machine: Machine) -> Iterator[Observation]:
+def iommu(machine: Machine) -> Iterator[ObservedFinding]:
     finding = surroundings.iommu_finding(libraries.pci_gpus(machine.root))
     yield from judged(finding, "/sys/bus/pci/devices/*/iommu_group/type", finding)
 
 
-def nccl_settings(machine: Machine) -> Iterator[Observation]:
+def nccl_settings(machine: Machine) -> Iterator[ObservedFinding]:
     # NCCL takes the home from the user database, not from $HOME.
     home = nccl.home() if machine.is_real else Path(machine.home)
     texts = [(str(path), machine.read(str(path))) for path in nccl.files(machine.environment, home)]
@@ -98,11 +86,8 @@ def nccl_settings(machine: Machine) -> Iterator[Observation]:
         if setting["source"] != nccl.ENVIRONMENT:
             pattern = shlex.quote(f"/^{setting['name']}=/d")
             command = f"sed -i {pattern} {shlex.quote(setting['source'])}"
-        mistyped = nccl.without_effect([setting["name"]], "", None)
-        for finding in (
-            *surroundings.costly_settings([setting]),
-            *surroundings.mistyped_settings(mistyped),
-        ):
+        mistyped = nccl.mistyped([setting["name"]])
+        for finding in surroundings.nccl_setting_findings([setting], mistyped):
             value = f"{setting['name']}={setting['value']}"
             yield from judged(finding, setting["source"], value, command)
 

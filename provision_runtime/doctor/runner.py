@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..report import diagnosis
-from ..report.diagnosis import Diagnosis, Evidence, ObservedFinding, ProbeRun
-from ..report.findings import Finding
-from .probe import Observation, ProbeResult, observe
+from ..report.diagnosis import Diagnosis, ProbeRun
+from .probe import ProbeResult, observation, observe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from ..report.diagnosis import ObservedFinding
     from .machine import Machine
     from .probe import Probe
 
@@ -31,40 +31,60 @@ READ_BYTES = 1 << 16
 
 @dataclass
 class _Child:
+    """A probe's process. data: what it wrote. waits_in: the function of the kernel, of one that did
+    not end in time."""
+
     probe: Probe
     pid: int
     descriptor: int
     started: float
-    ends_at: float
     data: bytes = b""
+    duration_s: float = 0.0
+    waits_in: str = ""
+
+    @property
+    def result(self) -> ProbeResult:
+        try:
+            result: ProbeResult = json.loads(self.data)
+            return result
+        except ValueError:
+            return {"failure": "its process was killed"}
 
 
 def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
     """Run probes and join their results, in the order of the probes. Those without a result come
     first, as one finding."""
     started = time.monotonic()
-    results, durations, waits = _run_isolated(machine, probes)
+    children = [_start(machine, probe) for probe in probes]
+    _wait(machine, children)
     findings: list[ObservedFinding] = []
     notes: list[list[str]] = []
     runs = []
-    overdue = []
     failed: dict[str, list[str]] = {}  # names of probes by the reason
-    for probe in probes:
-        state, duration_s = "done", durations.get(probe.name, probe.limit_s(machine))
-        result = results.get(probe.name, {"failure": "its process was killed"})
-        if probe.name in waits:
+    late = [child for child in children if child.waits_in]
+    for child in children:
+        name, state, result = child.probe.name, "done", child.result
+        if child in late:
             state = "late"
-            overdue.append(probe)
         elif "failure" in result:
             state = "failed"
-            failed.setdefault(result["failure"], []).append(probe.name)
+            failed.setdefault(result["failure"], []).append(name)
         else:
             findings += result["findings"]
             notes += [note for note in result["notes"] if note not in notes]
-        runs.append(ProbeRun(name=probe.name, state=state, duration_s=duration_s))
-    if overdue:
-        findings.insert(0, _overdue_finding(machine, overdue, waits))
-    findings = [_failed_finding(names, reason) for reason, names in failed.items()] + findings
+        runs.append(ProbeRun(name=name, state=state, duration_s=child.duration_s))
+    # The cause is often one for all: a file server, or a broken machine.
+    lost = []
+    for reason, names in failed.items():
+        message = f"no result from {', '.join(names)}: {reason}"
+        lost.append(observation("probe-failed", message, "probe", ", ".join(names)))
+    if late:
+        limit_s = max(child.probe.limit_s(machine) for child in late)
+        names = [child.probe.name for child in late]
+        message = f"no result within {limit_s:g} s: {', '.join(names)}"
+        waits = ", ".join(child.waits_in for child in late)
+        lost.append(observation("probe-late", message, "/proc/PID/wchan", waits))
+    findings = lost + findings
     return Diagnosis(
         schema=diagnosis.SCHEMA,
         kind=diagnosis.KIND,
@@ -79,46 +99,36 @@ def diagnose(machine: Machine, probes: Sequence[Probe]) -> Diagnosis:
     )
 
 
-def _run_isolated(
-    machine: Machine, probes: Sequence[Probe]
-) -> tuple[dict[str, ProbeResult], dict[str, float], dict[str, str]]:
-    """The results of the probes that returned one, the seconds of those that ended, and in which
-    function of the kernel each of the others waits."""
-    results: dict[str, ProbeResult] = {}
-    durations: dict[str, float] = {}
-    waits: dict[str, str] = {}
+def _wait(machine: Machine, children: Sequence[_Child]) -> None:
+    """Read what the children write until each has ended, or its time is over."""
     with selectors.DefaultSelector() as selector:
-        for probe in probes:
-            child = _start(machine, probe)
-            selector.register(child.descriptor, selectors.EVENT_READ, child)
-        while selector.get_map():
-            for child in [key.data for key in selector.get_map().values()]:
-                if time.monotonic() >= child.ends_at:
-                    selector.unregister(child.descriptor)
-                    os.close(child.descriptor)
-                    waits[child.probe.name] = _waits_in(child.pid)
-                    # Kill a probe and its children, without waiting: it may be stuck in the
-                    # kernel.
-                    try:
-                        os.killpg(child.pid, signal.SIGKILL)
-                    except (ProcessLookupError, PermissionError):
-                        os.kill(child.pid, signal.SIGKILL)
-            if not selector.get_map():
-                break
-            next_end = min(key.data.ends_at for key in selector.get_map().values())
-            for key, _ in selector.select(max(0.0, next_end - time.monotonic())):
-                child = key.data
-                data = os.read(child.descriptor, READ_BYTES)
-                child.data += data
-                if data:
+        for child in children:
+            selector.register(child.descriptor, selectors.EVENT_READ)
+        running = list(children)
+        while running:
+            next_end = min(child.started + child.probe.limit_s(machine) for child in running)
+            ready = selector.select(max(0.0, next_end - time.monotonic()))
+            readable = {key.fd for key, _ in ready}
+            for child in list(running):
+                passed_s = time.monotonic() - child.started
+                if child.descriptor in readable:
+                    data = os.read(child.descriptor, READ_BYTES)
+                    child.data += data
+                    if data:
+                        continue
+                    os.waitpid(child.pid, 0)
+                elif passed_s < child.probe.limit_s(machine):
                     continue
+                else:
+                    child.waits_in = _waits_in(child.pid)
+                    # Without waiting: it may be stuck in the kernel.
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(child.pid, signal.SIGKILL)
+                    os.kill(child.pid, signal.SIGKILL)
+                child.duration_s = round(passed_s, 3)
                 selector.unregister(child.descriptor)
                 os.close(child.descriptor)
-                os.waitpid(child.pid, 0)
-                durations[child.probe.name] = round(time.monotonic() - child.started, 3)
-                with contextlib.suppress(ValueError):  # it was killed before its last byte
-                    results[child.probe.name] = json.loads(child.data)
-    return results, durations, waits
+                running.remove(child)
 
 
 def _start(machine: Machine, probe: Probe) -> _Child:
@@ -143,8 +153,7 @@ def _start(machine: Machine, probe: Probe) -> _Child:
         finally:
             os._exit(status)
     os.close(writing)
-    started = time.monotonic()
-    return _Child(probe, pid, reading, started, started + probe.limit_s(machine))
+    return _Child(probe, pid, reading, time.monotonic())
 
 
 def _null() -> int:
@@ -155,26 +164,6 @@ def _null() -> int:
         reading, writing = os.pipe()
         os.close(writing)
         return reading
-
-
-def _failed_finding(names: Sequence[str], reason: str) -> ObservedFinding:
-    """One for all that failed for one reason: a broken machine fails many."""
-    message = f"no result from {', '.join(names)}: {reason}"
-    evidence = [Evidence(source="probe", value=name) for name in names]
-    return Observation(Finding("probe-failed", message), evidence).reported()
-
-
-def _overdue_finding(
-    machine: Machine, probes: Sequence[Probe], waits: Mapping[str, str]
-) -> ObservedFinding:
-    """One finding for all: the cause is often one file server."""
-    limit_s = max(probe.limit_s(machine) for probe in probes)
-    message = f"no result within {limit_s:g} s: {', '.join(probe.name for probe in probes)}"
-    evidence = []
-    for probe in probes:
-        source = f"/proc/PID/wchan, {probe.name}"
-        evidence.append(Evidence(source=source, value=waits[probe.name]))
-    return Observation(Finding("probe-late", message), evidence).reported()
 
 
 def _waits_in(pid: int) -> str:

@@ -11,13 +11,15 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .probe import Observation, observation
+from .probe import observation
 from .program_source import read_program
 from .programs import examine_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from ..report.diagnosis import ObservedFinding
 
 # Slurm's variables that differ between the tasks of a step.
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
@@ -94,37 +96,43 @@ class BatchScript:
             r"\$\{?(\w+)(?:\[@\])?\}?", lambda match: values.get(match[1], match[0]), text
         )
 
+    def own_options(self, step: ScriptLine) -> dict[str, str]:
+        return parse_options(self.expanded(step.text).partition("srun ")[2])
+
     def options_of(self, step: ScriptLine) -> dict[str, str]:
         """The options of a step, with those of the job that it does not change."""
-        return {**self.options, **parse_options(self.expanded(step.text).partition("srun ")[2])}
+        return {**self.options, **self.own_options(step)}
 
-    def fault(self, id: str, message: str, line: ScriptLine, command: str = "") -> Observation:
+    def fault(self, id: str, message: str, line: ScriptLine, command: str = "") -> ObservedFinding:
         """A finding about a line."""
         seen = textwrap.shorten(line.text, 160, placeholder="...")
         return observation(id, message, f"{self.name}:{line.number}", seen, command)
 
 
-def examine(path: Path, slurm_version: str | None) -> list[Observation]:
+def examine(path: Path, slurm_version: str | None) -> list[ObservedFinding]:
     """What is wrong in a file. slurm_version: as `srun --version` prints it; None if unknown."""
     name = path.name
     try:
-        if path.suffix in (".py", ".ipynb"):
+        if path.suffix == ".ipynb":
+            raise ValueError("`jupyter nbconvert --to script` makes a program of a notebook")
+        if path.suffix == ".py":
             return examine_program(read_program(path))
         script = parse(name, path.read_text(errors="replace"))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         message = f"the file cannot be read: {error}"
         return [observation("script-unreadable", message, name, type(error).__name__)]
-    return [
-        *_late_options(script),
-        *_cpus(script, slurm_version),
-        *_hidden_gpus(script),
-        *_early_expansion(script),
-        *_node_count(script),
-        *_worlds(script),
-        *_addresses(script),
-        *_gpu_variables(script),
-        *_processes(script),
-    ]
+    checks = (
+        _late_options,
+        _hidden_gpus,
+        _early_expansion,
+        _node_count,
+        _worlds,
+        _addresses,
+        _gpu_variables,
+        _processes,
+    )
+    findings = [finding for check in checks for finding in check(script)]
+    return [*findings, *_cpus(script, slurm_version)]
 
 
 def parse(name: str, text: str) -> BatchScript:
@@ -186,46 +194,43 @@ def parse_options(text: str) -> dict[str, str]:
     return options
 
 
-def _late_options(script: BatchScript) -> Iterator[Observation]:
+def _late_options(script: BatchScript) -> Iterator[ObservedFinding]:
     for line in script.lines:
         if line.text.startswith("#SBATCH"):
             yield script.fault("sbatch-ignored", f"a command comes before line {line.number}", line)
             return
 
 
-def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[Observation]:
+def _cpus(script: BatchScript, slurm_version: str | None) -> Iterator[ObservedFinding]:
     cpus = script.options.get("--cpus-per-task", "1")
     version = tuple(map(int, re.findall(r"\d+", slurm_version or "")[:2])) or FORGETS_CPUS[0]
-    if cpus in ("", "1") or not FORGETS_CPUS[0] <= version < FORGETS_CPUS[1]:
-        return
-    if "SRUN_CPUS_PER_TASK" in script.text:
+    forgets_cpus = FORGETS_CPUS[0] <= version < FORGETS_CPUS[1]
+    if cpus in ("", "1") or not forgets_cpus or "SRUN_CPUS_PER_TASK" in script.text:
         return
     # The last one trains; those before it copy data or print versions.
     for step in script.steps[-1:]:
-        options = parse_options(script.expanded(step.text).partition("srun ")[2])
-        if "--cpus-per-task" not in options:
+        if "--cpus-per-task" not in script.own_options(step):
             message = f"--cpus-per-task={cpus} is not passed to srun in line {step.number}"
             if slurm_version is None:
                 message += " (the version of Slurm is unknown: from 23.11 on, srun takes it over)"
             yield script.fault("srun-cpus", message, step)
 
 
-def _hidden_gpus(script: BatchScript) -> Iterator[Observation]:
+def _hidden_gpus(script: BatchScript) -> Iterator[ObservedFinding]:
     """One GPU per task, and several tasks on a node."""
     for step in script.steps or [ScriptLine(1, "")]:
         options = script.options_of(step)
         bind = options.get("--gpu-bind", "")
         is_split = "--gpus-per-task" in options or bind.startswith(("single", "per_task", "map"))
-        has_one_task = _tasks_per_node(options) == 1
         is_shared = bind == "none" or options.get("--gres-flags") == "allow-task-sharing"
-        if is_split and not has_one_task and not is_shared:
+        if is_split and _tasks_per_node(options) != 1 and not is_shared:
             option = f"--gpu-bind={bind}" if bind else "--gpus-per-task"
             message = f"{option} hides the GPUs of a node's other tasks"
             yield observation("gpus-hidden", message, f"{script.name}:{step.number}", option)
             return
 
 
-def _early_expansion(script: BatchScript) -> Iterator[Observation]:
+def _early_expansion(script: BatchScript) -> Iterator[ObservedFinding]:
     """A task's variable that the batch script expands for srun, directly or through a variable of
     its own."""
     steps = " ".join(step.text for step in script.steps)
@@ -250,23 +255,17 @@ def _shell_text(text: str) -> str:
     return re.sub(rf"(?s){_QUOTED}", lambda match: re.sub(r"(?s)\\.", "", match[1] or ""), text)
 
 
-def _node_count(script: BatchScript) -> Iterator[Observation]:
+def _node_count(script: BatchScript) -> Iterator[ObservedFinding]:
     nodes = script.options.get("--nodes", "")
-    if not nodes.isdigit():
-        return
-    for line in script.lines:
-        text = script.expanded(line.text)
-        match = re.search(NODE_COUNT + r"(\d+)(?::(\d+))?", text)
-        if match is None:
-            continue
-        least, most = int(match[1]), int(match[2] or match[1])
-        if not least <= int(nodes) <= most:
+    for line in script.lines if nodes.isdigit() else ():
+        match = re.search(NODE_COUNT + r"(\d+)(?::(\d+))?", script.expanded(line.text))
+        if match and not int(match[1]) <= int(nodes) <= int(match[2] or match[1]):
             message = f"line {line.number} says {match[1]} nodes, #SBATCH --nodes says {nodes}"
             yield script.fault("node-count-fixed", message, line, "--nnodes=$SLURM_NNODES")
             return
 
 
-def _worlds(script: BatchScript) -> Iterator[Observation]:
+def _worlds(script: BatchScript) -> Iterator[ObservedFinding]:
     """Launchers whose nodes do not form one world, in a job of several nodes."""
     if not script.spans_nodes:
         return
@@ -305,7 +304,7 @@ def _tasks_per_node(options: dict[str, str]) -> int:
     return int(per_node) if per_node.isdigit() else 1
 
 
-def _addresses(script: BatchScript) -> Iterator[Observation]:
+def _addresses(script: BatchScript) -> Iterator[ObservedFinding]:
     """Addresses of the store that some node cannot reach."""
     for line in script.lines if script.spans_nodes else ():
         if re.search(ENDPOINT + LOOPBACK, line.text):
@@ -319,7 +318,7 @@ def _addresses(script: BatchScript) -> Iterator[Observation]:
                 yield script.fault("address-uncertain", reason, line)
 
 
-def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
+def _gpu_variables(script: BatchScript) -> Iterator[ObservedFinding]:
     """Variables of Slurm that are used as numbers, and are none."""
     unset = "" if "gpu" in script.options.get("--gres", "") else "0"
     values = {"SLURM_TASKS_PER_NODE": "8(x2)" if script.spans_nodes else "8"}
@@ -334,19 +333,19 @@ def _gpu_variables(script: BatchScript) -> Iterator[Observation]:
                 yield script.fault("gpu-variable", message, line)
 
 
-def _processes(script: BatchScript) -> Iterator[Observation]:
+def _processes(script: BatchScript) -> Iterator[ObservedFinding]:
     """More processes on a node than GPUs."""
     visible = re.search(r"CUDA_VISIBLE_DEVICES=['\"]?([\d,]+)", script.text)
     for line in script.lines:
-        options = script.options_of(line)
-        gpus = options.get("--gpus-per-node", options.get("--gres", ""))
-        count = re.search(r"(?:^|:)(\d+)(?:$|[,(])", gpus)
-        gpus = str(visible[1].count(",") + 1) if visible else count[1] if count else ""
-        text = script.expanded(line.text)
-        each = re.search(r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\$?\{?\w+)", text)
-        tasks = _tasks_per_node(options) if line in script.steps else 1
+        pattern = r"--(?:nproc[-_]per[-_]node|num_gpus)[= ]['\"]?(\$?\{?\w+)"
+        each = re.search(pattern, script.expanded(line.text))
         if each is None:
             continue
+        options = script.options_of(line)
+        listed = options.get("--gpus-per-node", options.get("--gres", ""))
+        count = re.search(r"(?:^|:)(\d+)(?:$|[,(])", listed)
+        gpus = str(visible[1].count(",") + 1) if visible else count[1] if count else ""
+        tasks = _tasks_per_node(options) if line in script.steps else 1
         # Not a number: one process for each GPU, or for each task.
         is_more = tasks > 1
         if each[1].isdigit():

@@ -195,26 +195,23 @@ def _ranks_with(text: str, texts: Sequence[str]) -> str:
 
 def _compare(reference: Sequence[Entry], model: Sequence[Entry], where: str) -> tuple[str, str]:
     """The first parameter that differs, and a message. where: the ranks of the reference."""
+    expected_by_name = {entry[0]: entry for entry in reference}
+    entry_by_name = {entry[0]: entry for entry in model}
     pairs = zip_longest(reference, model)
-    expected, entry = next((expected, entry) for expected, entry in pairs if expected != entry)
-    if entry is None or (expected and all(expected[0] != name for name, *_ in model)):
-        name = expected[0]
-        return name, f"parameter {name} is missing; it is {_describe(expected)} {where}"
-    name = entry[0]
-    if expected is None or all(name != other for other, *_ in reference):
-        return name, f"parameter {name} is {_describe(entry)}; it does not exist {where}"
-    if name != expected[0]:
-        problem = (
-            f"takes the position of {expected[0]} {where}: the same parameters in another order"
-        )
-    elif entry[:4] == expected[:4]:
+    first, second = next((first, second) for first, second in pairs if first != second)
+    name = first[0] if first and first[0] not in entry_by_name else second[0]
+    expected, entry = expected_by_name.get(name), entry_by_name.get(name)
+    problem = f"is {_describe(entry)}, not {_describe(expected)} as {where}"
+    if entry == expected:
+        problem = f"has another position than {where}"
+    elif entry and expected and entry[:4] == expected[:4]:
         problem = f"has other values than {where}"
-    else:
-        problem = f"is {_describe(entry)}, not {_describe(expected)} as {where}"
     return name, f"parameter {name} {problem}"
 
 
-def _describe(entry: Entry) -> str:
+def _describe(entry: Entry | None) -> str:
+    if entry is None:
+        return "absent"
     _, shape, dtype, is_trained = entry[:4]
     text = f"{'of unknown shape' if shape is None else shape} {dtype}"
     return text if is_trained else f"{text} without gradient"

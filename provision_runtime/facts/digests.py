@@ -17,7 +17,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Dict, NamedTuple, Optional, TypedDict
 
 # The name of what no distribution lists.
@@ -42,28 +42,6 @@ class Distribution(NamedTuple):
     kind: str
     identity: str
     paths: tuple[str, ...]
-
-
-class File(NamedTuple):
-    """A file or link of a prefix. path: from the prefix. target: of a link."""
-
-    path: str
-    is_regular: bool
-    is_executable: bool
-    size: int
-    target: str | None
-
-    def describe(self, prefix: str, deep: bool) -> str:
-        """The line of its distribution's digest; changes with the file."""
-        if self.target is not None:
-            return f"link {self.target}"
-        if not self.is_regular:
-            return "neither a file nor a link"
-        executable = "executable" if self.is_executable else "file"
-        description = f"{executable} {self.size}"
-        if deep:
-            description += f" {file_sha256(os.path.join(prefix, self.path))}"
-        return description
 
 
 class DistributionDigest(TypedDict):
@@ -92,11 +70,11 @@ def prefix_digests(prefix: str, deep: bool) -> PrefixDigests:
     marker = read_marker(prefix)
     distributions: dict[str, DistributionDigest] = {}
     root = hashlib.sha256()
-    for name, distribution, files in _inventory(prefix, "pack" in marker):
+    files = dict(_walk(prefix, "", deep, "pack" in marker))
+    for name, distribution, paths in _inventory(prefix, sorted(files, key=os.fsencode)):
         digest = hashlib.sha256(f"{distribution.identity}\n".encode())
-        for file in files:
-            line = f"{file.path}\0{file.describe(prefix, deep)}\n"
-            digest.update(os.fsencode(line))
+        for path in paths:
+            digest.update(os.fsencode(f"{path}\0{files[path]}\n"))
         version, kind = distribution.version, distribution.kind
         distributions[name] = {"version": version, "kind": kind, "digest": digest.hexdigest()}
         root.update("\0".join((name, version, kind, digest.hexdigest())).encode() + b"\n")
@@ -120,14 +98,12 @@ def file_sha256(path: str) -> str:
             digest.update(buffer[:count])
 
 
-def _inventory(prefix: str, with_bytecode: bool) -> Iterator[tuple[str, Distribution, list[File]]]:
-    """Every distribution by a unique name, with its files, sorted."""
-    walk = _walk(prefix, "", with_bytecode)
-    files = sorted(walk, key=lambda file: os.fsencode(file.path))
+def _inventory(prefix: str, files: Sequence[str]) -> Iterator[tuple[str, Distribution, list[str]]]:
+    """Every distribution by a unique name, with its files in the order of all."""
     conda = sorted(_conda_distributions(prefix), key=lambda item: item.name)
     conda_paths = {path for distribution in conda for path in distribution.paths}
     wheels = sorted(
-        _wheel_distributions(prefix, (file.path for file in files), conda_paths),
+        _wheel_distributions(prefix, files, conda_paths),
         key=lambda item: (item.name, item.version),
     )
     distributions = {}
@@ -141,16 +117,17 @@ def _inventory(prefix: str, with_bytecode: bool) -> Iterator[tuple[str, Distribu
         for path in distribution.paths:
             owners[path] = name
     distributions[OTHER] = Distribution(OTHER, "", "files", "", ())
-    files_of: dict[str, list[File]] = {name: [] for name in distributions}
-    for file in files:
-        owner = owners.get(file.path) or owners.get(_byte_code_source(file.path), OTHER)
-        files_of[owner].append(file)
+    files_of: dict[str, list[str]] = {name: [] for name in distributions}
+    for path in files:
+        owner = owners.get(path) or owners.get(_byte_code_source(path), OTHER)
+        files_of[owner].append(path)
     for name in sorted(distributions):
         yield name, distributions[name], files_of[name]
 
 
-def _walk(prefix: str, folder: str, with_bytecode: bool) -> Iterator[File]:
-    """Every file and link below a folder of the prefix, except conda-meta."""
+def _walk(prefix: str, folder: str, deep: bool, with_bytecode: bool) -> Iterator[tuple[str, str]]:
+    """Every file and link below a folder of the prefix, except conda-meta; and a text that changes
+    with it, for the digest of its distribution."""
     with os.scandir(os.path.join(prefix, folder)) as entries:
         items = list(entries)
     for item in items:
@@ -158,16 +135,17 @@ def _walk(prefix: str, folder: str, with_bytecode: bool) -> Iterator[File]:
         if path == _RECORDS or (item.name == _BYTECODE and not with_bytecode):
             continue
         if item.is_dir(follow_symlinks=False):
-            yield from _walk(prefix, path, with_bytecode)
+            yield from _walk(prefix, path, deep, with_bytecode)
             continue
         status = item.stat(follow_symlinks=False)
-        yield File(
-            path=path,
-            is_regular=stat.S_ISREG(status.st_mode),
-            is_executable=bool(status.st_mode & 0o111),
-            size=status.st_size,
-            target=os.readlink(item.path) if item.is_symlink() else None,
-        )
+        description = "neither a file nor a link"
+        if item.is_symlink():
+            description = f"link {os.readlink(item.path)}"
+        elif stat.S_ISREG(status.st_mode):
+            kind = "executable" if status.st_mode & 0o111 else "file"
+            content = f" {file_sha256(item.path)}" if deep else ""
+            description = f"{kind} {status.st_size}{content}"
+        yield path, description
 
 
 def _byte_code_source(path: str) -> str:
@@ -205,7 +183,7 @@ def _conda_distributions(prefix: str) -> Iterator[Distribution]:
 
 
 def _wheel_distributions(
-    prefix: str, paths: Iterable[str], conda_paths: Collection[str]
+    prefix: str, paths: Sequence[str], conda_paths: Collection[str]
 ) -> Iterator[Distribution]:
     """The wheels by their RECORDs, without those that are part of conda packages."""
     import csv

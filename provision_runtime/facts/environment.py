@@ -21,6 +21,8 @@ from . import libraries, limits, nccl, origins
 from .digests import read_marker
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .model import DeviceFacts, EnvironmentFacts, TorchFacts
 
 SCHEMA = 2
@@ -48,7 +50,7 @@ def collect() -> EnvironmentFacts:
         version = versions["loaded"] or versions["compiled"]
         facts["nccl_settings"] = nccl.settings(version)
         names = [setting["name"] for setting in facts["nccl_settings"]]
-        facts["nccl_mistyped"] = nccl.without_effect(names, versions["file"] or "", version)
+        facts["nccl_mistyped"] = nccl.mistyped(names, versions["file"] or "")
     except Exception as error:  # a broken torch may raise anything
         facts["error"] = f"torch cannot be used: {type(error).__name__}: {error}"
     # Last, since importing torch is what loads foreign libraries.
@@ -58,12 +60,22 @@ def collect() -> EnvironmentFacts:
     return facts
 
 
-def collect_in_child() -> EnvironmentFacts:
-    """All facts, from a child process: if importing torch crashes or hangs, `error` says so."""
-    command = [sys.executable, str(Path(__file__).resolve().parent.parent), "facts", "--in-process"]
+def collect_in_child(
+    python: str = sys.executable, variables: Mapping[str, str] = os.environ
+) -> EnvironmentFacts:
+    """All facts, from a child process: if importing torch crashes or hangs, `error` says so. python:
+    of the environment that is described."""
+    # Where this package was sent over standard input it has no files, and the environment's own
+    # copy must do.
+    runtime = ["-m", "provision_runtime"]
+    if "__file__" in globals():
+        runtime = [str(Path(__file__).resolve().parent.parent)]
     try:
         child = subprocess.run(
-            command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=IMPORT_TIMEOUT_S
+            [python, "-B", *runtime, "facts", "--in-process"],
+            stdout=subprocess.PIPE,
+            timeout=IMPORT_TIMEOUT_S,
+            env=dict(variables),
         )
         facts: EnvironmentFacts = json.loads(child.stdout)
         return facts

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional
@@ -25,7 +24,6 @@ VIRTUAL = ("Pass-Through", "VGPU")
 QUERY = ("-q", "-x")
 NVLINK_STATUS = ("nvlink", "--status")
 NVLINK_ERRORS = ("nvlink", "-e")
-NVLINK_REMOTES = ("nvlink", "-R")
 # Words of the driver in the place of a value, without brackets: there is none, or it got an error.
 ABSENT = ("", "N/A", "Not Supported", "Requested functionality has been deprecated")
 REFUSED = ("Insufficient Permissions", "Not Found", "Unknown")
@@ -321,21 +319,6 @@ def parse_nvlinks(text: str) -> list[GpuLinks]:
         elif gpus and "inactive" in line.lower():
             gpus[-1] = replace(gpus[-1], line=line.strip())
     return gpus
-
-
-def parse_nvlink_remotes(text: str) -> dict[str, Counter[str]]:
-    """The output of NVLINK_REMOTES: by GPU (its UUID) how many of its links lead to each device on the
-    PCI bus. It numbers the active links only, so that the numbers are no use."""
-    remotes: dict[str, Counter[str]] = {}
-    uuid = ""
-    for line in text.splitlines():
-        head = _GPU_LINE.match(line)
-        uuid = head[3] if head else uuid
-        # "Link 0: Remote Device 00000000:07:00.0: Link 46"
-        link = re.match(r"\s*Link \d+: Remote Device ([\w:]+\.\d)", line)
-        if link and uuid:
-            remotes.setdefault(uuid, Counter())[link[1]] += 1
-    return remotes
 
 
 def parse_nvlink_errors(text: str) -> dict[str, dict[str, int]]:

@@ -8,6 +8,7 @@ a test can make its own.
 from __future__ import annotations
 
 import os
+import re
 import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, TypedDict
@@ -49,24 +50,25 @@ def collect(root: Path = ROOT) -> LimitFacts:
 
 def cpus(root: Path = ROOT) -> CpuFacts:
     affinity, quota = _affinity(root), cpu_quota(root)
+    online = read_text(root / "sys/devices/system/cpu/online")
     return {
-        "count": _cpu_count(root),
+        "count": _count_list(online) if online and root != ROOT else os.cpu_count(),
         "affinity": affinity,
         "quota": quota,
         "allowed": affinity if quota is None else min(affinity, quota),
     }
 
 
-def temporary_folders(environment: Mapping[str, str], root: Path = ROOT) -> list[tuple[str, bool]]:
+def temporary_folders(environment: Mapping[str, str], root: Path = ROOT) -> dict[str, bool]:
     """The folders that Python tries for temporary files, in its order, as far as they exist; and
     whether this process can write them."""
     folders = [environment.get(name, "") for name in TEMPORARY_VARIABLES]
     folders += [*TEMPORARY_FOLDERS, environment.get("PWD", "")]
-    result = []
-    for folder in dict.fromkeys(folders):
+    result = {}
+    for folder in folders:
         path = root / folder.lstrip("/")
         if os.path.isabs(folder) and path.is_dir():
-            result.append((folder, os.access(path, os.W_OK | os.X_OK)))
+            result[folder] = os.access(path, os.W_OK | os.X_OK)
     return result
 
 
@@ -172,50 +174,30 @@ def group_folders(controller: str, root: Path = ROOT) -> Iterator[Path]:
 
 
 def read_quota(folder: Path) -> float | None:
-    """The quota of one group, in CPUs."""
-    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-        try:
-            return parse_quota(" ".join((folder / name).read_text() for name in names))
-        except OSError:
-            continue
-    return None
-
-
-def parse_quota(text: str) -> float | None:
-    """`quota period` in microseconds, as in cpu.max; None if there is no quota."""
-    fields = text.split()
-    try:
-        allowed = float(fields[0]) / float(fields[1])
-    except (ValueError, ZeroDivisionError, IndexError):
-        return None
-    return round(allowed, 2) if allowed > 0 else None
+    """The quota of one group, in CPUs: `quota period` in microseconds, as in cpu.max."""
+    text = read_text(folder / "cpu.max") or " ".join(
+        read_text(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    )
+    match = re.match(r"(\d+)\s+([1-9]\d*)\b", text)
+    quota = int(match[1]) / int(match[2]) if match else 0.0
+    return round(quota, 2) or None
 
 
 def _limit(label: str, kind: int, root: Path) -> int | None:
     """The soft limit; None if there is none."""
-    if root != ROOT:
-        for line in read_text(root / "proc/self/limits").splitlines():
-            if line.startswith(label):
-                soft_text = line[len(label) :].split()[0]
-                return None if soft_text == "unlimited" else int(soft_text)
+    text = read_text(root / "proc/self/limits") if root != ROOT else ""
+    match = re.search(rf"(?m)^{label} +(\S+)", text)
+    if match:
+        return int(match[1]) if match[1].isdigit() else None
     soft = resource.getrlimit(kind)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _affinity(root: Path) -> int:
     """How many CPUs this process may run on."""
-    if root != ROOT:
-        for line in read_text(root / "proc/self/status").splitlines():
-            if line.startswith("Cpus_allowed_list:"):
-                return _count_list(line.split(":")[1])
-    return len(os.sched_getaffinity(0))
-
-
-def _cpu_count(root: Path) -> int | None:
-    if root != ROOT:
-        for line in read_text(root / "sys/devices/system/cpu/online").splitlines():
-            return _count_list(line)
-    return os.cpu_count()
+    text = read_text(root / "proc/self/status") if root != ROOT else ""
+    match = re.search(r"(?m)^Cpus_allowed_list:(.*)$", text)
+    return _count_list(match[1]) if match else len(os.sched_getaffinity(0))
 
 
 def _count_list(text: str) -> int:

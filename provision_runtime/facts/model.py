@@ -88,12 +88,10 @@ class TorchFacts(TypedDict):
 
 
 class LoadedLibraries(TypedDict):
-    """foreign: loaded, and not this environment's; bundled: what they replace; loadable: what
-    LD_LIBRARY_PATH could bring."""
+    """foreign: loaded, and not this environment's; loadable: what LD_LIBRARY_PATH could bring."""
 
     loaded: List[str]
     foreign: List[str]
-    bundled: List[str]
     loadable: List[str]
 
 

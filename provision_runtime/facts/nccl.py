@@ -143,31 +143,17 @@ def names_in(library: str) -> frozenset[str]:
         return frozenset()
 
 
-def without_effect(names: Iterable[str], library: str, version: str | None) -> dict[str, str]:
-    """The variables that this NCCL does not read, each with what is right instead.
-
-    library: its file; empty if it is unknown, as is then perhaps its version. Then only those count
-    that no release reads. Those of plug-ins and builds are left alone.
-    """
+def mistyped(names: Iterable[str], library: str = "") -> dict[str, str]:
+    """The variables that NCCL does not read, each with what is right instead. Those of plug-ins and
+    builds are left alone. library: the file of the NCCL in use, which may know more names."""
     facts = reference()
-    known = {*facts["settings"], *facts["of_builds"], *names_in(library)}
+    known = {*facts["settings"], *facts["of_builds"], *facts["variables"], *names_in(library)}
     result = {}
     for name in names:
-        is_foreign = name in known or name.startswith(tuple(facts["plugins"]))
-        if is_foreign or not name.startswith("NCCL_"):
-            continue
-        releases = facts["variables"].get(name)
-        if releases is None:
-            nearest = difflib.get_close_matches(name, {*known, *facts["variables"]}, 1, NEARLY)
+        is_foreign = name.startswith(tuple(facts["plugins"])) or not name.startswith("NCCL_")
+        if name not in known and not is_foreign:
+            nearest = difflib.get_close_matches(name, known, 1, NEARLY)
             result[name] = f"is not a setting of NCCL; {nearest[0]} is" if nearest else NO_SETTING
-        elif version is not None:
-            first, release, last = (
-                [int(part) for part in text.split(".")[:2]]
-                for text in (releases[0], version, releases[1] or version)
-            )
-            if not first <= release <= last:
-                end = releases[1] or "now"
-                result[name] = f"is read from NCCL {releases[0]} to {end}; this is {version}"
     return result
 
 

@@ -92,34 +92,29 @@ def parse(lines: Iterable[str], rank: int) -> Transports:
     its peers."""
     result = Transports()
     for line in lines:
-        _read_line(line.rstrip("\n"), rank, result)
-    return result
-
-
-def _read_line(line: str, rank: int, result: Transports) -> None:
-    channel = CHANNEL.search(line)
-    if channel:
-        _read_channel(channel, rank, result)
-        return
-    for name, (pattern, convert) in FIELDS.items():
-        match = pattern.search(line)
-        if match:
-            setattr(result, name, convert(match[1]))
-    communicator = COMMUNICATOR.search(line)
-    if communicator and int(communicator[1]) >= result.ranks:
-        result.ranks, result.nodes, result.local_ranks = map(int, communicator.groups()[:3])
-        result.mnnvl = communicator[4] == "1"
-    choice = CHOICE.search(line)
-    if choice:
-        result.algorithms[choice[1]] = f"{choice[2]}/{choice[3]}"
-    plugin = PLUGIN_NAME.search(line)
-    if plugin:
-        name = next(text for text in plugin.groups() if text)
-        if name not in result.plugins:
+        channel = CHANNEL.search(line)
+        if channel:
+            _read_channel(channel, rank, result)
+            continue
+        for name, (pattern, convert) in FIELDS.items():
+            match = pattern.search(line)
+            if match:
+                setattr(result, name, convert(match[1]))
+        communicator = COMMUNICATOR.search(line)
+        if communicator and int(communicator[1]) >= result.ranks:
+            result.ranks, result.nodes, result.local_ranks = map(int, communicator.groups()[:3])
+            result.mnnvl = communicator[4] == "1"
+        choice = CHOICE.search(line)
+        if choice:
+            result.algorithms[choice[1]] = f"{choice[2]}/{choice[3]}"
+        plugin = PLUGIN_NAME.search(line)
+        name = next(filter(None, plugin.groups()), "") if plugin else ""
+        if name and name not in result.plugins:
             result.plugins.append(name)
-    warning = WARNING.search(line)
-    if warning and len(result.warnings) < MAX_WARNINGS:
-        result.warnings.append(warning[1])
+        warning = WARNING.search(line)
+        if warning and len(result.warnings) < MAX_WARNINGS:
+            result.warnings.append(warning[1])
+    return result
 
 
 def _read_channel(match: re.Match[str], rank: int, result: Transports) -> None:

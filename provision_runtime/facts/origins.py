@@ -25,20 +25,18 @@ NO_PACKAGES = {"__pycache__", "README.txt"}
 
 
 def library_facts() -> LoadedLibraries:
-    files, site_packages = libraries.loaded(), torch_folder()
-    if site_packages is None:
-        return {"loaded": files, "foreign": [], "bundled": [], "loadable": []}
+    files = libraries.loaded()
+    # The site-packages that have torch, even if it cannot be imported.
+    folders = [path for path in map(Path, sys.path) if (path / "torch/__init__.py").is_file()]
+    if not folders:
+        return {"loaded": files, "foreign": [], "loadable": []}
+    site_packages = os.path.abspath(folders[0])
     bundled = libraries.bundled(site_packages)
     foreign = libraries.foreign(files, sys.prefix, site_packages, bundled)
-    foreign_stems = {libraries.stem(path) for path in foreign}
     offered = on_library_path(os.environ.get("LD_LIBRARY_PATH", ""))
     loadable = libraries.foreign(offered, sys.prefix, site_packages, bundled)
-    return {
-        "loaded": files,
-        "foreign": foreign,
-        "bundled": [path for path in bundled if libraries.stem(path) in foreign_stems],
-        "loadable": [path for path in loadable if path not in foreign],
-    }
+    loadable = [path for path in loadable if path not in foreign]
+    return {"loaded": files, "foreign": foreign, "loadable": loadable}
 
 
 def on_library_path(value: str) -> list[str]:
@@ -51,14 +49,6 @@ def on_library_path(value: str) -> list[str]:
                 if libraries.is_of_cuda(path.name):
                     paths.add(str(path))
     return sorted(paths)
-
-
-def torch_folder() -> str | None:
-    """The site-packages that have torch, even if it cannot be imported."""
-    for entry in sys.path:
-        if (Path(entry) / "torch" / "__init__.py").is_file():
-            return os.path.abspath(entry)
-    return None
 
 
 def user_site_facts() -> UserSiteFacts:

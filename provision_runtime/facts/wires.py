@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SMI_TIMEOUT_S = 10.0
 # A cell of `nvidia-smi topo -m` (NVIDIA/nccl#1617): a bonded set of NVLinks.
 BONDED_LINKS = re.compile(r"NV(\d+)$")
+GPU_NAME = re.compile(r"GPU\d+")
 # PCI Express Base Specification: GB/s of a lane by generation. Of the transfers 8b/10b are data up to
 # generation 2, 128b/130b up to 5, and 242 of 256 bytes (FLITs) since 6.
 PCIE_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.984615, 4: 1.969231, 5: 3.938462, 6: 7.5625}
@@ -84,20 +85,15 @@ def nvlink(links_text: str, topology_text: str) -> dict[str, LinkFacts]:
 def parse_topology(text: str) -> dict[int, dict[int, int]]:
     """For each GPU, how many NVLinks lead to each other GPU, by nvidia-smi's index."""
     # The header is underlined on a terminal.
-    rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines()]
-    if not rows or not rows[0]:
-        return {}
-    columns = [name for name in rows[0] if re.fullmatch(r"GPU\d+", name)]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    header, *rows = [line.split() for line in plain.splitlines()] or [[]]
+    columns = [int(name[3:]) for name in header if GPU_NAME.fullmatch(name)]
     result: dict[int, dict[int, int]] = {}
-    for row in rows[1:]:
-        if not row or not re.fullmatch(r"GPU\d+", row[0]):
-            continue
-        counts = {}
-        for column, cell in zip(columns, row[1:]):
-            bonded = BONDED_LINKS.match(cell)
-            if bonded:
-                counts[int(column[3:])] = int(bonded[1])
-        result[int(row[0][3:])] = counts
+    for row in rows:
+        if row and GPU_NAME.fullmatch(row[0]):
+            counts = [BONDED_LINKS.match(cell) for cell in row[1:]]
+            pairs = zip(columns, counts)
+            result[int(row[0][3:])] = {peer: int(count[1]) for peer, count in pairs if count}
     return result
 
 

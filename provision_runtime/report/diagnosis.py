@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, List, Optional, TypedDict
 
 from . import model
-from .findings import CATALOG
 from .table import wrapped
 from .text import escape_line, format_count
 
@@ -19,6 +18,7 @@ SCHEMA = 1
 KIND = "doctor"
 # The columns of the verdict and of what belongs to a finding.
 INDENT = 9
+NOUNS = {model.FAIL: "fault", model.WARN: "warning", model.UNKNOWN: "unknown result"}
 
 
 class Evidence(TypedDict):
@@ -89,16 +89,11 @@ def finding_lines(finding: ObservedFinding, width: int | None) -> list[str]:
     text = f"{finding['verdict']:<{INDENT}}{finding['id']}: {escape_line(finding['message'])}"
     result = wrapped(text, width, INDENT)
     margin = " " * INDENT
-    for evidence in finding["evidence"]:
-        evidence_text = (
-            f"{margin}seen: {escape_line(evidence['source'])}: {escape_line(evidence['value'])}"
-        )
-        result += wrapped(evidence_text, width, INDENT + 2)
-    if finding["breaks"]:
-        result += wrapped(f"{margin}breaks: {finding['breaks']}", width, INDENT + 2)
-    result += wrapped(f"{margin}do: {finding['advice']}", width, INDENT + 2)
-    for command in finding["command"].splitlines():
-        result.append(f"{margin}$ {escape_line(command)}")
+    parts = [("seen", f"{row['source']}: {row['value']}") for row in finding["evidence"]]
+    for label, text in [*parts, ("breaks", finding["breaks"]), ("do", finding["advice"])]:
+        if text:
+            result += wrapped(f"{margin}{label}: {escape_line(text)}", width, INDENT + 2)
+    result += [f"{margin}$ {escape_line(line)}" for line in finding["command"].splitlines()]
     if finding["source"]:
         result.append(f"{margin}source: {finding['source']}")
     return result
@@ -106,17 +101,15 @@ def finding_lines(finding: ObservedFinding, width: int | None) -> list[str]:
 
 def summary(diagnosis: Diagnosis) -> str:
     verdicts = [finding["verdict"] for finding in diagnosis["findings"]]
-    counts = []
-    if model.FAIL in verdicts:
-        counts.append(format_count(verdicts.count(model.FAIL), "fault"))
-    if model.WARN in verdicts:
-        counts.append(format_count(verdicts.count(model.WARN), "warning"))
-    if model.UNKNOWN in verdicts:
-        counts.append(f"{verdicts.count(model.UNKNOWN)} unknown")
+    counts = [
+        format_count(verdicts.count(verdict), noun)
+        for verdict, noun in NOUNS.items()
+        if verdict in verdicts
+    ]
     number = format_count(len(diagnosis["probes"]), "probe")
-    subject = ", ".join(filter(None, (diagnosis["host"], diagnosis["prefix"])))
-    counts_text = ", ".join(counts) or "no findings"
-    return f"{escape_line(subject)}: {counts_text} ({number}, {diagnosis['duration_s']:.1f} s)"
+    subject = escape_line(", ".join(filter(None, (diagnosis["host"], diagnosis["prefix"]))))
+    findings = ", ".join(counts) or "no findings"
+    return f"{subject}: {findings} ({number}, {diagnosis['duration_s']:.1f} s)"
 
 
 def fix_lines(findings: Iterable[ObservedFinding]) -> list[str]:
@@ -126,20 +119,6 @@ def fix_lines(findings: Iterable[ObservedFinding]) -> list[str]:
         result += [f"# {finding['id']}: {line}" for line in wrapped(finding["advice"], 88, 2)]
         result += [escape_line(command) for command in finding["command"].splitlines()]
     return result or ["# nothing to do"]
-
-
-def explain_lines(id: str, width: int | None) -> list[str]:
-    """What the registry has about a finding. Raises KeyError for an unknown id."""
-    rule = CATALOG[id]
-    parts = [("means", rule.meaning), ("breaks", rule.breaks), ("do", rule.advice)]
-    result = [f"{id} ({rule.verdict})"]
-    for label, text in parts:
-        if text:
-            result += wrapped(f"  {label}: {text}", width, 4)
-    result += [f"  $ {command}" for command in rule.command.splitlines()]
-    if rule.source:
-        result.append(f"  source: {rule.source}")
-    return result
 
 
 def exit_code(verdict: str) -> int:

@@ -220,12 +220,6 @@ def small_memlock(run: Run, stack: contextlib.ExitStack) -> None:
         shutil.copytree(FILES / folder, root / folder)
 
 
-def long_temporary_folder(run: Run, stack: contextlib.ExitStack) -> None:
-    folder = run.folder / ("x" * 80)
-    folder.mkdir()
-    run.variables["TMPDIR"] = str(folder)
-
-
 def read_only_temporary_folders(run: Run, stack: contextlib.ExitStack) -> None:
     """As in a container whose root is read-only. The folder of the test stays writable."""
     lines = []
@@ -518,7 +512,6 @@ CASES = (
     Case(small_shm, "shm-small", 24),
     Case(full_shm, "shm-full", 24),
     Case(small_memlock, "memlock-small", 25),
-    Case(long_temporary_folder, "tmpdir-unusable", 0),
     Case(read_only_temporary_folders, "tmpdir-unusable", 0),
     Case(few_files, "nofile-small", 26),
     Case(nccl_setting, "nccl-setting", 28),

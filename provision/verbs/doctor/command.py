@@ -30,7 +30,6 @@ SCRIPT = "script"
 )
 @inventory_option
 @click.option("--only", multiple=True, metavar="ID", help="Look only for this finding. Repeatable.")
-@click.option("--explain", metavar="ID", help="Explain a finding; examine nothing.")
 @click.option("--deep", is_flag=True, help="Also import torch, and wait longer for slow tools.")
 @click.option("--fix", is_flag=True, help="Print commands that fix what is wrong; run none.")
 @verb
@@ -40,7 +39,6 @@ def doctor(
     envs: Path | None,
     prefix: Path | None,
     only: tuple[str, ...],
-    explain: str | None,
     deep: bool,
     fix: bool,
     **options: Any,
@@ -59,17 +57,18 @@ def doctor(
     provision doctor train --on 'n[01-64]'
     provision doctor script train.sbatch
     """
+    from provision.core.errors import InvalidSpec
     from provision.verbs.doctor import doctor as command
     from provision.verbs.doctor import output as text
     from provision.workflow.examination import DoctorRequest
     from provision_runtime.report import diagnosis
+    from provision_runtime.report.findings import CATALOG
     from provision_runtime.report.table import terminal_width
 
-    command.check_ids([*only, *([explain] if explain else [])])
-    if explain:
-        lines = diagnosis.explain_lines(explain, terminal_width())
-        console.result("doctor-explain", text.explain_json(explain), lines)
-        return 0
+    for id in only:
+        if id not in CATALOG:
+            advice = "docs/findings.md lists all of them."
+            raise InvalidSpec(f"There is no finding `{id}`.", advice=advice)
     script = None
     if subject[:1] == (SCRIPT,):
         if len(subject) != 2:

@@ -5,7 +5,7 @@ A process of the runtime examines; here is what starts it, and what its results 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -21,7 +21,6 @@ from provision.workflow.examination import DoctorRequest, examine, run_doctor
 from provision.workflow.project import require_prefix
 from provision_runtime.report import diagnosis
 from provision_runtime.report.diagnosis import Diagnosis
-from provision_runtime.report.findings import CATALOG
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +38,6 @@ class NodesDiagnosis:
             codes.append(diagnosis.exit_code(result["verdict"]))
             codes.append(diagnosis.exit_code(diagnosis.verdict_of(result["findings"])))
         return max(codes, default=0)
-
-
-def check_ids(ids: Sequence[str]) -> None:
-    """Raise InvalidSpec for an id that no finding has."""
-    for id in ids:
-        if id not in CATALOG:
-            raise InvalidSpec(
-                f"There is no finding `{id}`.", advice="docs/findings.md lists all of them."
-            )
 
 
 def examine_here(

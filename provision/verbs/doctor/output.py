@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from provision_runtime.report import diagnosis
 from provision_runtime.report.diagnosis import ObservedFinding
-from provision_runtime.report.findings import CATALOG
 from provision_runtime.report.table import terminal_width
 from provision_runtime.report.text import format_count
 
 if TYPE_CHECKING:
     from provision.verbs.doctor.doctor import NodesDiagnosis
-
-
-def explain_json(id: str) -> Mapping[str, object]:
-    return {"id": id, **asdict(CATALOG[id])}
 
 
 def nodes_lines(result: NodesDiagnosis) -> list[str]:
@@ -28,10 +21,7 @@ def nodes_lines(result: NodesDiagnosis) -> list[str]:
 
     nodes_of: dict[tuple[str, str], list[str]] = {}
     examples: dict[tuple[str, str], ObservedFinding] = {}
-    clean = []
     for node, document in result.diagnoses.items():
-        if not document["findings"]:
-            clean.append(node)
         for finding in document["findings"]:
             key = (finding["id"], finding["message"])
             nodes_of.setdefault(key, []).append(node)
@@ -40,6 +30,7 @@ def nodes_lines(result: NodesDiagnosis) -> list[str]:
     for finding in diagnosis.worst_first(examples.values()):
         lines.append(fold(nodes_of[(finding["id"], finding["message"])]))
         lines += diagnosis.finding_lines(finding, terminal_width())
+    clean = [node for node, document in result.diagnoses.items() if not document["findings"]]
     for folded, failure in fold_failures(result.failures.items()):
         lines.append(f"{folded}  {failure.reason}: {failure.message}")
         lines.append(f"         {REASONS[failure.reason].advice}")

@@ -33,8 +33,7 @@ def show(console: Console, name: str, envs: Path | None) -> None:
     from provision.workflow.passport import judged_passport
 
     document = judged_passport(default_folders(envs), name)
-    width = output_width()
-    lines = passport_lines(document, width=width, sources=console.verbose or width is None)
+    lines = passport_lines(document, width=output_width())
     console.result("passport-show", document, lines)
 
 

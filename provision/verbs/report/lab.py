@@ -31,6 +31,7 @@ from provision.workflow.lab_definition import FILE, read_lab
 from provision_runtime.hang import model
 from provision_runtime.hang.diagnosis import diagnose
 
+SCHEMA = "provision.report-lab/1"
 DRIFT_VERDICTS = {"same": "pass", "drift": "fail"}
 
 
@@ -87,30 +88,24 @@ def lab_report(context: Context, files: Sequence[Path]) -> LabReport:
 
     Raises InvalidSpec for a file that does not exist, IntegrityError for one that is damaged.
     """
-    records: dict[tuple[str, str], MachineRecord] = {}
-    for file in files:
-        for record in _read(file).records:
-            earlier = records.get((record.user, record.host))
-            if earlier is None or earlier.at < record.at:
-                records[record.user, record.host] = record
-    here = _this_machine(context)
-    records[here.user, here.host] = here
-    title = project_title(context.folders.envs)
+    records = [record for file in files for record in _read(file)]
+    records.sort(key=lambda record: record.at)
+    records.append(_this_machine(context))
+    newest = {(record.user, record.host): record for record in records}
     folder = context.folders.envs.parent
-    if (folder / FILE).is_file():
-        title = read_lab(folder).name
-    return LabReport(title=title, records=tuple(records[key] for key in sorted(records)))
+    is_lab = (folder / FILE).is_file()
+    title = read_lab(folder).name if is_lab else project_title(context.folders.envs)
+    return LabReport(title=title, records=tuple(newest[key] for key in sorted(newest)))
 
 
-def _read(file: Path) -> LabReport:
+def _read(file: Path) -> Sequence[MachineRecord]:
     advice = "Name files that `provision report --lab --json` printed."
     try:
         text = file.read_text(encoding="utf-8")
         document = parse_json(text)
-        schema = document.get("schema") if isinstance(document, dict) else None
-        if schema != "provision.report-lab/1":
-            raise ValueError(f"its schema is {schema or 'not stated'}")
-        return parse_record(LabReport, text)
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise ValueError(f"its schema is not {SCHEMA}")
+        return parse_record(LabReport, text).records
     except OSError as error:
         raise InvalidSpec(f"{file}: {error.strerror}.", advice=advice) from error
     except ValueError as error:
@@ -134,6 +129,7 @@ def _this_machine(context: Context) -> MachineRecord:
 
 
 def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
+    """The latest test and comparison of nodes of each environment."""
     for folders in all_projects(context.folders):
         for path in sorted(folders.passport("*").parent.glob(f"*/{passports.FILE}")):
             name = path.parent.name
@@ -142,18 +138,10 @@ def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
             except ProvisionError:  # `environments_of_all` has warned of it
                 continue
             if test is not None:
-                states = {
-                    row["node"]: ": ".join(filter(None, [row["state"], *row["findings"]]))
-                    for row in test["nodes"]
-                }
-                yield NodesEvent(
-                    environment=name,
-                    event="smoke",
-                    on=test["on"],
-                    at=_seconds(test["started_at"]),
-                    verdict=test["verdict"],
-                    states=dict(fold_equal(states)),
-                )
+                states = {}
+                for row in test["nodes"]:
+                    states[row["node"]] = ": ".join([row["state"], *row["findings"]])
+                yield _event("smoke", name, test["on"], test["started_at"], test["verdict"], states)
         for path in sorted(folders.drift("*").parent.glob("*/*.json")):
             try:
                 record = load_nodes(path)
@@ -165,21 +153,26 @@ def _nodes(context: Context, problems: list[str]) -> Iterator[NodesEvent]:
                 facts = deviating_facts(node)
                 state = node.get("failure") or node["verdict"]
                 states[node["name"]] = f"{state}: {facts}" if facts else state
-            yield NodesEvent(
-                environment=record["name"],
-                event="drift",
-                on=record["on"],
-                at=_seconds(record["written_at"]),
-                verdict=DRIFT_VERDICTS.get(record["verdict"], "unknown"),
-                states=dict(fold_equal(states)),
+            verdict = DRIFT_VERDICTS.get(record["verdict"], "unknown")
+            yield _event(
+                "drift", record["name"], record["on"], record["written_at"], verdict, states
             )
 
 
-def _seconds(time_text: str) -> float:
-    return datetime.fromisoformat(time_text.replace("Z", "+00:00")).timestamp()
+def _event(
+    event: str, name: str, on: str, time_text: str, verdict: str, states: Mapping[str, str]
+) -> NodesEvent:
+    return NodesEvent(
+        environment=name,
+        event=event,
+        on=on,
+        at=datetime.fromisoformat(time_text.replace("Z", "+00:00")).timestamp(),
+        verdict=verdict,
+        states=dict(fold_equal(states)),
+    )
 
 
-def _jobs(context: Context, problems: list[str]) -> Iterator[JobDiagnosis]:
+def _jobs(context: Context, problems: list[str]) -> Sequence[JobDiagnosis]:
     """The latest diagnosis of each job whose ranks `provision why` has read here."""
     diagnoses = {}
     for path in sorted((context.folders.data / "why").glob("*.json")):
@@ -190,12 +183,11 @@ def _jobs(context: Context, problems: list[str]) -> Iterator[JobDiagnosis]:
             problems.append(f"{path}: {error}")
             continue
         for job in diagnose(snapshots):
-            causes = tuple(f"{cause.id}: {cause.message}" for cause in job.causes)
             diagnoses[job.job] = JobDiagnosis(
                 job=job.job.strip(":") or "ranks",
                 at=path.stat().st_mtime,
                 verdict=job.verdict,
                 summary=without_credentials(job.summary),
-                causes=causes,
+                causes=tuple(f"{cause.id}: {cause.message}" for cause in job.causes),
             )
-    yield from diagnoses.values()
+    return list(diagnoses.values())

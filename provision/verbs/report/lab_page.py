@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import field
 from datetime import datetime, timezone
 
 from provision.cli.text import short_age
@@ -29,95 +30,70 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentRow:
-    """One environment: what is known of it on each machine. locks: those that are installed."""
+    """One environment: the locks that are installed, and what is known of it by host."""
 
-    name: str
-    project: str
-    locks: tuple[str, ...]
-    cells: tuple[tuple[Proof, ...], ...]
+    locks: dict[str, None] = field(default_factory=dict)
+    proofs: dict[str, list[Proof]] = field(default_factory=dict)
 
 
 def page_values(report: LabReport) -> dict[str, object]:
     """The values of the template. Ages are as of the newest record."""
     now = max(record.at for record in report.records)
-    hosts = list(dict.fromkeys(record.host for record in report.records))
+    has_members = len({record.user for record in report.records}) > 1
+    hosts = dict.fromkeys(record.host for record in report.records)
+    rows: dict[tuple[str, str], EnvironmentRow] = {}
     for record in report.records:
-        tested = (verdict.host for row in record.environments for verdict in row.verdicts)
-        hosts += [host for host in tested if host not in hosts]
-    rows = _rows(report, hosts)
-    verdicts = [proof.verdict for row in rows for cell in row.cells for proof in cell]
+        for environment in record.environments:
+            # The clones of members have different paths, and one name.
+            key = environment.name, environment.project.name
+            row = rows.setdefault(key, EnvironmentRow())
+            if environment.lock:
+                row.locks[environment.lock] = None
+            for host, proof in _proofs(record, environment, record.user if has_members else ""):
+                hosts[host] = None
+                row.proofs.setdefault(host, []).append(proof)
     events = [event for record in report.records for event in record.nodes]
     jobs = [job for record in report.records for job in record.jobs]
-    verdicts += [event.verdict for event in events]
-    verdicts += [JOB_VERDICTS.get(job.verdict, "unknown") for job in jobs]
-    worst = next((verdict for verdict in WORST if verdict in verdicts), "unknown")
-    counts = ", ".join(f"{verdicts.count(word)} {word}" for word in WORST if word in verdicts)
-
-    def age(at: float | None) -> str:
-        return short_age(at, now)
-
-    def is_old(at: float | None) -> bool:
-        return at is not None and now - at > OLD_S
-
+    verdicts = [
+        *(proof.verdict for row in rows.values() for cell in row.proofs.values() for proof in cell),
+        *(event.verdict for event in events),
+        *(JOB_VERDICTS.get(job.verdict, "unknown") for job in jobs),
+    ]
+    counts = [f"{verdicts.count(word)} {word}" for word in WORST if word in verdicts]
     size = f"{format_count(len(rows), 'environment')} on {format_count(len(hosts), 'machine')}"
-    summary = f"{size}: {counts or 'nothing was tested'}"
+    summary = f"{size}: {', '.join(counts) or 'nothing was tested'}"
+    worst = next((verdict for verdict in WORST if verdict in verdicts), "unknown")
     return {
         "page": {"title": report.title, "verdict": worst},
         "headline": f"{report.title}, {summary}",
         "summary": summary,
         "written_at": datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "records": report.records,
-        "hosts": hosts,
-        "rows": rows,
+        "hosts": list(hosts),
+        "rows": sorted(rows.items()),
         "events": sorted(events, key=lambda event: (event.environment, -event.at)),
         "jobs": sorted(jobs, key=lambda job: -job.at),
         "job_verdicts": JOB_VERDICTS,
-        "age": age,
-        "is_old": is_old,
+        "now": now,
+        "old_s": OLD_S,
+        "short_age": short_age,
     }
-
-
-def _rows(report: LabReport, hosts: list[str]) -> list[EnvironmentRow]:
-    proofs: dict[tuple[str, str], dict[str, list[Proof]]] = {}
-    locks: dict[tuple[str, str], list[str]] = {}
-    users = {record.user for record in report.records}
-    for record in report.records:
-        for environment in record.environments:
-            # The clones of members have different paths, and one name.
-            key = environment.name, environment.project.name
-            user = record.user if len(users) > 1 else ""
-            for host, proof in _proofs(record, environment, user):
-                proofs.setdefault(key, {}).setdefault(host, []).append(proof)
-            if environment.lock and environment.lock not in locks.setdefault(key, []):
-                locks[key].append(environment.lock)
-    rows = []
-    for (name, project), by_host in sorted(proofs.items()):
-        cells = tuple(tuple(by_host.get(host, ())) for host in hosts)
-        recorded = tuple(locks.get((name, project), ()))
-        rows.append(EnvironmentRow(name=name, project=project, locks=recorded, cells=cells))
-    return rows
 
 
 def _proofs(
     record: MachineRecord, environment: Environment, user: str
 ) -> Iterator[tuple[str, Proof]]:
-    """What a record says of an environment, and on which host."""
+    """What a record says of an environment, and on which host. user: to be named."""
     state = "" if environment.state == "current" else environment.state
+    tested = {verdict.host for verdict in environment.verdicts}
     for verdict in environment.verdicts:
         # A change of the driver or the lock since the test leaves nothing proved.
-        is_here = verdict.host == record.host
-        reason = state or (verdict.elsewhere if is_here else "")
-        note = ", ".join(filter(None, [reason, user]))
-        proved = "unknown" if reason and verdict.verdict == "pass" else verdict.verdict
-        yield (
-            verdict.host,
-            Proof(verdict=proved, target=verdict.target, note=note, at=verdict.measured_at),
-        )
-    if not any(verdict.host == record.host for verdict in environment.verdicts):
-        reason = environment.smoke or "not tested"
-        if environment.verdicts:
-            reason = "not tested here"
-        reason = state or reason
-        is_absent = environment.state == "not installed"
-        note = ", ".join(filter(None, [reason, user]))
-        yield record.host, Proof(verdict="-" if is_absent else "unknown", note=note)
+        reason = state or (verdict.elsewhere if verdict.host == record.host else "")
+        word = "unknown" if reason and verdict.verdict == "pass" else verdict.verdict
+        note = ", ".join(filter(None, (reason, user)))
+        proof = Proof(verdict=word, target=verdict.target, note=note, at=verdict.measured_at)
+        yield verdict.host, proof
+    if record.host not in tested:
+        word = "-" if environment.state == "not installed" else "unknown"
+        reason = state or ("not tested here" if tested else environment.smoke or "not tested")
+        yield record.host, Proof(verdict=word, note=", ".join(filter(None, (reason, user))))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
-from provision import __version__, catalog
-from provision.catalog import Edition
-from provision.core import disk_usage, host
+from provision import __version__
+from provision.core import host
 from provision.core.dataclass import dataclass
 from provision.core.paths import nearest_existing
 from provision.core.types import HostGpus
@@ -31,7 +31,6 @@ class MachineStatus:
     """What `provision status` says.
 
     engine: the version of the Docker engine that answers, or empty; no_engine: why none does.
-    packs_size: bytes of packs for nodes.
     """
 
     provision: str
@@ -44,13 +43,19 @@ class MachineStatus:
     data: DataDisk
     envs: Path
     environments: tuple[Environment, ...]
-    packs_size: int
-    facts: Edition
 
 
 def machine_status(context: Context) -> MachineStatus:
     """Asks nvidia-smi and the Docker engine; asks no network."""
-    engine, no_engine = _engine()
+    from provision.adapters.docker import connect_engine, engine_version
+
+    client, no_engine = connect_engine()
+    engine = ""
+    if client is not None:
+        with closing(client):
+            engine = engine_version(client)
+    data = context.folders.data
+    usage = shutil.disk_usage(nearest_existing(data))
     return MachineStatus(
         provision=__version__,
         host=platform.node(),
@@ -58,28 +63,8 @@ def machine_status(context: Context) -> MachineStatus:
         platform=f"{sys.platform} {platform.machine()}",
         machine=host.this_machine(),
         engine=engine,
-        no_engine=no_engine,
-        data=_data_disk(context.folders.data),
+        no_engine=str(no_engine or ""),
+        data=DataDisk(path=data, free=usage.free, total=usage.total),
         envs=context.folders.envs,
         environments=tuple(environments_of_all(context)),
-        packs_size=disk_usage.measure(context.folders.packs).size,
-        facts=catalog.edition(),
     )
-
-
-def _engine() -> tuple[str, str]:
-    from provision.adapters.docker import connect_engine, engine_version
-
-    client, reason = connect_engine()
-    if client is None:
-        return "", str(reason)
-    try:
-        return engine_version(client), ""
-    finally:
-        client.close()
-
-
-def _data_disk(path: Path) -> DataDisk:
-    """The disk that a folder is on, or will be on once it is created."""
-    usage = shutil.disk_usage(nearest_existing(path))
-    return DataDisk(path=path, free=usage.free, total=usage.total)

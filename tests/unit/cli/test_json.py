@@ -34,7 +34,7 @@ PRINTS_NONE = ("shell",)
 OPTIONS = {
     ("build",): ["--torch", "2.3", "--cuda", "12.1", "--python-from", "channel", "--dry-run"],
     ("channel", "bootstrap"): ["--dry-run"],
-    ("doctor",): ["--explain", "shm-small"],
+    ("doctor",): ["--only", "shm-small"],
     ("lab", "init"): ["--dry-run"],
     ("matrix",): ["--torch", "2.3.1"],
     ("matrix", "explain"): ["--torch", "2.3", "--cuda", "12.1", "--python-from", "channel"],

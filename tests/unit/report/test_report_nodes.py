@@ -16,7 +16,7 @@ from provision import render, report
 from provision.cli import console
 from provision.cli.main import cli
 from provision.core.documents import DriftRecord
-from provision.report.nodes import BarRow, bar_rows
+from provision.report.nodes import Span, node_spans
 from provision.verbs.drift.comparison import ObservedNode
 from tests.drift_records import cluster, facts, record, timed_out
 from tests.unit.report.test_report_page import Page
@@ -29,9 +29,9 @@ def html(document: DriftRecord) -> str:
     return render.render_report(render.NODES_REPORT, values, remake=["provision", "report"])
 
 
-def row(document: DriftRecord, title: str) -> BarRow:
-    [match] = [each for each in bar_rows(document) if each.title == title]
-    return match
+def spans(document: DriftRecord, title: str) -> list[Span]:
+    [fact] = [fact for fact in document["facts"] if fact["title"] == title]
+    return node_spans(document["nodes"], fact)
 
 
 def test_page_is_closed_and_needs_nothing_from_outside() -> None:
@@ -40,7 +40,7 @@ def test_page_is_closed_and_needs_nothing_from_outside() -> None:
     assert not page.all("script") and not page.all("link") and not page.all("img")
     assert not re.findall(r"(?:src|href)=\"(?!#)", text)
     assert "default-src 'none'" in text
-    for words in ("1 deviates", "1 unknown", "535.104.05", "timed-out", "On no node: SHARP."):
+    for words in ("1 deviating", "1 unknown", "535.104.05", "timed-out", "On no node: SHARP."):
         assert words in page.text
 
 
@@ -53,32 +53,33 @@ def test_texts_of_nodes_are_escaped() -> None:
 @pytest.mark.parametrize("count", [1, 8, 1000])
 def test_every_row_has_all_nodes_in_their_order(count: int) -> None:
     nodes = cluster(count, **{f"n{count:04}": OLD, "n0001": OLD})
-    for each in bar_rows(record(nodes, {"dead": timed_out()})):
-        spans = sorted(each.spans, key=lambda span: span.start)
-        ends = [span.start + span.count for span in spans]
+    document = record(nodes, {"dead": timed_out()})
+    for fact in (None, *document["facts"]):
+        spans = sorted(node_spans(document["nodes"], fact))
+        ends = [span.start + span.width for span in spans]
         assert [span.start for span in spans] == [0, *ends[:-1]] and ends[-1] == count + 1
 
 
 def test_one_node_of_a_thousand_is_a_mark_on_the_band() -> None:
     document = record(cluster(1000, n0042=OLD))
-    mark = row(document, "driver").spans[-1]
-    assert (mark.start, mark.count, mark.kind) == (41, 1, "value0")
-    assert mark.tooltip == "n0042: driver 535.104.05"
-    assert len(row(document, "kernel").spans) == 1
+    mark = spans(document, "driver")[-1]
+    assert mark == (41, 1, "value0", "n0042: driver 535.104.05")
+    assert len(spans(document, "kernel")) == 1
 
 
 def test_another_value_has_another_color() -> None:
     nodes = cluster(9, n0003=OLD, n0004=OLD, n0005=facts(driver="550.54"))
-    kinds = {span.tooltip[:5]: span.kind for span in row(record(nodes), "driver").spans}
-    assert kinds["n0003"] == kinds["n0004"] == "value0" and kinds["n0005"] == "value1"
+    _, _, first, second = spans(record(nodes), "driver")
+    assert first == (2, 2, "value0", "n0003 to n0004: driver 535.104.05")
+    assert second == (4, 1, "value1", "n0005: driver 550.54")
 
 
 def test_node_without_the_environment_is_blank_where_there_is_nothing_to_compare() -> None:
     values = {**facts().values, "environment": None}
     del values["lock"]
     document = record(cluster(3, n0002=ObservedNode(values=values)))
-    assert {span.kind for span in row(document, "lock").spans} == {"same", "blank"}
-    assert "value0" in {span.kind for span in row(document, "environment").spans}
+    assert {span.kind for span in spans(document, "lock")} == {"same", "blank"}
+    assert "value0" in {span.kind for span in spans(document, "environment")}
 
 
 def run(*arguments: str) -> Result:
@@ -91,7 +92,7 @@ def test_command_draws_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     arguments = ["--nodes", str(source), "-o", str(out)]
     monkeypatch.setattr(sys, "argv", ["provision", "report", *arguments])
     result = run(*arguments)
-    summary = "8 nodes: 1 deviates, 7 the same"
+    summary = "8 nodes: 1 deviating, 7 the same"
     assert result.stdout == f"wrote {out}: train on a100, drift, {summary}\n"
     command = shlex.join(["provision", "report", *arguments])
     assert command in unescape(out.read_text())

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from provision_runtime.checks import surroundings
-from provision_runtime.doctor import catalog, disks, resources
+from provision_runtime.doctor import catalog, disks
 from provision_runtime.doctor.machine import Machine, captured_machine
 from provision_runtime.doctor.probe import observe
 from provision_runtime.report.diagnosis import ObservedFinding
@@ -71,51 +70,6 @@ def findings_on(machine: Machine) -> list[ObservedFinding]:
         if probe.name != "disks":
             findings += observe(probe, machine)["findings"]
     return findings
-
-
-LONGEST, TOO_LONG = "/" + "t" * 74, "/" + "t" * 75
-
-
-@pytest.mark.parametrize(
-    ("folders", "replaces_long", "message"),
-    [
-        ([(LONGEST, True)], False, None),
-        (
-            [(TOO_LONG, True)],
-            False,
-            f"characters, and sockets there need one of at most 75: {TOO_LONG}",
-        ),
-        # Python 3.14.
-        ([(TOO_LONG, True)], True, None),
-        ([(TOO_LONG, False), ("/tmp", True)], False, None),
-        ([("/t", False), ("/tmp", False)], True, "for temporary files can be written: /t, /tmp"),
-        # A captured machine without these folders.
-        ([], False, None),
-    ],
-)
-def test_folders_for_temporary_files(
-    folders: list[tuple[str, bool]], replaces_long: bool, message: str | None
-) -> None:
-    finding = surroundings.temporary_folder_finding(folders, replaces_long)
-    if message is None:
-        assert finding is None
-    else:
-        assert finding is not None
-        assert (finding.id, message in finding.message) == ("tmpdir-unusable", True)
-
-
-@pytest.mark.parametrize(("python", "ids"), [("3.12", ["tmpdir-unusable"]), ("3.14", [])])
-def test_a_long_tmpdir_by_the_environments_python(
-    python: str, ids: list[str], tmp_path: Path
-) -> None:
-    (tmp_path / TOO_LONG[1:]).mkdir()
-    (tmp_path / "opt" / "env" / "lib" / f"python{python}").mkdir(parents=True)
-    (tmp_path / "proc" / "self").mkdir(parents=True)
-    # TEMP comes after TMPDIR, which does not exist.
-    (tmp_path / "proc" / "self" / "environ").write_text(f"TMPDIR=/absent\0TEMP={TOO_LONG}\0")
-    machine = captured_machine(tmp_path, "/opt/env")
-    [probe] = [probe for probe in resources.PROBES if "tmpdir-unusable" in probe.ids]
-    assert [finding["id"] for finding in observe(probe, machine)["findings"]] == ids
 
 
 def test_a_healthy_machine_gives_no_finding() -> None:
@@ -190,6 +144,6 @@ def test_hardware_that_is_absent_is_named(
     [(0, 10**6, "cache-full"), (10**12, 0, "cache-full"), (10**12, 10, "cache-space-low")],
 )
 def test_no_inodes_are_a_full_disk(free: int, inodes: int, id: str) -> None:
-    shortage = disks._shortage(free, inodes)
+    shortage = disks.shortage(free, inodes)
     assert shortage is not None and shortage[0] == id
-    assert disks._shortage(10**12, None) is None
+    assert disks.shortage(10**12, None) is None

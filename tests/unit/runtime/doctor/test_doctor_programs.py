@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ loader = DataLoader(Crops(), num_workers=4{options})
 def ids(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "train.py"
     path.write_text(HEAD + text)
-    return [observation.finding.id for observation in examine(path, None)]
+    return [observation["id"] for observation in examine(path, None)]
 
 
 @pytest.mark.parametrize(
@@ -136,25 +135,8 @@ def test_the_evidence_is_the_line_of_the_call(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import torch.distributed as dist\nif rank == 0:\n    dist.barrier()  # é\n")
     (fault,) = examine(path, None)
-    assert fault.evidence == [{"source": "train.py:3", "value": "dist.barrier()  # é"}]
-    assert "`rank == 0`" in fault.finding.message
-
-
-def test_a_notebooks_code_is_examined_and_its_cell_named(tmp_path: Path) -> None:
-    cells = [
-        ("markdown", "# def f(:"),
-        (
-            "code",
-            "%load_ext x\nfiles = !ls\nif files:\n# why?\n    !pip install y\nimport torch.distributed as dist\ndist?",
-        ),
-        ("code", "%%bash\nif ["),
-        ("code", "%%time\nif rank == 0:\n    dist.barrier()"),
-    ]
-    path = tmp_path / "a.ipynb"
-    rows = [{"cell_type": kind, "source": [source]} for kind, source in cells]
-    path.write_text(json.dumps({"cells": rows}))
-    (fault,) = examine(path, None)
-    assert fault.evidence == [{"source": "a.ipynb:cell 4:3", "value": "dist.barrier()"}]
+    assert fault["evidence"] == [{"source": "train.py:3", "value": "dist.barrier()  # é"}]
+    assert "`rank == 0`" in fault["message"]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +144,7 @@ def test_a_notebooks_code_is_examined_and_its_cell_named(tmp_path: Path) -> None
     [
         ("a.py", b"def f(:", "invalid syntax"),
         ("a.py", b"\xff\xfe", "cannot be read"),
-        ("a.ipynb", b"{}", "notebook"),
+        ("a.ipynb", b"{}", "nbconvert"),
         ("absent.sbatch", None, "No such file"),
     ],
 )
@@ -172,5 +154,5 @@ def test_what_cannot_be_read_is_unknown(
     if content is not None:
         (tmp_path / name).write_bytes(content)
     (fault,) = examine(tmp_path / name, None)
-    assert (fault.finding.id, fault.finding.verdict) == ("script-unreadable", "unknown")
-    assert words in fault.finding.message
+    assert (fault["id"], fault["verdict"]) == ("script-unreadable", "unknown")
+    assert words in fault["message"]

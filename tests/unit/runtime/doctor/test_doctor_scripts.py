@@ -18,7 +18,7 @@ def ids(
 ) -> list[str]:
     path = tmp_path / name
     path.write_text(text)
-    return [observation.finding.id for observation in examine(path, version)]
+    return [observation["id"] for observation in examine(path, version)]
 
 
 @pytest.mark.parametrize(
@@ -199,4 +199,4 @@ def test_the_evidence_is_the_line() -> None:
         (5, ["srun", "x"]),
     ]
     fault = script.fault("srun-cpus", "x", script.steps[0])
-    assert fault.evidence == [{"source": "job.sbatch:5", "value": "srun x"}]
+    assert fault["evidence"] == [{"source": "job.sbatch:5", "value": "srun x"}]

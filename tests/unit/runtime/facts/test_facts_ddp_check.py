@@ -42,12 +42,12 @@ def changed(position: int, value: object) -> list[ddp_check.Entry]:
         (changed(1, None), "0.bias is of unknown shape float32, not [4] float32 as"),
         (changed(2, "bfloat16"), "0.bias is [4] bfloat16, not [4] float32 as"),
         (changed(3, False), "0.bias is [4] float32 without gradient, not [4] float32 as"),
-        (changed(0, "0.scale"), "0.bias is missing; it is [4] float32"),
-        ([MODEL[0], MODEL[2]], "0.bias is missing; it is [4] float32"),
-        (MODEL[:2], "1.weight is missing; it is [2, 4] float32"),
-        ([], "0.weight is missing; it is [4, 3] float32"),
-        ([*MODEL, ["1.bias", [2], "float32", True]], "1.bias is [2] float32; it does not exist"),
-        ([MODEL[1], MODEL[0], MODEL[2]], "0.bias takes the position of 0.weight"),
+        (changed(0, "0.scale"), "0.bias is absent, not [4] float32 as"),
+        ([MODEL[0], MODEL[2]], "0.bias is absent, not [4] float32 as"),
+        (MODEL[:2], "1.weight is absent, not [2, 4] float32 as"),
+        ([], "0.weight is absent, not [4, 3] float32 as"),
+        ([*MODEL, ["1.bias", [2], "float32", True]], "1.bias is [2] float32, not absent as"),
+        ([MODEL[1], MODEL[0], MODEL[2]], "0.bias has another position than"),
         ([MODEL[0], [*MODEL[1], "digest"], MODEL[2]], "0.bias has other values than"),
     ],
 )
@@ -72,7 +72,7 @@ OTHER = changed(1, [5])
         (
             [MODEL, MODEL[:2], MODEL[:2], MODEL],
             (0, 1, 2, 3),
-            "on ranks 1, 2, parameter 1.weight is missing; it is [2, 4] float32 on ranks 0, 3",
+            "on ranks 1, 2, parameter 1.weight is absent, not [2, 4] float32 as on ranks 0, 3",
         ),
     ],
 )

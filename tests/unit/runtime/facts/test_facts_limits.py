@@ -37,7 +37,6 @@ def tree(root: Path, mounts: str, groups: str, files: dict[str, str]) -> Path:
 def test_any_kernel_text_is_parsed_without_errors(text: str) -> None:
     mounts.parse(text)
     limits.parse_groups(text)
-    limits.parse_quota(text)
 
 
 def test_groups_by_controller() -> None:
@@ -57,13 +56,9 @@ def test_groups_by_controller() -> None:
         ("1", None),
     ],
 )
-def test_quotas(text: str, quota: float | None) -> None:
-    assert limits.parse_quota(text) == quota
-
-
-@given(st.integers(1, 512), st.integers(1_000, 1_000_000))
-def test_whole_cpu_quota_in_any_period(cpus: int, period: int) -> None:
-    assert limits.parse_quota(f"{cpus * period} {period}") == cpus
+def test_quotas(text: str, quota: float | None, tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert limits.read_quota(tmp_path) == quota
 
 
 def test_tightest_ancestor_group_counts(tmp_path: Path) -> None:

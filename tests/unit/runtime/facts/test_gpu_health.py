@@ -232,7 +232,7 @@ def test_healthy_boards_give_no_finding(
     links = nvlinks(product, gpus, rates)
     found = [*judge.log_findings(log), *judge.gpu_findings(log.gpus)]
     assert [*found, *judge.nvlink_findings(links, {}, log.gpus)] == []
-    assert judge.fabric_finding(log, None) is None
+    assert list(judge.fabric_findings(log, None)) == []
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_healthy_boards_give_no_finding(
 def test_boards_have_all_of_their_nvlinks(
     product: str, gpus: int, rates: list[float | None]
 ) -> None:
-    found = judge.nvlink_findings(nvlinks(product, gpus, rates), {})
+    found = list(judge.nvlink_findings(nvlinks(product, gpus, rates), {}))
     assert [finding.id for finding, _ in found] == ["nvlink-down"] * gpus
 
 
@@ -255,40 +255,6 @@ def test_a_gpu_in_mig_mode_hides_no_dead_link_of_another() -> None:
     gpus = nvlinks("NVIDIA H100 80GB HBM3", 2, [])
     health = gpu_health.parse(XML.format(gpus=f'<gpu id="0">{MIG}</gpu><gpu id="1"></gpu>')).gpus
     assert [line.split()[0] for _, line in judge.nvlink_findings(gpus, {}, health)] == ["GPU-1:"]
-
-
-@pytest.mark.parametrize(
-    ("product", "devices", "ends"),
-    [
-        # A bridge; a mesh of four, where 0 and 2 lack one; a switch that one GPU lacks a link to.
-        ("NVIDIA H100 PCIe", ["B" * 11, "A" * 11], ["B", "A"]),
-        ("Tesla V100-SXM2-16GB", ["BBCDD", "AACCDD", "ABBDD", "AABBCC"], ["C", "A"]),
-        ("NVIDIA A100-SXM4-40GB", ["S" * 6 + "T" * 5, "S" * 6 + "T" * 6], ["NVSwitch T"]),
-        # It lacks all, and the driver names no other end.
-        ("NVIDIA A100-SXM4-40GB", ["", "S" * 12], [""]),
-    ],
-)
-def test_a_dead_link_names_its_other_end(product: str, devices: list[str], ends: list[str]) -> None:
-    names = {letter: f"00000000:{ord(letter):X}:00.0" for letter in "ABCDST"}
-    gpus, status, remotes = "", "", ""
-    for index, letters in enumerate(devices):
-        head = f"GPU {index}: {product} (UUID: GPU-{index})\n"
-        gpus += f'<gpu id="{names["ABCD"[index]]}"><uuid>GPU-{index}</uuid></gpu>'
-        status += head + "".join(f"\t Link {n}: 25.781 GB/s\n" for n in range(len(letters)))
-        remotes += head
-        for link, letter in enumerate(letters):
-            remotes += f"\t Link {link}: Remote Device {names[letter]}: Link {link}\n"
-    found = judge.nvlink_findings(
-        gpu_health.parse_nvlinks(status),
-        {},
-        gpu_health.parse(XML.format(gpus=gpus)).gpus,
-        gpu_health.parse_nvlink_remotes(remotes),
-    )
-    shown = [finding.message.partition("other end is at ")[2] for finding, _ in found]
-    expected = []
-    for end in ends:
-        expected.append(end[:-1] + names[end[-1]] if end else "")
-    assert shown == expected
 
 
 @pytest.mark.parametrize(
@@ -301,7 +267,7 @@ def test_nvlinks_of_a_model_that_is_not_known(active: list[int], down: list[int]
     for index, count in enumerate(active):
         rates = dict(enumerate([25.0] * count + [None] * (4 - count)))
         gpus.append(GpuLinks(index, str(index), rates, "X"))
-    found = judge.nvlink_findings(gpus, {})
+    found = list(judge.nvlink_findings(gpus, {}))
     assert [int(finding.message.split(":")[0]) for finding, _ in found] == down
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -42,7 +42,7 @@ def facts(torch: dict[str, Any] | None = None, **more: Any) -> Any:
         "pci_gpus": [{"address": "0000:17:00.0", "iommu": "DMA-FQ"}],
         "nccl_settings": [],
         "nccl_mistyped": {},
-        "libraries": {"loaded": [OWN], "foreign": [], "bundled": [], "loadable": []},
+        "libraries": {"loaded": [OWN], "foreign": [], "loadable": []},
         "user_site": {"folder": "/home/me/.local", "on_path": False, "packages": 9, "modules": []},
         "pythonpath": {"entries": [], "modules": []},
         "limits": {
@@ -60,9 +60,10 @@ def expecting(*arguments: str) -> expectation.Expectation:
     return facts_phase.expected_by(parsed(*arguments))
 
 
-def ids(findings: list[Finding]) -> list[str]:
-    assert all(finding.id in CATALOG for finding in findings)
-    return [finding.id for finding in findings]
+def ids(findings: Iterable[Finding]) -> list[str]:
+    found = [finding.id for finding in findings]
+    assert set(found) <= set(CATALOG)
+    return found
 
 
 # expectations
@@ -81,7 +82,7 @@ def ids(findings: list[Finding]) -> list[str]:
 def test_clean_environment_meets_its_expectations(
     torch: dict[str, Any], arguments: list[str]
 ) -> None:
-    assert expectation.differences(facts(torch), expecting(*arguments), 0) == []
+    assert ids(expectation.differences(facts(torch), expecting(*arguments), 0)) == []
 
 
 OLD_NCCL = {"compiled": "2.20.5", "loaded": "2.9.6", "file": "/x/libnccl.so.2"}
@@ -123,7 +124,7 @@ def test_both_reasons_for_no_gpu_are_one_finding() -> None:
 
 def test_deliberately_hidden_gpu_is_not_lost() -> None:
     hidden = facts({"cuda_available": False}, environment={"CUDA_VISIBLE_DEVICES": ""})
-    assert expectation.differences(hidden, expecting()) == []
+    assert ids(expectation.differences(hidden, expecting())) == []
 
 
 def test_rehearsal_is_labelled() -> None:
@@ -217,35 +218,33 @@ def test_a_clean_host_has_no_findings() -> None:
     assert pitfalls(facts()) == []
 
 
-def test_shadowed_nccl_is_named_with_its_variable() -> None:
+def test_shadowed_nccl_is_named() -> None:
     path = "/x/lib/libnccl.so.2"
     facts_of_rank = facts(
         {"nccl": {"compiled": "2.20.5", "loaded": "2.20.5", "file": path}},
-        libraries={"loaded": [path], "foreign": [path], "bundled": [OWN], "loadable": []},
-        environment={"LD_LIBRARY_PATH": "/y:/x/lib"},
+        libraries={"loaded": [path], "foreign": [path], "loadable": []},
     )
     (finding,) = surroundings.contaminations(facts_of_rank)
     assert (finding.id, finding.message) == (
         "nccl-shadowed",
-        f"libnccl is loaded from {path} (NCCL 2.20.5), not from {OWN}; LD_LIBRARY_PATH names it",
+        f"libnccl is loaded from {path} (NCCL 2.20.5), which is not this environment",
     )
 
 
 def test_foreign_libraries_in_one_folder_are_one_finding() -> None:
     names = [f"/usr/local/cuda/lib64/{name}" for name in ("libcublas.so.12", "libcudart.so.12")]
     facts_of_rank = facts(
-        libraries={"loaded": names, "foreign": names, "bundled": [], "loadable": []},
-        environment={"LD_PRELOAD": f"{names[1]} /y/z.so"},
+        libraries={"loaded": names, "foreign": names, "loadable": []},
     )
     (finding,) = surroundings.contaminations(facts_of_rank)
     assert finding == Finding(
         "foreign-library",
-        "libcublas.so.12, libcudart.so.12 loaded from /usr/local/cuda/lib64, which is not this environment; LD_PRELOAD names it",
+        "libcublas.so.12, libcudart.so.12 loaded from /usr/local/cuda/lib64, which is not this environment",
     )
 
 
 def libraries(loaded: list[str], foreign: list[str], loadable: tuple[str, ...] = ()) -> Any:
-    return {"loaded": loaded, "foreign": foreign, "bundled": [OWN], "loadable": list(loadable)}
+    return {"loaded": loaded, "foreign": foreign, "loadable": list(loadable)}
 
 
 def test_unused_nccl_is_foreign_not_shadowing() -> None:
