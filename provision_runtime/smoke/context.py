@@ -13,6 +13,7 @@ from ..comm.store import StoreClient, StoreLost
 from ..facts import oom
 from . import last_states
 from .collective_log import CallLog
+from .measurement import RankCores, ranks_per_core
 from .postmortem import Location, Position
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 # An exchange gives up only after the deadline: the watchdog comes first, since it knows where every
 # rank is.
 BEYOND_DEADLINE_S = 10.0
-# With more ranks per two cores than this, the default deadlines grow with the number of ranks.
-CROWDED = 4
+# With more ranks per core than this, the default deadlines grow with the number of ranks.
+CROWDED = 8
 
 
 @dataclass
@@ -44,8 +45,8 @@ class RankContext:
     hosts: list[str] = field(default_factory=list)
     # Phase, host and process of every rank when all ranks first exchanged them.
     locations: dict[int, Location] = field(default_factory=dict)
-    # Ranks per two cores on the most crowded host: all ranks divide their repetitions by it.
-    crowding: int = 1
+    # The cores of every rank, known once all ranks have met.
+    cores: list[RankCores] = field(default_factory=list)
     # On rank 0 this object is the store's server: it must live as long as this context.
     store: Any = None
     client: StoreClient | None = None
@@ -77,10 +78,17 @@ class RankContext:
         return int(self.device.split(":")[1]) if self.on_gpu else None
 
     @property
+    def crowding(self) -> float:
+        """Ranks per core on the most crowded host, at least 1: all ranks divide their repetitions
+        by it."""
+        crowding = ranks_per_core(self.cores) if self.cores else self.env.ranks_per_core
+        return max(crowding, 1.0)
+
+    @property
     def deadline_factor(self) -> float:
         """The default deadlines are multiplied by this: 64 ranks on 2 cores import torch one after
         the other."""
-        return max(1.0, max(self.crowding, self.env.crowding) / CROWDED)
+        return max(1.0, self.crowding / CROWDED)
 
     @property
     def position(self) -> Position:

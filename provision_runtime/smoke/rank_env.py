@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import socket
@@ -50,10 +49,9 @@ class RankEnv:
         return self.ends_at is not None
 
     @property
-    def crowding(self) -> int:
-        """Ranks on this host per two usable cores, rounded up."""
-        ranks = self.local_world_size or self.world_size
-        return max(1, math.ceil(ranks / len(os.sched_getaffinity(0)) / 2))
+    def ranks_per_core(self) -> float:
+        """On this host, before the ranks have met."""
+        return (self.local_world_size or self.world_size) / len(os.sched_getaffinity(0))
 
     @property
     def all_local(self) -> bool:

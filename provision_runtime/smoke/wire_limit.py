@@ -41,6 +41,13 @@ def reference() -> Any:
     return packaged_json(__package__, "wire_reference.json")
 
 
+def share_at(gb_s: float, size_bytes: float, hosts: int = 1) -> float:
+    """How much of a rate a message of this size shows. It pays the latency of the ring or tree, which
+    grows with the logarithm of the hosts, once."""
+    latency_s: float = reference()["latency_s"] * math.log2(2 * hosts)
+    return 1 / (1 + latency_s * gb_s * 1e9 / size_bytes)
+
+
 @dataclass(frozen=True)
 class Wire:
     """gb_s: what the wire carries in one direction. intact_gb_s: what it would carry with all lanes
@@ -54,14 +61,9 @@ class Wire:
 
     def least_gb_s(self, bound: str, size_bytes: float = math.inf) -> float:
         """The least busbw for a message of this size. bound: `fail`, of what the wire carries, or
-        `warn`, of what it would carry intact.
-
-        A message pays the latency of the ring or tree, which grows with the logarithm of the
-        hosts, once; so a small one among many hosts shows less of the rate.
-        """
+        `warn`, of what it would carry intact."""
         gb_s = self.gb_s if bound == "fail" else max(self.gb_s, self.intact_gb_s)
-        latency_s = reference()["latency_s"] * math.log2(2 * self.hosts)
-        share = reference()["kinds"][self.kind][bound] / (1 + latency_s * gb_s * 1e9 / size_bytes)
+        share = reference()["kinds"][self.kind][bound] * share_at(gb_s, size_bytes, self.hosts)
         return float(share * gb_s)
 
 

@@ -19,6 +19,7 @@ from ...comm.store import StoreAllGather, StoreClient
 from ...report.text import format_count
 from .. import nccl_variables, network
 from ..last_states import location_from_json
+from ..measurement import rank_cores
 from ..outcome import Finding, Outcome, combine, with_finding
 
 if TYPE_CHECKING:
@@ -63,13 +64,13 @@ def run(context: RankContext) -> Outcome:
         return with_finding(error.finding_id, str(error), broken=True)
     store_s = time.monotonic() - started
     greetings = context.exchange(
-        "hello", [asdict(context.location), context.unusable, context.env.crowding]
+        "hello", [asdict(context.location), context.unusable, rank_cores(context.env.host)]
     )
-    for rank, (location, _, _) in enumerate(greetings):
+    for rank, (location, _, cores) in enumerate(greetings):
         context.locations[rank] = location_from_json(location)
+        context.cores.append(cores)
     hosts = [location.host for location in context.locations.values()]
     context.hosts = list(dict.fromkeys(hosts))
-    context.crowding = max(crowding for _, _, crowding in greetings)
     data = {
         "hosts": context.hosts,
         "store_s": round(store_s, 3),
