@@ -17,6 +17,8 @@ from .rank_names import name_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    IsFailure = Callable[[Any], bool]
+
 # Public are the errors; the rest is what `ranks` is made of.
 __all__ = ["RanksMissing", "StoreLost"]
 
@@ -32,6 +34,10 @@ LONGEST_PAUSE_S = 0.02
 # is further away. A rank that hangs in a collective notices within watchdog.ASK_S +
 # watchdog.PATIENCE_S that another one left, and then writes its last state.
 GRACE_S = 4.5
+
+
+def never(_: Any) -> bool:
+    return False
 
 
 class RanksMissing(Exception):
@@ -148,23 +154,15 @@ class StoreAllGather:
         self._count = 0
         self._previous_topic = ""
 
-    def exchange(
-        self,
-        name: str,
-        payload: Any,
-        timeout_s: float,
-        is_failure: Callable[[Any], bool] = lambda _: False,
-        abort_key: str = "",
-    ) -> list[Any]:
+    def exchange(self, name: str, payload: Any, timeout_s: float, abort_key: str = "") -> list[Any]:
         """All payloads in rank order. Raises RanksMissing on every rank when one did not answer in
         time.
 
-        Once `is_failure` is true of one payload, the other ranks have GRACE_S left to answer.
         abort_key: a rank that gives up sets it to its number; the others then raise PhaseAbandoned.
         """
         self._count += 1
         topic = f"exchange/{self._count}/{name}"
-        payloads = self._all_gather(name, topic, payload, timeout_s, is_failure, abort_key)
+        payloads = self._all_gather(name, topic, payload, timeout_s, abort_key)
         # All ranks are at this exchange, so none reads the keys of the previous one any more.
         # Without deleting them, weeks of training would fill the memory of the process with the
         # store.
@@ -175,14 +173,13 @@ class StoreAllGather:
         return payloads
 
     def exchange_once(
-        self,
-        name: str,
-        payload: Any,
-        timeout_s: float,
-        is_failure: Callable[[Any], bool] = lambda _: False,
+        self, name: str, payload: Any, timeout_s: float, is_failure: IsFailure = never
     ) -> list[Any]:
-        """An exchange that happens once under its name, outside of the order of the others."""
-        return self._all_gather(name, f"once/{name}", payload, timeout_s, is_failure, "")
+        """An exchange that happens once under its name, outside of the order of the others.
+
+        Once `is_failure` is true of one payload, the other ranks have GRACE_S left to answer.
+        """
+        return self._all_gather(name, f"once/{name}", payload, timeout_s, "", is_failure)
 
     def leave(self, timeout_s: float) -> None:
         """Rank 0 waits until the others have left, since its process may host the store; the others
@@ -200,12 +197,12 @@ class StoreAllGather:
         topic: str,
         payload: Any,
         timeout_s: float,
-        is_failure: Callable[[Any], bool],
         abort_key: str,
+        is_failure: IsFailure = never,
     ) -> list[Any]:
         self._client.set(f"{topic}/{self._rank}", {"payload": payload})
         if self._rank == 0:
-            collected = self._collect(name, topic, timeout_s, is_failure, abort_key)
+            collected = self._collect(name, topic, timeout_s, abort_key, is_failure)
             self._client.set(f"{topic}/all", collected)
         gathered = self._wait_for_key(f"{topic}/all", timeout_s + GRACE_S, name, abort_key)
         if gathered is None:
@@ -218,12 +215,7 @@ class StoreAllGather:
         return [payloads[rank] for rank in range(self._world_size)]
 
     def _collect(
-        self,
-        name: str,
-        topic: str,
-        timeout_s: float,
-        is_failure: Callable[[Any], bool],
-        abort_key: str,
+        self, name: str, topic: str, timeout_s: float, abort_key: str, is_failure: IsFailure
     ) -> dict[int, Any]:
         """What rank 0 reads until all ranks have answered or the time is over."""
         payloads: dict[int, Any] = {}
@@ -231,14 +223,11 @@ class StoreAllGather:
         pause_s = FIRST_PAUSE_S
         while True:
             for rank in range(self._world_size):
-                if rank in payloads:
-                    continue
-                entry = self._client.peek(f"{topic}/{rank}")
-                if entry is None:
-                    continue
-                payloads[rank] = entry["payload"]
-                if is_failure(payloads[rank]):
-                    end = min(end, self._clock() + GRACE_S)
+                entry = None if rank in payloads else self._client.peek(f"{topic}/{rank}")
+                if entry is not None:
+                    payloads[rank] = entry["payload"]
+                    if is_failure(payloads[rank]):
+                        end = min(end, self._clock() + GRACE_S)
             if len(payloads) == self._world_size or self._clock() >= end:
                 return payloads
             aborted_by = self._aborted_by(abort_key)

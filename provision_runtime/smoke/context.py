@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import fs
 from ..comm.processes import this_process
-from ..comm.store import StoreClient, StoreLost
+from ..comm.store import StoreClient, StoreLost, never
 from ..facts import oom
 from . import last_states
 from .collective_log import CallLog
@@ -131,7 +131,10 @@ class RankContext:
             last_states.write_location(self.options.out, self.env.rank, self.location)
         else:
             self.client.set(f"at/{self.env.rank}", asdict(self.location))
-            fs.files.remove_if_exists(last_states.location_path(self.options.out, self.env.rank))
+            self.remove_location()
+
+    def remove_location(self) -> None:
+        fs.files.remove_if_exists(last_states.location_path(self.options.out, self.env.rank))
 
     def remove_temporary_folders(self) -> None:
         """Call it on every rank: if the folder is not shared, each rank has its own."""
@@ -145,9 +148,7 @@ class RankContext:
         self.step = call.operation
         self.site = call.site
 
-    def exchange(
-        self, name: str, payload: Any, is_failure: Callable[[Any], bool] = lambda _: False
-    ) -> list[Any]:
+    def exchange(self, name: str, payload: Any) -> list[Any]:
         """Every rank's payload on every rank, through the store; also a named barrier.
 
         Raises RanksMissing when a rank did not respond, PhaseAbandoned when a rank left the phase
@@ -155,9 +156,11 @@ class RankContext:
         """
         all_gather, timeout_s = self._begin_exchange(name)
         abort_key = f"abandoned/{self.phase}"
-        return all_gather.exchange(name, payload, timeout_s, is_failure, abort_key)
+        return all_gather.exchange(name, payload, timeout_s, abort_key)
 
-    def agree(self, name: str, payload: Any, is_failure: Callable[[Any], bool]) -> list[Any]:
+    def agree(
+        self, name: str, payload: Any, is_failure: Callable[[Any], bool] = never
+    ) -> list[Any]:
         """The exchange at the end of a phase, to which ranks may come from anywhere in it."""
         all_gather, timeout_s = self._begin_exchange(name)
         return all_gather.exchange_once(name, payload, timeout_s, is_failure)

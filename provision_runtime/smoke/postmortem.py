@@ -97,6 +97,14 @@ class PostmortemEvidence:
     # Ranks that could write their last state only to the disk, not into the store.
     cut_off: list[int] = field(default_factory=list)
 
+    def reported(self, but: int = -1) -> list[Finding]:
+        """What the ranks, but this one, found before they ended."""
+        findings: list[Finding] = []
+        for rank, state in sorted(self.last_states.items()):
+            if rank != but:
+                findings += [with_rank(finding, rank) for finding in state.outcome.findings]
+        return findings
+
     def differing_calls(self) -> Finding | None:
         return collective_log.compare(
             {rank: state.calls for rank, state in self.last_states.items()}
@@ -111,15 +119,10 @@ def blame(
     cause: the finding's id if no single rank is to blame.
     """
     silent = [rank for rank in range(world_size) if rank not in evidence.last_states]
-    reported = []
-    positions = {}
-    for rank, state in sorted(evidence.last_states.items()):
-        positions[rank] = state.position
-        reported += [with_rank(finding, rank) for finding in state.outcome.findings]
-    if reported:
+    reported = evidence.reported()
+    if reported or silent:
         return root_causes(reported, silent, evidence)
-    if silent:
-        return merge_equal(absence_findings(silent, evidence))
+    positions = {rank: state.position for rank, state in sorted(evidence.last_states.items())}
     message = f"{reason}: {_describe_positions(positions)}"
     if cause == "interrupted":
         return (Finding(cause, message, tuple(positions)),)
@@ -147,23 +150,23 @@ def root_causes(
     cause. A backend error follows from a rank that ended or called a different collective;
     otherwise it is itself the cause (out of memory, for example).
     """
+    if not reported:
+        return merge_equal(_absence_findings(silent, evidence))
     ended = [rank for rank in silent if evidence.process_states.get(rank) in STATE_FINDINGS]
     causes = [finding for finding in reported if finding.id not in CONSEQUENCES]
     if causes:
-        return merge_equal([*absence_findings(ended, evidence), *causes])
-    absent = ended
-    if not absent:
-        states = evidence.process_states
-        absent = [rank for rank in silent if states.get(rank) != processes.ALIVE]
+        return merge_equal([*_absence_findings(ended, evidence), *causes])
+    states = evidence.process_states
+    absent = ended or [rank for rank in silent if states.get(rank) != processes.ALIVE]
     if absent:
-        return merge_equal(absence_findings(absent, evidence))
+        return merge_equal(_absence_findings(absent, evidence))
     differing = evidence.differing_calls()
     if differing is not None and differing.id == "collective-mismatch":
         return (differing,)
     return merge_equal(reported)
 
 
-def absence_findings(ranks: Sequence[int], evidence: PostmortemEvidence) -> list[Finding]:
+def _absence_findings(ranks: Sequence[int], evidence: PostmortemEvidence) -> list[Finding]:
     """Findings about ranks that report nothing themselves."""
     findings = []
     for rank in ranks:

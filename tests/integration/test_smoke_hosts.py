@@ -16,7 +16,6 @@ from tests.integration.smoke_process import (
     TIMEOUT_S,
     environment,
     findings_of,
-    left_over,
     patient,
     slowness,
 )

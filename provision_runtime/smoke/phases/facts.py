@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...checks import expectation, surroundings
 from ...comm.rank_names import name_ranks
-from ...facts import environment
+from ...facts import environment, limits
 from ..fault_injection import OTHER_TORCH
 from ..outcome import Finding, Outcome, combine, grouped, majority
 
@@ -71,6 +72,12 @@ def run(context: RankContext) -> Outcome:
         ),
         *(Finding("backend-unusable", problem) for problem in problems),
     ]
+    # Since 3.13 Python takes another folder if the path is too long.
+    temporary_folder = surroundings.temporary_folder_finding(
+        limits.temporary_folders(os.environ), replaces_long=sys.version_info >= (3, 13)
+    )
+    if temporary_folder is not None:
+        findings.append(temporary_folder)
     data = _data(context, started)
     # Several worlds of one would all succeed, at the same files and ports.
     is_other_world = any(finding.id == "world-size" for finding in findings)
