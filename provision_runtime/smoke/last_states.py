@@ -133,46 +133,27 @@ def examine_processes(evidence: PostmortemEvidence, ranks: Iterable[int]) -> Non
 def collect_evidence(
     client: StoreClient | None, out: Path, env: RankEnv, agreed: Mapping[int, Location]
 ) -> PostmortemEvidence:
-    """What the ranks wrote into the store or next to the report, and the process states of those
-    that wrote nothing. Waits GRACE_S at most."""
+    """What the ranks wrote into the store, or without one next to the report, and the process states
+    of those that wrote nothing. Waits GRACE_S at most."""
     evidence = PostmortemEvidence(locations=read_locations(client, out, env, agreed))
-    ranks = range(env.world_size)
-    in_store: set[int] = set()
     deadline = time.monotonic() + GRACE_S
     while True:
-        for rank in ranks:
-            if rank in in_store or time.monotonic() >= deadline:
-                continue
-            document = _peek(client, f"last-state/{rank}")
-            if document is not None:
-                in_store.add(rank)
-            elif rank not in evidence.last_states:
+        silent = [rank for rank in range(env.world_size) if rank not in evidence.last_states]
+        for rank in silent:
+            if client is None:
                 document = _read_of_run(state_path(out, rank), env.run)
+            else:
+                document = _peek(client, f"last-state/{rank}")
             with contextlib.suppress(ValueError):
                 if document is not None:
                     evidence.last_states[rank] = decode(LastState, document, "last-state")
-        silent = [rank for rank in ranks if rank not in evidence.last_states]
+        silent = [rank for rank in silent if rank not in evidence.last_states]
         evidence.process_states.clear()
         examine_processes(evidence, silent)
-        complete = in_store if client is not None else set(evidence.last_states)
-        awaited = [rank for rank in ranks if rank not in complete]
         ended = [rank for rank, state in evidence.process_states.items() if state in STATE_FINDINGS]
-        if not set(awaited) - set(ended) or time.monotonic() >= deadline:
-            break
+        if not set(silent) - set(ended) or time.monotonic() >= deadline:
+            return evidence
         time.sleep(POLL_S)
-    if client is not None:
-        # Ranks on hosts that reached the store before, but now only a shared disk.
-        hosts = {rank: state.host for rank, state in sorted(evidence.last_states.items())}
-        reaching_hosts = {host for rank, host in hosts.items() if rank in in_store}
-        for rank, host in hosts.items():
-            if rank in evidence.locations and host not in reaching_hosts:
-                evidence.cut_off.append(rank)
-    return evidence
-
-
-def is_reported(client: StoreClient | None) -> bool:
-    """Whether rank 0 has reported the end already."""
-    return _peek(client, "reported") is not None
 
 
 def kill_silent_ranks(env: RankEnv, evidence: PostmortemEvidence, ranks: Iterable[int]) -> None:

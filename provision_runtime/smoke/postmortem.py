@@ -21,8 +21,6 @@ STATE_FINDINGS = {
     processes.GONE: ("rank-died", "its process is gone"),
     processes.STOPPED: ("rank-stopped", "its process is stopped"),
 }
-# What the other ranks report about a rank that reports nothing itself.
-ABSENCES = ("rank-died", "rank-oom-killed", "rank-stopped", "rank-missing", "rank-silent")
 # What a rank reports only because another rank has ended or is in another collective.
 CONSEQUENCES = ("backend-error", "store-lost")
 
@@ -94,8 +92,6 @@ class PostmortemEvidence:
     process_states: dict[int, str] = field(default_factory=dict)
     # How many processes the kernel killed in the cgroup of a rank that has ended, as memory ran out.
     oom_kills: dict[int, int] = field(default_factory=dict)
-    # Ranks that could write their last state only to the disk, not into the store.
-    cut_off: list[int] = field(default_factory=list)
 
     def reported(self, but: int = -1) -> list[Finding]:
         """What the ranks, but this one, found before they ended."""
@@ -126,9 +122,6 @@ def blame(
     message = f"{reason}: {_describe_positions(positions)}"
     if cause == "interrupted":
         return (Finding(cause, message, tuple(positions)),)
-    if evidence.cut_off:
-        message = f"no longer reaches the store: {_describe_positions(positions)}"
-        return (Finding("link-lost", message, tuple(evidence.cut_off)),)
     if _are_calls_comparable(list(positions.values())):
         differing = evidence.differing_calls()
         if differing is not None:

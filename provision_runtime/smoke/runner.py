@@ -178,7 +178,6 @@ class RankRunner:
                 # Under the lock, or the watchdog would report this phase again.
                 del self._completed[0]
             if agreed.broken:
-                self._reporter.announce()
                 break
         self._completed.clear()
         return agreed
@@ -361,24 +360,22 @@ class RankRunner:
         return last_states.write_last_state(state, context.options.out, context.watchdog_client)
 
     def _report_or_wait(self, reaches_store: bool, reason: str, cause: str) -> None:
-        """Rank 0 reports what all ranks wrote, its deputy if rank 0 wrote nothing; on a host that
-        no longer reaches the store, its first rank. The other ranks stay until that has begun."""
+        """Rank 0 reports what all ranks wrote; on a host that no longer reaches the store, its first
+        rank. The other ranks stay until that has begun."""
         context, env = self._context, self._context.env
-        is_cut_off = not reaches_store and context.is_first_of_host
-        if env.rank not in (0, reporter.DEPUTY) and not is_cut_off:
+        if env.rank != 0 and (reaches_store or not context.is_first_of_host):
             time.sleep(REPORTER_HEAD_START_S)
             return
         client = context.watchdog_client if reaches_store else None
         evidence = last_states.collect_evidence(
             client, context.options.out, env, context.last_locations
         )
-        if env.rank != 0 and (0 in evidence.last_states or last_states.is_reported(client)):
-            if is_cut_off:
-                # Rank 0 is alive, as the shared folder shows, and reports.
-                store = f"{env.master_addr}:{env.master_port}"
-                message = f"{env.host} no longer reaches the store at {store}"
-                lost = Finding("link-lost", f"{message}; rank 0 reports", (env.rank,))
-                self._reporter.fail(context.phase, (lost,), is_written=False)
+        if env.rank != 0 and 0 in evidence.last_states:
+            # Rank 0 is alive, as the shared folder shows, and reports.
+            store = f"{env.master_addr}:{env.master_port}"
+            message = f"{env.host} no longer reaches the store at {store}; rank 0 reports"
+            lost = Finding("link-lost", message, (env.rank,))
+            self._reporter.fail(context.phase, (lost,), is_written=False)
             return
         findings = postmortem.blame(evidence, env.world_size, reason, cause)
         phase = postmortem.failing_phase(evidence, context.phase)
@@ -386,7 +383,6 @@ class RankRunner:
             self._record_facts()
         states = {str(rank): asdict(state) for rank, state in sorted(evidence.last_states.items())}
         self._reporter.fail(phase, findings, {"last_states": states})
-        self._reporter.announce()
         last_states.kill_silent_ranks(env, evidence, range(env.world_size))
 
 

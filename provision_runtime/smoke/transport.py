@@ -69,20 +69,6 @@ def findings(ranks: Sequence[RankTransports]) -> list[Finding]:
     return list(merge_equal(result))
 
 
-def summary(ranks: Sequence[RankTransports]) -> dict[str, object]:
-    """For the report: what all ranks agree on, else the value of each rank; and the log of each."""
-    data: dict[str, object] = {}
-    for name in ("network", "gdrdma", "nvls_channels", "nodes", "local_ranks", "mnnvl", "clique"):
-        values = [getattr(rank.log, name) for rank in ranks]
-        is_common = all(value == values[0] for value in values)
-        data[name] = values[0] if is_common else values
-    data["plugins"] = sorted({name for rank in ranks for name in rank.log.plugins})
-    # NCCL has rank 0 alone log them.
-    data["algorithms"] = ranks[0].log.algorithms
-    data["ranks"] = [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks]
-    return data
-
-
 def _peers(ranks: Sequence[RankTransports]) -> list[tuple[RankTransports, RankTransports, str]]:
     """Sender, receiver and transport of each connection between two ranks."""
     by_rank = {rank.rank: rank for rank in ranks}

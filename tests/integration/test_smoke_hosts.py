@@ -230,7 +230,7 @@ def test_slow_rail_is_measured(network: VirtualNetwork, tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_live_rank_behind_a_lost_link_is_known_from_the_shared_folder(
+def test_the_far_side_of_a_lost_link_does_not_replace_the_report(
     network: VirtualNetwork, tmp_path: Path
 ) -> None:
     out = tmp_path / "shared"
@@ -240,7 +240,7 @@ def test_live_rank_behind_a_lost_link_is_known_from_the_shared_folder(
     outputs = finish(children)
     assert f"{network.hosts[1].name} no longer reaches the store" in outputs[1]
     report = model.loads((out / "report.json").read_text())
-    assert findings_of(report) == {("barrier", "link-lost", (1,))}, outputs
+    assert findings_of(report) == {("barrier", "rank-silent", (1,))}, outputs
 
 
 @pytest.mark.exhaustive

@@ -1,8 +1,8 @@
 """Phase compute: does each rank multiply without error, how fast does it multiply and copy, and does
 one fall behind the others?
 
-A rank is judged against the median of the ranks; a GPU also against its data sheet and its PCIe
-link, and by what its driver says while it is busy. Every rate is the best of several windows. If a
+A rank is judged against the median of the ranks; a GPU also against its data sheet, and by what its
+driver says while it is busy. Every rate is the best of several windows. If a
 rank looks slow, all ranks measure again. On CPUs the time is the processor's own: what else runs on
 a rank's core is no fault of it, and differs between cores.
 """
@@ -38,7 +38,6 @@ SIDE = {"cpu": 384, "cuda": 8192}
 # halfway.
 BUSY_S = {"quick": 0.0, "default": 10.0, "full": 30.0}
 COPIED_BYTES = {"cpu": 32 * MIB, "cuda": 1024 * MIB}
-HOST_COPIED_BYTES = 256 * MIB
 # Calls that are queued before the GPU is awaited: half a second of work on the slowest.
 BUSY_CALLS = 50
 # Share of the median. GPUs of one model differ by a few percent; CPUs share cores, caches and
@@ -49,6 +48,8 @@ Rates = Dict[str, float]
 
 
 def run(context: RankContext) -> Outcome:
+    import torch
+
     kind = "cuda" if context.on_gpu else "cpu"
     gpus = context.exchange("GPUs that compute", _gpu(context))
     reason = why_not_judged(context.cores, gpus)
@@ -63,9 +64,10 @@ def run(context: RankContext) -> Outcome:
     health = context.exchange("compute busy", _busy_gpus(context))
     wrong = context.exchange("products", wrong_before + _wrong_elements(context, kind))
     findings = []
-    if context.on_gpu and gpus.count(gpus[context.env.rank]) == 1:  # alone on its GPU
-        findings += _findings_of_gpu(context, rates[context.env.rank])
-    if context.env.rank != 0:
+    rank = context.env.rank
+    if context.on_gpu and gpus.count(gpus[rank]) == 1:  # alone on its GPU
+        findings += device_rates.slow_operations(torch.cuda.get_device_name(), rates[rank], rank)
+    if rank != 0:
         return Outcome("", tuple(findings))
     if not reason:
         findings += stragglers(rates, SLOW[kind])
@@ -144,19 +146,6 @@ def _gpu(context: RankContext) -> str:
     return libraries.gpu_uuid(torch.cuda.current_device()) or f"of rank {context.env.rank}"
 
 
-def _findings_of_gpu(context: RankContext, rates: Rates) -> list[Finding]:
-    """What only this rank's GPU can be compared with: its data sheet and its PCIe link."""
-    import torch
-
-    rank = context.env.rank
-    address = libraries.gpu_pci_address(torch.cuda.current_device())
-    findings = device_rates.slow_operations(str(torch.cuda.get_device_name()), rates, rank)
-    for link in wires.pcie_links():
-        if link.address == address:
-            findings += device_rates.slow_host_copies(rates, link, rank)
-    return findings
-
-
 def _wrong_elements(context: RankContext, kind: str) -> int:
     """Of a product of each type that is measured."""
     import torch
@@ -212,14 +201,6 @@ def _measure(context: RankContext, kind: str) -> Rates:
     source = torch.zeros(size, dtype=torch.uint8, device=context.device)
     # A copy moves each byte twice, as NVIDIA and STREAM count.
     work["copy"] = (partial(torch.empty_like(source).copy_, source), 2 * size / 1e9)
-    if context.on_gpu:
-        # Between pinned memory of the host and the GPU, in each direction.
-        on_host = torch.zeros(HOST_COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
-        on_gpu = torch.empty_like(on_host, device=context.device)
-        to_gpu = partial(on_gpu.copy_, on_host, non_blocking=True)
-        to_host = partial(on_host.copy_, on_gpu, non_blocking=True)
-        work["host_to_device"] = (to_gpu, HOST_COPIED_BYTES / 1e9)
-        work["device_to_host"] = (to_host, HOST_COPIED_BYTES / 1e9)
     windows = WINDOWS[context.options.profile]
     return {
         name: _calls_per_second(context, call, windows) * amount

@@ -74,7 +74,7 @@ def run(context: RankContext) -> Outcome:
         "hardware": asdict(hardware),
         "expected": {name: bandwidth.published(hardware, name) for name in collectives},
         "slowest_wire": limit and asdict(limit),
-        "transports": transport.summary(ranks) if ranks else None,
+        "transports": [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks],
         "pairs": [[*pair, round(gb_s, 3)] for pair, gb_s in sorted(pair_rates.items())],
     }
     return Outcome(results.summary(lines), tuple(findings), data)

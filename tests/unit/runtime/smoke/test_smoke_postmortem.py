@@ -211,12 +211,6 @@ def test_no_blame_if_all_ranks_are_in_one_place() -> None:
     assert blamed(evidence, 2, "time-over") == [("time-over", (0, 1))]
 
 
-def test_rank_that_reaches_only_the_disk_lost_its_link() -> None:
-    evidence = evidence_of(*[at("barrier", 3, 7)] * 2)
-    evidence.cut_off = [1]
-    assert blamed(evidence, 2) == [("link-lost", (1,))]
-
-
 @pytest.mark.parametrize(
     ("evidence", "expected"),
     [
