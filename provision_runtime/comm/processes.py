@@ -7,7 +7,6 @@ an identity is the number, the time the process started, and the namespace that 
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import Callable
 
@@ -54,15 +53,6 @@ def death_signal(number: int) -> Callable[[], None]:
         prctl(PR_SET_PDEATHSIG, number)
 
     return bind
-
-
-def kill(identity: list[str]) -> None:
-    """Kills a process, unless its number now belongs to another one or it cannot be seen."""
-    if state(identity) in (ALIVE, STOPPED):
-        try:
-            os.kill(int(identity[1]), signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return
 
 
 def children(number: int) -> list[int]:

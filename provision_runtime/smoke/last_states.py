@@ -111,23 +111,14 @@ def location_from_json(document: object) -> Location:
 
 def examine_processes(evidence: PostmortemEvidence, ranks: Iterable[int]) -> None:
     """Adds the state of these ranks' processes, and how many processes the kernel killed in their
-    cgroups, as memory ran out.
-
-    By the counter that the rank published, if its process has ended; for a process of another host,
-    which this one does not see, by what other ranks there wrote before they ended.
-    """
+    cgroups, as memory ran out: by the counter that the rank published, if its process has ended."""
     for rank in ranks:
         location = evidence.locations.get(rank)
         if location is None:
             continue
-        state = processes.state(location.process)
-        evidence.process_states[rank] = state
+        state = evidence.process_states[rank] = processes.state(location.process)
         if state == processes.GONE and location.oom is not None:
             evidence.oom_kills[rank] = location.oom.rise()
-        elif state == processes.UNKNOWN:
-            states = evidence.last_states.values()
-            kills = [last.oom_kills for last in states if last.host == location.host]
-            evidence.oom_kills[rank] = max(kills, default=0)
 
 
 def collect_evidence(
@@ -154,19 +145,6 @@ def collect_evidence(
         if not set(silent) - set(ended) or time.monotonic() >= deadline:
             return evidence
         time.sleep(POLL_S)
-
-
-def kill_silent_ranks(env: RankEnv, evidence: PostmortemEvidence, ranks: Iterable[int]) -> None:
-    """Kills ranks of this host that could not even write their last state: they would outlive the
-    run.
-
-    Our own launcher does this itself, and then knows more of the process; torchrun would wait half
-    a minute.
-    """
-    for rank in ranks:
-        is_silent = rank in evidence.locations and rank not in evidence.last_states
-        if is_silent and not env.launched:
-            processes.kill(evidence.locations[rank].process)
 
 
 def _peek(client: StoreClient | None, key: str) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..comm import processes
 from ..facts import oom
-from . import last_states, rank_env, runner
+from . import last_states, rank_env
 from .options import PHASES
 from .postmortem import Location
 from .watchdog import PEER_LOST
@@ -135,14 +135,12 @@ class LaunchedRanks:
             if failures and failed_since is None:
                 failed_since = now
                 self.failures.update(failures)
-            if self.codes.get(0) == runner.PORT_BUSY:
-                self._kill()
-            elif self._received is not None:
+            if self._received is not None:
                 return f"ended by {signal.Signals(self._received).name}"
-            elif failed_since is not None and now > failed_since + self._grace_s():
+            if failed_since is not None and now > failed_since + self._grace_s():
                 rank, failure = next(iter(failures.items()))
                 return f"rank {rank} {failure}"
-            elif now > self._ends_at + GRACE_S:
+            if now > self._ends_at + GRACE_S:
                 return "the time of the whole run is over"
         return ""
 

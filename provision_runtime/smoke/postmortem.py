@@ -65,8 +65,7 @@ class Location:
 
 @dataclass(frozen=True)
 class LastState:
-    """What a rank writes before it ends. outcome: of the phase, if the rank had left it. oom_kills:
-    processes of its cgroup that the kernel killed meanwhile."""
+    """What a rank writes before it ends. outcome: of the phase, if the rank had left it."""
 
     run: str
     rank: int
@@ -75,7 +74,6 @@ class LastState:
     position: Position
     calls: List[Call]
     outcome: Outcome
-    oom_kills: int
     stack: List[str]
     schema: int = 2
     kind: str = "last-state"

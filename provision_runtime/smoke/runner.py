@@ -40,7 +40,6 @@ from .outcome import (
     with_finding,
     with_rank,
 )
-from .phases.rendezvous import PortBusy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     from .options import Options
     from .rank_env import RankEnv
 
-# The exit status for our launcher, which then takes another port.
-PORT_BUSY = 98
 # Time for agreeing on a phase, even if the phase used up its deadline.
 AGREE_S = 2.0
 TEARDOWN_S = 20.0
@@ -75,10 +72,7 @@ def run_rank(options: Options, env: RankEnv) -> int:
     # goes to standard error.
     output = os.dup(1)
     os.dup2(2, 1)
-    try:
-        return RankRunner(options, env, output).run()
-    except PortBusy:
-        return PORT_BUSY
+    return RankRunner(options, env, output).run()
 
 
 class RankRunner:
@@ -151,10 +145,6 @@ class RankRunner:
             context.begin_phase(phase.name)
             fault_injection.inject(context, phase.name)
             return phase.run(context)
-        except PortBusy as busy:
-            if context.env.launched and not context.options.fault("busy-port"):
-                raise
-            return with_finding("port-busy", str(busy), broken=True)
         except PhaseAbandoned as abandoned:
             return Outcome(str(abandoned), broken=True)
         except RanksMissing as missing:
@@ -270,14 +260,13 @@ class RankRunner:
         return Outcome(findings=findings, data=data, broken=True)
 
     def _evidence_of(self, ranks: Sequence[int]) -> postmortem.PostmortemEvidence:
-        """What is known of ranks that do not respond. Kills those of this host."""
+        """What is known of ranks that do not respond."""
         context = self._context
         locations = last_states.read_locations(
             context.client, context.options.out, context.env, context.last_locations
         )
         evidence = postmortem.PostmortemEvidence(locations=locations)
         last_states.examine_processes(evidence, ranks)
-        last_states.kill_silent_ranks(context.env, evidence, ranks)
         return evidence
 
     def _finish(self, broken: bool) -> NoReturn:
@@ -354,7 +343,6 @@ class RankRunner:
             position=context.position,
             calls=context.calls.latest()[-last_states.REPORTED_CALLS :],
             outcome=self._abort_outcome,
-            oom_kills=context.oom_counter.rise() if context.oom_counter else 0,
             stack=last_states.stack_of_main_thread(),
         )
         return last_states.write_last_state(state, context.options.out, context.watchdog_client)
@@ -383,7 +371,6 @@ class RankRunner:
             self._record_facts()
         states = {str(rank): asdict(state) for rank, state in sorted(evidence.last_states.items())}
         self._reporter.fail(phase, findings, {"last_states": states})
-        last_states.kill_silent_ranks(env, evidence, range(env.world_size))
 
 
 def _without_consequences(findings: Sequence[Finding]) -> tuple[Finding, ...]:

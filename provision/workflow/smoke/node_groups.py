@@ -255,9 +255,7 @@ def _main_report(results: Results) -> tuple[model.Report | None, str]:
     return (reports[0], "") if reports else (None, problem)
 
 
-def _contradiction(
-    report: model.Report, node_of_rank: Mapping[int, str], results: Results
-) -> str:
+def _contradiction(report: model.Report, node_of_rank: Mapping[int, str], results: Results) -> str:
     """Why a report that says pass does not prove it; empty if it does."""
     if report.world_size != len(node_of_rank):
         return f"the report is of {report.world_size} ranks instead of {len(node_of_rank)}"

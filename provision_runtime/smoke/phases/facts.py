@@ -241,19 +241,19 @@ def _differing_values(finding_id: str, name: str, ranks: Sequence[RankFacts]) ->
     """One finding for each value that differs from the majority's; one about all ranks if there is
     no majority."""
     ranks_by_value = grouped((getattr(rank, name), rank.rank) for rank in ranks)
-    if len(ranks_by_value) < 2:
+    texts = {
+        value: f"{'absent' if value is None else value} on {name_ranks(having)}"
+        for value, having in ranks_by_value.items()
+    }
+    if len(texts) < 2:
         return []
-    texts = {}
-    for value, having in ranks_by_value.items():
-        texts[value] = f"{'absent' if value is None else value} on {name_ranks(having)}"
     most = majority(ranks_by_value.values())
     if not most:
         message = f"{name} is {', '.join(texts.values())}"
         return [Finding(finding_id, message, tuple(rank.rank for rank in ranks))]
-    (majority_text,) = (texts[value] for value, having in ranks_by_value.items() if having is most)
-    findings = []
-    for value, having in ranks_by_value.items():
-        if having is not most:
-            message = f"{name} is {texts[value]}, but {majority_text}"
-            findings.append(Finding(finding_id, message, tuple(having)))
-    return findings
+    common = next(texts[value] for value, having in ranks_by_value.items() if having is most)
+    return [
+        Finding(finding_id, f"{name} is {texts[value]}, but {common}", tuple(having))
+        for value, having in ranks_by_value.items()
+        if having is not most
+    ]

@@ -68,14 +68,22 @@ def judge(target: str, observations: Observations) -> Outcome:
     errors = []
     for rank, observation in enumerate(observations):
         errors += [Finding(name, message, (rank,)) for name, message in observation.problems]
-    locks = _lock_problems(observations)
-    findings = [
-        *merge_equal(errors, by_id=True),
-        *_not_shared(target, observations),
-        *_makedirs_races(target, observations),
-        *_broken_locks(target, observations, locks),
-        *_slow_operations(target, observations),
-    ]
+    findings = [*merge_equal(errors, by_id=True), *_not_shared(target, observations)]
+    racing = tuple(rank for rank, observation in enumerate(observations) if observation.races)
+    if racing:
+        message = f"makedirs with exist_ok failed in {target} while others made the same folders"
+        findings.append(Finding("makedirs-unsafe", message, racing))
+    # None if locks were not tried: a single rank has no other rank to lock out.
+    locks = None
+    locking = [rank for rank, observation in enumerate(observations) if observation.locks]
+    if len(locking) == 2:
+        held, second = (observations[rank].locks or {} for rank in locking)
+        locks = {kind: lock_problem(held[kind], second[kind]) or model.PASS for kind in held}
+        for kind, problem in locks.items():
+            if problem != model.PASS:
+                message = f"{kind} in {target} {problem}"
+                findings.append(Finding("locks-unsupported", message, tuple(locking)))
+    findings += _slow_operations(target, observations)
     if not any(error.id == "disk-full" for error in errors):
         findings += _low_space(target, observations)
     broken = any(finding.id in FATAL for finding in findings)
@@ -179,34 +187,6 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
     )
     finding_id = "folder-unmounted" if is_unmounted else "folder-not-shared"
     yield Finding(finding_id, message, tuple(isolated))
-
-
-def _makedirs_races(target: str, observations: Observations) -> Iterator[Finding]:
-    ranks = [rank for rank, observation in enumerate(observations) if observation.races]
-    if ranks:
-        message = (
-            f"makedirs with exist_ok failed in {target} while other ranks created the same folders"
-        )
-        yield Finding("makedirs-unsafe", message, tuple(ranks))
-
-
-def _lock_problems(observations: Observations) -> dict[str, str] | None:
-    """What is wrong with each kind of lock, or pass; None if locks were not tried: a single rank has
-    no other rank to lock out."""
-    results = [observation.locks for observation in observations if observation.locks]
-    if len(results) < 2:
-        return None
-    held, second = results
-    return {kind: lock_problem(held[kind], second[kind]) or model.PASS for kind in held}
-
-
-def _broken_locks(
-    target: str, observations: Observations, locks: dict[str, str] | None
-) -> Iterator[Finding]:
-    ranks = tuple(rank for rank, observation in enumerate(observations) if observation.locks)
-    for kind, problem in (locks or {}).items():
-        if problem != model.PASS:
-            yield Finding("locks-unsupported", f"{kind} in {target} {problem}", ranks)
 
 
 def _slow_operations(target: str, observations: Observations) -> Iterator[Finding]:

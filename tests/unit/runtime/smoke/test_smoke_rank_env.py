@@ -44,4 +44,3 @@ def test_incomplete_environment_is_refused() -> None:
         rank_env.from_environment({"RANK": "0"})
     with pytest.raises(options.UsageError, match="MASTER_PORT='x'"):
         rank_env.from_environment({**RANK_ENVIRONMENT, "MASTER_PORT": "x"})
-
