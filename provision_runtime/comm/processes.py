@@ -44,13 +44,16 @@ def state(identity: list[str]) -> str:
 
 def death_signal(number: int) -> Callable[[], None]:
     """What a child calls between fork and exec, so that the kernel sends it this signal when its
-    parent ends, however it ends (prctl(2))."""
+    parent ends, however it ends (prctl(2)). It ends at once if the parent has ended already."""
     import ctypes
 
     prctl = ctypes.CDLL(None).prctl  # not in the child: a thread may have held the loader's lock
+    parent = os.getpid()
 
     def bind() -> None:
         prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os._exit(1)
 
     return bind
 

@@ -261,14 +261,7 @@ class StoreAllGather:
         return min(pause_s * 2, LONGEST_PAUSE_S)
 
 
-def negotiate_nonce(
-    client: StoreClient,
-    rank: int,
-    world_size: int,
-    timeout_s: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> str:
+def negotiate_nonce(client: StoreClient, rank: int, world_size: int, timeout_s: float) -> str:
     """A new random name, the same on all ranks, in a store that may hold keys of earlier groups.
 
     Each rank sends rank 0 a random number, gets it back with the name, and confirms the name, so
@@ -277,19 +270,23 @@ def negotiate_nonce(
     token = secrets.token_hex(8)
     if rank:
         client.set(f"hello/{rank}", token)
-    end = clock() + timeout_s
+    end = time.monotonic() + timeout_s
     pause_s = FIRST_PAUSE_S
     while True:
         if rank == 0:
             nonce = token
             missing = _welcome_ranks(client, world_size, token)
         else:
-            nonce, missing = _confirm_welcome(client, rank, token)
+            # Rank 0 is missing while it has not answered.
+            answered, nonce = client.peek(f"welcome/{rank}") or ("", "")
+            missing = [] if answered == token else [0]
+            if not missing:
+                client.set(f"confirmed/{rank}", nonce)
         if not missing:
             return nonce
-        if clock() >= end:
+        if time.monotonic() >= end:
             raise RanksMissing("the first exchange", missing, {})
-        sleep(pause_s)
+        time.sleep(pause_s)
         pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
 
@@ -300,19 +297,9 @@ def _welcome_ranks(client: StoreClient, world_size: int, nonce: str) -> list[int
     """
     missing = []
     for rank in range(1, world_size):
-        if client.peek(f"confirmed/{rank}") == nonce:
-            continue
-        missing.append(rank)
-        number = client.peek(f"hello/{rank}")
-        if number is not None:
-            client.set(f"welcome/{rank}", [number, nonce])
+        if client.peek(f"confirmed/{rank}") != nonce:
+            missing.append(rank)
+            number = client.peek(f"hello/{rank}")
+            if number is not None:
+                client.set(f"welcome/{rank}", [number, nonce])
     return missing
-
-
-def _confirm_welcome(client: StoreClient, rank: int, number: str) -> tuple[str, list[int]]:
-    """One round of another rank: the name; or rank 0 as missing while it has not answered."""
-    welcome = client.peek(f"welcome/{rank}")
-    if welcome is None or welcome[0] != number:
-        return "", [0]
-    client.set(f"confirmed/{rank}", welcome[1])
-    return welcome[1], []

@@ -158,13 +158,10 @@ def bounds(line: Line, hardware: Hardware, limit: WireLimit | None) -> tuple[Bou
         )
     if limit is None:
         return ()
-    warning = limit.warning
-    if hardware.nvls and collective == "all_reduce":
-        warning = limit.in_switch or warning
     result = []
     for finding_id, wire, bound in (
         ("bandwidth-low", limit.slowest, "fail"),
-        ("bandwidth-reduced", warning, "warn"),
+        ("bandwidth-reduced", limit.warning, "warn"),
     ):
         # The first of its sources; the file has them all.
         source = wire_limit.reference()["kinds"][wire.kind]["source"].split(": ")[0]

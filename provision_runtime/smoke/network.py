@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 CONNECT_S = 3.0
 
 
-def why_unreachable(
-    address: str, port: int, timeout_s: float = CONNECT_S
-) -> tuple[str, str] | None:
+def why_unreachable(address: str, port: int) -> tuple[str, str] | None:
     """The finding's id and the reason why connecting fails now; None if it succeeds."""
     where = f"{address}:{port}"
     try:
@@ -39,7 +37,7 @@ def why_unreachable(
     if target[0] != address:
         where += f" ({target[0]})"
     with socket.socket(family, kind, protocol) as probe:
-        probe.settimeout(timeout_s)
+        probe.settimeout(CONNECT_S)
         try:
             probe.connect(target)
         except ConnectionRefusedError:

@@ -180,7 +180,8 @@ def check_faults(options: Options, world_size: int) -> None:
     for fault in options.faults:
         rank = int(_value(fault, "RANK") or 0)
         if rank >= world_size:
-            raise UsageError(f"--inject {fault}: there is no rank {rank} among {world_size}")
+            kind = fault.partition(":")[0]
+            raise UsageError(f"--inject {kind}: there is no rank {rank} among {world_size}")
 
 
 def fault_forms() -> str:

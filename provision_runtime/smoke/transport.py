@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..checks.device_models import model_of
 from ..facts.nccl_log import NET, P2P, SHM, SOCKET, Transports
 from .outcome import Finding, merge_equal
-from .wire_limit import NVLS_RANKS, SLINGSHOT_INTERFACE, switches_in_common
+from .wire_limit import SLINGSHOT_INTERFACE, switches_in_common
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,9 @@ TCP_PROVIDERS = ("tcp", "udp", "sockets")
 # NVLink SHARP sums in the third generation of the switch, which Hopper brought (NVIDIA's H100
 # white paper).
 NVLS_MAJOR = 9
+# NVLink SHARP needs as many GPUs of a host; of 8 GPUs NCCL uses it from 5 or 6 on
+# (stas00/ml-engineering:network/README.md#sharp).
+NVLS_RANKS = 8
 
 
 @dataclass(frozen=True)
