@@ -124,17 +124,16 @@ def examine_processes(evidence: PostmortemEvidence, ranks: Iterable[int]) -> Non
 def collect_evidence(
     client: StoreClient | None, out: Path, env: RankEnv, agreed: Mapping[int, Location]
 ) -> PostmortemEvidence:
-    """What the ranks wrote into the store, or without one next to the report, and the process states
-    of those that wrote nothing. Waits GRACE_S at most."""
+    """What the ranks wrote into the store, and those that never reached it next to the report; and
+    the process states of those that wrote nothing. Waits GRACE_S at most."""
     evidence = PostmortemEvidence(locations=read_locations(client, out, env, agreed))
     deadline = time.monotonic() + GRACE_S
     while True:
         silent = [rank for rank in range(env.world_size) if rank not in evidence.last_states]
         for rank in silent:
-            if client is None:
+            document = _peek(client, f"last-state/{rank}")
+            if document is None and (client is None or rank not in agreed):
                 document = _read_of_run(state_path(out, rank), env.run)
-            else:
-                document = _peek(client, f"last-state/{rank}")
             with contextlib.suppress(ValueError):
                 if document is not None:
                     evidence.last_states[rank] = decode(LastState, document, "last-state")
