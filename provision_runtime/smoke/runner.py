@@ -176,9 +176,12 @@ class RankRunner:
         """One outcome from all ranks', the same on every rank; and the longest duration."""
         phase, outcome_here, duration_s = completed
         if self._context.all_gather is None:
-            if outcome_here.broken:
-                return self._outcome_without_store(outcome_here), duration_s
-            return phase.merge([outcome_here]), duration_s
+            rank = self._context.env.rank
+            findings = tuple(with_rank(finding, rank) for finding in outcome_here.findings)
+            outcome = replace(outcome_here, findings=findings)
+            if outcome.broken:
+                return self._outcome_without_store(outcome), duration_s
+            return phase.merge([outcome]), duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {phase.name}", AGREE_S)
         payload = [outcome_here.as_json(), duration_s, self._context.calls.summary]
@@ -221,7 +224,7 @@ class RankRunner:
         last state next to the report."""
         context, rank = self._context, self._context.env.rank
         self._write_last_state("it left the run")
-        findings = [with_rank(finding, rank) for finding in outcome.findings]
+        findings = list(outcome.findings)
         if rank == 0:
             evidence = last_states.collect_evidence(None, context.options.out, context.env, {})
             findings += evidence.reported(but=0)

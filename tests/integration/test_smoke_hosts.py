@@ -189,7 +189,7 @@ def test_lost_link_is_named_in_time(network: VirtualNetwork, tmp_path: Path, cut
 def test_one_rank_behind_a_lost_link_says_what_it_saw(
     network: VirtualNetwork, tmp_path: Path, cut: str, shared: bool
 ) -> None:
-    """Two ranks on each host: neither rank 0 nor its deputy is behind the lost link. shared: the
+    """Two ranks on each host: neither rank 0 nor the one next to it is behind the lost link. shared: the
     hosts have one folder of reports."""
     reports = ("--out", str(tmp_path / "shared")) if shared else ()
     children = start_ranks(network, tmp_path, *SLOW_BARRIER, *reports, per_host=2)
