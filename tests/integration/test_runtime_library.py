@@ -160,4 +160,3 @@ results["nan"] = compare(weight=right["weight"] * float("nan")).id
         "gradient-mismatch",
     )
     assert results["off"] == "the gradient of bias differs by 0.01 from the single-process one"
-    ]
