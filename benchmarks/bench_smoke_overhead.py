@@ -48,7 +48,7 @@ def bare(source: Any, work: Any, calls: int) -> list[float]:
 def ours(size: int, source: Any, work: Any) -> Callable[[int], list[float]]:
     """What phase collectives does, with its own operation and log of calls."""
     from provision_runtime.smoke import context, options, rank_env
-    from provision_runtime.smoke.phases.collectives import measure, operations, plan
+    from provision_runtime.smoke.phases.collectives import measure, plan
 
     env = rank_env.from_environment()
     assert env is not None
@@ -57,12 +57,10 @@ def ours(size: int, source: Any, work: Any) -> Callable[[int], list[float]]:
         smoke_options, env, lambda: 60.0, backend="gloo", device="cpu"
     )
     row = plan.Row("all_reduce", "float32", size, size // 4, 1, 1, 1)
-    buffers = operations.Buffers([row], "float32", "cpu")
+    buffers = measure.Buffers([row], "cpu")
     buffers.inputs, buffers.work = source, work
-    participants = operations.Participants(env.rank, env.world_size, "gloo")
-    operation = operations.build(row, buffers, participants)
-    sweep = measure.Sweep(rank_context, participants)
-    return lambda calls: sweep.time_operation(row, operation, calls)
+    operation = buffers.operation(row, env.rank, env.world_size)
+    return lambda calls: measure.time_operation(rank_context, row, operation, calls)
 
 
 def rank() -> None:

@@ -2,24 +2,17 @@
 
 A number alone does not identify a process: numbers are reused, and each container has its own. So
 an identity is the number, the time the process started, and the namespace that has the number.
-
-Run as a program, it kills a process that does not end by itself: `processes.py NAMESPACE NUMBER
-STARTED SECONDS`.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import time
 from pathlib import Path
 from typing import Callable
 
 ALIVE, STOPPED, GONE, UNKNOWN = "alive", "stopped", "gone", "unknown"
 PROC = Path("/proc")
 MAX_COMMAND_LENGTH = 240
-POLL_S = 0.1
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Instead of proc(5)'s state letter, if this process has no permission to read it.
 HIDDEN = "?"
@@ -51,38 +44,18 @@ def state(identity: list[str]) -> str:
 
 def death_signal(number: int) -> Callable[[], None]:
     """What a child calls between fork and exec, so that the kernel sends it this signal when its
-    parent ends, however it ends (prctl(2))."""
+    parent ends, however it ends (prctl(2)). It ends at once if the parent has ended already."""
     import ctypes
 
     prctl = ctypes.CDLL(None).prctl  # not in the child: a thread may have held the loader's lock
+    parent = os.getpid()
 
     def bind() -> None:
         prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os._exit(1)
 
     return bind
-
-
-def kill(identity: list[str]) -> None:
-    """Kills a process, unless its number now belongs to another one or it cannot be seen."""
-    if state(identity) in (ALIVE, STOPPED):
-        try:
-            os.kill(int(identity[1]), signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return
-
-
-def kill_after(identity: list[str], timeout_s: float) -> None:
-    """Kills a process that still runs after the time-out, unless it has children other than this
-    process.
-    """
-    end = time.monotonic() + timeout_s
-    while state(identity) in (ALIVE, STOPPED):
-        if time.monotonic() >= end:
-            # This process itself may be a child that it has inherited.
-            if set(children(int(identity[1]))) <= {os.getpid()}:
-                kill(identity)
-            return
-        time.sleep(POLL_S)
 
 
 def children(number: int) -> list[int]:
@@ -145,7 +118,3 @@ def _accepts_signals(number: int) -> bool:
     except OSError:
         pass
     return True
-
-
-if __name__ == "__main__":
-    kill_after(sys.argv[1:4], float(sys.argv[4]))

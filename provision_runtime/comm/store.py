@@ -17,6 +17,8 @@ from .rank_names import name_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    IsFailure = Callable[[Any], bool]
+
 # Public are the errors; the rest is what `ranks` is made of.
 __all__ = ["RanksMissing", "StoreLost"]
 
@@ -32,6 +34,10 @@ LONGEST_PAUSE_S = 0.02
 # is further away. A rank that hangs in a collective notices within watchdog.ASK_S +
 # watchdog.PATIENCE_S that another one left, and then writes its last state.
 GRACE_S = 4.5
+
+
+def never(_: Any) -> bool:
+    return False
 
 
 class RanksMissing(Exception):
@@ -148,23 +154,15 @@ class StoreAllGather:
         self._count = 0
         self._previous_topic = ""
 
-    def exchange(
-        self,
-        name: str,
-        payload: Any,
-        timeout_s: float,
-        is_failure: Callable[[Any], bool] = lambda _: False,
-        abort_key: str = "",
-    ) -> list[Any]:
+    def exchange(self, name: str, payload: Any, timeout_s: float, abort_key: str = "") -> list[Any]:
         """All payloads in rank order. Raises RanksMissing on every rank when one did not answer in
         time.
 
-        Once `is_failure` is true of one payload, the other ranks have GRACE_S left to answer.
         abort_key: a rank that gives up sets it to its number; the others then raise PhaseAbandoned.
         """
         self._count += 1
         topic = f"exchange/{self._count}/{name}"
-        payloads = self._all_gather(name, topic, payload, timeout_s, is_failure, abort_key)
+        payloads = self._all_gather(name, topic, payload, timeout_s, abort_key)
         # All ranks are at this exchange, so none reads the keys of the previous one any more.
         # Without deleting them, weeks of training would fill the memory of the process with the
         # store.
@@ -175,14 +173,13 @@ class StoreAllGather:
         return payloads
 
     def exchange_once(
-        self,
-        name: str,
-        payload: Any,
-        timeout_s: float,
-        is_failure: Callable[[Any], bool] = lambda _: False,
+        self, name: str, payload: Any, timeout_s: float, is_failure: IsFailure = never
     ) -> list[Any]:
-        """An exchange that happens once under its name, outside of the order of the others."""
-        return self._all_gather(name, f"once/{name}", payload, timeout_s, is_failure, "")
+        """An exchange that happens once under its name, outside of the order of the others.
+
+        Once `is_failure` is true of one payload, the other ranks have GRACE_S left to answer.
+        """
+        return self._all_gather(name, f"once/{name}", payload, timeout_s, "", is_failure)
 
     def leave(self, timeout_s: float) -> None:
         """Rank 0 waits until the others have left, since its process may host the store; the others
@@ -200,12 +197,12 @@ class StoreAllGather:
         topic: str,
         payload: Any,
         timeout_s: float,
-        is_failure: Callable[[Any], bool],
         abort_key: str,
+        is_failure: IsFailure = never,
     ) -> list[Any]:
         self._client.set(f"{topic}/{self._rank}", {"payload": payload})
         if self._rank == 0:
-            collected = self._collect(name, topic, timeout_s, is_failure, abort_key)
+            collected = self._collect(name, topic, timeout_s, abort_key, is_failure)
             self._client.set(f"{topic}/all", collected)
         gathered = self._wait_for_key(f"{topic}/all", timeout_s + GRACE_S, name, abort_key)
         if gathered is None:
@@ -218,12 +215,7 @@ class StoreAllGather:
         return [payloads[rank] for rank in range(self._world_size)]
 
     def _collect(
-        self,
-        name: str,
-        topic: str,
-        timeout_s: float,
-        is_failure: Callable[[Any], bool],
-        abort_key: str,
+        self, name: str, topic: str, timeout_s: float, abort_key: str, is_failure: IsFailure
     ) -> dict[int, Any]:
         """What rank 0 reads until all ranks have answered or the time is over."""
         payloads: dict[int, Any] = {}
@@ -231,14 +223,11 @@ class StoreAllGather:
         pause_s = FIRST_PAUSE_S
         while True:
             for rank in range(self._world_size):
-                if rank in payloads:
-                    continue
-                entry = self._client.peek(f"{topic}/{rank}")
-                if entry is None:
-                    continue
-                payloads[rank] = entry["payload"]
-                if is_failure(payloads[rank]):
-                    end = min(end, self._clock() + GRACE_S)
+                entry = None if rank in payloads else self._client.peek(f"{topic}/{rank}")
+                if entry is not None:
+                    payloads[rank] = entry["payload"]
+                    if is_failure(payloads[rank]):
+                        end = min(end, self._clock() + GRACE_S)
             if len(payloads) == self._world_size or self._clock() >= end:
                 return payloads
             aborted_by = self._aborted_by(abort_key)
@@ -272,14 +261,7 @@ class StoreAllGather:
         return min(pause_s * 2, LONGEST_PAUSE_S)
 
 
-def negotiate_nonce(
-    client: StoreClient,
-    rank: int,
-    world_size: int,
-    timeout_s: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> str:
+def negotiate_nonce(client: StoreClient, rank: int, world_size: int, timeout_s: float) -> str:
     """A new random name, the same on all ranks, in a store that may hold keys of earlier groups.
 
     Each rank sends rank 0 a random number, gets it back with the name, and confirms the name, so
@@ -288,19 +270,23 @@ def negotiate_nonce(
     token = secrets.token_hex(8)
     if rank:
         client.set(f"hello/{rank}", token)
-    end = clock() + timeout_s
+    end = time.monotonic() + timeout_s
     pause_s = FIRST_PAUSE_S
     while True:
         if rank == 0:
             nonce = token
             missing = _welcome_ranks(client, world_size, token)
         else:
-            nonce, missing = _confirm_welcome(client, rank, token)
+            # Rank 0 is missing while it has not answered.
+            answered, nonce = client.peek(f"welcome/{rank}") or ("", "")
+            missing = [] if answered == token else [0]
+            if not missing:
+                client.set(f"confirmed/{rank}", nonce)
         if not missing:
             return nonce
-        if clock() >= end:
+        if time.monotonic() >= end:
             raise RanksMissing("the first exchange", missing, {})
-        sleep(pause_s)
+        time.sleep(pause_s)
         pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
 
@@ -311,19 +297,9 @@ def _welcome_ranks(client: StoreClient, world_size: int, nonce: str) -> list[int
     """
     missing = []
     for rank in range(1, world_size):
-        if client.peek(f"confirmed/{rank}") == nonce:
-            continue
-        missing.append(rank)
-        number = client.peek(f"hello/{rank}")
-        if number is not None:
-            client.set(f"welcome/{rank}", [number, nonce])
+        if client.peek(f"confirmed/{rank}") != nonce:
+            missing.append(rank)
+            number = client.peek(f"hello/{rank}")
+            if number is not None:
+                client.set(f"welcome/{rank}", [number, nonce])
     return missing
-
-
-def _confirm_welcome(client: StoreClient, rank: int, number: str) -> tuple[str, list[int]]:
-    """One round of another rank: the name; or rank 0 as missing while it has not answered."""
-    welcome = client.peek(f"welcome/{rank}")
-    if welcome is None or welcome[0] != number:
-        return "", [0]
-    client.set(f"confirmed/{rank}", welcome[1])
-    return welcome[1], []

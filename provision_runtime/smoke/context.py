@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import fs
 from ..comm.processes import this_process
-from ..comm.store import StoreClient, StoreLost
+from ..comm.store import StoreClient, StoreLost, never
 from ..facts import oom
 from . import last_states
 from .collective_log import CallLog
+from .measurement import RankCores, ranks_per_core
 from .postmortem import Location, Position
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 # An exchange gives up only after the deadline: the watchdog comes first, since it knows where every
 # rank is.
 BEYOND_DEADLINE_S = 10.0
-# With more ranks per two cores than this, the default deadlines grow with the number of ranks.
-CROWDED = 4
+# With more ranks per core than this, the default deadlines grow with the number of ranks.
+CROWDED = 8
 
 
 @dataclass
@@ -44,8 +45,8 @@ class RankContext:
     hosts: list[str] = field(default_factory=list)
     # Phase, host and process of every rank when all ranks first exchanged them.
     locations: dict[int, Location] = field(default_factory=dict)
-    # Ranks per two cores on the most crowded host: all ranks divide their repetitions by it.
-    crowding: int = 1
+    # The cores of every rank, known once all ranks have met.
+    cores: list[RankCores] = field(default_factory=list)
     # On rank 0 this object is the store's server: it must live as long as this context.
     store: Any = None
     client: StoreClient | None = None
@@ -77,10 +78,17 @@ class RankContext:
         return int(self.device.split(":")[1]) if self.on_gpu else None
 
     @property
+    def crowding(self) -> float:
+        """Ranks per core on the most crowded host, at least 1: all ranks divide their repetitions
+        by it."""
+        crowding = ranks_per_core(self.cores) if self.cores else self.env.ranks_per_core
+        return max(crowding, 1.0)
+
+    @property
     def deadline_factor(self) -> float:
         """The default deadlines are multiplied by this: 64 ranks on 2 cores import torch one after
         the other."""
-        return max(1.0, max(self.crowding, self.env.crowding) / CROWDED)
+        return max(1.0, self.crowding / CROWDED)
 
     @property
     def position(self) -> Position:
@@ -123,7 +131,10 @@ class RankContext:
             last_states.write_location(self.options.out, self.env.rank, self.location)
         else:
             self.client.set(f"at/{self.env.rank}", asdict(self.location))
-            fs.files.remove_if_exists(last_states.location_path(self.options.out, self.env.rank))
+            self.remove_location()
+
+    def remove_location(self) -> None:
+        fs.files.remove_if_exists(last_states.location_path(self.options.out, self.env.rank))
 
     def remove_temporary_folders(self) -> None:
         """Call it on every rank: if the folder is not shared, each rank has its own."""
@@ -137,9 +148,7 @@ class RankContext:
         self.step = call.operation
         self.site = call.site
 
-    def exchange(
-        self, name: str, payload: Any, is_failure: Callable[[Any], bool] = lambda _: False
-    ) -> list[Any]:
+    def exchange(self, name: str, payload: Any) -> list[Any]:
         """Every rank's payload on every rank, through the store; also a named barrier.
 
         Raises RanksMissing when a rank did not respond, PhaseAbandoned when a rank left the phase
@@ -147,9 +156,11 @@ class RankContext:
         """
         all_gather, timeout_s = self._begin_exchange(name)
         abort_key = f"abandoned/{self.phase}"
-        return all_gather.exchange(name, payload, timeout_s, is_failure, abort_key)
+        return all_gather.exchange(name, payload, timeout_s, abort_key)
 
-    def agree(self, name: str, payload: Any, is_failure: Callable[[Any], bool]) -> list[Any]:
+    def agree(
+        self, name: str, payload: Any, is_failure: Callable[[Any], bool] = never
+    ) -> list[Any]:
         """The exchange at the end of a phase, to which ranks may come from anywhere in it."""
         all_gather, timeout_s = self._begin_exchange(name)
         return all_gather.exchange_once(name, payload, timeout_s, is_failure)

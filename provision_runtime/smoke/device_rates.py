@@ -14,13 +14,9 @@ from .outcome import Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..facts.wires import PcieLink
-
 # A healthy GPU's share of the data sheet's rates. Matrix multiplication reaches 0.5 to 0.9 of them (github.com/fanghostt/
 # transformers-benchmarks: 0.51 on an RTX 3090 Ti, 0.63 on an A6000, 0.76 on a V100).
 LEAST_SHARE = 0.4
-# What a GPU copies from and to the host, of its PCIe link; through pageable memory it is less.
-LEAST_PCIE_SHARE = 0.5
 UNITS = {"bfloat16": "TFLOP/s", "float32": "TFLOP/s", "copy": "GB/s"}
 
 
@@ -38,19 +34,4 @@ def slow_operations(device: str, rates: Mapping[str, float], rank: int) -> list[
             f" ({expected:g}; {reference['source']})"
         )
         findings.append(Finding("compute-slow", message, (rank,)))
-    return findings
-
-
-def slow_host_copies(rates: Mapping[str, float], pcie: PcieLink, rank: int) -> list[Finding]:
-    """rates: `host_to_device` and `device_to_host` in GB/s; pcie: the GPU's link."""
-    findings = []
-    for operation in ("host_to_device", "device_to_host"):
-        rate = rates.get(operation)
-        if rate is None or rate >= pcie.gb_s * LEAST_PCIE_SHARE:
-            continue
-        message = (
-            f"{operation.replace('_', ' ')} runs at {rate:.4g} GB/s, {rate / pcie.gb_s:.0%} of"
-            f" PCIe {pcie.generation} x{pcie.lanes} ({pcie.gb_s:.4g} GB/s)"
-        )
-        findings.append(Finding("host-copy-slow", message, (rank,)))
     return findings

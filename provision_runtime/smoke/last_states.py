@@ -111,81 +111,39 @@ def location_from_json(document: object) -> Location:
 
 def examine_processes(evidence: PostmortemEvidence, ranks: Iterable[int]) -> None:
     """Adds the state of these ranks' processes, and how many processes the kernel killed in their
-    cgroups, as memory ran out.
-
-    By the counter that the rank published, if its process has ended; for a process of another host,
-    which this one does not see, by what other ranks there wrote before they ended.
-    """
+    cgroups, as memory ran out: by the counter that the rank published, if its process has ended."""
     for rank in ranks:
         location = evidence.locations.get(rank)
         if location is None:
             continue
-        state = processes.state(location.process)
-        evidence.process_states[rank] = state
+        state = evidence.process_states[rank] = processes.state(location.process)
         if state == processes.GONE and location.oom is not None:
             evidence.oom_kills[rank] = location.oom.rise()
-        elif state == processes.UNKNOWN:
-            states = evidence.last_states.values()
-            kills = [last.oom_kills for last in states if last.host == location.host]
-            evidence.oom_kills[rank] = max(kills, default=0)
 
 
 def collect_evidence(
     client: StoreClient | None, out: Path, env: RankEnv, agreed: Mapping[int, Location]
 ) -> PostmortemEvidence:
-    """What the ranks wrote into the store or next to the report, and the process states of those
-    that wrote nothing. Waits GRACE_S at most."""
+    """What the ranks wrote into the store, and those that never reached it next to the report; and
+    the process states of those that wrote nothing. Waits GRACE_S at most."""
     evidence = PostmortemEvidence(locations=read_locations(client, out, env, agreed))
-    ranks = range(env.world_size)
-    in_store: set[int] = set()
     deadline = time.monotonic() + GRACE_S
     while True:
-        for rank in ranks:
-            if rank in in_store or time.monotonic() >= deadline:
-                continue
+        silent = [rank for rank in range(env.world_size) if rank not in evidence.last_states]
+        for rank in silent:
             document = _peek(client, f"last-state/{rank}")
-            if document is not None:
-                in_store.add(rank)
-            elif rank not in evidence.last_states:
+            if document is None and (client is None or rank not in agreed):
                 document = _read_of_run(state_path(out, rank), env.run)
             with contextlib.suppress(ValueError):
                 if document is not None:
                     evidence.last_states[rank] = decode(LastState, document, "last-state")
-        silent = [rank for rank in ranks if rank not in evidence.last_states]
+        silent = [rank for rank in silent if rank not in evidence.last_states]
         evidence.process_states.clear()
         examine_processes(evidence, silent)
-        complete = in_store if client is not None else set(evidence.last_states)
-        awaited = [rank for rank in ranks if rank not in complete]
         ended = [rank for rank, state in evidence.process_states.items() if state in STATE_FINDINGS]
-        if not set(awaited) - set(ended) or time.monotonic() >= deadline:
-            break
+        if not set(silent) - set(ended) or time.monotonic() >= deadline:
+            return evidence
         time.sleep(POLL_S)
-    if client is not None:
-        # Ranks on hosts that reached the store before, but now only a shared disk.
-        hosts = {rank: state.host for rank, state in sorted(evidence.last_states.items())}
-        reaching_hosts = {host for rank, host in hosts.items() if rank in in_store}
-        for rank, host in hosts.items():
-            if rank in evidence.locations and host not in reaching_hosts:
-                evidence.cut_off.append(rank)
-    return evidence
-
-
-def is_reported(client: StoreClient | None) -> bool:
-    """Whether rank 0 has reported the end already."""
-    return _peek(client, "reported") is not None
-
-
-def kill_silent_ranks(env: RankEnv, evidence: PostmortemEvidence, ranks: Iterable[int]) -> None:
-    """Kills ranks of this host that could not even write their last state: they would outlive the
-    run.
-
-    Our own launcher does this itself, and then knows more of the process; torchrun would wait half
-    a minute.
-    """
-    for rank in ranks:
-        is_silent = rank in evidence.locations and rank not in evidence.last_states
-        if is_silent and not env.launched:
-            processes.kill(evidence.locations[rank].process)
 
 
 def _peek(client: StoreClient | None, key: str) -> Any:

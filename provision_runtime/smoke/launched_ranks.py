@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from ..comm import processes
 from ..facts import oom
-from . import last_states, rank_env, runner
+from . import last_states, rank_env
 from .options import PHASES
 from .postmortem import Location
 from .watchdog import PEER_LOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from .options import Options
 
@@ -54,21 +54,19 @@ class LaunchedRanks:
             number: signal.signal(number, self._receive)
             for number in (signal.SIGTERM, signal.SIGINT)
         }
-        master = NO_SUCH_HOST if options.fault("unresolvable-master") else LOOPBACK
+        shared = {
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": NO_SUCH_HOST if options.fault("unresolvable-master") else LOOPBACK,
+            "MASTER_PORT": str(port),
+            rank_env.ENDS_AT: repr(self._ends_at),
+        }
+        # As torchrun does: ranks that each use all cores slow one another down.
+        shared = {"OMP_NUM_THREADS": "1", **os.environ, **shared}
         for rank in range(ranks):
             if not options.fault("absent", rank):
-                environment = {
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(ranks),
-                    "LOCAL_RANK": str(rank),
-                    "LOCAL_WORLD_SIZE": str(ranks),
-                    "MASTER_ADDR": master,
-                    "MASTER_PORT": str(port),
-                    rank_env.ENDS_AT: repr(self._ends_at),
-                    # As torchrun does: ranks that each use all cores slow one another down.
-                    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-                }
-                self.children[rank] = self._start(arguments, environment, rank)
+                variables = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                self.children[rank] = self._start(arguments, variables, rank)
 
     @property
     def codes(self) -> dict[int, int | None]:
@@ -91,30 +89,26 @@ class LaunchedRanks:
                 signal.signal(number, handler)
 
     def _start(
-        self, arguments: Sequence[str], environment: dict[str, str], rank: int
+        self, arguments: Sequence[str], variables: dict[str, str], rank: int
     ) -> subprocess.Popen[bytes]:
-        package = str(Path(__file__).resolve().parent.parent)
         # The ranks must see the same modules as this process.
-        flags = []
-        if sys.flags.dont_write_bytecode:
-            flags.append("-B")
-        if sys.flags.no_user_site:
-            flags.append("-s")
-        if sys.flags.ignore_environment:
-            flags.append("-E")
-        if sys.flags.isolated:
-            flags.append("-I")
-        command = [sys.executable, *flags, package, *arguments]
+        flags = {
+            "-B": sys.flags.dont_write_bytecode,
+            "-s": sys.flags.no_user_site,
+            "-E": sys.flags.ignore_environment,
+            "-I": sys.flags.isolated,
+        }
+        package = str(Path(__file__).resolve().parent.parent)
         with log_path(self._out, rank).open("wb") as log:
             child = subprocess.Popen(
-                command,
-                env={**os.environ, **environment},
+                [sys.executable, *(flag for flag in flags if flags[flag]), package, *arguments],
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stderr=log,
-                preexec_fn=_bind_to_parent(os.getpid()),
+                preexec_fn=processes.death_signal(signal.SIGKILL),
             )
         # Instead of the rank, which may be stopped or killed before it can.
-        env = rank_env.from_environment({**os.environ, **environment})
+        env = rank_env.from_environment(variables)
         assert env is not None
         process = processes.identity(child.pid)
         location = Location(PHASES[0], env.host, process, env.run, self._oom_counter)
@@ -128,21 +122,16 @@ class LaunchedRanks:
         while self._living():
             time.sleep(POLL_S)
             now = time.monotonic()
-            failures = {}
-            for rank, code in self.codes.items():
-                if code not in (None, 0):
-                    failures[rank] = describe_exit(code)
+            failures = {rank: describe_exit(code) for rank, code in self.codes.items() if code}
             if failures and failed_since is None:
                 failed_since = now
                 self.failures.update(failures)
-            if self.codes.get(0) == runner.PORT_BUSY:
-                self._kill()
-            elif self._received is not None:
+            if self._received is not None:
                 return f"ended by {signal.Signals(self._received).name}"
-            elif failed_since is not None and now > failed_since + self._grace_s():
+            if failed_since is not None and now > failed_since + self._grace_s():
                 rank, failure = next(iter(failures.items()))
                 return f"rank {rank} {failure}"
-            elif now > self._ends_at + GRACE_S:
+            if now > self._ends_at + GRACE_S:
                 return "the time of the whole run is over"
         return ""
 
@@ -184,19 +173,6 @@ class LaunchedRanks:
 
 def _is_stopped(child: subprocess.Popen[bytes]) -> bool:
     return processes.state(processes.identity(child.pid)) == processes.STOPPED
-
-
-def _bind_to_parent(parent: int) -> Callable[[], None]:
-    """For the child between fork and exec: the kernel kills it when this process ends, however it
-    ends."""
-    die_with_parent = processes.death_signal(signal.SIGKILL)
-
-    def bind() -> None:
-        die_with_parent()
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return bind
 
 
 def log_path(out: Path, rank: int) -> Path:

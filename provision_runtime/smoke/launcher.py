@@ -11,68 +11,50 @@ import signal
 import socket
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checks import expectation
-from ..comm.addresses import free_port
 from ..facts import environment as facts
 from ..facts import libraries
 from ..report import model, table
-from . import last_states, out_folder, postmortem, reporter, runner
+from . import last_states, out_folder, postmortem, reporter
 from . import options as smoke_options
 from .launched_ranks import LaunchedRanks, describe_exit, log_path
 from .outcome import Finding, Outcome, merge_equal
 from .reporter import REPORT_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from .options import Options
 
 RANKS_WITHOUT_GPU = 2
-PORT_ATTEMPTS = 5
 LOG_LINES = 20
 
 
-def launch(
-    options: Options, arguments: Sequence[str], choose_port: Callable[[], int] | None = None
-) -> int:
+def launch(options: Options, arguments: Sequence[str]) -> int:
     """Runs all ranks on this host. Returns 0 if the report is a success and every rank ended well,
     else 1."""
     ranks = options.ranks or default_ranks(options.backend)
     smoke_options.check_faults(options, ranks)
     options = smoke_options.for_world(options, ranks)
     _prepare(options.out)
-    for _ in range(PORT_ATTEMPTS):
-        with _store_port(options, choose_port or free_port) as port:
-            launched = LaunchedRanks(options, arguments, ranks, port)
-            reason = launched.wait()
-        if launched.codes.get(0) != runner.PORT_BUSY:
-            break
+    # While this is bound, no other program gets the port; the store may listen on it all the same
+    # (SO_REUSEADDR, socket(7)), unless the fault busy-port listens here.
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("", 0))
+        if options.fault("busy-port"):
+            reserved.listen()
+        launched = LaunchedRanks(options, arguments, ranks, reserved.getsockname()[1])
+        reason = launched.wait()
     return _conclude(options, launched, reason)
-
-
-@contextmanager
-def _store_port(options: Options, choose: Callable[[], int]) -> Iterator[int]:
-    """A port for the store. With the fault busy-port, this process listens on it."""
-    port = choose()
-    if not options.fault("busy-port"):
-        yield port
-        return
-    with socket.create_server(("", port)):
-        yield port
 
 
 def default_ranks(backend: str) -> int:
     """One per visible GPU, unless the backend is Gloo."""
-    gpus = len(libraries.device_nodes())
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        gpus = min(gpus, len([name for name in visible.split(",") if name not in ("", "-1")]))
-    return gpus if gpus and backend != "gloo" else RANKS_WITHOUT_GPU
+    return (backend != "gloo" and libraries.visible_gpus(os.environ)) or RANKS_WITHOUT_GPU
 
 
 def _prepare(out: Path) -> None:
@@ -145,28 +127,19 @@ def _failure_findings(
     # A rank that notices the end of the other ranks ends too, with 1: not the cause if there is
     # another.
     causes = {rank: text for rank, text in failures.items() if text != describe_exit(1)}
-    failures = causes or failures
-    if failures:
-        return merge_equal(
-            [_cause(launched, phase_name, rank, text) for rank, text in failures.items()]
-        )
+    findings = []
+    for rank, failure in (causes or failures).items():
+        finding_id = "rank-stopped" if failure == "is stopped" else "rank-died"
+        message = f"its process {failure}"
+        if failure == describe_exit(-signal.SIGKILL) and launched.oom_kills:
+            finding_id, message = "rank-oom-killed", postmortem.describe_oom(launched.oom_kills)
+        findings.append(Finding(finding_id, message, (rank,)))
+    if findings:
+        return merge_equal(findings)
     if phase_name == "teardown" and stuck:
         return (Finding("rank-stuck", "it did not end after the last phase", tuple(stuck)),)
     finding_id = "interrupted" if reason.startswith("ended by") else "rank-died"
     return (Finding(finding_id, reason or "the ranks ended without a report"),)
-
-
-def _cause(launched: LaunchedRanks, phase_name: str, rank: int, failure: str) -> Finding:
-    """A rank that crashed in facts did so while it imported torch: the import is tried again in a
-    separate process."""
-    if phase_name == "facts" and failure in CRASHES:
-        error = facts.collect_in_child()["error"]
-        if error:
-            return replace(expectation.broken(error), ranks=(rank,))
-    if failure == describe_exit(-signal.SIGKILL) and launched.oom_kills:
-        return Finding("rank-oom-killed", postmortem.describe_oom(launched.oom_kills), (rank,))
-    finding_id = "rank-stopped" if failure == "is stopped" else "rank-died"
-    return Finding(finding_id, f"its process {failure}", (rank,))
 
 
 def _read(path: Path) -> model.Report | None:
@@ -174,12 +147,6 @@ def _read(path: Path) -> model.Report | None:
         return model.loads(path.read_text())
     except (OSError, model.ReportUnreadable):
         return None
-
-
-CRASHES = tuple(
-    describe_exit(-number)
-    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-)
 
 
 def _tail(path: Path) -> list[str]:

@@ -26,51 +26,31 @@ if TYPE_CHECKING:
 CONNECT_S = 3.0
 
 
-def why_unresolvable(address: str, port: int) -> tuple[str, str] | None:
-    """The finding's id and the reason why a name does not resolve now; None if it does."""
+def why_unreachable(address: str, port: int) -> tuple[str, str] | None:
+    """The finding's id and the reason why connecting fails now; None if it succeeds."""
+    where = f"{address}:{port}"
     try:
-        socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         return "master-unresolvable", f"the name {address} does not resolve here: {error.strerror}"
-    return None
-
-
-def why_unreachable(
-    address: str, port: int, timeout_s: float = CONNECT_S
-) -> tuple[str, str] | None:
-    """The finding's id and the reason why connecting fails now; None if it succeeds."""
-    unresolvable = why_unresolvable(address, port)
-    if unresolvable is not None:
-        return unresolvable
-    resolved = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, target = resolved[0]
+    if target[0] != address:
+        where += f" ({target[0]})"
     with socket.socket(family, kind, protocol) as probe:
-        probe.settimeout(timeout_s)
+        probe.settimeout(CONNECT_S)
         try:
             probe.connect(target)
+        except ConnectionRefusedError:
+            return "store-refused", f"nothing listens at {where}"
+        except socket.timeout:
+            return "store-filtered", f"{where} does not respond"
         except OSError as error:
-            return _unreachable_reason(error, f"{address}:{port}", target[0])
+            if error.errno == errno.ETIMEDOUT:
+                return "store-filtered", f"{where} does not respond"
+            if error.errno == errno.ENETUNREACH and is_loopback(str(target[0])):
+                return "loopback-down", f"{where} is unreachable: the interface lo is down"
+            return "store-unreachable", f"{where} is unreachable: {error.strerror or error}"
     return None
-
-
-def _unreachable_reason(error: OSError, address: str, resolved: object) -> tuple[str, str]:
-    where = address if address.startswith(f"{resolved}:") else f"{address} ({resolved})"
-    if error.errno == errno.ECONNREFUSED:
-        return "store-refused", f"nothing listens at {where}"
-    if isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT:
-        return "store-filtered", f"{where} does not respond"
-    if error.errno == errno.ENETUNREACH and is_loopback(str(resolved)):
-        return "loopback-down", f"{where} is unreachable: the interface lo is down"
-    return "store-unreachable", f"{where} is unreachable: {error.strerror or error}"
-
-
-def interface_problem(backend: str) -> str:
-    """What is wrong with the interface that the backend's variable names; empty if nothing is."""
-    try:
-        configured_interface(backend, os.environ, interfaces())
-    except LookupError as error:
-        return str(error)
-    return ""
 
 
 def backend_address(context: RankContext) -> str:
@@ -93,21 +73,25 @@ def backend_address(context: RankContext) -> str:
 
 
 def check_peers(context: RankContext) -> Outcome:
-    """All ranks at once: each connects to a rank on the next host. Broken if this rank cannot."""
+    """All ranks at once: each has an address, and connects to a rank on the next host. Broken if a
+    rank cannot."""
     host, backend = context.env.host, context.backend
     address, port, problem = "", 0, ""
     with contextlib.ExitStack() as stack:
         try:
             address = backend_address(context)
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            server = stack.enter_context(socket.create_server((address, 0), family=family))
-            port = server.getsockname()[1]
+            if len(context.hosts) > 1:
+                family = socket.AF_INET6 if ":" in address else socket.AF_INET
+                server = stack.enter_context(socket.create_server((address, 0), family=family))
+                port = server.getsockname()[1]
         except (LookupError, OSError) as error:
-            problem = f"{host} has no address to listen on: {error}"
-        addresses = context.exchange("addresses", [host, "" if problem else address, port])
+            problem = f"{error} on {host}"
+        addresses = context.exchange("addresses", [host, address, port, problem])
         if problem:
             outcome = with_finding("interface-absent", problem, broken=True)
-        elif backend == "gloo" and is_loopback(address):
+        elif any(problem for *_, problem in addresses):
+            outcome = Outcome("a rank has no address that its backend could use", broken=True)
+        elif backend == "gloo" and len(context.hosts) > 1 and is_loopback(address):
             # NCCL never uses a loopback address; if the route to the master is one, that only means
             # that the master is on this host.
             variable = INTERFACE_VARIABLES["gloo"]
@@ -122,25 +106,21 @@ def check_peers(context: RankContext) -> Outcome:
     return outcome
 
 
-def _connect_to_next_host(sender: int, addresses: Sequence[tuple[str, str, int]]) -> Outcome:
-    rank = next_rank_elsewhere(sender, [host for host, _, _ in addresses])
-    if rank is None:
+def _connect_to_next_host(sender: int, addresses: Sequence[tuple[str, str, int, str]]) -> Outcome:
+    rank = next_rank_elsewhere(sender, [host for host, *_ in addresses])
+    if rank is None or is_loopback(addresses[rank][1]):  # that rank reports it
         return Outcome()
-    host, address, port = addresses[rank]
-    if not address or is_loopback(address):  # that rank reports it
-        return Outcome()
+    host, address, port, _ = addresses[rank]
     source = addresses[sender][1]
     try:
         socket.create_connection(
             (address, port), timeout=CONNECT_S, source_address=(source, 0)
         ).close()
     except OSError as error:
-        reason = (
-            "no response" if isinstance(error, socket.timeout) else error.strerror or str(error)
-        )
+        reason = "no response" if isinstance(error, socket.timeout) else error.strerror or error
         message = f"from {source} it cannot reach rank {rank} on {host} at {address}: {reason}"
         return with_finding("peer-unreachable", message, broken=True)
-    return Outcome(data={"address": source})
+    return Outcome()
 
 
 def next_rank_elsewhere(rank: int, hosts: Sequence[str]) -> int | None:

@@ -36,13 +36,6 @@ class UsageError(argparse.ArgumentTypeError):
 
 
 @dataclass(frozen=True)
-class Fault:
-    kind: str
-    rank: int | None = None
-    phase: str | None = None
-
-
-@dataclass(frozen=True)
 class Options:
     """The names are those of the parsed options, but for `skipped`, which follows from --only and
     --skip."""
@@ -62,7 +55,8 @@ class Options:
     require_gpu: bool
     # Warnings about speed are failures.
     strict: bool
-    faults: list[Fault]
+    # As the user states them: `die:1:barrier`.
+    faults: list[str]
 
     @property
     def planned(self) -> tuple[str, ...]:
@@ -79,9 +73,9 @@ class Options:
         deadlines_s = dict(self.deadlines_s)
         return deadlines_s.get(phase, deadlines_s.get(EVERY_PHASE, default))
 
-    def fault(self, kind: str, rank: int | None = None, phase: str | None = None) -> bool:
-        """Whether the user injects this fault on this rank and in this phase."""
-        return Fault(kind, rank, phase) in self.faults
+    def fault(self, kind: str, *where: object) -> bool:
+        """Whether the user injects this fault. where: its rank and phase, if it has them."""
+        return ":".join(map(str, (kind, *where))) in self.faults
 
 
 class _Parser(argparse.ArgumentParser):
@@ -126,10 +120,12 @@ def from_namespace(namespace: argparse.Namespace) -> Options:
     options = Options(**values)
     # An injected fault whose phase does not run would prove nothing.
     for fault in options.faults:
-        phases = [fault.phase] if fault.phase else FAULTS[fault.kind]["phases"]
+        kind = fault.partition(":")[0]
+        phase = _value(fault, "PHASE")
+        phases = [phase] if phase else FAULTS[kind]["phases"]
         if phases and set(phases) <= set(options.skipped):
             raise UsageError(
-                f"--inject {fault.kind}: {' or '.join(phases)} would detect it, but is skipped"
+                f"--inject {kind}: {' or '.join(phases)} would detect it, but is skipped"
             )
     return options
 
@@ -137,15 +133,11 @@ def from_namespace(namespace: argparse.Namespace) -> Options:
 def skipped_phases(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
     """The phases that do not run. facts and rendezvous always run, except with `--only facts`.
     Raises UsageError."""
-    for phase in skip:
-        if phase in REQUIRED_PHASES:
-            raise UsageError(f"--skip {phase}: nothing can be tested without it")
-    if not only:
-        selected = set(PHASES)
-    elif set(only) == {"facts"}:
-        selected = {"facts"}
-    else:
-        selected = {*only, *REQUIRED_PHASES}
+    for phase in set(skip).intersection(REQUIRED_PHASES):
+        raise UsageError(f"--skip {phase}: nothing can be tested without it")
+    selected = set(only) or set(PHASES)
+    if selected != {"facts"}:
+        selected |= set(REQUIRED_PHASES)
     return tuple(phase for phase in PHASES if phase not in selected or phase in skip)
 
 
@@ -156,17 +148,22 @@ def parse_deadline(text: str) -> tuple[str, float]:
     return phase, _seconds(number)
 
 
-def parse_fault(text: str) -> Fault:
+def parse_fault(text: str) -> str:
     kind, *values = text.split(":")
     if kind not in FAULTS or len(values) != len(FAULTS[kind]["values"]):
         raise UsageError(f"no such fault: {text!r}; there are {fault_forms()}")
-    value_of = dict(zip(FAULTS[kind]["values"], values))
-    rank, phase = value_of.get("RANK"), value_of.get("PHASE")
-    if rank is not None and not rank.isdigit():
+    rank, phase = _value(text, "RANK"), _value(text, "PHASE")
+    if rank and not (rank.isdigit() and str(int(rank)) == rank):
         raise UsageError(f"{text!r}: {rank!r} is not a rank")
-    if phase is not None and phase not in PHASES:
+    if phase and phase not in PHASES:
         raise UsageError(f"{text!r}: no such phase; there are {', '.join(PHASES)}")
-    return Fault(kind, None if rank is None else int(rank), phase)
+    return text
+
+
+def _value(fault: str, name: str) -> str:
+    """The rank or phase of a fault; empty if it has none."""
+    kind, *values = fault.split(":")
+    return dict(zip(FAULTS[kind]["values"], values)).get(name, "")
 
 
 def for_world(options: Options, world_size: int) -> Options:
@@ -181,10 +178,10 @@ def for_world(options: Options, world_size: int) -> Options:
 def check_faults(options: Options, world_size: int) -> None:
     """Raises UsageError for a fault on a rank that does not exist."""
     for fault in options.faults:
-        if fault.rank is not None and fault.rank >= world_size:
-            raise UsageError(
-                f"--inject {fault.kind}: there is no rank {fault.rank} among {world_size}"
-            )
+        rank = int(_value(fault, "RANK") or 0)
+        if rank >= world_size:
+            kind = fault.partition(":")[0]
+            raise UsageError(f"--inject {kind}: there is no rank {rank} among {world_size}")
 
 
 def fault_forms() -> str:

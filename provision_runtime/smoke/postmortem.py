@@ -21,8 +21,6 @@ STATE_FINDINGS = {
     processes.GONE: ("rank-died", "its process is gone"),
     processes.STOPPED: ("rank-stopped", "its process is stopped"),
 }
-# What the other ranks report about a rank that reports nothing itself.
-ABSENCES = ("rank-died", "rank-oom-killed", "rank-stopped", "rank-missing", "rank-silent")
 # What a rank reports only because another rank has ended or is in another collective.
 CONSEQUENCES = ("backend-error", "store-lost")
 
@@ -67,8 +65,7 @@ class Location:
 
 @dataclass(frozen=True)
 class LastState:
-    """What a rank writes before it ends. outcome: of the phase, if the rank had left it. oom_kills:
-    processes of its cgroup that the kernel killed meanwhile."""
+    """What a rank writes before it ends. outcome: of the phase, if the rank had left it."""
 
     run: str
     rank: int
@@ -77,7 +74,6 @@ class LastState:
     position: Position
     calls: List[Call]
     outcome: Outcome
-    oom_kills: int
     stack: List[str]
     schema: int = 2
     kind: str = "last-state"
@@ -94,8 +90,14 @@ class PostmortemEvidence:
     process_states: dict[int, str] = field(default_factory=dict)
     # How many processes the kernel killed in the cgroup of a rank that has ended, as memory ran out.
     oom_kills: dict[int, int] = field(default_factory=dict)
-    # Ranks that could write their last state only to the disk, not into the store.
-    cut_off: list[int] = field(default_factory=list)
+
+    def reported(self, but: int = -1) -> list[Finding]:
+        """What the ranks, but this one, found before they ended."""
+        findings: list[Finding] = []
+        for rank, state in sorted(self.last_states.items()):
+            if rank != but:
+                findings += [with_rank(finding, rank) for finding in state.outcome.findings]
+        return findings
 
     def differing_calls(self) -> Finding | None:
         return collective_log.compare(
@@ -111,21 +113,13 @@ def blame(
     cause: the finding's id if no single rank is to blame.
     """
     silent = [rank for rank in range(world_size) if rank not in evidence.last_states]
-    reported = []
-    positions = {}
-    for rank, state in sorted(evidence.last_states.items()):
-        positions[rank] = state.position
-        reported += [with_rank(finding, rank) for finding in state.outcome.findings]
-    if reported:
+    reported = evidence.reported()
+    if reported or silent:
         return root_causes(reported, silent, evidence)
-    if silent:
-        return merge_equal(absence_findings(silent, evidence))
+    positions = {rank: state.position for rank, state in sorted(evidence.last_states.items())}
     message = f"{reason}: {_describe_positions(positions)}"
     if cause == "interrupted":
         return (Finding(cause, message, tuple(positions)),)
-    if evidence.cut_off:
-        message = f"no longer reaches the store: {_describe_positions(positions)}"
-        return (Finding("link-lost", message, tuple(evidence.cut_off)),)
     if _are_calls_comparable(list(positions.values())):
         differing = evidence.differing_calls()
         if differing is not None:
@@ -147,23 +141,23 @@ def root_causes(
     cause. A backend error follows from a rank that ended or called a different collective;
     otherwise it is itself the cause (out of memory, for example).
     """
+    if not reported:
+        return merge_equal(_absence_findings(silent, evidence))
     ended = [rank for rank in silent if evidence.process_states.get(rank) in STATE_FINDINGS]
     causes = [finding for finding in reported if finding.id not in CONSEQUENCES]
     if causes:
-        return merge_equal([*absence_findings(ended, evidence), *causes])
-    absent = ended
-    if not absent:
-        states = evidence.process_states
-        absent = [rank for rank in silent if states.get(rank) != processes.ALIVE]
+        return merge_equal([*_absence_findings(ended, evidence), *causes])
+    states = evidence.process_states
+    absent = ended or [rank for rank in silent if states.get(rank) != processes.ALIVE]
     if absent:
-        return merge_equal(absence_findings(absent, evidence))
+        return merge_equal(_absence_findings(absent, evidence))
     differing = evidence.differing_calls()
     if differing is not None and differing.id == "collective-mismatch":
         return (differing,)
     return merge_equal(reported)
 
 
-def absence_findings(ranks: Sequence[int], evidence: PostmortemEvidence) -> list[Finding]:
+def _absence_findings(ranks: Sequence[int], evidence: PostmortemEvidence) -> list[Finding]:
     """Findings about ranks that report nothing themselves."""
     findings = []
     for rank in ranks:

@@ -1,13 +1,12 @@
 """The report while the run is under way, and who writes it.
 
-Rank 0 rewrites the report after every phase, and prints a line for people. The deputy reports if
-rank 0 has ended; a rank without a store reports for itself. `report_phase`, `with_pending`,
+Rank 0 rewrites the report after every phase, and prints a line for people. A rank without a store
+reports for itself. `report_phase`, `with_pending`,
 `first_pending` and `with_failure` are pure.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from dataclasses import replace
@@ -15,10 +14,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from .. import fs
-from ..comm.store import StoreLost
 from ..report import model, table
 from ..report.findings import PERFORMANCE_WARNINGS
-from . import postmortem
 from .outcome import Finding, Outcome
 
 if TYPE_CHECKING:
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from .context import RankContext
 
 REPORT_NAME = "report.json"
-# The rank that reports if rank 0 cannot.
-DEPUTY = 1
 NOT_FINISHED = "not finished"
 
 
@@ -102,13 +97,13 @@ class Reporter:
         self._finished.append(phase)
         self._last_phase_ended = time.monotonic()
         self.write()
-        if self._is_reporter:
+        if self._context.env.rank == 0:
             self._print(phase)
         elif self._is_cut_off(phase) and phase.verdict == model.FAIL:
             self._print(phase, f"rank {self._context.env.rank}: ")
 
     def write(self) -> None:
-        if self._is_reporter:
+        if self._context.env.rank == 0:
             write_report(self.current, self._context.options.out)
 
     def fail(
@@ -134,14 +129,6 @@ class Reporter:
                 write_report(failed, self._context.options.out)
         finally:  # a full disk hides nothing from the terminal
             self._print(phase, "" if is_written else f"rank {self._context.env.rank}: ")
-
-    def announce(self) -> None:
-        """Informs the deputy that rank 0 has reported, so that the deputy, which knows less, does
-        not report again."""
-        client = self._context.watchdog_client
-        if self._context.env.rank == 0 and client is not None:
-            with contextlib.suppress(StoreLost):
-                client.set("reported", True)
 
     @property
     def current(self) -> model.Report:
@@ -169,16 +156,6 @@ class Reporter:
             return True
         is_lost = any(finding.id == "store-lost" for finding in phase.findings)
         return is_lost and context.is_first_of_host and not context.env.launched
-
-    @property
-    def _is_reporter(self) -> bool:
-        """Rank 0 reports; its deputy if a finding says that rank 0 has ended."""
-        rank = self._context.env.rank
-        for phase in self._finished:
-            for finding in phase.findings:
-                if 0 in finding.ranks and finding.id in postmortem.ABSENCES:
-                    return rank == DEPUTY
-        return rank == 0
 
     def _print(self, phase: model.ReportedPhase, prefix: str = "") -> None:
         lines = table.phase_lines(phase, table.terminal_width(self._output))

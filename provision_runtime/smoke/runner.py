@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Dict, List, NoReturn
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, List, NamedTuple, NoReturn
 
 from .. import fs
 from ..comm.store import PhaseAbandoned, RanksMissing, StoreLost
@@ -29,7 +29,6 @@ from . import (
 )
 from .collective_log import Call, compare
 from .context import RankContext
-from .early_facts import EarlyFacts
 from .options import UsageError
 from .outcome import (
     Finding,
@@ -41,7 +40,6 @@ from .outcome import (
     with_finding,
     with_rank,
 )
-from .phases.rendezvous import PortBusy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,17 +47,9 @@ if TYPE_CHECKING:
     from .options import Options
     from .rank_env import RankEnv
 
-# The exit status for our launcher, which then takes another port.
-PORT_BUSY = 98
 # Time for agreeing on a phase, even if the phase used up its deadline.
 AGREE_S = 2.0
 TEARDOWN_S = 20.0
-# How long a rank that leaves waits for rank 0 to take its facts.
-SENT_S = 1.0
-FACTS = "facts"
-NOTHING: Dict[int, Outcome] = {}
-# For a rank whose facts are unknown.
-NO_FACTS = Outcome(data={"ranks": [], "collect_s": 0.0})
 LEAVE_S = 15.0
 # How long the watchdog waits for the main thread to finish writing the report.
 REPORT_LOCK_S = 1.0
@@ -68,8 +58,7 @@ REPORT_LOCK_S = 1.0
 REPORTER_HEAD_START_S = 1.0
 
 
-@dataclass(frozen=True)
-class CompletedPhase:
+class CompletedPhase(NamedTuple):
     """A phase that this rank has completed, not yet agreed with the others."""
 
     phase: phases.Phase
@@ -83,10 +72,7 @@ def run_rank(options: Options, env: RankEnv) -> int:
     # goes to standard error.
     output = os.dup(1)
     os.dup2(2, 1)
-    try:
-        return RankRunner(options, env, output).run()
-    except PortBusy:
-        return PORT_BUSY
+    return RankRunner(options, env, output).run()
 
 
 class RankRunner:
@@ -100,7 +86,6 @@ class RankRunner:
         self._completed: list[CompletedPhase] = []
         # What this rank reports of a phase that it left with an error.
         self._abort_outcome = Outcome()
-        self._early_facts = EarlyFacts(env)
         self._is_complete = False
         # The watchdog's thread never releases it after it ended the rank: the main thread may wake
         # up while the watchdog reports.
@@ -147,18 +132,12 @@ class RankRunner:
                 print(text, file=sys.stderr, flush=True)
             with contextlib.suppress(StoreLost):
                 self._context.abandon_phase()
-            self._early_facts.wait_until_sent(SENT_S)
-        self._completed.append(CompletedPhase(phase, outcome, self._phase_s))
-        if phase.name == FACTS:
-            self._early_facts.start(outcome)
+        duration_s = time.monotonic() - self._phase_started
+        self._completed.append(CompletedPhase(phase, outcome, duration_s))
         # Until the store is reached there is no way to agree: facts waits for rendezvous.
         if self._context.all_gather is None and not outcome.broken:
             return outcome
         return self._agree_on_completed()
-
-    @property
-    def _phase_s(self) -> float:
-        return time.monotonic() - self._phase_started
 
     def _outcome(self, phase: phases.Phase) -> Outcome:
         context = self._context
@@ -166,15 +145,11 @@ class RankRunner:
             context.begin_phase(phase.name)
             fault_injection.inject(context, phase.name)
             return phase.run(context)
-        except PortBusy as busy:
-            if context.env.launched and not context.options.fault("busy-port"):
-                raise
-            return with_finding("port-busy", str(busy), broken=True)
         except PhaseAbandoned as abandoned:
             return Outcome(str(abandoned), broken=True)
         except RanksMissing as missing:
             evidence = self._evidence_of(missing.ranks)
-            findings = merge_equal(postmortem.absence_findings(missing.ranks, evidence))
+            findings = postmortem.root_causes((), missing.ranks, evidence)
             return Outcome(findings=findings, broken=True)
         except StoreLost as store_error:
             return with_finding("store-lost", str(store_error), broken=True)
@@ -193,20 +168,20 @@ class RankRunner:
                 # Under the lock, or the watchdog would report this phase again.
                 del self._completed[0]
             if agreed.broken:
-                self._reporter.announce()
                 break
         self._completed.clear()
-        self._early_facts.stop()
         return agreed
 
     def _agree(self, completed: CompletedPhase) -> tuple[Outcome, float]:
         """One outcome from all ranks', the same on every rank; and the longest duration."""
-        phase, outcome_here, duration_s = completed.phase, completed.outcome, completed.duration_s
+        phase, outcome_here, duration_s = completed
         if self._context.all_gather is None:
-            outcome = self._outcome_without_store(outcome_here)
-            if not outcome.broken:
-                outcome = self._merged_facts(replace(completed, outcome=outcome))
-            return outcome, duration_s
+            rank = self._context.env.rank
+            findings = tuple(with_rank(finding, rank) for finding in outcome_here.findings)
+            outcome = replace(outcome_here, findings=findings)
+            if outcome.broken:
+                return self._outcome_without_store(outcome), duration_s
+            return phase.merge([outcome]), duration_s
         if self._watchdog.remaining_s() < AGREE_S:
             self._watchdog.expect(f"agreeing on {phase.name}", AGREE_S)
         payload = [outcome_here.as_json(), duration_s, self._context.calls.summary]
@@ -219,8 +194,6 @@ class RankRunner:
             differing = self._differing_calls(phase.name, outcomes, summaries)
         except RanksMissing as missing:
             collected = {rank: from_json(reply[0]) for rank, reply in missing.payloads.items()}
-            if phase.name == FACTS and self._early_facts.outcomes():
-                return self._merged_facts(completed, collected), duration_s
             return self._outcome_with_missing_ranks(missing.ranks, collected), duration_s
         except StoreLost as store_error:
             # Ranks that wait for rank 0's process lose the store with it.
@@ -239,37 +212,22 @@ class RankRunner:
             merged = replace(merged, findings=(Finding("rank-stuck", message),))
         return merged, max(duration_s for _, duration_s, _ in replies)
 
-    def _merged_facts(
-        self, facts: CompletedPhase, collected: Mapping[int, Outcome] = NOTHING
-    ) -> Outcome:
-        """The facts of all ranks that this one has, though the store did not collect them."""
-        outcomes = {**self._early_facts.outcomes(), **collected}
-        if not outcomes:
-            return facts.phase.merge([facts.outcome])
-        outcomes[self._context.env.rank] = facts.outcome
-        ranks = range(self._context.env.world_size)
-        return facts.phase.merge([outcomes.get(rank, NO_FACTS) for rank in ranks])
-
-    def _record_early_facts(self) -> None:
-        """The run ends before the ranks agreed on their facts: report those that are there."""
-        for completed in self._completed:
-            if completed.phase.name == FACTS and self._context.env.rank == 0:
-                merged = self._merged_facts(completed)
-                self._reporter.record(FACTS, merged, completed.duration_s)
+    def _record_facts(self) -> None:
+        """The run ends before the ranks agreed on their facts: report those of rank 0."""
+        phase, outcome, duration_s = self._completed[0]
+        if phase is phases.ALL[0] and self._context.env.rank == 0:
+            self._reporter.record(phase.name, phase.merge([outcome]), duration_s)
         self._completed.clear()
 
     def _outcome_without_store(self, outcome: Outcome) -> Outcome:
         """Without a store this rank reports for itself; rank 0 also for the ranks that wrote their
         last state next to the report."""
         context, rank = self._context, self._context.env.rank
-        findings = [with_rank(finding, rank) for finding in outcome.findings]
-        if outcome.broken:
-            self._write_last_state("it left the run")
-        if outcome.broken and rank == 0:
+        self._write_last_state("it left the run")
+        findings = list(outcome.findings)
+        if rank == 0:
             evidence = last_states.collect_evidence(None, context.options.out, context.env, {})
-            for other_rank, state in evidence.last_states.items():
-                if other_rank != rank:
-                    findings += [with_rank(item, other_rank) for item in state.outcome.findings]
+            findings += evidence.reported(but=0)
         return replace(outcome, findings=merge_equal(findings))
 
     def _differing_calls(
@@ -282,11 +240,8 @@ class RankRunner:
                 return None
         if all(summary == summaries[0] for summary in summaries):
             return None
-        latest = self._context.agree(
-            f"calls until {name}",
-            [asdict(call) for call in self._context.calls.latest()],
-            lambda _: False,
-        )
+        calls_here = [asdict(call) for call in self._context.calls.latest()]
+        latest = self._context.agree(f"calls until {name}", calls_here)
         calls = decode(List[List[Call]], latest, "calls")
         differing = compare(dict(enumerate(calls)))
         if differing is not None and differing.id == "collective-skipped":
@@ -303,23 +258,18 @@ class RankRunner:
         reported = []
         for rank, outcome in outcomes.items():
             reported += [with_rank(finding, rank) for finding in outcome.findings]
-        evidence = self._evidence_of(missing)
-        if reported:
-            findings = postmortem.root_causes(reported, missing, evidence)
-        else:
-            findings = merge_equal(postmortem.absence_findings(missing, evidence))
+        findings = postmortem.root_causes(reported, missing, self._evidence_of(missing))
         data = outcomes[0].data if 0 in outcomes else {}
         return Outcome(findings=findings, data=data, broken=True)
 
     def _evidence_of(self, ranks: Sequence[int]) -> postmortem.PostmortemEvidence:
-        """What is known of ranks that do not respond. Kills those of this host."""
+        """What is known of ranks that do not respond."""
         context = self._context
         locations = last_states.read_locations(
             context.client, context.options.out, context.env, context.last_locations
         )
         evidence = postmortem.PostmortemEvidence(locations=locations)
         last_states.examine_processes(evidence, ranks)
-        last_states.kill_silent_ranks(context.env, evidence, ranks)
         return evidence
 
     def _finish(self, broken: bool) -> NoReturn:
@@ -332,7 +282,7 @@ class RankRunner:
         if context.all_gather is not None:
             with contextlib.suppress(StoreLost):
                 context.all_gather.leave(LEAVE_S)
-        fs.files.remove_if_exists(last_states.location_path(context.options.out, context.env.rank))
+        context.remove_location()
         if broken:
             # Destructors of a group that lost a peer may wait for it forever.
             watchdog.end_rank(False)
@@ -369,9 +319,7 @@ class RankRunner:
             else:
                 reaches_store = self._write_last_state(reason)
                 self._report_or_wait(reaches_store, reason, cause)
-            fs.files.remove_if_exists(
-                last_states.location_path(context.options.out, context.env.rank)
-            )
+            context.remove_location()
             context.remove_temporary_folders()
         except Exception:  # a full disk must not keep this rank from ending
             traceback.print_exc()
@@ -398,39 +346,34 @@ class RankRunner:
             position=context.position,
             calls=context.calls.latest()[-last_states.REPORTED_CALLS :],
             outcome=self._abort_outcome,
-            oom_kills=context.oom_counter.rise() if context.oom_counter else 0,
             stack=last_states.stack_of_main_thread(),
         )
         return last_states.write_last_state(state, context.options.out, context.watchdog_client)
 
     def _report_or_wait(self, reaches_store: bool, reason: str, cause: str) -> None:
-        """Rank 0 reports what all ranks wrote, its deputy if rank 0 wrote nothing; on a host that
-        no longer reaches the store, its first rank. The other ranks stay until that has begun."""
+        """Rank 0 reports what all ranks wrote; on a host that no longer reaches the store, its first
+        rank. The other ranks stay until that has begun."""
         context, env = self._context, self._context.env
-        is_cut_off = not reaches_store and context.is_first_of_host
-        if env.rank not in (0, reporter.DEPUTY) and not is_cut_off:
+        if env.rank != 0 and (reaches_store or not context.is_first_of_host):
             time.sleep(REPORTER_HEAD_START_S)
             return
         client = context.watchdog_client if reaches_store else None
         evidence = last_states.collect_evidence(
             client, context.options.out, env, context.last_locations
         )
-        if env.rank != 0 and (0 in evidence.last_states or last_states.is_reported(client)):
-            if is_cut_off:
-                # Rank 0 is alive, as the shared folder shows, and reports.
-                store = f"{env.master_addr}:{env.master_port}"
-                message = f"{env.host} no longer reaches the store at {store}"
-                lost = Finding("link-lost", f"{message}; rank 0 reports", (env.rank,))
-                self._reporter.fail(context.phase, (lost,), is_written=False)
+        if env.rank != 0 and 0 in evidence.last_states:
+            # Rank 0 is alive, as the shared folder shows, and reports.
+            store = f"{env.master_addr}:{env.master_port}"
+            message = f"{env.host} no longer reaches the store at {store}; rank 0 reports"
+            lost = Finding("link-lost", message, (env.rank,))
+            self._reporter.fail(context.phase, (lost,), is_written=False)
             return
         findings = postmortem.blame(evidence, env.world_size, reason, cause)
         phase = postmortem.failing_phase(evidence, context.phase)
-        if phase != FACTS:
-            self._record_early_facts()
+        if phase != phases.ALL[0].name and self._completed:
+            self._record_facts()
         states = {str(rank): asdict(state) for rank, state in sorted(evidence.last_states.items())}
         self._reporter.fail(phase, findings, {"last_states": states})
-        self._reporter.announce()
-        last_states.kill_silent_ranks(env, evidence, range(env.world_size))
 
 
 def _without_consequences(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -63,11 +63,11 @@ def slots(start: int, count: int, device: Any) -> torch.Tensor:
     return index.mul_(MULTIPLIER).bitwise_and_(MASK) >> (31 - SLOT_BITS)
 
 
-def fill(target: torch.Tensor, rank_key: int, most: int = LARGEST, start: int = 0) -> None:
+def fill(target: torch.Tensor, rank_key: int, most: int = LARGEST) -> None:
     values = table(rank_key, most, target.device).to(target.dtype)
     for offset in range(0, target.numel(), CHUNK):
         part = target[offset : offset + CHUNK]
-        part.copy_(values[slots(start + offset, part.numel(), target.device)])
+        part.copy_(values[slots(offset, part.numel(), target.device)])
 
 
 def count_wrong(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from ..checks.device_models import model_of
 from ..facts.nccl_log import NET, P2P, SHM, SOCKET, Transports
-from .outcome import Finding
-from .wire_limit import NVLS_RANKS, SLINGSHOT_INTERFACE, switches_in_common
+from .outcome import Finding, merge_equal
+from .wire_limit import SLINGSHOT_INTERFACE, switches_in_common
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,13 +27,16 @@ TCP_PROVIDERS = ("tcp", "udp", "sockets")
 # NVLink SHARP sums in the third generation of the switch, which Hopper brought (NVIDIA's H100
 # white paper).
 NVLS_MAJOR = 9
+# NVLink SHARP needs as many GPUs of a host; of 8 GPUs NCCL uses it from 5 or 6 on
+# (stas00/ml-engineering:network/README.md#sharp).
+NVLS_RANKS = 8
 
 
 @dataclass(frozen=True)
 class RankTransports:
     """One rank: its host, GPU and log, and the wires of its host. `may_use_nvls`: whether NCCL's
     version and settings allow it. `address`: of the GPU on the PCI bus. `boot`: the kernel's boot,
-    which the containers of one machine share."""
+    which the containers of one machine share. `interface`: the host's for TCP."""
 
     rank: int
     host: str
@@ -45,36 +48,28 @@ class RankTransports:
     may_use_nvls: bool = False
     address: str = ""
     boot: str = ""
+    interface: str = ""
 
 
 def findings(ranks: Sequence[RankTransports]) -> list[Finding]:
     """One finding for each id, about all ranks that it is true of."""
     if not ranks:
         return []
-    result = [*_hosts(ranks), *_multi_node_nvlink(ranks), *_socket(ranks), *_peer_access(ranks)]
-    affected = tuple(rank.rank for rank in ranks if _without_gpudirect(rank))
-    if affected:
-        message = "the network card does not reach the GPU's memory: data pass through the host's"
-        result.append(Finding("gdr-absent", message, affected))
-    affected = tuple(rank.rank for rank in ranks if _without_nvls(rank, ranks))
-    if affected:
-        message = "NCCL does not sum in the NVLink switch (NVLS), which these GPUs could"
-        result.append(Finding("nvls-absent", message, affected))
-    return result
-
-
-def summary(ranks: Sequence[RankTransports]) -> dict[str, object]:
-    """For the report: what all ranks agree on, else the value of each rank; and the log of each."""
-    data: dict[str, object] = {}
-    for name in ("network", "gdrdma", "nvls_channels", "nodes", "local_ranks", "mnnvl", "clique"):
-        values = [getattr(rank.log, name) for rank in ranks]
-        is_common = all(value == values[0] for value in values)
-        data[name] = values[0] if is_common else values
-    data["plugins"] = sorted({name for rank in ranks for name in rank.log.plugins})
-    # NCCL has rank 0 alone log them.
-    data["algorithms"] = ranks[0].log.algorithms
-    data["ranks"] = [{"rank": rank.rank, **rank.log.as_json()} for rank in ranks]
-    return data
+    direct = "the network card does not reach the GPU's memory: data pass through the host's"
+    in_switch = "NCCL does not sum in the NVLink switch (NVLS), which these GPUs could"
+    result = [
+        *_hosts(ranks),
+        *_multi_node_nvlink(ranks),
+        *_socket(ranks),
+        *_peer_access(ranks),
+        *(Finding("gdr-absent", direct, (rank.rank,)) for rank in ranks if _without_gdr(rank)),
+        *(
+            Finding("nvls-absent", in_switch, (rank.rank,))
+            for rank in ranks
+            if _without_nvls(rank, ranks)
+        ),
+    ]
+    return list(merge_equal(result))
 
 
 def _peers(ranks: Sequence[RankTransports]) -> list[tuple[RankTransports, RankTransports, str]]:
@@ -188,7 +183,7 @@ def _pairs_finding(
     return [Finding(finding_id, message, tuple(sorted(ranks)))]
 
 
-def _without_gpudirect(rank: RankTransports) -> bool:
+def _without_gdr(rank: RankTransports) -> bool:
     """Not where NVLink joins GPU and processor: there NCCL prefers the host's memory
     (NVIDIA/nccl#1579)."""
     if model_of(rank.device).get("c2c"):

@@ -4,13 +4,6 @@ collective.
 Owns deadlines and signals. A signal handler of Python runs between two lines of Python, so it would
 never run in a rank that waits inside Gloo or NCCL: signals are blocked in every other thread and
 received by the watchdog's.
-
-Also ends torchrun's agent if it hangs after its ranks have ended. The agent asks the store of its
-rendezvous (c10d) whether hosts want to join, and only then checks its ranks. If the host of that
-store has ended, the reply never comes: the agent stayed in that read until TCP gave up, 940 s after
-the link was lost (torch 2.13; 2.3.1 does so too), and ignored SIGTERM, since c10d repeats a read
-that a signal interrupts. So a rank that failed leaves a process behind that checks whether the
-agent ends.
 """
 
 from __future__ import annotations
@@ -18,15 +11,11 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NoReturn
-
-from ..comm import processes
 
 # From our launcher: a rank failed, so write where you are and end. The others come from a scheduler
 # or a person.
@@ -43,9 +32,6 @@ PATIENCE_S = 2.0
 BACKSTOP_S = 4.0
 
 PASSED, OVER, SIGNALED, ABANDONED = "deadline-passed", "time-over", "interrupted", "rank-stuck"
-# A healthy agent checks its ranks every 5 s (torchrun's --monitor-interval until torch 2.3; later
-# every 0.1 s), and ends at most 4 s later (seen with 4 hosts on 2 busy cores).
-AGENT_GRACE_S = 10.0
 
 
 def block_signals() -> None:
@@ -132,29 +118,4 @@ class Watchdog:
 
 def end_rank(success: bool) -> NoReturn:
     """Ends this process at once, without what Python and torch do at exit."""
-    try:
-        if not success:
-            _start_reaper(os.environ)
-    finally:
-        os._exit(0 if success else 1)
-
-
-def _start_reaper(environment: Mapping[str, str]) -> None:
-    """Starts a process that kills the agent if, after AGENT_GRACE_S, it has not ended and has no
-    rank left.
-
-    Only under a torchrun that restarts no ranks. Cannot end an agent that is process 1 of a
-    container.
-    """
-    if "TORCHELASTIC_RUN_ID" not in environment:
-        return
-    if environment.get("TORCHELASTIC_MAX_RESTARTS") != "0":
-        return
-    agent = processes.identity(os.getppid())
-    subprocess.Popen(
-        [sys.executable, "-I", "-S", processes.__file__, *agent, str(AGENT_GRACE_S)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    os._exit(0 if success else 1)

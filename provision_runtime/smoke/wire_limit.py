@@ -20,17 +20,12 @@ from ..facts.model import PortFacts, WireFacts
 from ..report.codec import packaged_json
 from .outcome import grouped
 
-# A ring's bandwidth: these cross every wire of the ring equally.
-RING_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 EFA = "efa"
 # How HPE names Slingshot's interfaces and its driver (cxi_ss1).
 SLINGSHOT, SLINGSHOT_INTERFACE, SLINGSHOT_DRIVER = "slingshot", "hsn", "cxi"
 # With so many equal interfaces all but one belong to the GPUs: a3-highgpu of Google has four and
 # one more, a3-megagpu eight (https://cloud.google.com/compute/docs/gpus/gpudirect).
 GPU_INTERFACES = 5
-# NVLink SHARP needs as many GPUs of a host; of 8 GPUs NCCL uses it from 5 or 6 on
-# (stas00/ml-engineering:network/README.md#sharp).
-NVLS_RANKS = 8
 USUAL_LANES = 16
 # With one port fewer than GPUs, one is down; but two GPUs often share one port.
 FEWEST_RAILS = 3
@@ -39,6 +34,13 @@ FEWEST_RAILS = 3
 def reference() -> Any:
     """The contents of wire_reference.json."""
     return packaged_json(__package__, "wire_reference.json")
+
+
+def share_at(gb_s: float, size_bytes: float, hosts: int = 1) -> float:
+    """How much of a rate a message of this size shows. It pays the latency of the ring or tree, which
+    grows with the logarithm of the hosts, once."""
+    latency_s: float = reference()["latency_s"] * math.log2(2 * hosts)
+    return 1 / (1 + latency_s * gb_s * 1e9 / size_bytes)
 
 
 @dataclass(frozen=True)
@@ -54,25 +56,18 @@ class Wire:
 
     def least_gb_s(self, bound: str, size_bytes: float = math.inf) -> float:
         """The least busbw for a message of this size. bound: `fail`, of what the wire carries, or
-        `warn`, of what it would carry intact.
-
-        A message pays the latency of the ring or tree, which grows with the logarithm of the
-        hosts, once; so a small one among many hosts shows less of the rate.
-        """
+        `warn`, of what it would carry intact."""
         gb_s = self.gb_s if bound == "fail" else max(self.gb_s, self.intact_gb_s)
-        latency_s = reference()["latency_s"] * math.log2(2 * self.hosts)
-        share = reference()["kinds"][self.kind][bound] / (1 + latency_s * gb_s * 1e9 / size_bytes)
+        share = reference()["kinds"][self.kind][bound] * share_at(gb_s, size_bytes, self.hosts)
         return float(share * gb_s)
 
 
 @dataclass(frozen=True)
 class WireLimit:
-    """slowest: by which a run fails; warning: by which one is warned of; in_switch: the same for an
-    all_reduce that the NVLink switch sums, None if it cannot."""
+    """slowest: by which a run fails; warning: by which one is warned of."""
 
     slowest: Wire
     warning: Wire
-    in_switch: Wire | None = None
 
 
 @dataclass(frozen=True)
@@ -115,19 +110,7 @@ def wire_limit(hosts: Sequence[HostWires]) -> WireLimit | None:
     warning = min(
         present, key=lambda wire: (wire.kind != "rails", wire.least_gb_s("warn"), wire.gb_s)
     )
-    in_switch = None
-    kinds = {wire.kind for wire in present[-count:]}
-    # Where processors limit the network, a sum in the switch is no help.
-    is_large = kinds == {"nvlink"} and ranks >= NVLS_RANKS * count and present[0].kind != "tcp"
-    if facts.get("nvls") and count <= 2 and is_large:
-        # Between two hosts each byte crosses the network once (NVLSTree), so that busbw exceeds
-        # the network's rate (NVIDIA/nccl-tests#196).
-        in_switch = Wire("NVLink and its switch", "nvls", nvlink_gb_s, hosts=count)
-        network_gb_s = fastest * 2 * (ranks - 1) / ranks
-        if count == 2 and network_gb_s < nvlink_gb_s:
-            name = "the network's ports and a sum in the switch"
-            in_switch = Wire(name, "nvls-network", network_gb_s, hosts=count)
-    return WireLimit(slowest, warning, in_switch)
+    return WireLimit(slowest, warning)
 
 
 def _within_host(host: HostWires) -> Wire | None:

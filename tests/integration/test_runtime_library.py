@@ -138,11 +138,11 @@ results["extra_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - bef
     assert results["extra_mib"] < 64
 
 
-def test_wrong_gradients_and_samples_are_detected(tmp_path: Path) -> None:
-    """The phase's own comparisons, on tensors that are a little, or not at all, what they must be."""
+def test_wrong_gradients_are_detected(tmp_path: Path) -> None:
+    """The phase's own comparison, of tensors that are a little, or not at all, what they must be."""
     [results] = by_rank(
         """
-from provision_runtime.smoke.phases import dataloader, ddp
+from provision_runtime.smoke.phases import ddp
 right = {"weight": torch.arange(6, dtype=torch.float32), "bias": torch.ones(2)}
 def compare(**changes):
     return ddp.gradient_finding(right, {**right, **changes})
@@ -150,35 +150,6 @@ results["right"] = compare() is None
 results["rounded"] = compare(bias=right["bias"] * (1 + 1e-5)) is None
 results["off"] = compare(bias=right["bias"] * 1.01).message
 results["nan"] = compare(weight=right["weight"] * float("nan")).id
-class Context:
-    on_gpu = False
-    class options:
-        seed = 1
-    class env:
-        rank, world_size = 0, 1
-    remaining_s = staticmethod(lambda: 60.0)
-def load():
-    try:
-        dataloader._load(Context, 1)
-        return True
-    except dataloader.SampleDamaged as error:
-        return str(error)
-results["loaded"] = load()
-fine = dataloader.Samples.__getitem__
-def damage(self, index):
-    sample = fine(self, index)
-    sample[7] = -1.0 if index == 3 else sample[7]
-    return sample
-dataloader.Samples.__getitem__ = damage
-results["damaged"] = load()
-dataloader.Samples.__getitem__ = lambda self, index: fine(self, index if index != 3 else 4)
-results["swapped"] = load()
-def fail(self, index):
-    raise ValueError("no such sample")
-dataloader.Samples.__getitem__ = fail
-Context.options.quick = True
-Context.exchange = staticmethod(lambda name, payload: [payload])
-results["raised"] = [[finding.id, finding.message] for finding in dataloader.check_loader(Context).findings]
 """,
         tmp_path,
         world_size=1,
@@ -189,12 +160,3 @@ results["raised"] = [[finding.id, finding.message] for finding in dataloader.che
         "gradient-mismatch",
     )
     assert results["off"] == "the gradient of bias differs by 0.01 from the single-process one"
-    assert results["loaded"] is True
-    assert results["damaged"] == "sample 3 has other values than its worker made"
-    assert results["swapped"] == "the samples are not in the order of the sampler"
-    assert results["raised"] == [
-        [
-            "dataloader-failed",
-            "a DataLoader with 1 loader worker: ValueError: no such sample (in a worker)",
-        ]
-    ]

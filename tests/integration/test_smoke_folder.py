@@ -1,4 +1,4 @@
-"""Target folders that are really full, read-only, small, slow, not mounted, or vanish; and a /dev/shm that is too small.
+"""Target folders that are really full, read-only, small, slow, not mounted, or vanish.
 
 Mounts are made in a mount namespace of their own, so nothing of them is left.
 """
@@ -244,38 +244,20 @@ READ_ONLY = (
     'own="$(dirname "$folder")"; mount --bind "$own" "$own"; mount -o remount,bind,rw "$own"; cd /proc'
 )
 TEMPORARY_FOLDERS = [
-    (LONG_TMPDIR, "OSError: AF_UNIX path too long"),
-    (READ_ONLY, "No usable temporary directory found in"),
+    (LONG_TMPDIR, "sockets there need one of at most"),
+    (READ_ONLY, "no folder for temporary files can be written"),
 ]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("script", "problem"), TEMPORARY_FOLDERS, ids=["long path", "read-only"])
 def test_no_sockets_for_loader_workers(tmp_path: Path, script: str, problem: str) -> None:
-    """The loader would wait for minutes: its workers cannot make their sockets."""
+    """A loader would wait for minutes: its workers cannot make their sockets."""
     out = tmp_path / "out"
-    only = ("--only", "ddp", "--ranks", "1")
-    written, findings = finish(out, start(out, tmp_path / "folder", own_mounts(script), *only))
-    assert findings == {("ddp", "tmpdir-unusable", (0,))}
-    [phase] = [phase for phase in written.phases if phase.name == "ddp"]
-    assert problem in phase.message
-
-
-@pytest.mark.exhaustive
-def test_shared_memory_too_small_for_loader_workers(tmp_path: Path) -> None:
-    """As in a container without --shm-size, only smaller."""
-    script = "mount -t tmpfs -o size=64k none /dev/shm"
-    written, findings = finish(
-        tmp_path / "out",
-        start(tmp_path / "out", tmp_path / "folder", own_mounts(script), "--only", "ddp"),
-    )
-    assert findings == {("ddp", "dataloader-failed", BOTH)}
-    assert any(
-        finding.id.startswith("shm")
-        for phase in written.phases
-        if phase.name == "facts"
-        for finding in phase.findings
-    )
+    only = ("--only", "facts", "--ranks", "1")
+    written, _ = finish(out, start(out, tmp_path / "folder", own_mounts(script), *only))
+    assert ("facts", "tmpdir-unusable", (0,)) in findings_of(written)
+    assert problem in written.phases[0].message
 
 
 @pytest.mark.exhaustive

@@ -16,7 +16,6 @@ from tests.integration.smoke_process import (
     TIMEOUT_S,
     environment,
     findings_of,
-    left_over,
     patient,
     slowness,
 )
@@ -76,13 +75,13 @@ def start(
 
 
 def start_with_torchrun(
-    network: VirtualNetwork, out: Path, *arguments: str, meeting_at: int = 0
+    network: VirtualNetwork, out: Path, *arguments: str
 ) -> list[subprocess.Popen[str]]:
-    """One rank on each host, started as a user would: torchrun with c10d rendezvous at one of them. It numbers the hosts by their
+    """One rank on each host, started as a user would: torchrun with c10d rendezvous at the first. It numbers the hosts by their
     addresses, whichever of them that is (torch's dynamic_rendezvous.py sorts the participants)."""
     program = ["-m", "torch.distributed.run", "--nproc-per-node", "1"]
     program += ["--nnodes", str(len(network.hosts)), "--rdzv-backend", "c10d", "--rdzv-id", "smoke"]
-    program += ["--rdzv-endpoint", f"{network.hosts[meeting_at].address}:{PORT}"]
+    program += ["--rdzv-endpoint", f"{network.hosts[0].address}:{PORT}"]
     return [
         start(host, out, [*program, "--local-addr", host.address], {}, *arguments)
         for host in network.hosts
@@ -190,7 +189,7 @@ def test_lost_link_is_named_in_time(network: VirtualNetwork, tmp_path: Path, cut
 def test_one_rank_behind_a_lost_link_says_what_it_saw(
     network: VirtualNetwork, tmp_path: Path, cut: str, shared: bool
 ) -> None:
-    """Two ranks on each host: neither rank 0 nor its deputy is behind the lost link. shared: the
+    """Two ranks on each host: neither rank 0 nor the one next to it is behind the lost link. shared: the
     hosts have one folder of reports."""
     reports = ("--out", str(tmp_path / "shared")) if shared else ()
     children = start_ranks(network, tmp_path, *SLOW_BARRIER, *reports, per_host=2)
@@ -225,14 +224,13 @@ def test_slow_rail_is_measured(network: VirtualNetwork, tmp_path: Path) -> None:
     )
     outputs = finish(children)
     collectives = read(tmp_path, network.hosts[0]).phases[2]
-    (rail0, rate0), (rail1, rate1) = collectives.data["rails"]
-    assert (rail0, rail1) == (0, 1), outputs
-    assert rate1 < 0.012  # 80 Mbit/s are 0.01 GB/s
-    assert rate1 < rate0 / 2
+    rates = {(first, second): rate for first, second, rate in collectives.data["pairs"]}
+    assert rates[1, 3] < 0.012, outputs  # 80 Mbit/s are 0.01 GB/s
+    assert rates[1, 3] < rates[0, 2] / 2
 
 
 @pytest.mark.exhaustive
-def test_live_rank_behind_a_lost_link_is_known_from_the_shared_folder(
+def test_the_far_side_of_a_lost_link_does_not_replace_the_report(
     network: VirtualNetwork, tmp_path: Path
 ) -> None:
     out = tmp_path / "shared"
@@ -242,7 +240,7 @@ def test_live_rank_behind_a_lost_link_is_known_from_the_shared_folder(
     outputs = finish(children)
     assert f"{network.hosts[1].name} no longer reaches the store" in outputs[1]
     report = model.loads((out / "report.json").read_text())
-    assert findings_of(report) == {("barrier", "link-lost", (1,))}, outputs
+    assert findings_of(report) == {("barrier", "rank-silent", (1,))}, outputs
 
 
 @pytest.mark.exhaustive
@@ -269,35 +267,6 @@ def test_lost_host_is_named(network: VirtualNetwork, tmp_path: Path) -> None:
     assert findings_of(read(tmp_path, network.hosts[0])) == {("barrier", "rank-silent", (1,))}, (
         outputs
     )
-
-
-@pytest.mark.parametrize(
-    ("lost_host", "how", "meeting_at"),
-    [(0, "gone", 0), (1, "link", 1), (1, "iptables", 0)],
-    ids=[
-        "the first host with torchrun's store",
-        "another host with torchrun's store",
-        "a host without a store",
-    ],
-)
-@pytest.mark.exhaustive
-def test_torchrun_ends_when_a_host_is_lost(
-    network: VirtualNetwork, tmp_path: Path, lost_host: int, how: str, meeting_at: int
-) -> None:
-    """An agent that is cut off from its rendezvous' store would hang for a quarter of an hour."""
-    arguments = ("--inject", "slow-rank:1", "--only", "barrier", "--deadline", "barrier=4")
-    children = start_with_torchrun(network, tmp_path, *arguments, meeting_at=meeting_at)
-    wait_for(children[0], "rendezvous")
-    lose(network.hosts[lost_host], "link" if how == "gone" else how)
-    if how == "gone":
-        network.hosts[lost_host].kill()
-    outputs = finish(children)
-    assert all(child.returncode for child in children), outputs
-    assert left_over(tmp_path) == []
-    for rank in {0, 1} - ({lost_host} if how == "gone" else set()):
-        report = read(tmp_path, network.hosts[rank])
-        assert findings_of(report) == {("barrier", "rank-silent", (1 - rank,))}, outputs
-        assert network.hosts[1 - rank].name in report.phases[2].findings[0].message
 
 
 @pytest.mark.exhaustive

@@ -149,6 +149,14 @@ def test_run_timeout_ends_the_run(tmp_path: Path) -> None:
     assert "before the time of the whole run" in run.message("rank-stuck")
 
 
+@pytest.mark.exhaustive
+def test_facts_survive_a_failed_rendezvous(tmp_path: Path) -> None:
+    run = smoke(tmp_path, "--inject", "hang:1:rendezvous", "--deadline", "rendezvous=8")
+    assert run.status == 1
+    assert run.failed == ["rendezvous"]
+    assert [row["rank"] for row in run.phases["facts"].data["ranks"]] == [0]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_all_ranks_with_a_report(tmp_path: Path, number: signal.Signals) -> None:
     with hanging_in_barrier(tmp_path) as child:

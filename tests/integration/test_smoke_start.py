@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -80,8 +78,7 @@ def test_dead_rank_under_torchrun_is_no_success(copied: Path, tmp_path: Path) ->
     command += [*CPU_RUN, "--inject", "die:1:barrier"]
     result = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
     report = model.loads((tmp_path / "out" / "report.json").read_text())
-    # On a busy machine the launcher takes longer to end than the ranks wait for it; they kill it then.
-    assert result.returncode in (1, -signal.SIGKILL)
+    assert result.returncode == 1
     assert report.verdict == "fail"
     assert "rank 1" in next(phase.message for phase in report.phases if phase.name == "barrier")
 
@@ -105,23 +102,6 @@ def test_no_network_and_unresolvable_host_name(copied: Path, tmp_path: Path) -> 
     isolation = ["unshare", "--net", "--uts", "sh", "-c", script, "sh"]
     child = start(tmp_path / "out", [*isolation, PYTHON, str(copied)], *UNTIL_COLLECTIVES)
     assert passes(tmp_path / "out", child).hosts == ["nosuchname.invalid"]
-
-
-@pytest.mark.exhaustive
-def test_busy_port_is_replaced(tmp_path: Path) -> None:
-    """The launcher in a process of its own, given a port first on which somebody listens."""
-    script = """
-import socket, sys
-from provision_runtime.smoke import launcher, options
-arguments = ["smoke", *sys.argv[1:]]
-busy = socket.create_server(("", 0))
-ports = [launcher.free_port(), busy.getsockname()[1]]
-status = launcher.launch(options.parse(arguments[1:]), arguments, ports.pop)
-sys.exit(status if not ports else "the busy port was not tried")
-"""
-    command = [PYTHON, "-c", script, "--out", str(tmp_path), "--ranks", "2", *CPU_RUN]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    passes(tmp_path, subprocess.Popen(command, cwd=FOLDER.parent, env=environment(), **pipes))
 
 
 @pytest.mark.exhaustive

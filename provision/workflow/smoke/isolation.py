@@ -51,122 +51,84 @@ class Isolation:
 
 def isolate(nodes: Sequence[str], run_groups: RunGroups) -> Isolation:
     """Test the nodes together and, if they do not pass, search for the cause."""
-    search = _Search(tuple(nodes), run_groups)
-    if search.passes(ALL_TOGETHER, search.nodes):
-        return Isolation(passing=search.nodes)
-    search.test_alone()
-    search.test_pairs()
-    search.resolve_suspects()
-    search.confirm_links()
-    search.test_rest()
-    return search.conclusion()
+    together = tuple(nodes)
+    tests = _Tests(together, run_groups)
+    if tests.latest_of(ALL_TOGETHER, together) == "pass":
+        return Isolation(passing=together)
+    alone = [(node,) for node in together]
+    tests.run(ALONE, alone)
+    failed = [group for group in alone if tests.latest(group) == "fail"]
+    tests.repeat(ALONE_AGAIN, failed)
+    for group in failed:
+        if tests.latest(group) == "fail":
+            tests.bad_alone.update(group)
+    # Neighbors: they often share a switch, so a pair tests one thing at a time.
+    candidates = tests.candidates()
+    tests.run(PAIRS, list(zip(candidates[::2], candidates[1::2])))
+    while groups := list(tests.new_pairs()):
+        tests.run(SUSPECTS, groups)
+    good = tests.good()
+    links = [pair for pair in tests.failed_pairs() if good.issuperset(pair)]
+    for batch in _without_common_nodes(links):
+        tests.repeat(LINKS_AGAIN, batch)
+    # Groups that fail only together.
+    causes = [pair for pair in links if tests.latest(pair) == "fail"]
+    passing: Group = ()
+    # What is left together: it proves that all causes were found, or shows another one.
+    for _ in range(MAX_SEARCHES):
+        rest = _without_causes(tests.candidates(), causes)
+        if len(rest) < 2 or not tests.good():
+            break
+        verdict = tests.latest_of(REST, rest)
+        if verdict == "pass":
+            passing = rest
+        if verdict != "fail":
+            break
+        culprit = _smallest_failing(tests, rest)
+        # Once more: what does not fail again is no cause.
+        tests.repeat(HALVES, [culprit])
+        if tests.latest(culprit) != "fail":
+            break
+        causes.append(culprit)
+    bad, untested = tests.bad(), [node for node in together if tests.is_untested(node)]
+    settled = {*bad, *untested, *tests.good(), *passing}
+    # A single node can only be alone; nothing contradicts its own result.
+    suspects = [node for node in together if node not in settled and len(together) > 1]
+    return Isolation(
+        bad_nodes=tuple(node for node in together if node in bad),
+        bad_links=tuple((group[0], group[1]) for group in causes if len(group) == 2),
+        bad_sets=tuple(group for group in causes if len(group) > 2),
+        suspects=tuple(suspects),
+        untested=tuple(untested),
+        passing=passing,
+    )
 
 
-class _Search:
+class _Tests:
+    """Every verdict of a group, in the order of its tests, and what follows about the nodes."""
+
     def __init__(self, nodes: Group, run_groups: RunGroups) -> None:
-        self.nodes = nodes
+        self._nodes = nodes
         self._run_groups = run_groups
-        # Every verdict of a group, in the order of its tests.
         self._verdicts: dict[frozenset[str], list[GroupVerdict]] = {}
-        self._bad_alone: set[str] = set()
-        self._bad_links: list[tuple[str, str]] = []
-        self._bad_sets: list[Group] = []
-        self._passing: Group = ()
+        self.bad_alone: set[str] = set()
 
-    def passes(self, purpose: str, group: Group) -> bool:
-        """Tests a group, unless it was tested before."""
-        return self._tested(purpose, [group])[group] == "pass"
+    def run(self, purpose: str, groups: Sequence[Group]) -> None:
+        """Tests groups, unless they were tested before."""
+        self.repeat(purpose, [group for group in groups if frozenset(group) not in self._verdicts])
 
-    def test_alone(self) -> None:
-        self._tested(ALONE, [(node,) for node in self.nodes])
-        failed = [(node,) for node in self.nodes if self._latest((node,)) == "fail"]
-        self._test_again(ALONE_AGAIN, failed)
-        for group in failed:
-            if self._latest(group) == "fail":
-                self._bad_alone.update(group)
-
-    def test_pairs(self) -> None:
-        """Neighbors: they often share a switch, so a pair tests one thing at a time."""
-        candidates = self._candidates()
-        self._tested(PAIRS, list(zip(candidates[::2], candidates[1::2])))
-
-    def resolve_suspects(self) -> None:
-        """Tests nodes that have not passed in a pair with nodes that have."""
-        while groups := list(self._new_pairs()):
-            self._tested(SUSPECTS, groups)
-
-    def confirm_links(self) -> None:
-        good = self._good()
-        failed = [pair for pair in self._failed_pairs() if good.issuperset(pair)]
-        for batch in _without_common_nodes(failed):
-            self._test_again(LINKS_AGAIN, batch)
-        self._bad_links += [pair for pair in failed if self._latest(pair) == "fail"]
-
-    def test_rest(self) -> None:
-        """Tests what is left together: it proves that all causes were found, or shows that there
-        is another one."""
-        for _ in range(MAX_SEARCHES):
-            # The nodes without the bad ones, and without one node of each bad link and set: the
-            # one that most of these have in common.
-            broken = [set(group) for group in (*self._bad_links, *self._bad_sets)]
-            left_out = {node for node in self.nodes if node not in self._candidates()}
-            broken = [group for group in broken if not group & left_out]
-            while broken:
-                nodes = [node for node in self.nodes if any(node in group for group in broken)]
-                worst = max(nodes, key=lambda node: sum(node in group for group in broken))
-                left_out.add(worst)
-                broken = [group for group in broken if worst not in group]
-            rest = tuple(node for node in self.nodes if node not in left_out)
-            if len(rest) < 2 or not self._good():
-                return
-            if self.passes(REST, rest):
-                self._passing = rest
-                return
-            if self._latest(rest) != "fail":
-                return
-            culprit = self._smallest_failing(rest)
-            # Once more: what does not fail again is no cause.
-            self._test_again(HALVES, [culprit])
-            if self._latest(culprit) != "fail":
-                return
-            if len(culprit) == 2:
-                self._bad_links.append((culprit[0], culprit[1]))
-            else:
-                self._bad_sets.append(culprit)
-
-    def conclusion(self) -> Isolation:
-        bad = self._bad()
-        untested = [node for node in self.nodes if self._is_untested(node)]
-        settled = {*bad, *untested, *self._good(), *self._passing}
-        if len(self.nodes) == 1:
-            # Alone is all that this node can be; nothing contradicts its own result.
-            settled.update(self.nodes)
-        suspects = [node for node in self.nodes if node not in settled]
-        return Isolation(
-            bad_nodes=tuple(node for node in self.nodes if node in bad),
-            bad_links=tuple(self._bad_links),
-            bad_sets=tuple(self._bad_sets),
-            suspects=tuple(suspects),
-            untested=tuple(untested),
-            passing=self._passing,
-        )
-
-    def _tested(self, purpose: str, groups: Sequence[Group]) -> Mapping[Group, GroupVerdict]:
-        self._test_again(
-            purpose, [group for group in groups if frozenset(group) not in self._verdicts]
-        )
-        return {group: self._latest(group) for group in groups}
-
-    def _test_again(self, purpose: str, groups: Sequence[Group]) -> None:
-        if not groups:
-            return
-        for group, verdict in self._run_groups(purpose, groups).items():
+    def repeat(self, purpose: str, groups: Sequence[Group]) -> None:
+        for group, verdict in self._run_groups(purpose, groups).items() if groups else ():
             self._verdicts.setdefault(frozenset(group), []).append(verdict)
 
-    def _latest(self, group: Group) -> GroupVerdict:
+    def latest(self, group: Group) -> GroupVerdict:
         return self._verdicts[frozenset(group)][-1]
 
-    def _partners(self, node: str, verdict: GroupVerdict | None = None) -> set[str]:
+    def latest_of(self, purpose: str, group: Group) -> GroupVerdict:
+        self.run(purpose, [group])
+        return self.latest(group)
+
+    def partners(self, node: str, verdict: GroupVerdict | None = None) -> set[str]:
         """The partners with which a node was tested, or had this verdict."""
         partners: set[str] = set()
         for group, verdicts in self._verdicts.items():
@@ -174,52 +136,49 @@ class _Search:
                 partners |= group - {node}
         return partners
 
-    def _good(self) -> set[str]:
+    def good(self) -> set[str]:
         """Nodes that passed with another one."""
         good: set[str] = set()
         for group, verdicts in self._verdicts.items():
             if len(group) > 1 and verdicts[-1] == "pass":
                 good |= group
-        return good - self._bad_alone
+        return good - self.bad_alone
 
-    def _bad(self) -> set[str]:
-        good = self._good()
-        bad = set(self._bad_alone)
-        for node in self.nodes:
-            failed_with = self._partners(node, "fail")
+    def bad(self) -> set[str]:
+        good = self.good()
+        bad = set(self.bad_alone)
+        for node in self._nodes:
+            failed_with = self.partners(node, "fail")
             if node not in good and len(failed_with) > 1 and failed_with & good:
                 bad.add(node)
         return bad
 
-    def _is_untested(self, node: str) -> bool:
+    def is_untested(self, node: str) -> bool:
         alone = self._verdicts.get(frozenset([node]), ["pass"])[-1]
-        if len(self.nodes) > 1 and alone == "unknown":
+        if len(self._nodes) > 1 and alone == "unknown":
             return True
-        return len(self._partners(node, "unknown")) >= MAX_UNKNOWN and node not in self._good()
+        return len(self.partners(node, "unknown")) >= MAX_UNKNOWN and node not in self.good()
 
-    def _candidates(self) -> list[str]:
-        bad = self._bad()
-        return [node for node in self.nodes if node not in bad and not self._is_untested(node)]
+    def candidates(self) -> list[str]:
+        bad = self.bad()
+        return [node for node in self._nodes if node not in bad and not self.is_untested(node)]
 
-    def _failed_pairs(self) -> list[tuple[str, str]]:
-        pairs = []
-        for group, verdicts in self._verdicts.items():
-            if len(group) == 2 and verdicts[-1] == "fail":
-                first, second = sorted(group, key=self.nodes.index)
-                pairs.append((first, second))
-        return pairs
+    def failed_pairs(self) -> list[Group]:
+        return [
+            tuple(sorted(group, key=self._nodes.index))
+            for group, verdicts in self._verdicts.items()
+            if len(group) == 2 and verdicts[-1] == "fail"
+        ]
 
-    def _new_pairs(self) -> Iterator[Group]:
+    def new_pairs(self) -> Iterator[Group]:
         """Each unresolved node with a partner that it was not tested with, good ones first."""
-        good = self._good()
-        candidates = self._candidates()
+        good = self.good()
+        candidates = self.candidates()
         suspects = [node for node in candidates if node not in good]
-        free = [node for node in candidates if node in good]
-        if not good:
-            free = list(suspects)
+        free = [node for node in candidates if node in good or not good]
         paired: set[str] = set()
         for node in suspects:
-            tried = self._partners(node)
+            tried = self.partners(node)
             if node in paired or len(tried) >= MAX_PARTNERS:
                 continue
             for partner in free:
@@ -228,31 +187,40 @@ class _Search:
                     yield (node, partner)
                     break
 
-    def _smallest_failing(self, group: Group) -> Group:
-        """Part of a failing group that still fails, found by halving: about two tests for each
-        doubling of the nodes."""
-        while len(group) > 2:
-            halves = _halves(group)
-            verdicts = self._tested(HALVES, halves)
-            failing = [half for half in halves if verdicts[half] == "fail"]
-            if not failing:
-                first, second = halves
-                first = self._reduced(first, second)
-                return (*first, *self._reduced(second, first))
-            group = failing[0]
-        return group
 
-    def _reduced(self, part: Group, complement: Group) -> Group:
-        """Part of `part` that still fails together with the complement."""
-        while len(part) > 1:
-            for half in _halves(part):
-                group = (*half, *complement)
-                if self._tested(HALVES, [group])[group] == "fail":
-                    part = half
-                    break
-            else:
-                return part
-        return part
+def _without_causes(nodes: Sequence[str], causes: Sequence[Group]) -> Group:
+    """The nodes without one of each cause: the one that most of these have in common."""
+    rest = list(nodes)
+    while remaining := [cause for cause in causes if set(cause) <= set(rest)]:
+        rest.remove(max(rest, key=lambda node: sum(node in cause for cause in remaining)))
+    return tuple(rest)
+
+
+def _smallest_failing(tests: _Tests, group: Group) -> Group:
+    """Part of a failing group that still fails, found by halving: about two tests for each
+    doubling of the nodes."""
+    while len(group) > 2:
+        halves = _halves(group)
+        tests.run(HALVES, halves)
+        failing = [half for half in halves if tests.latest(half) == "fail"]
+        if not failing:
+            first, second = halves
+            first = _reduced(tests, first, second)
+            return (*first, *_reduced(tests, second, first))
+        group = failing[0]
+    return group
+
+
+def _reduced(tests: _Tests, part: Group, complement: Group) -> Group:
+    """Part of `part` that still fails together with the complement."""
+    while len(part) > 1:
+        for half in _halves(part):
+            if tests.latest_of(HALVES, (*half, *complement)) == "fail":
+                part = half
+                break
+        else:
+            return part
+    return part
 
 
 def _halves(group: Group) -> list[Group]:

@@ -7,10 +7,10 @@ wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import cast
+from typing import Any, cast
 
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
@@ -27,8 +27,6 @@ PREPARE_S = 60.0
 # What a node may take beyond the test's own time limit: Python, and torch from a cold disk.
 STARTING_S = 120.0
 RANKS_WITHOUT_GPU = 2
-# Rank 0 writes the report; if it cannot, this rank does.
-DEPUTY = 1
 # What a rank reports only because another one is gone.
 CONSEQUENCES = ("backend-error", "store-lost")
 
@@ -206,31 +204,22 @@ def judge(
     replies: Sequence[NodeReply[RanksResult]],
 ) -> GroupResult:
     """The verdict on a group. Only a valid report of all ranks, which all ended well, is a pass."""
-    results = {}
-    failures = {}
-    silence = ""
-    for reply in replies:
-        name = reply.node.name
-        if reply.result is not None:
-            results[name] = reply.result
-        elif reply.failure is not None:
-            failures[name] = reply.failure
-            silence = silence or f"{name} did not respond: {reply.failure.message}"
+    results = {reply.node.name: reply.result for reply in replies if reply.result is not None}
+    failures = {reply.node.name: reply.failure for reply in replies if reply.failure is not None}
+    silence = [f"{name} did not respond: {item.message}" for name, item in failures.items()]
     node_of_rank = {rank: name for name, numbers in ranks.items() for rank in numbers}
-    report, problem = _main_report(node_of_rank, results)
+    report, problem = _main_report(results)
     findings = _findings(report, node_of_rank, results)
-    if report is not None:
-        verdict = cast("Verdict", report.verdict)
-    else:
-        verdict = "fail" if findings else "unknown"
-    if verdict == "unknown":
-        problem = silence or problem
-    elif verdict == "fail":
+    verdict = cast("Verdict", report.verdict if report else "unknown")
+    if verdict == "unknown" and any(finding.verdict == model.FAIL for finding in findings):
+        verdict = "fail"
+    if verdict == "fail":
         problem = ""
-    else:
-        problem = silence or _contradiction(report, node_of_rank, results)
-        if problem:
-            verdict = "unknown"
+    elif silence:
+        verdict, problem = "unknown", silence[0]
+    elif report is not None and verdict != "unknown":
+        problem = _contradiction(report, node_of_rank, results)
+        verdict = "unknown" if problem else verdict
     logs = {}
     for rank, name in node_of_rank.items():
         # A node may also have logs under the names of other nodes' ranks.
@@ -249,34 +238,27 @@ def judge(
     )
 
 
-def _main_report(
-    node_of_rank: Mapping[int, str], results: Results
-) -> tuple[model.Report | None, str]:
-    """The report of rank 0, or of its deputy, or of the first rank that wrote one; else why there is
-    none."""
-    names = [node_of_rank[rank] for rank in (0, DEPUTY) if rank in node_of_rank]
+def _main_report(results: Results) -> tuple[model.Report | None, str]:
+    """The first report that names a failure, else the first; or why there is none. Rank 0 writes it,
+    or a rank of a node that lost it."""
+    reports = []
     problem = "no rank wrote a report"
-    for name in dict.fromkeys([*names, *results]):
-        report = results[name]["report"] if name in results else None
-        if report is None:
-            continue
+    for name, result in results.items():
         try:
-            return parse_report(report), ""
+            if result["report"] is not None:
+                reports.append(parse_report(result["report"]))
         except model.ReportUnreadable as error:
             problem = f"the report of {name} is not valid: {error}"
-    for name, result in results.items():
         if result["ended_because"]:
             problem = message_line(f"{name}: {result['ended_because']}")
-    return None, problem
+    reports.sort(key=lambda report: report.verdict != model.FAIL)
+    return (reports[0], "") if reports else (None, problem)
 
 
-def _contradiction(
-    report: model.Report | None, node_of_rank: Mapping[int, str], results: Results
-) -> str:
+def _contradiction(report: model.Report, node_of_rank: Mapping[int, str], results: Results) -> str:
     """Why a report that says pass does not prove it; empty if it does."""
-    if report is None or report.world_size != len(node_of_rank):
-        size = report.world_size if report else 0
-        return f"the report is of {size} ranks instead of {len(node_of_rank)}"
+    if report.world_size != len(node_of_rank):
+        return f"the report is of {report.world_size} ranks instead of {len(node_of_rank)}"
     for rank, name in node_of_rank.items():
         status = results[name]["statuses"].get(str(rank), "unknown")
         if status != 0:
@@ -288,59 +270,45 @@ def _findings(
     report: model.Report | None, node_of_rank: Mapping[int, str], results: Results
 ) -> list[GroupFinding]:
     """The findings of the report; then those of ranks that ended without reaching the one that
-    reports; then the crashes that no rank reported."""
-
-    def finding_of(
-        finding_id: str, verdict: str, phase: str, ranks: Iterable[int], message: str, advice: str
-    ) -> GroupFinding:
-        nodes = dict.fromkeys(node_of_rank[rank] for rank in ranks if rank in node_of_rank)
-        return GroupFinding(
-            id=finding_id,
-            verdict=verdict,
-            phase=phase,
-            nodes=tuple(nodes),
-            message=message_line(message),
-            advice=message_line(advice),
-        )
-
-    findings = []
+    reports; or else the crashes that no rank reported."""
+    # Phase, verdict, and the finding with its ranks.
+    found: list[tuple[str, str, Mapping[str, Any]]] = []
     for phase in report.phases if report else ():
-        for item in phase.findings:
-            findings.append(
-                finding_of(item.id, item.verdict, phase.name, item.ranks, item.message, item.advice)
-            )
-    reported = {finding.id for finding in findings}
-    states = [state for result in results.values() for state in result["states"].values() if state]
-    for state in states:
-        for left in state["outcome"]["findings"]:
-            is_consequence = reported and left["id"] in CONSEQUENCES
-            if left["id"] in reported or is_consequence:
-                continue
-            ranks = left["ranks"] or [state["rank"]]
-            phase_name = state["position"]["phase"]
-            findings.append(
-                finding_of(
-                    left["id"], model.FAIL, phase_name, ranks, left["message"], left["advice"]
-                )
-            )
-    return findings or _crashes(results)
+        found += [(phase.name, item.verdict, asdict(item)) for item in phase.findings]
+    reported = {item["id"] for _, _, item in found}
+    for result in results.values():
+        for state in filter(None, result["states"].values()):
+            for item in state["outcome"]["findings"]:
+                is_consequence = reported and item["id"] in CONSEQUENCES
+                if item["id"] not in reported and not is_consequence:
+                    item = {**item, "ranks": item["ranks"] or [state["rank"]]}
+                    found.append((state["position"]["phase"], model.FAIL, item))
+    if not any(verdict == model.FAIL for _, verdict, _ in found):
+        found += [("facts", model.FAIL, crash) for crash in _crashes(results)]
+    return [
+        GroupFinding(
+            id=item["id"],
+            verdict=verdict,
+            phase=phase_name,
+            nodes=tuple(
+                dict.fromkeys(node_of_rank[rank] for rank in item["ranks"] if rank in node_of_rank)
+            ),
+            message=message_line(item["message"]),
+            advice=message_line(item["advice"]),
+        )
+        for phase_name, verdict, item in found
+    ]
 
 
-def _crashes(results: Results) -> list[GroupFinding]:
+def _crashes(results: Results) -> Iterator[Mapping[str, Any]]:
     """Ranks that a signal ended before they could report anything, unless we sent it."""
-    findings = []
-    for name, result in results.items():
+    for result in results.values():
         signals = {rank: -status for rank, status in result["statuses"].items() if status < 0}
         if signals and not result["ended_because"]:
             rank, number = next(iter(signals.items()))
-            findings.append(
-                GroupFinding(
-                    id="rank-died",
-                    verdict=model.FAIL,
-                    phase="facts",
-                    nodes=(name,),
-                    message=f"the process of rank {rank} was ended by signal {number}",
-                    advice="See its log; after signal 9, look for the OOM killer in dmesg.",
-                )
-            )
-    return findings
+            yield {
+                "id": "rank-died",
+                "ranks": [int(rank)],
+                "message": f"the process of rank {rank} was ended by signal {number}",
+                "advice": "See its log; after signal 9, look for the OOM killer in dmesg.",
+            }

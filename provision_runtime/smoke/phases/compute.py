@@ -1,8 +1,8 @@
 """Phase compute: does each rank multiply without error, how fast does it multiply and copy, and does
 one fall behind the others?
 
-A rank is judged against the median of the ranks; a GPU also against its data sheet and its PCIe
-link, and by what its driver says while it is busy. Every rate is the best of several windows. If a
+A rank is judged against the median of the ranks; a GPU also against its data sheet, and by what its
+driver says while it is busy. Every rate is the best of several windows. If a
 rank looks slow, all ranks measure again. On CPUs the time is the processor's own: what else runs on
 a rank's core is no fault of it, and differs between cores.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List
 
 from ...checks import gpus as gpu_checks
@@ -30,51 +31,53 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 WINDOW_S = 0.12
 WINDOWS = {"quick": 3, "default": 5, "full": 8}
+TYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
 # Side of the matrices: large enough to be compute-bound, small enough to finish on one slow core.
 SIDE = {"cpu": 384, "cuda": 8192}
 # How long a GPU computes without a pause, so that power and heat show; the driver is asked
 # halfway.
 BUSY_S = {"quick": 0.0, "default": 10.0, "full": 30.0}
 COPIED_BYTES = {"cpu": 32 * MIB, "cuda": 1024 * MIB}
-HOST_COPIED_BYTES = 256 * MIB
 # Calls that are queued before the GPU is awaited: half a second of work on the slowest.
 BUSY_CALLS = 50
 # Share of the median. GPUs of one model differ by a few percent; CPUs share cores, caches and
 # clocks with everything else that runs.
 SLOW = {"cpu": 1 / 3, "cuda": 0.85}
-MATMUL, COPY = "matmul", "copy"
 # By operation.
 Rates = Dict[str, float]
 
 
 def run(context: RankContext) -> Outcome:
-    ranks = context.exchange("ranks that compute", measurement.rank_cores(context.env.host))
+    import torch
+
+    kind = "cuda" if context.on_gpu else "cpu"
     gpus = context.exchange("GPUs that compute", _gpu(context))
-    reason = why_not_judged(ranks, gpus)
-    wrong_before = _wrong_elements(context)
-    rates = context.exchange("compute", _measure(context))
-    kind = _kind(context)
+    reason = why_not_judged(context.cores, gpus)
+    wrong_before = _wrong_elements(context, kind)
+    rates = context.exchange("compute", _measure(context, kind))
     if not reason and stragglers(rates, SLOW[kind]):
-        repeated = context.exchange("compute again", _measure(context))
-        rates = [best_rates(first, second) for first, second in zip(rates, repeated)]
-    busy_gpus = context.exchange("compute busy", _busy_gpus(context))
-    wrong = context.exchange("products", wrong_before + _wrong_elements(context))
+        repeated = context.exchange("compute again", _measure(context, kind))
+        rates = [
+            {name: max(rate, second[name]) for name, rate in first.items()}
+            for first, second in zip(rates, repeated)
+        ]
+    health = context.exchange("compute busy", _busy_gpus(context))
+    wrong = context.exchange("products", wrong_before + _wrong_elements(context, kind))
     findings = []
-    if gpus.count(gpus[context.env.rank]) == 1:  # alone on its GPU
-        findings += _findings_of_rank(context, rates[context.env.rank])
-    if context.env.rank != 0:
+    rank = context.env.rank
+    if context.on_gpu and gpus.count(gpus[rank]) == 1:  # alone on its GPU
+        findings += device_rates.slow_operations(torch.cuda.get_device_name(), rates[rank], rank)
+    if rank != 0:
         return Outcome("", tuple(findings))
-    medians = {}
-    for operation in rates[0]:
-        medians[operation] = statistics.median(rate[operation] for rate in rates)
     if not reason:
-        findings += _stragglers_findings(rates, medians, SLOW[kind])
+        findings += stragglers(rates, SLOW[kind])
     for rank, count in enumerate(wrong):
         if count:
             message = f"{format_count(count, 'element')} wrong in matrix products"
             findings.append(Finding("wrong-product", message, (rank,)))
-    for gpus in busy_gpus:
-        findings += gpu_checks.gpu_findings(decode(List[gpu_health.GpuHealth], gpus or [], "GPUs"))
+    for of_host in health:
+        findings += gpu_checks.gpu_findings(decode(List[gpu_health.GpuHealth], of_host, "GPUs"))
+    medians = _medians(rates)
     data = {
         "units": {operation: _unit(operation) for operation in medians},
         "ranks": [{"rank": rank, **_rounded(rate)} for rank, rate in enumerate(rates)],
@@ -82,90 +85,13 @@ def run(context: RankContext) -> Outcome:
         "slow_below": round(SLOW[kind], 4),
         "judged": reason or "against the median of the ranks",
         "wrong_elements": wrong,
-        "busy_gpus": busy_gpus,
+        "busy_gpus": health,
     }
     parts = [f"{_named(name)} {value:.4g} {_unit(name)}" for name, value in medians.items()]
     message = f"per rank (median): {', '.join(parts)}"
     if reason:
         message += f"; {reason}"
     return Outcome(message, tuple(findings), data)
-
-
-def _stragglers_findings(rates: Sequence[Rates], medians: Rates, slow: float) -> list[Finding]:
-    findings = []
-    for operation, ranks in stragglers(rates, slow).items():
-        for rank in ranks:
-            message = (
-                f"{_named(operation)} runs at {rates[rank][operation]:.4g} {_unit(operation)}, "
-                f"the median of the ranks is {medians[operation]:.4g}"
-            )
-            findings.append(Finding("compute-straggler", message, (rank,)))
-    return findings
-
-
-def _findings_of_rank(context: RankContext, rates: Rates) -> list[Finding]:
-    """What only this rank's GPU can be compared with: its data sheet and its PCIe link."""
-    if not context.on_gpu:
-        return []
-    import torch
-
-    address = libraries.gpu_pci_address(torch.cuda.current_device())
-    links = [link for link in wires.pcie_links() if link.address == address]
-    rank = context.env.rank
-    findings = device_rates.slow_operations(str(torch.cuda.get_device_name()), rates, rank)
-    for link in links:
-        findings += device_rates.slow_host_copies(rates, link, rank)
-    return findings
-
-
-def _wrong_elements(context: RankContext) -> int:
-    """Of a product of each type that is measured."""
-    import torch
-
-    count = 0
-    for dtype in _types(context):
-        side = SIDE[_kind(context)]
-        left, right, product = exact_product.matrices(side, getattr(torch, dtype), context.device)
-        if context.options.fault("wrong-product", context.env.rank):
-            product[side // 2, side // 3] += 1
-        count += exact_product.wrong_elements(left, right, product)
-    return count
-
-
-def _busy_gpus(context: RankContext) -> list[Any] | None:
-    """Keeps this rank's GPU busy. On the first rank of each host, what the driver then says."""
-    busy_s = BUSY_S[context.options.profile]
-    if not context.on_gpu or not busy_s:
-        return None
-    import torch
-
-    side = SIDE["cuda"]
-    matrix = torch.randn(side, side, dtype=torch.bfloat16, device=context.device)
-    result = torch.empty_like(matrix)
-    started, health = time.perf_counter(), None
-    needs_health = context.env.local_rank == 0
-    while time.perf_counter() - started < busy_s:
-        for _ in range(BUSY_CALLS):
-            torch.mm(matrix, matrix, out=result)
-        if needs_health and time.perf_counter() - started > busy_s / 2:
-            # The queued calls keep the GPU busy while the driver responds.
-            health, needs_health = wires.smi(*gpu_health.QUERY), False
-        torch.cuda.synchronize()
-    if not health:
-        return None
-    try:
-        return [asdict(gpu) for gpu in gpu_health.parse(health).gpus]
-    except ValueError:
-        return None
-
-
-def _gpu(context: RankContext) -> str:
-    """The UUID of this rank's GPU; its rank if the driver does not say it; empty on CPUs."""
-    if not context.on_gpu:
-        return ""
-    import torch
-
-    return libraries.gpu_uuid(torch.cuda.current_device()) or f"of rank {context.env.rank}"
 
 
 def why_not_judged(ranks: Sequence[measurement.RankCores], gpus: Sequence[str]) -> str:
@@ -180,20 +106,23 @@ def why_not_judged(ranks: Sequence[measurement.RankCores], gpus: Sequence[str]) 
     return ""
 
 
-def stragglers(rates: Sequence[Rates], slow: float) -> dict[str, list[int]]:
+def stragglers(rates: Sequence[Rates], slow: float) -> list[Finding]:
     """For each measured operation, the ranks below this share of the median of all."""
-    result = {}
-    for operation in rates[0]:
-        values = [rate[operation] for rate in rates]
-        limit = statistics.median(values) * slow
-        slow_ranks = [rank for rank, value in enumerate(values) if value < limit]
-        if slow_ranks:
-            result[operation] = slow_ranks
-    return result
+    findings = []
+    for operation, median in _medians(rates).items():
+        for rank, rates_of_rank in enumerate(rates):
+            rate = rates_of_rank[operation]
+            if rate < median * slow:
+                message = (
+                    f"{_named(operation)} runs at {rate:.4g} {_unit(operation)}, "
+                    f"the median of the ranks is {median:.4g}"
+                )
+                findings.append(Finding("compute-straggler", message, (rank,)))
+    return findings
 
 
-def best_rates(first: Rates, second: Rates) -> Rates:
-    return {operation: max(rate, second[operation]) for operation, rate in first.items()}
+def _medians(rates: Sequence[Rates]) -> Rates:
+    return {name: statistics.median(rate[name] for rate in rates) for name in rates[0]}
 
 
 def _rounded(rates: Rates) -> Rates:
@@ -205,60 +134,78 @@ def _named(operation: str) -> str:
 
 
 def _unit(operation: str) -> str:
-    return "TFLOP/s" if operation.startswith(MATMUL) else "GB/s"
+    return "TFLOP/s" if operation.startswith("matmul") else "GB/s"
 
 
-def _kind(context: RankContext) -> str:
-    return "cuda" if context.on_gpu else "cpu"
-
-
-def _measure(context: RankContext) -> Rates:
-    """TFLOP/s and GB/s, the best of several windows; on CPUs per second of processor time."""
-    kind, windows = _kind(context), WINDOWS[context.options.profile]
-    rates = {
-        f"{MATMUL}_{dtype}": _matmul_tflop_s(context, SIDE[kind], dtype, windows)
-        for dtype in _types(context)
-    }
-    rates[COPY] = _copy_gb_s(context, COPIED_BYTES[kind], windows)
-    if context.on_gpu:
-        # Between pinned memory of the host and the GPU, in each direction.
-        import torch
-
-        on_host = torch.zeros(HOST_COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
-        on_gpu = torch.empty_like(on_host, device=context.device)
-        size_gb = HOST_COPIED_BYTES / 1e9
-        to_gpu = _calls_per_second(
-            context, lambda: on_gpu.copy_(on_host, non_blocking=True), windows
-        )
-        to_host = _calls_per_second(
-            context, lambda: on_host.copy_(on_gpu, non_blocking=True), windows
-        )
-        rates.update({"host_to_device": to_gpu * size_gb, "device_to_host": to_host * size_gb})
-    return rates
-
-
-def _types(context: RankContext) -> tuple[str, ...]:
-    return ("float32", "bfloat16") if context.on_gpu else ("float32",)
-
-
-def _matmul_tflop_s(context: RankContext, side: int, dtype: str, windows: int) -> float:
+def _gpu(context: RankContext) -> str:
+    """The UUID of this rank's GPU; its rank if the driver does not say it; empty on CPUs."""
+    if not context.on_gpu:
+        return ""
     import torch
 
-    # Random values: those of a matrix of ones toggle no bits, and take less power.
-    matrix = torch.randn(side, side, device=context.device).to(getattr(torch, dtype))
+    return libraries.gpu_uuid(torch.cuda.current_device()) or f"of rank {context.env.rank}"
+
+
+def _wrong_elements(context: RankContext, kind: str) -> int:
+    """Of a product of each type that is measured."""
+    import torch
+
+    count = 0
+    for dtype in TYPES[kind]:
+        left, right, product = exact_product.matrices(
+            SIDE[kind], getattr(torch, dtype), context.device
+        )
+        if context.options.fault("wrong-product", context.env.rank):
+            product[SIDE[kind] // 2, SIDE[kind] // 3] += 1
+        count += exact_product.wrong_elements(left, right, product)
+    return count
+
+
+def _busy_gpus(context: RankContext) -> list[Any]:
+    """Keeps this rank's GPU busy. On the first rank of each host, what the driver then says."""
+    busy_s = BUSY_S[context.options.profile]
+    if not context.on_gpu or not busy_s:
+        return []
+    import torch
+
+    side = SIDE["cuda"]
+    matrix = torch.randn(side, side, dtype=torch.bfloat16, device=context.device)
     result = torch.empty_like(matrix)
-    per_second = _calls_per_second(context, lambda: torch.mm(matrix, matrix, out=result), windows)
-    return per_second * 2 * side**3 / 1e12
+    started, answer = time.perf_counter(), ""
+    needs_answer = context.is_first_of_host
+    while time.perf_counter() - started < busy_s:
+        for _ in range(BUSY_CALLS):
+            torch.mm(matrix, matrix, out=result)
+        if needs_answer and time.perf_counter() - started > busy_s / 2:
+            # The queued calls keep the GPU busy while the driver responds.
+            answer, needs_answer = wires.smi(*gpu_health.QUERY), False
+        torch.cuda.synchronize()
+    try:
+        return [asdict(gpu) for gpu in gpu_health.parse(answer).gpus]
+    except ValueError:  # it was not asked, or its answer cannot be read
+        return []
 
 
-def _copy_gb_s(context: RankContext, size: int, windows: int) -> float:
-    """Bytes read and written: a copy moves each byte twice, as NVIDIA and STREAM count."""
+def _measure(context: RankContext, kind: str) -> Rates:
+    """TFLOP/s and GB/s, the best of several windows; on CPUs per second of processor time."""
     import torch
 
+    side, size = SIDE[kind], COPIED_BYTES[kind]
+    # Each operation, and how much a call does in its unit.
+    work: dict[str, tuple[Callable[[], Any], float]] = {}
+    for dtype in TYPES[kind]:
+        # Random values: those of a matrix of ones toggle no bits, and take less power.
+        matrix = torch.randn(side, side, device=context.device).to(getattr(torch, dtype))
+        product = partial(torch.mm, matrix, matrix, out=torch.empty_like(matrix))
+        work[f"matmul_{dtype}"] = (product, 2 * side**3 / 1e12)
     source = torch.zeros(size, dtype=torch.uint8, device=context.device)
-    target = torch.empty_like(source)
-    per_second = _calls_per_second(context, lambda: target.copy_(source), windows)
-    return per_second * 2 * size / 1e9
+    # A copy moves each byte twice, as NVIDIA and STREAM count.
+    work["copy"] = (partial(torch.empty_like(source).copy_, source), 2 * size / 1e9)
+    windows = WINDOWS[context.options.profile]
+    return {
+        name: _calls_per_second(context, call, windows) * amount
+        for name, (call, amount) in work.items()
+    }
 
 
 def _calls_per_second(context: RankContext, work: Callable[[], Any], windows: int) -> float:

@@ -1,7 +1,6 @@
 """Phase ddp: what data-parallel training takes for granted.
 
-Do all ranks have the same model? Does a step give the gradients of one process? dataloader checks
-that workers deliver every sample.
+Do all ranks have the same model? Does a step give the gradients of one process?
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ...facts.ddp_check import ParametersDiffer, data_digest, require_same_parameters
 from .. import test_values
 from ..outcome import Finding, Outcome, grouped, majority, with_finding
-from . import dataloader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +29,8 @@ RELATIVE, ABSOLUTE = 1e-4, 1e-6
 
 def run(context: RankContext) -> Outcome:
     """Different models do not break the phase: DDP was not constructed, so no rank waits."""
+    from torch.nn.parallel import DistributedDataParallel
+
     model = _model(context)
     try:
         digest = require_same_parameters(
@@ -39,22 +39,31 @@ def run(context: RankContext) -> Outcome:
     except ParametersDiffer as error:
         difference = error.difference
         return with_finding("parameter-mismatch", difference.message, difference.ranks)
-    checks = {
-        "gradients": _check_gradients(context, model),
-        "loader": dataloader.check_loader(context),
+    inputs, targets = _batch(context, "inputs", INPUTS), _batch(context, "targets", OUTPUTS)
+    single_process_model = copy.deepcopy(model)
+    _backward(single_process_model, inputs, targets)
+    context.begin_collective("DistributedDataParallel")
+    wrapped = DistributedDataParallel(model, device_ids=[context.gpu] if context.on_gpu else None)
+    context.begin_collective("DistributedDataParallel backward")
+    first = context.env.rank * SAMPLES_PER_RANK
+    of_rank = slice(first, first + SAMPLES_PER_RANK)
+    _backward(wrapped, inputs[of_rank], targets[of_rank])
+    # Equal to those of one process over the whole batch, and the same on every rank.
+    expected, actual = _gradients(single_process_model), _gradients(model)
+    digests = context.exchange("ddp/gradients", data_digest(actual.values()))
+    largest_difference = max(
+        float((expected[name] - actual[name]).abs().max()) for name in expected
+    )
+    gradients = {
+        "max_abs_diff": largest_difference,
+        "rtol": RELATIVE,
+        "atol": ABSOLUTE,
+        "parameters": len(expected),
     }
-    data: dict[str, Any] = {"parameter_digest": digest}
-    findings: list[Finding] = []
-    messages = []
-    for name, outcome in checks.items():
-        data[name] = outcome.data
-        findings.extend(outcome.findings)
-        if outcome.message:
-            messages.append(outcome.message)
-    return Outcome(", ".join(messages), tuple(findings), data)
-
-
-# The small model, its batches, and one step.
+    finding = gradient_finding(expected, actual) or digest_finding(digests)
+    message = f"gradients equal the single-process ones (max diff {largest_difference:.1e})"
+    data = {"parameter_digest": digest, "gradients": gradients}
+    return Outcome(message, (finding,) if finding else (), data)
 
 
 def _model(context: RankContext) -> torch.nn.Module:
@@ -71,67 +80,21 @@ def _model(context: RankContext) -> torch.nn.Module:
     ).to(context.device)
 
 
-def _global_batch(context: RankContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of all ranks together, the same on every rank."""
-    samples = SAMPLES_PER_RANK * context.env.world_size
-    inputs = _predictable_tensor(context, "inputs", samples, INPUTS)
-    targets = _predictable_tensor(context, "targets", samples, OUTPUTS)
-    return inputs, targets
-
-
-def _samples_of_rank(context: RankContext, global_batch: torch.Tensor) -> torch.Tensor:
-    start = context.env.rank * SAMPLES_PER_RANK
-    return global_batch[start : start + SAMPLES_PER_RANK]
-
-
-def _predictable_tensor(context: RankContext, name: str, rows: int, columns: int) -> torch.Tensor:
+def _batch(context: RankContext, name: str, columns: int) -> torch.Tensor:
+    """The samples of all ranks together, the same on every rank."""
     import torch
 
+    rows = SAMPLES_PER_RANK * context.env.world_size
     flat = torch.empty(rows * columns, dtype=torch.float32, device=context.device)
     test_values.fill(flat, test_values.key(f"ddp/{name}", 0))
     return flat.view(rows, columns) / test_values.LARGEST
 
 
-def _wrap(context: RankContext, model: torch.nn.Module) -> torch.nn.Module:
-    from torch.nn.parallel import DistributedDataParallel
-
-    context.begin_collective("DistributedDataParallel")
-    return DistributedDataParallel(model, device_ids=[context.gpu] if context.on_gpu else None)
-
-
-def _backward(model: Any, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Returns the loss, and leaves its gradients in the parameters."""
+def _backward(model: Any, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    """Leaves the gradients in the parameters."""
     from torch.nn import functional
 
-    loss: torch.Tensor = functional.mse_loss(model(inputs), targets)
-    loss.backward()
-    return loss.detach()
-
-
-# Gradients: equal to those of one process over the whole batch, and the same on every rank.
-
-
-def _check_gradients(context: RankContext, model: torch.nn.Module) -> Outcome:
-    inputs, targets = _global_batch(context)
-    single_process_model = copy.deepcopy(model)
-    _backward(single_process_model, inputs, targets)
-    wrapped = _wrap(context, model)
-    context.begin_collective("DistributedDataParallel backward")
-    _backward(wrapped, _samples_of_rank(context, inputs), _samples_of_rank(context, targets))
-    expected, actual = _gradients(single_process_model), _gradients(model)
-    digests = context.exchange("ddp/gradients", data_digest(actual.values()))
-    largest_difference = max(
-        float((expected[name] - actual[name]).abs().max()) for name in expected
-    )
-    data = {
-        "max_abs_diff": largest_difference,
-        "rtol": RELATIVE,
-        "atol": ABSOLUTE,
-        "parameters": len(expected),
-    }
-    finding = gradient_finding(expected, actual) or digest_finding(digests)
-    message = f"gradients equal the single-process ones (max diff {largest_difference:.1e})"
-    return Outcome(message, (finding,) if finding else (), data)
+    functional.mse_loss(model(inputs), targets).backward()
 
 
 def gradient_finding(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...checks import expectation, surroundings
 from ...comm.rank_names import name_ranks
-from ...facts import environment
+from ...facts import environment, limits
 from ..fault_injection import OTHER_TORCH
 from ..outcome import Finding, Outcome, combine, grouped, majority
 
@@ -71,6 +72,12 @@ def run(context: RankContext) -> Outcome:
         ),
         *(Finding("backend-unusable", problem) for problem in problems),
     ]
+    # Since 3.13 Python takes another folder if the path is too long.
+    temporary_folder = surroundings.temporary_folder_finding(
+        limits.temporary_folders(os.environ), replaces_long=sys.version_info >= (3, 13)
+    )
+    if temporary_folder is not None:
+        findings.append(temporary_folder)
     data = _data(context, started)
     # Several worlds of one would all succeed, at the same files and ports.
     is_other_world = any(finding.id == "world-size" for finding in findings)
@@ -234,19 +241,19 @@ def _differing_values(finding_id: str, name: str, ranks: Sequence[RankFacts]) ->
     """One finding for each value that differs from the majority's; one about all ranks if there is
     no majority."""
     ranks_by_value = grouped((getattr(rank, name), rank.rank) for rank in ranks)
-    if len(ranks_by_value) < 2:
+    texts = {
+        value: f"{'absent' if value is None else value} on {name_ranks(having)}"
+        for value, having in ranks_by_value.items()
+    }
+    if len(texts) < 2:
         return []
-    texts = {}
-    for value, having in ranks_by_value.items():
-        texts[value] = f"{'absent' if value is None else value} on {name_ranks(having)}"
     most = majority(ranks_by_value.values())
     if not most:
         message = f"{name} is {', '.join(texts.values())}"
         return [Finding(finding_id, message, tuple(rank.rank for rank in ranks))]
-    (majority_text,) = (texts[value] for value, having in ranks_by_value.items() if having is most)
-    findings = []
-    for value, having in ranks_by_value.items():
-        if having is not most:
-            message = f"{name} is {texts[value]}, but {majority_text}"
-            findings.append(Finding(finding_id, message, tuple(having)))
-    return findings
+    common = next(texts[value] for value, having in ranks_by_value.items() if having is most)
+    return [
+        Finding(finding_id, f"{name} is {texts[value]}, but {common}", tuple(having))
+        for value, having in ranks_by_value.items()
+        if having is not most
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, Optional, TypedDict
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from ...fs import mounts
 from ...report import model
@@ -32,41 +32,23 @@ SLOW_S = 5.0
 LOW_BYTES = 1 << 30
 LOW_INODES = 1000
 
-LOCK_KINDS = ("flock", "fcntl")
 # How long a lock call may take.
 LOCK_LIMIT_S = 5.0
 LOCKED, REFUSED, TIMED_OUT = "locked", "refused", "timed out"
 
 
-class Reads(TypedDict):
-    """How often a file that is replaced was read, how many generations of it appeared, and what was
-    wrong with the first content that was not whole."""
-
-    count: int
-    generations: int
-    torn: str | None
-
-
-class Locks(TypedDict):
-    """The ranks that tried locks; for each kind of lock, the results of this rank's attempts."""
-
-    holder: int
-    peer: int
-    results: dict[str, dict[str, str]]
-
-
 @dataclass
 class FolderObservation:
     """What one rank observed. location: of the target, as JSON. problems: [finding id, message].
-    races: how often makedirs failed. visible_s: by rank, when its file appeared."""
+    races: how often makedirs failed. visible_s: by rank, when its file appeared. locks: for each
+    kind, what the rank got that took it, or the one that tried while it was held."""
 
     host: str
     location: dict[str, Any] | None = None
     problems: list[tuple[str, str]] = field(default_factory=list)
     races: int = 0
     visible_s: dict[str, float] = field(default_factory=dict)
-    reads: Reads | None = None
-    locks: Locks | None = None
+    locks: dict[str, str] | None = None
     sync_s: float | None = None
     space: Space | None = None
 
@@ -86,14 +68,22 @@ def judge(target: str, observations: Observations) -> Outcome:
     errors = []
     for rank, observation in enumerate(observations):
         errors += [Finding(name, message, (rank,)) for name, message in observation.problems]
-    findings = [
-        *merge_equal(errors, by_id=True),
-        *_not_shared(target, observations),
-        *_torn_reads(target, observations),
-        *_makedirs_races(target, observations),
-        *_broken_locks(target, observations),
-        *_slow_operations(target, observations),
-    ]
+    findings = [*merge_equal(errors, by_id=True), *_not_shared(target, observations)]
+    racing = tuple(rank for rank, observation in enumerate(observations) if observation.races)
+    if racing:
+        message = f"makedirs with exist_ok failed in {target} while others made the same folders"
+        findings.append(Finding("makedirs-unsafe", message, racing))
+    # None if locks were not tried: a single rank has no other rank to lock out.
+    locks = None
+    locking = [rank for rank, observation in enumerate(observations) if observation.locks]
+    if len(locking) == 2:
+        held, second = (observations[rank].locks or {} for rank in locking)
+        locks = {kind: lock_problem(held[kind], second[kind]) or model.PASS for kind in held}
+        for kind, problem in locks.items():
+            if problem != model.PASS:
+                message = f"{kind} in {target} {problem}"
+                findings.append(Finding("locks-unsupported", message, tuple(locking)))
+    findings += _slow_operations(target, observations)
     if not any(error.id == "disk-full" for error in errors):
         findings += _low_space(target, observations)
     broken = any(finding.id in FATAL for finding in findings)
@@ -110,8 +100,7 @@ def judge(target: str, observations: Observations) -> Outcome:
         "options": mount and mount.options,
         "visible_s": _median_and_max(visible_s),
         "sync_s": _median_and_max(sync_s),
-        "reads": {str(rank): item.reads for rank, item in enumerate(observations) if item.reads},
-        "locks": _lock_data(observations),
+        "locks": locks,
         "races": sum(observation.races for observation in observations),
         "space": space,
     }
@@ -155,22 +144,16 @@ def largest_consistent_group(visible_by_rank: Sequence[Collection[str]]) -> list
     return max(groups.values(), key=len, default=[])
 
 
-def lock_problem(results: dict[str, str]) -> str | None:
-    """What is wrong with one kind of lock, or None.
-
-    `results` has the result of each attempt: `held` (the holder), `second` (the peer while the
-    holder has the lock) and `after` (the peer after the holder released it).
-    """
-    for attempt in ("held", "second", "after"):
-        result = results.get(attempt)
+def lock_problem(held: str, second: str) -> str | None:
+    """What is wrong with one kind of lock, or None. held: what the first rank got; second: what
+    another one got while the first held it."""
+    for result in (held, second):
         if result == TIMED_OUT:
             return f"did not return within {LOCK_LIMIT_S:g} s"
-        if result not in (LOCKED, REFUSED, None):
+        if result not in (LOCKED, REFUSED):
             return f"is not supported: {result}"
-    if results.get("held") == LOCKED and results.get("second") == LOCKED:
+    if held == second == LOCKED:
         return "protects nothing: a second rank got the lock while the first held it"
-    if results.get("after") == REFUSED:
-        return "is not released: a second rank was refused after the first had released it"
     return None
 
 
@@ -204,48 +187,6 @@ def _not_shared(target: str, observations: Observations) -> Iterator[Finding]:
     )
     finding_id = "folder-unmounted" if is_unmounted else "folder-not-shared"
     yield Finding(finding_id, message, tuple(isolated))
-
-
-def _torn_reads(target: str, observations: Observations) -> Iterator[Finding]:
-    torn = {
-        rank: observation.reads["torn"]
-        for rank, observation in enumerate(observations)
-        if observation.reads and observation.reads["torn"]
-    }
-    if torn:
-        problem = next(iter(torn.values()))
-        message = f"a file in {target} was replaced by a rename, and a reader saw {problem}"
-        yield Finding("rename-not-atomic", message, tuple(torn))
-
-
-def _makedirs_races(target: str, observations: Observations) -> Iterator[Finding]:
-    ranks = [rank for rank, observation in enumerate(observations) if observation.races]
-    if ranks:
-        message = (
-            f"makedirs with exist_ok failed in {target} while other ranks created the same folders"
-        )
-        yield Finding("makedirs-unsafe", message, tuple(ranks))
-
-
-def _broken_locks(target: str, observations: Observations) -> Iterator[Finding]:
-    locks = [observation.locks for observation in observations if observation.locks]
-    for kind, result in (_lock_data(observations) or {}).items():
-        if result != model.PASS:
-            ranks = sorted((locks[0]["holder"], locks[0]["peer"]))
-            yield Finding("locks-unsupported", f"{kind} in {target} {result}", tuple(ranks))
-
-
-def _lock_data(observations: Observations) -> dict[str, str] | None:
-    """What is wrong with each kind of lock, or pass; None if locks were not tried: a single rank has
-    no other rank to lock out."""
-    merged: dict[str, dict[str, str]] = {kind: {} for kind in LOCK_KINDS}
-    locks = [observation.locks for observation in observations if observation.locks]
-    for tried in locks:
-        for kind, results in tried["results"].items():
-            merged[kind].update(results)
-    if not locks:
-        return None
-    return {kind: lock_problem(results) or model.PASS for kind, results in merged.items()}
 
 
 def _slow_operations(target: str, observations: Observations) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ through the store.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -19,6 +20,7 @@ from ...comm.store import StoreAllGather, StoreClient
 from ...report.text import format_count
 from .. import nccl_variables, network
 from ..last_states import location_from_json
+from ..measurement import rank_cores
 from ..outcome import Finding, Outcome, combine, with_finding
 
 if TYPE_CHECKING:
@@ -43,10 +45,6 @@ NAME_PAUSE_S = 0.5
 TOLERATED_SKEW_S = 1.0
 
 
-class PortBusy(Exception):
-    """Another process listens on the port of the store."""
-
-
 class StoreUnreachable(Exception):
     """The store cannot be reached: the finding's id, and why."""
 
@@ -63,13 +61,13 @@ def run(context: RankContext) -> Outcome:
         return with_finding(error.finding_id, str(error), broken=True)
     store_s = time.monotonic() - started
     greetings = context.exchange(
-        "hello", [asdict(context.location), context.unusable, context.env.crowding]
+        "hello", [asdict(context.location), context.unusable, rank_cores(context.env.host)]
     )
-    for rank, (location, _, _) in enumerate(greetings):
+    for rank, (location, _, cores) in enumerate(greetings):
         context.locations[rank] = location_from_json(location)
+        context.cores.append(cores)
     hosts = [location.host for location in context.locations.values()]
     context.hosts = list(dict.fromkeys(hosts))
-    context.crowding = max(crowding for _, _, crowding in greetings)
     data = {
         "hosts": context.hosts,
         "store_s": round(store_s, 3),
@@ -79,17 +77,9 @@ def run(context: RankContext) -> Outcome:
     if unusable_ranks:
         message = f"no process group was started: {context.backend} is not usable"
         return with_finding("backend-unusable", message, unusable_ranks, broken=True)
-    interface_problems = context.exchange("interfaces", network.interface_problem(context.backend))
-    if any(interface_problems):
-        problem = interface_problems[context.env.rank]
-        if not problem:
-            return Outcome("a rank's network interface does not exist", data=data, broken=True)
-        message = f"{problem} on {context.env.host}"
-        return with_finding("interface-absent", message, broken=True, data=data)
-    if len(context.hosts) > 1:
-        peers = network.check_peers(context)
-        if peers.broken:
-            return replace(peers, data=data)
+    peers = network.check_peers(context)
+    if peers.broken:
+        return replace(peers, data=data)
     backend = _start_group(context)
     data["group_s"] = round(time.monotonic() - started - store_s, 3)
     if backend != context.backend:
@@ -136,11 +126,12 @@ def _await_name(address: str, port: int, ends_at: float) -> None:
     when no rank waits for the reason any longer.
     """
     while True:
-        unresolvable = network.why_unresolvable(address, port)
-        if unresolvable is None:
+        try:
+            socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
             return
-        if time.monotonic() >= ends_at:
-            raise StoreUnreachable(*unresolvable)
+        except socket.gaierror:
+            if time.monotonic() >= ends_at:
+                raise _unreachable(address, port) from None
         time.sleep(NAME_PAUSE_S)
 
 
@@ -161,22 +152,17 @@ def _connect(context: RankContext, is_host: bool, ends_at: float) -> Any:
     except RuntimeError as error:
         if is_host and ("EADDRINUSE" in str(error) or "in use" in str(error)):
             owner = listeners.listener(env.master_port) or "another process"
-            raise PortBusy(f"port {env.master_port} of this host is in use by {owner}") from error
-        raise _unreachable(env.master_addr, env.master_port, error) from error
+            message = f"port {env.master_port} of this host is in use by {owner}"
+            raise StoreUnreachable("port-busy", message) from error
+        raise _unreachable(env.master_addr, env.master_port) from error
     # Later waits of this store are for keys that exist.
     store.set_timeout(timedelta(seconds=context.remaining_s() + GROUP_TIMEOUT.total_seconds()))
     return PrefixStore(f"provision/{env.attempt}", store)
 
 
-def _unreachable(address: str, port: int, error: RuntimeError) -> StoreUnreachable:
-    reason = network.why_unreachable(address, port)
-    if reason is not None:
-        return StoreUnreachable(*reason)
-    return StoreUnreachable(
-        "store-silent",
-        f"{address}:{port} accepts connections, but does not respond as a store: "
-        f"{str(error).splitlines()[0]}",
-    )
+def _unreachable(address: str, port: int) -> StoreUnreachable:
+    silent = f"{address}:{port} accepts connections, but does not respond as a store"
+    return StoreUnreachable(*(network.why_unreachable(address, port) or ("store-silent", silent)))
 
 
 def _start_group(context: RankContext) -> str:
@@ -231,12 +217,10 @@ def _read_clock(context: RankContext) -> dict[str, float]:
 
 def skew_findings(skews: Sequence[float | None], bound_s: float) -> list[Finding]:
     """The ranks whose clocks differ from the median, by each rank's skew against rank 0."""
-    values = sorted(skew for skew in skews if skew is not None)
-    if not values:
-        return []
     # If there are two middle values, the one closer to rank 0's clock.
+    values = sorted(skew for skew in skews if skew is not None)
     middle = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
-    median = min(middle, key=abs)
+    median = min(middle, key=abs, default=0.0)
     findings = []
     for rank, skew in enumerate(skews):
         difference = 0.0 if skew is None else skew - median

@@ -28,14 +28,6 @@ from provision_runtime.node.smoke_ranks import _Ranks
 node = dict(python=CHILD, first_rank=0, ranks=1, world_size=1, address="127.0.0.1", port=1)
 _Ranks(node, [], OUT)
 """
-LOADER_WORKER = """
-import os
-from provision_runtime.smoke.phases.dataloader import _prepare_worker
-parent = os.getpid()
-if os.fork() == 0:
-    _prepare_worker(parent, 0)
-    open(FIFO, "w").write(f"{os.getpid()}\\n")
-"""
 # How each of them starts a program, CHILD, which writes its number into FIFO and stays.
 STARTS = {
     "a tool of the host": "from provision.core.process import run; run([CHILD])",
@@ -43,7 +35,6 @@ STARTS = {
     "start([CHILD], dict(os.environ))",
     "the ranks of a smoke test": RUNTIME_RANKS,
     "the ranks of a node": NODE_RANKS,
-    "a worker of a DataLoader": LOADER_WORKER,
 }
 
 

@@ -67,6 +67,12 @@ def failing_report(id: str, ranks: list[int]) -> dict[str, Any]:
     return passing_report(verdict="fail", phases=[{**phase, "findings": [finding]}])
 
 
+def unfinished_report() -> dict[str, Any]:
+    """As rank 0 leaves it that is killed."""
+    phase = {"name": "facts", "verdict": "unknown", "duration_s": 0.0, "message": "not finished"}
+    return passing_report(verdict="unknown", phases=[{**phase, "data": {}, "findings": []}])
+
+
 def reply(name: str, report: Any = None, status: int = 0, **fields: Any) -> NodeReply[RanksResult]:
     result: Any = {
         "statuses": {str(rank): status for rank in RANKS[name]},
@@ -141,9 +147,14 @@ def test_crash_before_any_report_is_named() -> None:
     assert named(result) == [("rank-died", ("n2",))]
 
 
-def test_report_of_the_deputy_counts_without_the_one_of_rank_0() -> None:
+def test_report_of_a_node_that_lost_rank_0_counts() -> None:
     result = judge(unreachable("n1"), reply("n2", failing_report("rank-silent", [0]), status=1))
     assert named(result) == [("rank-silent", ("n1",))]
+
+
+def test_a_crash_explains_an_unfinished_report() -> None:
+    result = judge(reply("n1", unfinished_report(), status=-9), reply("n2", status=1))
+    assert named(result) == [("rank-died", ("n1",))]
 
 
 def failed(group: tuple[str, ...], *findings: tuple[str, tuple[str, ...]]) -> GroupResult:

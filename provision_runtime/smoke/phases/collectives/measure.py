@@ -14,29 +14,26 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ... import test_values
 from .. import barrier
-from . import operations, plan
+from . import plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...context import RankContext
-    from .operations import Buffers, Operation, Participants
-    from .plan import Row
+    import torch
 
-# The share of the phase's remaining time that may be spent on timed calls and their warm-up. The
-# rest is for checks, which cannot be fewer, and for calls that are slower than the first.
-TIMED_SHARE = 0.5
+    from ...context import RankContext
+    from .plan import Row
 
 
 class Measured(TypedDict, total=False):
     """What a rank measured in one row: the microseconds of its calls; how many elements are wrong of
     its results and of its inputs; and of both the first (index, value, expected value)."""
 
-    call_s: float
     times_usec: list[float]
     wrong: int
     first_wrong: tuple[int, float, int] | None
@@ -44,109 +41,135 @@ class Measured(TypedDict, total=False):
     inputs_first_wrong: tuple[int, float, int] | None
 
 
-@dataclass
-class Sweep:
-    context: RankContext
-    participants: Participants
-    # The fault other-collective replaces the first all_reduce that is checked.
-    is_first_all_reduce: bool = True
+@dataclass(frozen=True)
+class Operation:
+    """One row's call. It never changes `inputs`, which is what this rank contributes, so they can
+    still be checked when a result is wrong. `prepare` resets the result, so that an earlier one is
+    not taken for this call's. `expected`: parts of the result; for each the ranks whose values add
+    up to it, and the index of the first value."""
 
-    def measure(self, rows: Sequence[Row]) -> tuple[list[Row], list[Measured]]:
-        """The rows with the repetitions that they had, the same on all ranks; and what this rank
-        measured in each."""
-        results: dict[Row, tuple[Row, Measured]] = {}
-        pending_bytes = sum(row.bytes for row in rows)
-        for dtype in dict.fromkeys(row.dtype for row in rows):
-            planned = [row for row in rows if row.dtype == dtype]
-            buffers = operations.Buffers(planned, dtype, self.context.device)
-            entries = [self._check(row, buffers) for row in planned]
-            dtype_bytes = sum(row.bytes for row in planned)
-            # The repetitions for which there is time. All ranks work it out from the same
-            # figures. share: these rows' share of all bytes that are still to be measured.
-            estimate = [[entry.pop("call_s") for entry in entries], self.context.remaining_s()]
-            estimates = self.context.exchange(f"time of one call, {planned[0].dtype}", estimate)
-            slowest = [max(times) for times in zip(*(times for times, _ in estimates))]
-            remaining_s = min(remaining for _, remaining in estimates)
-            rows_of_dtype = plan.fitted(
-                planned, slowest, remaining_s * TIMED_SHARE * (dtype_bytes / pending_bytes)
-            )
-            pending_bytes -= dtype_bytes
-            for row in rows_of_dtype:
-                self._times_usec(row, buffers, row.warm_up)
-            for plan_row, row, entry in zip(planned, rows_of_dtype, entries):
-                entry["times_usec"] = self._times_usec(row, buffers, row.iterations)
-                results[plan_row] = (row, entry)
-        in_order = [results[row] for row in rows]
-        return [row for row, _ in in_order], [entry for _, entry in in_order]
+    inputs: torch.Tensor
+    prepare: Callable[[], Any]
+    call: Callable[[], Any]
+    expected: Sequence[tuple[torch.Tensor, Sequence[int], int]]
 
-    def is_unsupported(self, row: Row) -> bool:
-        """Tries the call: whether the backend lacks the collective, or lacks it for this type.
 
-        The backend refuses before anything is sent.
-        """
-        buffers = operations.Buffers([row], row.dtype, self.context.device)
-        buffers.inputs.zero_()
-        try:
-            operation = operations.build(row, buffers, self.participants)
-            self._log_call(row)
-            operation.call()
-        except Exception as error:
-            if not operations.is_refusal(error):
-                raise
-            return True
-        return False
+class Buffers:
+    """Two arrays of the largest size that these rows need; every size uses their beginnings."""
 
-    def _check(self, row: Row, buffers: Buffers) -> Measured:
-        """Wrong elements of the result and of this rank's inputs, and the first of each."""
-        ranks, rank = range(self.participants.size), self.participants.rank
-        keys = [test_values.key(f"{row.name}/{row.bytes}", rank) for rank in ranks]
-        operation = operations.build(row, buffers, self.participants)
-        test_values.fill(operation.inputs, keys[rank], row.largest)
-        if self.context.options.fault("wrong-value", rank):
-            operation.inputs[operation.inputs.numel() // 2] += 1
-        operation.prepare()
-        started = time.perf_counter()
-        self._call_checked(row, operation)
-        self.context.synchronize()
-        call_s = time.perf_counter() - started
-        wrong, first = operations.count_wrong(operation, keys, row.largest)
-        changed, first_changed = test_values.count_wrong(
-            operation.inputs, [keys[rank]], row.largest
+    def __init__(self, rows: Sequence[Row], device: str) -> None:
+        import torch
+
+        elements = max(row.bytes for row in rows) // plan.ITEM_BYTES[rows[0].dtype]
+        self.inputs = torch.empty(elements, dtype=getattr(torch, rows[0].dtype), device=device)
+        self.work = torch.empty_like(self.inputs)
+
+    def operation(self, row: Row, rank: int, ranks: int) -> Operation:
+        from torch import distributed
+
+        share, whole = row.count, row.count * ranks
+        if row.collective == plan.ALL_REDUCE:
+            inputs, work = self.inputs[:share], self.work[:share]
+            call = partial(distributed.all_reduce, work)
+            return Operation(inputs, partial(work.copy_, inputs), call, [(work, range(ranks), 0)])
+        if row.collective == plan.ALL_GATHER:
+            inputs, work = self.inputs[:share], self.work[:whole]
+            call = partial(distributed.all_gather_into_tensor, work, inputs)
+            parts = [(part, [sender], 0) for sender, part in enumerate(work.split(share))]
+            return Operation(inputs, partial(work.fill_, -1), call, parts)
+        inputs, work = self.inputs[:whole], self.work[:share]
+        call = partial(distributed.reduce_scatter_tensor, work, inputs)
+        return Operation(
+            inputs, partial(work.fill_, -1), call, [(work, range(ranks), rank * share)]
         )
-        return {
-            "call_s": call_s,
-            "wrong": wrong,
-            "first_wrong": first,
-            "inputs_wrong": changed,
-            "inputs_first_wrong": first_changed,
-        }
 
-    def _call_checked(self, row: Row, operation: Operation) -> None:
-        if self.is_first_all_reduce and row.collective == "all_reduce":
-            self.is_first_all_reduce = False
-            if self.context.options.fault("other-collective", self.participants.rank):
-                # Like a program whose ranks took different branches.
-                from torch import distributed
 
-                self.context.begin_collective("broadcast", f"{row.count} x {row.dtype}")
-                distributed.broadcast(operation.expected[0].part, operations.ROOT)
-                return
-        self._log_call(row)
-        operation.call()
+def measure(context: RankContext, rows: Sequence[Row]) -> tuple[list[Row], list[Measured]]:
+    """The rows with the repetitions that they had, the same on all ranks; and what this rank
+    measured in each."""
+    measured_rows: list[Row] = []
+    measured: list[Measured] = []
+    pending_bytes = all_bytes = sum(row.bytes for row in rows)
+    for dtype in dict.fromkeys(row.dtype for row in rows):
+        planned = [row for row in rows if row.dtype == dtype]
+        buffers = Buffers(planned, context.device)
+        checks = [_check(context, row, buffers, row is rows[0]) for row in planned]
+        # The repetitions for which there is time. All ranks work it out from the same figures,
+        # with these rows' share of all bytes that are still to be measured.
+        estimate = [[call_s for call_s, _ in checks], context.remaining_s()]
+        estimates = context.exchange(f"time of one call, {dtype}", estimate)
+        slowest = [max(times) for times in zip(*(times for times, _ in estimates))]
+        remaining_s = min(remaining for _, remaining in estimates)
+        dtype_bytes = sum(row.bytes for row in planned)
+        budget_s = min(
+            remaining_s * plan.TIMED_SHARE * dtype_bytes / pending_bytes,
+            plan.TIMED_S[context.options.profile] * dtype_bytes / all_bytes,
+        )
+        pending_bytes -= dtype_bytes
+        fitted = plan.fitted(planned, slowest, budget_s)
+        for row in fitted:
+            _times_usec(context, row, buffers, row.warm_up)
+        for row, (_, entry) in zip(fitted, checks):
+            entry["times_usec"] = _times_usec(context, row, buffers, row.iterations)
+            measured_rows.append(row)
+            measured.append(entry)
+    return measured_rows, measured
 
-    def _times_usec(self, row: Row, buffers: Buffers, repeats: int) -> list[float]:
-        operation = operations.build(row, buffers, self.participants)
-        return [round(value, 2) for value in self.time_operation(row, operation, repeats)]
 
-    def time_operation(self, row: Row, operation: Operation, repeats: int) -> list[float]:
-        """Microseconds of each call. All calls of the series are logged as one, before it begins."""
-        self._log_call(row, f", {repeats} times after a barrier")
-        wait = barrier.backend_barrier(self.context)
-        timed = on_gpu_usec if self.context.on_gpu else on_cpu_usec
-        return timed(operation.call, operation.prepare, wait, repeats)
+def _check(
+    context: RankContext, row: Row, buffers: Buffers, is_first: bool
+) -> tuple[float, Measured]:
+    """Seconds of a call; wrong elements of its result and of this rank's inputs."""
+    from torch import distributed
 
-    def _log_call(self, row: Row, note: str = "") -> None:
-        self.context.begin_collective(row.collective, f"{row.count} x {row.dtype}{note}")
+    this_rank = context.env.rank
+    ranks = range(context.env.world_size)
+    keys = [test_values.key(f"{row.name}/{row.bytes}", rank) for rank in ranks]
+    operation = buffers.operation(row, this_rank, len(ranks))
+    test_values.fill(operation.inputs, keys[this_rank], row.largest)
+    if context.options.fault("wrong-value", this_rank):
+        operation.inputs[operation.inputs.numel() // 2] += 1
+    operation.prepare()
+    collective, call = row.collective, operation.call
+    if is_first and context.options.fault("other-collective", this_rank):
+        # Like a program whose ranks took different branches.
+        collective, call = "broadcast", partial(distributed.broadcast, operation.expected[0][0], 0)
+    started = time.perf_counter()
+    context.begin_collective(collective, f"{row.count} x {row.dtype}")
+    call()
+    context.synchronize()
+    call_s = time.perf_counter() - started
+    wrong, first_wrong = 0, None
+    for part, senders, start in operation.expected:
+        part_keys = [keys[sender] for sender in senders]
+        count, first = test_values.count_wrong(part, part_keys, row.largest, start)
+        wrong += count
+        first_wrong = first_wrong or first
+    changed, first_changed = test_values.count_wrong(
+        operation.inputs, [keys[this_rank]], row.largest
+    )
+    return call_s, {
+        "wrong": wrong,
+        "first_wrong": first_wrong,
+        "inputs_wrong": changed,
+        "inputs_first_wrong": first_changed,
+    }
+
+
+def _times_usec(context: RankContext, row: Row, buffers: Buffers, repeats: int) -> list[float]:
+    operation = buffers.operation(row, context.env.rank, context.env.world_size)
+    return [round(value, 2) for value in time_operation(context, row, operation, repeats)]
+
+
+def time_operation(
+    context: RankContext, row: Row, operation: Operation, repeats: int
+) -> list[float]:
+    """Microseconds of each call. All calls of the series are logged as one, before it begins."""
+    detail = f"{row.count} x {row.dtype}, {repeats} times after a barrier"
+    context.begin_collective(row.collective, detail)
+    wait = barrier.backend_barrier(context)
+    timed = on_gpu_usec if context.on_gpu else on_cpu_usec
+    return timed(operation.call, operation.prepare, wait, repeats)
 
 
 def on_cpu_usec(

@@ -1,20 +1,22 @@
 """Every pair of ranks exchanges data in both directions, to find a weak link.
 
-A ring is as slow as its slowest link and does not show which one that is. In n - 1 rounds every rank
-meets every other one once, all pairs of a round at the same time; so a shared wire is as busy as in
-a ring.
+A ring is as slow as its slowest link and does not show which one that is. In every round each rank
+meets one other, all pairs of a round at the same time; so a shared wire is as busy as in a ring.
 
-Between hosts, ranks with the same local rank are a rail: in rail-optimized networks, their network
-cards share a switch, and NCCL keeps to the rail (NCCL_CROSS_NIC in its user guide).
+Between hosts, ranks with the same position on their host are a rail: in rail-optimized networks,
+their network cards share a switch.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from ....comm.rank_names import name_ranks
+from ....report.text import format_count
 from ... import measurement
-from ...outcome import Finding
+from ...outcome import Finding, grouped
 from .. import barrier
 
 if TYPE_CHECKING:
@@ -22,39 +24,29 @@ if TYPE_CHECKING:
 
     from ...context import RankContext
 
+    # GB/s in each direction, by pair.
+    Rates = Mapping[tuple[int, int], float]
+
 MIB = 1 << 20
 BYTES = {"cpu": 1 * MIB, "cuda": 64 * MIB}
 WARM_UP, REPEATS = 1, 5
-# More rounds than that take too long for what they add.
+# Beyond, all pairs would take too long for what they add.
 MOST_RANKS = 64
 FEWEST_RANKS = 3
 # A weak pair is below this share of the median of its kind.
 LEAST_SHARE = 0.5
 # With fewer pairs of a kind the median means little.
 FEWEST_PAIRS = 3
-SAME_HOST, OTHER_HOST = "on one host", "between hosts"
 
 
-def rounds(ranks: int) -> list[list[tuple[int, int]]]:
-    """The pairs of each round. Up to MOST_RANKS every pair, by the circle method: one rank stays,
-    the others rotate; with an odd number, one rank pauses in each round. Beyond, pairs at distances
-    of 1, 2, 4 and so on up to the other half: each rank has few partners, on its host and on its
-    rail, and a weak one still differs from the median."""
+def distances(ranks: int) -> list[int]:
+    """What each round adds to a rank, bit by bit, to make its partner. Up to MOST_RANKS every pair
+    meets once. Beyond, each rank has few partners, on its host and on its rail and up to the other
+    half, and a weak one still differs from the median."""
+    bits = (ranks - 1).bit_length()
     if ranks > MOST_RANKS:
-        distances = [1 << power for power in range((ranks - 1).bit_length())]
-        return [[(i, i + d) for i in range(ranks - d) if not i & d] for d in distances]
-    circle = list(range(ranks + ranks % 2))
-    half = len(circle) // 2
-    result = []
-    for _ in circle[1:]:
-        pairs = [
-            (min(first, second), max(first, second))
-            for first, second in zip(circle[:half], reversed(circle[half:]))
-            if max(first, second) < ranks
-        ]
-        result.append(pairs)
-        circle = [circle[0], circle[-1], *circle[1:-1]]
-    return result
+        return [1 << bit for bit in range(bits)]
+    return list(range(1, 1 << bits))
 
 
 def measure(context: RankContext) -> list[tuple[int, float]]:
@@ -62,18 +54,16 @@ def measure(context: RankContext) -> list[tuple[int, float]]:
     import torch
     from torch import distributed
 
-    kind = "cuda" if context.on_gpu else "cpu"
-    outgoing = torch.zeros(BYTES[kind], dtype=torch.uint8, device=context.device)
+    size = BYTES["cuda" if context.on_gpu else "cpu"]
+    outgoing = torch.zeros(size, dtype=torch.uint8, device=context.device)
     incoming = torch.empty_like(outgoing)
-    rank = context.env.rank
     rates = []
-    for number, pairs in enumerate(rounds(context.env.world_size)):
-        context.begin_collective("send_recv of pairs", f"round {number}")
+    for distance in distances(context.env.world_size):
+        context.begin_collective("send_recv of pairs", f"at distance {distance}")
         barrier.backend_barrier(context)()
-        pair_of_rank = next((pair for pair in pairs if rank in pair), None)
-        if pair_of_rank is None:
+        partner = context.env.rank ^ distance
+        if partner >= context.env.world_size:
             continue
-        partner = sum(pair_of_rank) - rank
         seconds = []
         for _ in range(WARM_UP + REPEATS):
             started = time.perf_counter()
@@ -85,7 +75,7 @@ def measure(context: RankContext) -> list[tuple[int, float]]:
                 work.wait()
             context.synchronize()
             seconds.append(time.perf_counter() - started)
-        rates.append((partner, BYTES[kind] / measurement.median(seconds[WARM_UP:]) / 1e9))
+        rates.append((partner, size / measurement.median(seconds[WARM_UP:]) / 1e9))
     return rates
 
 
@@ -99,66 +89,32 @@ def table(measured: Sequence[Sequence[tuple[int, float]]]) -> dict[tuple[int, in
     return result
 
 
-def rails(
-    rates: Mapping[tuple[int, int], float], hosts: Sequence[str], local_ranks: Sequence[int]
-) -> dict[int, float]:
-    """GB/s of each rail, by local rank: the median of its pairs, which are all between hosts."""
-    pairs_of_rail: dict[int, list[float]] = {}
-    for (first, second), gb_s in rates.items():
-        if hosts[first] != hosts[second] and local_ranks[first] == local_ranks[second]:
-            pairs_of_rail.setdefault(local_ranks[first], []).append(gb_s)
-    return {rail: measurement.median(gb_s) for rail, gb_s in sorted(pairs_of_rail.items())}
-
-
-def weak_pairs(
-    rates: Mapping[tuple[int, int], float], hosts: Sequence[str], local_ranks: Sequence[int]
-) -> list[Finding]:
-    """Pairs far below the median of their kind: on one host, or between hosts. Between hosts, a
-    slow rail is named instead of its pairs."""
-    by_kind: dict[str, dict[tuple[int, int], float]] = {SAME_HOST: {}, OTHER_HOST: {}}
-    for (first, second), gb_s in rates.items():
-        kind = SAME_HOST if hosts[first] == hosts[second] else OTHER_HOST
-        by_kind[kind][first, second] = gb_s
+def weak_pairs(rates: Rates, hosts: Sequence[str]) -> list[Finding]:
+    """Pairs far below the median of their kind: on one host, or between hosts. Names the fewest
+    ranks that all weak pairs of a kind have: a weak GPU, or those of a weak rail."""
+    kinds = grouped(
+        ("on one host" if hosts[first] == hosts[second] else "between hosts", (first, second))
+        for first, second in sorted(rates)
+    )
     findings = []
-    for kind, pairs in by_kind.items():
-        if len(pairs) < FEWEST_PAIRS:
+    for kind, pairs in kinds.items():
+        median = measurement.median([rates[pair] for pair in pairs])
+        weak = [pair for pair in pairs if rates[pair] < median * LEAST_SHARE]
+        if len(pairs) < FEWEST_PAIRS or not weak:
             continue
-        median = measurement.median(list(pairs.values()))
-        weak = [pair for pair, gb_s in sorted(pairs.items()) if gb_s < median * LEAST_SHARE]
-        common = set(weak[0]).intersection(*weak) if len(weak) > 1 else set()
-        if len(common) == 1:
-            # The rank that all weak pairs share is the cause.
-            slowest = min(pairs[pair] for pair in weak)
-            message = (
-                f"{len(weak)} of its links {kind} are slow, down to {slowest:.3g} GB/s;"
-                f" the median is {median:.3g}"
-            )
-            findings.append(Finding("pair-slow", message, tuple(common)))
-            continue
-        if kind == OTHER_HOST:
-            slow_rails = _slow_rails(rails(pairs, hosts, local_ranks), local_ranks)
-            findings += slow_rails
-            on_slow_rails = {rank for finding in slow_rails for rank in finding.ranks}
-            weak = [pair for pair in weak if not on_slow_rails & set(pair)]
-        for pair in weak:
-            message = (
-                f"the link between them, {kind}, carries {pairs[pair]:.3g} GB/s in each direction;"
-                f" the median is {median:.3g}"
-            )
-            findings.append(Finding("pair-slow", message, pair))
+        slowest = min(weak, key=lambda pair: rates[pair])
+        message = (
+            f"{format_count(len(weak), 'link')} {kind} below half of the median, {median:.3g} GB/s"
+            f" in each direction; that of {name_ranks(slowest)} carries {rates[slowest]:.3g}"
+        )
+        ranks = weak[0] if len(weak) == 1 else _ranks_in_common(weak)
+        findings.append(Finding("pair-slow", message, tuple(sorted(ranks))))
     return findings
 
 
-def _slow_rails(rail_rates: Mapping[int, float], local_ranks: Sequence[int]) -> list[Finding]:
-    """The rails below LEAST_SHARE of the median of the others."""
-    findings = []
-    for rail, gb_s in rail_rates.items():
-        rates = [rate for other, rate in rail_rates.items() if other != rail]
-        if rates and gb_s < measurement.median(rates) * LEAST_SHARE:
-            ranks = tuple(rank for rank, local_rank in enumerate(local_ranks) if local_rank == rail)
-            message = (
-                f"rail {rail} carries {gb_s:.3g} GB/s in each direction between hosts;"
-                f" the median of the other rails is {measurement.median(rates):.3g}"
-            )
-            findings.append(Finding("rail-slow", message, ranks))
-    return findings
+def _ranks_in_common(pairs: Sequence[tuple[int, int]]) -> set[int]:
+    """The ranks, as few as may be, of which each pair has one."""
+    ranks: set[int] = set()
+    while remaining := [rank for pair in pairs if ranks.isdisjoint(pair) for rank in pair]:
+        ranks.add(Counter(remaining).most_common(1)[0][0])
+    return ranks

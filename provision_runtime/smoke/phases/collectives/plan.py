@@ -13,14 +13,12 @@ from ...bandwidth import parse_size
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-# Every profile measures all_reduce; profile full also measures the optional ones.
-ALL_REDUCE = "all_reduce"
-OPTIONAL = ("all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
-# These divide one array among the ranks: the size is that of the whole array, the count that of one
-# share.
-DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")
-SUMMED = ("all_reduce", "reduce_scatter")
-NEEDS_TWO = ("send_recv",)
+# Gloo in older releases of torch lacks bfloat16.
+TYPES = {"cpu": ("float32", "float16"), "cuda": ("float32", "bfloat16", "float16")}
+# Over NCCL, profile full also measures the two of sharded training. They divide one array among
+# the ranks: the size is that of the whole array, the count that of one share.
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
+DIVIDED = (ALL_GATHER, REDUCE_SCATTER)
 # Up to this size an operation is all latency, and cheap enough to repeat often.
 LATENCY_BYTES = 256 * KIB
 SIZES = {
@@ -39,22 +37,13 @@ LARGE_RING_BYTES = 2 * GIB
 SHORT_TYPE_BYTES = {"cpu": 1 * MIB, "cuda": 256 * MIB}
 # The largest size as a share of the free memory; two buffers of it live at once.
 MEMORY_SHARE = 0.2
-# (ranks per core, largest size): ranks that share cores run one after another, so with more
-# ranks per core than this a larger message measures nothing and takes minutes.
-CROWDED_LIMITS = ((16, 1 * MIB), (4, 16 * MIB))
-
-
-@dataclass(frozen=True)
-class Repeats:
-    warm_up: int
-    latency: int
-    bandwidth: int
-
-
-REPEATS = {"quick": Repeats(2, 20, 5), "default": Repeats(5, 100, 20), "full": Repeats(5, 100, 20)}
-# On CPUs a large message takes a tenth of a second and more: fewer repetitions are enough.
-LARGE_ON_CPU = 16 * MIB
+# How often a call is made: to warm up, at the sizes that show latency, and at larger ones. Fewer
+# times if all calls would take longer than TIMED_S seconds, or than this share of what the phase
+# has left: the rest is for checks, which cannot be fewer, and for calls slower than the first.
+REPEATS = {"quick": (2, 20, 5), "default": (5, 100, 20), "full": (5, 100, 20)}
 FEWEST = 3
+TIMED_S = {"quick": 10.0, "default": 60.0, "full": 150.0}
+TIMED_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -77,40 +66,28 @@ class Row:
 
 @dataclass(frozen=True)
 class Scope:
-    """What the plan depends on. `crowding`: ranks per core if there are more ranks than cores,
-    else 1."""
+    """What the plan depends on. most_bytes: the largest message that the memory allows."""
 
     profile: str
     device: str
     ranks: int
     most_bytes: float
-    crowding: float
 
 
-def candidates(scope: Scope) -> list[tuple[str, str]]:
-    """Collectives and types that the backend should offer."""
-    types = ["float32"] if scope.profile == "quick" else ["float32", "bfloat16", "float16"]
-    pairs = [(ALL_REDUCE, dtype) for dtype in types]
-    if scope.profile == "full":
-        for collective in OPTIONAL:
-            collective_types = types if collective in SUMMED else ["float32"]
-            pairs += [(collective, dtype) for dtype in collective_types]
-    return pairs
+def inexact_types(scope: Scope) -> list[str]:
+    """Those in which sums over so many ranks are not exact: they are not measured."""
+    return [dtype for dtype in TYPES[scope.device] if not test_values.largest(dtype, scope.ranks)]
 
 
-def why_unsuited(collective: str, dtype: str, ranks: int) -> str:
-    """Why this cannot be tested with this number of ranks; empty if it can."""
-    if collective in NEEDS_TWO and ranks == 1:
-        return "not applicable to one rank"
-    if not test_values.largest(dtype, _summands(collective, ranks)):
-        return f"sums over {ranks} ranks are not exact in {dtype}"
-    return ""
-
-
-def rows(scope: Scope, pairs: list[tuple[str, str]]) -> list[Row]:
+def rows(scope: Scope) -> list[Row]:
+    types = TYPES[scope.device][:1] if scope.profile == "quick" else TYPES[scope.device]
+    inexact = inexact_types(scope)
+    series = [(ALL_REDUCE, dtype) for dtype in types if dtype not in inexact]
+    if (scope.profile, scope.device) == ("full", "cuda"):
+        series += [(collective, "float32") for collective in DIVIDED]
     # Small sizes that are divided among many ranks may come out as the same row.
     unique: dict[Row, None] = {}
-    for collective, dtype in pairs:
+    for collective, dtype in series:
         for size in _sizes(scope, dtype):
             unique[_row(scope, collective, dtype, size)] = None
     return list(unique)
@@ -134,50 +111,31 @@ def fitted(rows: Sequence[Row], call_s: Sequence[float], budget_s: float) -> lis
     return result
 
 
-def smallest(scope: Scope, collective: str, dtype: str) -> Row:
-    """For the call that tries whether the backend offers the collective."""
-    return _row(scope, collective, dtype, 8)
-
-
 def _sizes(scope: Scope, dtype: str) -> list[int]:
-    texts = SIZES[scope.device, scope.profile].split()
-    profile_sizes = list(map(parse_size, texts))
-    sizes: Sequence[int] = profile_sizes
+    profile_sizes = [parse_size(text) for text in SIZES[scope.device, scope.profile].split()]
+    sizes = profile_sizes
     if scope.profile == "default" and dtype != "float32":
-        sizes = (SHORT_TYPE_BYTES[scope.device],)
+        sizes = [SHORT_TYPE_BYTES[scope.device]]
     elif scope.device == "cuda" and scope.ranks > LARGE_RING:
         sizes = sorted({*profile_sizes, LARGE_RING_BYTES})
-    limit = scope.most_bytes
-    if scope.device == "cpu":
-        for ranks_per_core, size in CROWDED_LIMITS:
-            if scope.crowding > ranks_per_core:
-                limit = min(limit, size)
-    fitting = [size for size in sizes if size <= limit]
-    if fitting:
-        return fitting
-    # A type that is not measured at all would look correct.
-    return [max((size for size in profile_sizes if size <= limit), default=min(profile_sizes))]
+    fitting = [size for size in sizes if size <= scope.most_bytes]
+    # A type that is not measured at all would look correct: then at the largest size that fits.
+    smaller = [size for size in profile_sizes if size <= scope.most_bytes]
+    return fitting or smaller[-1:] or profile_sizes[:1]
 
 
 def _row(scope: Scope, collective: str, dtype: str, size: int) -> Row:
     item_bytes = ITEM_BYTES[dtype]
     shares = scope.ranks if collective in DIVIDED else 1
     count = max(size // (item_bytes * shares), 1)
-    repeats = REPEATS[scope.profile]
-    iterations = repeats.latency if size <= LATENCY_BYTES else repeats.bandwidth
-    if scope.device == "cpu" and size >= LARGE_ON_CPU:
-        iterations //= 2
-    crowding = max(scope.crowding, 1)
+    warm_up, at_latency, at_bandwidth = REPEATS[scope.profile]
+    iterations = at_latency if size <= LATENCY_BYTES else at_bandwidth
     return Row(
         collective,
         dtype,
         bytes=count * item_bytes * shares,
         count=count,
-        warm_up=max(int(repeats.warm_up / crowding), 1),
-        iterations=max(int(iterations / crowding), FEWEST),
-        largest=test_values.largest(dtype, _summands(collective, scope.ranks)),
+        warm_up=warm_up,
+        iterations=iterations,
+        largest=test_values.largest(dtype, scope.ranks),
     )
-
-
-def _summands(collective: str, ranks: int) -> int:
-    return ranks if collective in SUMMED else 1

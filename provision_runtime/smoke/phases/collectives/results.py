@@ -1,19 +1,19 @@
 """All ranks' measurements as one table, and the wrong values among them. Pure.
 
-`measured` is what every rank measured (`measure.Sweep.measure`): by rank, then by row.
+`measured` is what every rank measured (`measure.measure`): by rank, then by row.
 """
 
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....report.text import format_bytes, format_count
 from ... import measurement
 from ...outcome import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ...bandwidth import Line
     from .measure import Measured
@@ -50,63 +50,38 @@ def _line(row: Row, entries: Sequence[Measured]) -> Line:
 
 
 def wrong_value_findings(
-    rows: Sequence[Row], measured: Sequence[Sequence[Measured]]
+    rows: Sequence[Row], measured: Sequence[Sequence[Mapping[str, Any]]]
 ) -> tuple[Finding, ...]:
     """The ranks whose own inputs changed: wrong results follow from that. Otherwise the ranks that
     received wrong results."""
-    changed, wrong = [], []
-    for rank, by_row in enumerate(measured):
-        bad = [index for index, entry in enumerate(by_row) if entry["inputs_wrong"]]
-        if bad:
-            entry = by_row[bad[0]]
-            count, first = entry["inputs_wrong"], entry["inputs_first_wrong"]
-            message = _describe_wrong(rows, bad, count, "before they were sent", first)
-            changed.append(Finding("wrong-value", message, (rank,)))
-        bad = [index for index, entry in enumerate(by_row) if entry["wrong"]]
-        if bad:
-            entry = by_row[bad[0]]
-            count, first = entry["wrong"], entry["first_wrong"]
-            where = "in the result, although every rank sent the right values"
-            message = _describe_wrong(rows, bad, count, where, first)
-            wrong.append(Finding("wrong-result", message, (rank,)))
-    return tuple(changed or wrong)
-
-
-def _describe_wrong(
-    rows: Sequence[Row],
-    bad: Sequence[int],
-    count: int,
-    where: str,
-    first: Sequence[float] | None,
-) -> str:
-    """The first of the bad rows, how many more there are, and the row's first wrong element."""
-    row = rows[bad[0]]
-    text = f"{row.collective} of {format_bytes(row.bytes)} in {row.dtype}"
-    if len(bad) > 1:
-        text += f" (and {format_count(len(bad) - 1, 'more row')})"
-    text += f": {format_count(count, 'wrong element')} {where}"
-    if first is None:
-        return text
-    index, value, expected = first
-    return f"{text}; element {index} is {value:g} instead of {expected}"
+    for finding_id, count, first_wrong, where in (
+        ("wrong-value", "inputs_wrong", "inputs_first_wrong", "before they were sent"),
+        ("wrong-result", "wrong", "first_wrong", "although every rank sent the right values"),
+    ):
+        findings = []
+        for rank, by_row in enumerate(measured):
+            bad = [(row, entry) for row, entry in zip(rows, by_row) if entry[count]]
+            if bad:
+                row, entry = bad[0]
+                more = f" (and {format_count(len(bad) - 1, 'more row')})" if len(bad) > 1 else ""
+                index, value, expected = entry[first_wrong]
+                message = (
+                    f"{row.collective} of {format_bytes(row.bytes)} in {row.dtype}{more}: "
+                    f"{format_count(entry[count], 'wrong element')} {where}; "
+                    f"element {index} is {value:g} instead of {expected}"
+                )
+                findings.append(Finding(finding_id, message, (rank,)))
+        if findings:
+            return tuple(findings)
+    return ()
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """The largest all_reduce, and how much else was exact."""
-    main = []
-    additional = set()
-    for line in lines:
-        if (line["collective"], line["dtype"]) == ("all_reduce", "float32"):
-            main.append(line)
-        else:
-            additional.add((line["collective"], line["dtype"]))
-    text = f"{len(main)} sizes exact on all ranks"
-    if additional:
-        text += f", as are {len(additional)} other collectives and types"
-    largest = main[-1]
-    text += (
-        f"; {format_bytes(largest['bytes'])} in {measurement.format_time(largest['time_us_max'])}"
-    )
+    """The largest all_reduce of float32."""
+    main = [line for line in lines if line["collective"] == "all_reduce"]
+    largest = [line for line in main if line["dtype"] == main[0]["dtype"]][-1]
+    text = f"{format_count(len(lines), 'row')} exact on all ranks; {format_bytes(largest['bytes'])}"
+    text += f" in {measurement.format_time(largest['time_us_max'])}"
     if largest["busbw_gb_s"] is None:
         return f"{text}, busbw not applicable"
     return f"{text}, busbw {largest['busbw_gb_s']:.2f} GB/s"

@@ -21,7 +21,7 @@ def test_running_stopped_and_ended_processes() -> None:
         child.send_signal(signal.SIGSTOP)
         os.waitpid(child.pid, os.WUNTRACED)
         assert processes.state(identity) == processes.STOPPED
-        processes.kill(identity)
+        child.kill()
         assert child.wait() == -signal.SIGKILL
         assert processes.state(identity) == processes.GONE
     finally:

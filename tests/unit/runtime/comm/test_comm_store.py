@@ -66,7 +66,7 @@ def test_silent_rank_is_named_on_every_rank() -> None:
 def test_failure_shortens_the_wait_for_others() -> None:
     clock = Clock()
     with pytest.raises(comm_store.RanksMissing):
-        gatherer(Store(), 0, clock).exchange("phase", "bad", 600, lambda payload: payload == "bad")
+        gatherer(Store(), 0, clock).exchange_once("phase", "bad", 600, "bad".__eq__)
     assert clock.now < comm_store.GRACE_S + 1
 
 

@@ -1,97 +1,49 @@
-"""Expected bandwidths: what fits which hardware, and between the points."""
+"""Published bandwidths: what fits which hardware, and what is judged by them."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from provision_runtime.report.codec import packaged_json
 from provision_runtime.smoke import bandwidth
-from tests.unit.runtime.smoke.builders import GIB
+from tests.unit.runtime.smoke.builders import GIB, line
 
 MIB = 1 << 20
 H200 = bandwidth.Hardware("NVIDIA H200", 8, 1, nvls=True)
+H200_RING = bandwidth.Hardware("NVIDIA H200", 8, 1)
+A100 = bandwidth.Hardware("NVIDIA A100-SXM4-80GB", 8, 1)
 
 
-def curve(*points: tuple[int, float]) -> bandwidth.ReferenceCurve:
-    return bandwidth.ReferenceCurve("d", 8, tuple(sorted(points)))
-
-
-# between the points
-
-
-@given(
-    st.dictionaries(st.integers(1, 1 << 40), st.floats(0.001, 2000), min_size=1, max_size=8),
-    st.integers(1, 1 << 41),
-)
-def test_a_curve_stays_within_its_points(points: dict[int, float], size: int) -> None:
-    reference_curve = curve(*points.items())
-    least, most = min(points.values()), max(points.values())
-    assert least * (1 - 1e-9) <= reference_curve.at(size) <= most * (1 + 1e-9)
-    assert all(reference_curve.at(point) == rate for point, rate in points.items())
-
-
-def test_curve_interpolates_by_log_size() -> None:
-    reference_curve = curve((MIB, 10.0), (4 * MIB, 30.0))
-    assert reference_curve.at(2 * MIB) == pytest.approx(20.0)
-    assert (reference_curve.at(1), reference_curve.at(GIB)) == (10.0, 30.0)
-
-
-def test_below_its_only_point_a_curve_falls_as_the_shape_does() -> None:
-    """The table of 8xH200 is 3.9 % lower at 1 GiB than at 16 GiB."""
-    curves = bandwidth.load_curves()
-    h100 = curves.find(bandwidth.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce")
-    assert h100 is not None
-    assert h100.at(16 * GIB, curves.shape) == 460
-    assert h100.at(GIB, curves.shape) == pytest.approx(460 * 463.58 / 482.26)
-
-
-def test_an_efa_host_with_other_adapters_has_its_curve() -> None:
-    hardware = bandwidth.Hardware("NVIDIA B200", 32, 4, "efa,mlx5_core", nvls=True)
-    result = bandwidth.load_curves().find(hardware, "all_reduce")
-    assert result is not None
-    assert result.fabric == "efa"
-
-
-# what is shipped
-
-
-def test_every_shipped_curve_names_its_source_and_grows() -> None:
-    for shipped in bandwidth.load_curves().curves:
-        rates = [rate for _, rate in shipped.points]
-        assert shipped.source and shipped.condition
-        assert rates == sorted(rates)
-        assert shipped.from_bytes >= 512 * MIB
+def test_every_figure_names_its_source() -> None:
+    for row in packaged_json("provision_runtime.smoke", "bandwidth_reference.json")["published"]:
+        assert row["source"] and row["condition"]
 
 
 @pytest.mark.parametrize(
-    ("hardware", "collective", "size", "gb_s"),
+    ("hardware", "collective", "gb_s"),
     [
-        (H200, "all_reduce", 512 * MIB, 450.29),
-        (H200, "all_reduce", 16 * GIB, 482.26),
-        (H200, "all_gather", 4 * GIB, 361.4),
-        (bandwidth.Hardware("NVIDIA H200", 8, 1, nvls=False), "all_reduce", 4 * GIB, 367.61),
-        (bandwidth.Hardware("NVIDIA H200", 4, 1, nvls=True), "all_reduce", 4 * GIB, 363.3),
-        (bandwidth.Hardware("NVIDIA H200", 7, 1, nvls=True), "all_reduce", 8 * GIB, 460),
-        (bandwidth.Hardware("NVIDIA A100-SXM4-80GB", 8, 1), "all_reduce", 512 * MIB, 222.72),
-        (bandwidth.Hardware("NVIDIA A100-SXM4-80GB", 8, 1), "all_reduce", 16 * GIB, 234.89),
-        (bandwidth.Hardware("NVIDIA B200", 8, 1, nvls=True), "all_reduce", 512 * MIB, 688.99),
-        (bandwidth.Hardware("NVIDIA B200", 8, 1, nvls=False), "all_reduce", 8 * GIB, 682.2),
-        (bandwidth.Hardware("NVIDIA B200", 8, 1, nvls=True), "reduce_scatter", 16 * GIB, 692.63),
+        (H200, "all_reduce", 482.26),
+        # What gathers is a ring, whatever the switch can do.
+        (H200, "all_gather", 367.61),
+        (H200_RING, "all_reduce", 367.61),
+        (bandwidth.Hardware("NVIDIA H200", 4, 1, nvls=True), "all_reduce", 363.3),
+        (bandwidth.Hardware("NVIDIA H200", 7, 1, nvls=True), "all_reduce", 460),
+        (A100, "all_reduce", 234.89),
+        (bandwidth.Hardware("NVIDIA B200", 8, 1, nvls=True), "all_reduce", 845.67),
+        (bandwidth.Hardware("NVIDIA B200", 8, 1), "all_reduce", 682.2),
         # NCCL could sum in the switch, and does from 6 GPUs on.
-        (bandwidth.Hardware("NVIDIA B200", 5, 1, nvls=True), "all_reduce", 8 * GIB, 677.8),
-        (bandwidth.Hardware("NVIDIA B200", 32, 4, "efa"), "all_reduce", 512 * MIB, 326.9),
-        (bandwidth.Hardware("NVIDIA H800", 8, 1, nvls=True), "all_reduce", 16 * GIB, 215),
-        (bandwidth.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce", 16 * GIB, 460),
-        (bandwidth.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 16 * GIB, 35),
+        (bandwidth.Hardware("NVIDIA B200", 5, 1, nvls=True), "all_reduce", 677.8),
+        (bandwidth.Hardware("NVIDIA H800", 8, 1, nvls=True), "all_reduce", 215),
+        (bandwidth.Hardware("NVIDIA H100 80GB HBM3", 8, 1, nvls=True), "all_reduce", 460),
+        (bandwidth.Hardware("NVIDIA H100 PCIe", 8, 1), "all_reduce", 35),
     ],
 )
-def test_reference_values_are_found_by_hardware(
-    hardware: bandwidth.Hardware, collective: str, size: int, gb_s: float
+def test_figures_are_found_by_hardware(
+    hardware: bandwidth.Hardware, collective: str, gb_s: float
 ) -> None:
-    result = bandwidth.load_curves().find(hardware, collective)
-    assert result is not None
-    assert result.at(size) == gb_s
+    row = bandwidth.published(hardware, collective)
+    assert row is not None
+    assert row["gb_s"] == gb_s
 
 
 @pytest.mark.parametrize(
@@ -99,16 +51,68 @@ def test_reference_values_are_found_by_hardware(
     [
         bandwidth.Hardware("NVIDIA L4", 8, 1),
         bandwidth.Hardware("NVIDIA H200", 3, 1, nvls=True),
-        bandwidth.Hardware("NVIDIA H200", 32, 4, "efa", nvls=True),
-        bandwidth.Hardware("NVIDIA B200", 32, 4, "mlx5_core", nvls=True),
+        bandwidth.Hardware("NVIDIA H200", 8, 4, nvls=True),
         bandwidth.Hardware("NVIDIA B200", 6, 1, nvls=True),
-        # 160 GB/s is healthy without NVLS; the curve is of the sum in the switch.
+        # 160 GB/s is healthy without NVLS; the figure is of the sum in the switch.
         bandwidth.Hardware("NVIDIA H800", 8, 1, nvls=False),
         bandwidth.Hardware("NVIDIA H200", 8, 1, backend="gloo"),
     ],
 )
-def test_unknown_hardware_has_no_reference(hardware: bandwidth.Hardware) -> None:
-    assert bandwidth.load_curves().find(hardware, "all_reduce") is None
+def test_unknown_hardware_has_no_figure(hardware: bandwidth.Hardware) -> None:
+    assert bandwidth.published(hardware, "all_reduce") is None
+
+
+def judged(
+    busbw: float | None, hardware: bandwidth.Hardware, size: int = 16 * GIB
+) -> tuple[list[str], str]:
+    """The ids of the findings, and the remark."""
+    measured = line(busbw, size)
+    findings = bandwidth.judge_lines([measured], hardware)
+    return [finding.id for finding in findings], measured["judged"]
+
+
+@pytest.mark.parametrize(
+    ("share", "found"),
+    [(0.9, []), (0.89, ["bandwidth-reduced"]), (0.8, ["bandwidth-reduced"]), (0.79, ["bandwidth-low"])],
+)  # fmt: skip
+def test_the_share_of_the_figure_decides(share: float, found: list[str]) -> None:
+    # At this size the message shows the whole rate.
+    assert judged(share * 482.26, H200, 1 << 60)[0] == found
+
+
+@pytest.mark.parametrize(
+    ("size", "busbw"), [(512 * MIB, 450.29), (GIB, 463.58), (4 * GIB, 473.1), (16 * GIB, 482.26)]
+)
+def test_a_smaller_message_shows_less_of_the_rate(size: int, busbw: float) -> None:
+    """The table of 8xH200, and a quarter less."""
+    assert judged(busbw, H200, size)[0] == []
+    assert judged(0.75 * busbw, H200, size)[0] in (["bandwidth-reduced"], ["bandwidth-low"])
+
+
+def test_lines_without_findings() -> None:
+    other = bandwidth.Hardware("NVIDIA Y1", 8, 1)
+    assert judged(5.0, other) == ([], bandwidth.UNKNOWN)
+    on_cpu = bandwidth.Hardware("cpu", 8, 1, backend="gloo")
+    assert judged(5.0, on_cpu) == ([], bandwidth.REHEARSAL)
+    through_host = bandwidth.Hardware("NVIDIA H200", 8, 1, backend="gloo")
+    assert judged(5.0, through_host) == ([], bandwidth.THROUGH_THE_HOST)
+    assert judged(None, H200) == ([], bandwidth.ONE_RANK)
+    assert judged(5.0, H200, 256 * MIB) == ([], bandwidth.TOO_SMALL)
+
+
+def test_finding_is_the_worst_row_and_names_its_source() -> None:
+    lines = [line(200.0, 1 << 60), line(150.0, 1 << 61)]
+    (finding,) = bandwidth.judge_lines(lines, A100)
+    assert [each["judged"].split()[0] for each in lines] == ["85%", "64%"]
+    assert (finding.id, finding.ranks) == ("bandwidth-low", tuple(range(8)))
+    assert "64% of what is published of NVIDIA A100-SXM4 x 8 (ring) (234.9 GB/s)" in finding.message
+    assert "(stas00/ml-engineering:" in finding.message
+
+
+def test_advice_mentions_in_switch_reduction() -> None:
+    (finding,) = bandwidth.judge_lines([line(367.6, 4 * GIB)], H200)
+    assert (finding.id, finding.advice) == ("bandwidth-low", bandwidth.NVLS_ADVICE)
+    assert bandwidth.judge_lines([line(367.6, 4 * GIB)], H200_RING) == ()
 
 
 @pytest.mark.parametrize(

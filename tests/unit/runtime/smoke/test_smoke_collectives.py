@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision_runtime.smoke import bandwidth, measurement, test_values
-from provision_runtime.smoke.phases import collectives
-from provision_runtime.smoke.phases.collectives import operations, plan, results
-from tests.unit.runtime.smoke.builders import GIB, line
-
-COLLECTIVES = (plan.ALL_REDUCE, *plan.OPTIONAL)
+from provision_runtime.smoke import measurement, test_values
+from provision_runtime.smoke.phases.collectives import plan, results
 
 
 def scope(**changes: Any) -> plan.Scope:
-    usual = {"profile": "default", "device": "cpu", "ranks": 2, "crowding": 1.0}
+    usual = {"profile": "default", "device": "cpu", "ranks": 2}
     return plan.Scope(**{**usual, "most_bytes": float("inf"), **changes})
 
 
@@ -40,9 +35,6 @@ def entry(times: list[float], **changes: Any) -> Any:
         ("all_reduce", [1.0, 1.5, 1.75, 1.875]),
         ("reduce_scatter", [0.5, 0.75, 0.875, 0.9375]),
         ("all_gather", [0.5, 0.75, 0.875, 0.9375]),
-        ("all_to_all", [0.5, 0.75, 0.875, 0.9375]),
-        ("broadcast", [1, 1, 1, 1]),
-        ("send_recv", [1, 1, 1, 1]),
     ],
 )
 def test_busbw_is_algbw_by_the_factor_of_nccl_tests(collective: str, factors: list[float]) -> None:
@@ -63,10 +55,10 @@ def test_sums_of_the_largest_values_are_exact(dtype: str, ranks: int) -> None:
 
 
 def test_too_many_ranks_for_a_dtype_are_reported() -> None:
-    assert plan.why_unsuited("all_reduce", "bfloat16", 256) == ""
-    assert plan.why_unsuited("all_reduce", "bfloat16", 257)
-    assert plan.why_unsuited("all_gather", "bfloat16", 257) == ""
-    assert plan.why_unsuited("send_recv", "float32", 1)
+    assert plan.inexact_types(scope(device="cuda", ranks=256)) == []
+    large = scope(device="cuda", ranks=257)
+    assert plan.inexact_types(large) == ["bfloat16"]
+    assert {row.dtype for row in plan.rows(large)} == {"float32", "float16"}
 
 
 # plan
@@ -76,11 +68,9 @@ def test_too_many_ranks_for_a_dtype_are_reported() -> None:
     st.sampled_from(["quick", "default", "full"]),
     st.sampled_from(["cpu", "cuda"]),
     st.integers(1, 300),
-    st.floats(1, 100),
 )
-def test_every_row_is_complete(profile: str, device: str, ranks: int, crowding: float) -> None:
-    given_scope = scope(profile=profile, device=device, ranks=ranks, crowding=crowding)
-    rows = plan.rows(given_scope, plan.candidates(given_scope))
+def test_every_row_is_complete(profile: str, device: str, ranks: int) -> None:
+    rows = plan.rows(scope(profile=profile, device=device, ranks=ranks))
     assert len(set(rows)) == len(rows)
     for planned in rows:
         shares = ranks if planned.collective in plan.DIVIDED else 1
@@ -89,58 +79,50 @@ def test_every_row_is_complete(profile: str, device: str, ranks: int, crowding: 
         assert planned.warm_up >= 1
 
 
+def collectives_of(**changes: Any) -> set[tuple[str, str]]:
+    return {(row.collective, row.dtype) for row in plan.rows(scope(**changes))}
+
+
 def test_quick_run_is_all_reduce_in_float32() -> None:
-    assert plan.candidates(scope(profile="quick")) == [("all_reduce", "float32")]
+    assert collectives_of(profile="quick") == {("all_reduce", "float32")}
+
+
+def test_full_run_has_what_sharded_training_calls() -> None:
+    sharded = {("all_gather", "float32"), ("reduce_scatter", "float32")}
+    assert collectives_of(profile="full", device="cuda") >= sharded
+    assert collectives_of(profile="full") == {("all_reduce", "float32"), ("all_reduce", "float16")}
 
 
 @pytest.mark.parametrize(("ranks", "largest"), [(64, 512 << 20), (65, 2 << 30)])
 def test_a_large_ring_is_measured_at_a_larger_size(ranks: int, largest: int) -> None:
     large = scope(device="cuda", profile="quick", ranks=ranks, most_bytes=1e10)
-    assert plan.rows(large, plan.candidates(large))[-1].bytes == largest
+    assert plan.rows(large)[-1].bytes == largest
 
 
 def test_default_run_tests_short_dtypes_at_one_size() -> None:
-    rows = plan.rows(scope(), plan.candidates(scope()))
-    assert {(r.collective, r.dtype): sum(q.name == r.name for q in rows) for r in rows} == {
-        ("all_reduce", "float32"): 6,
-        ("all_reduce", "bfloat16"): 1,
-        ("all_reduce", "float16"): 1,
-    }
-
-
-def test_full_run_has_every_collective() -> None:
-    candidates = plan.candidates(scope(profile="full"))
-    assert {collective for collective, _ in candidates} == set(COLLECTIVES)
-
-
-def test_ranks_sharing_cores_repeat_less_and_send_less() -> None:
-    uncrowded, crowded = (
-        plan.rows(scope(crowding=crowding), [("all_reduce", "float32")]) for crowding in (1.0, 32.0)
-    )
-    assert (uncrowded[0].iterations, crowded[0].iterations) == (100, 3)
-    assert (uncrowded[-1].bytes, crowded[-1].bytes) == (16 << 20, 256 << 10)
+    dtypes = [row.dtype for row in plan.rows(scope())]
+    assert (dtypes.count("float32"), dtypes.count("float16")) == (6, 1)
 
 
 def test_messages_fit_the_memory() -> None:
-    rows = plan.rows(
-        scope(device="cuda", profile="full", most_bytes=3e8), [("all_reduce", "float32")]
-    )
-    assert rows[-1].bytes == 256 << 20
+    rows = plan.rows(scope(device="cuda", profile="full", most_bytes=3e8))
+    assert max(row.bytes for row in rows) == 256 << 20
 
 
 @pytest.mark.parametrize("profile", ["quick", "default", "full"])
 @given(device=st.sampled_from(["cpu", "cuda"]), most_bytes=st.floats(0, 1e10))
 def test_little_memory_omits_no_row(profile: str, device: str, most_bytes: float) -> None:
-    little = scope(device=device, profile=profile, most_bytes=most_bytes, ranks=1)
-    rows = plan.rows(little, plan.candidates(little))
-    assert {(row.collective, row.dtype) for row in rows} == set(plan.candidates(little))
+    fields = {"device": device, "profile": profile, "ranks": 1}
+    little = scope(**fields, most_bytes=most_bytes)
+    rows = plan.rows(little)
+    assert {row.name for row in rows} == {row.name for row in plan.rows(scope(**fields))}
     assert all(row.bytes <= max(most_bytes, 8) for row in rows)
 
 
 def test_short_dtype_is_tested_at_the_largest_fitting_size() -> None:
-    pairs = [("all_reduce", "bfloat16"), ("all_reduce", "float16")]
-    rows = plan.rows(scope(device="cuda", most_bytes=200e6), pairs)
-    assert [(r.collective, r.dtype, r.bytes) for r in rows] == [(*pair, 64 << 20) for pair in pairs]
+    rows = plan.rows(scope(device="cuda", most_bytes=200e6))
+    short = [(row.dtype, row.bytes) for row in rows if row.dtype != "float32"]
+    assert short == [("bfloat16", 64 << 20), ("float16", 64 << 20)]
 
 
 def cores(host: str, cpus: str, quota: float | None = None) -> Any:
@@ -173,13 +155,10 @@ def test_bandwidth_comes_from_the_slowest_rank() -> None:
     assert row_of_both["time_us_by_rank"] == [1000.0, 2000.0]
 
 
-def test_single_rank_has_no_busbw_and_no_verdict() -> None:
+def test_single_rank_has_no_busbw() -> None:
     (single,) = results.table([row()], [[entry([1000.0])]])
     assert single["busbw_gb_s"] is None
     assert "busbw not applicable" in results.summary([single])
-    hardware = bandwidth.Hardware("NVIDIA H200", 1, 1)
-    verdict = bandwidth.judge_line(single, hardware, bandwidth.load_curves())
-    assert verdict == bandwidth.LineVerdict(bandwidth.ONE_RANK)
 
 
 def test_sender_of_a_wrong_value_is_named_not_the_receivers() -> None:
@@ -201,93 +180,6 @@ def test_wrong_sum_of_right_values_names_its_receivers() -> None:
     assert results.wrong_value_findings([row()], [[entry([1.0])]]) == ()
 
 
-# verdicts
-
-
-def curve(**changes: Any) -> bandwidth.ReferenceCurve:
-    return bandwidth.ReferenceCurve(
-        **{"device": "NVIDIA X*", "ranks": 8, "points": ((GIB, 100.0),), **changes}
-    )
-
-
-def judged(
-    busbw: float | None,
-    size: int = GIB,
-    device: str = "NVIDIA X1",
-    backend: str = "nccl",
-) -> tuple[str, str]:
-    """The id of the finding, and the remark."""
-    curves = bandwidth.ReferenceCurves((curve(),))
-    hardware = bandwidth.Hardware(device, 8, 1, backend=backend)
-    verdict = bandwidth.judge_line(line(busbw, size), hardware, curves)
-    return verdict.finding_id, verdict.remark
-
-
-def test_results_without_findings() -> None:
-    assert judged(5.0, device="NVIDIA Y1") == ("", bandwidth.UNKNOWN)
-    assert judged(5.0, device="cpu", backend="gloo") == ("", bandwidth.REHEARSAL)
-    assert judged(5.0, backend="gloo") == ("", bandwidth.THROUGH_THE_HOST)
-    assert judged(None) == ("", bandwidth.ONE_RANK)
-
-
-def test_finding_is_the_worst_row_and_names_its_reference() -> None:
-    curves = bandwidth.ReferenceCurves((curve(algorithm="ring", source="there"),))
-    lines = [line(85.0), line(70.0, 2 * GIB)]
-    (finding,) = bandwidth.judge_lines(lines, bandwidth.Hardware("NVIDIA X1", 8, 1), curves)
-    shares = [judged_line["judged"].split()[0] for judged_line in lines]
-    assert shares == ["85%", "70%"]
-    assert (finding.id, finding.ranks) == ("bandwidth-low", tuple(range(8)))
-    assert finding.message == (
-        "all_reduce of 2 GiB in float32: busbw 70 GB/s, 70% of what is expected: 100 GB/s for NVIDIA X* x 8 ring (there)"
-    )
-
-
-def test_advice_mentions_in_switch_reduction() -> None:
-    switched, ring = (bandwidth.Hardware("NVIDIA H200", 8, 1, nvls=nvls) for nvls in (True, False))
-    curves = bandwidth.load_curves()
-    (finding,) = bandwidth.judge_lines([line(367.6, 4 * GIB)], switched, curves)
-    assert (finding.id, finding.advice) == ("bandwidth-low", bandwidth.NVLS_ADVICE)
-    assert bandwidth.judge_lines([line(367.6, 4 * GIB)], ring, curves) == ()
-
-
-# what a backend does not have
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("Invalid scalar type"),
-        RuntimeError("ProcessGroupGloo does not support reduce_scatter"),
-        RuntimeError("no support for _reduce_scatter_base in Gloo process group"),
-        RuntimeError("ProcessGroupGloo::allgather: unsupported device type cuda"),
-        AttributeError("module 'torch.distributed' has no attribute 'reduce_scatter_tensor'"),
-    ],
-)
-def test_refusal_is_distinguished_from_failure(error: Exception) -> None:
-    assert operations.is_refusal(error)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("Connection closed by peer [127.0.0.1]:68"),
-        RuntimeError("NCCL error: unhandled system error"),
-        KeyError("x"),
-    ],
-)
-def test_failure_is_no_refusal(error: Exception) -> None:
-    assert not operations.is_refusal(error)
-
-
-def test_fabric_is_named_after_its_driver(tmp_path: Path) -> None:
-    for card, driver in (("rdmap0s6", "efa"), ("rdmap1s6", "efa")):
-        (tmp_path / "cards" / card / "device").mkdir(parents=True)
-        (tmp_path / driver).mkdir(exist_ok=True)
-        (tmp_path / "cards" / card / "device" / "driver").symlink_to(tmp_path / driver)
-    assert collectives.fabric(tmp_path / "cards") == "efa"
-    assert collectives.fabric(tmp_path / "absent") == ""
-
-
 # repetitions
 
 
@@ -301,7 +193,7 @@ def seconds_of(rows: list[plan.Row], gb_s: float, ranks: int) -> list[float]:
 )
 def test_a_full_run_on_slow_wires_fits_its_time(name: str, ranks: int, gb_s: float) -> None:
     full = scope(profile="full", device="cuda", ranks=ranks)
-    rows = plan.rows(full, plan.candidates(full))
+    rows = plan.rows(full)
     call_s = seconds_of(rows, gb_s, ranks)
 
     def needed_s(planned: list[plan.Row]) -> float:
@@ -314,5 +206,5 @@ def test_a_full_run_on_slow_wires_fits_its_time(name: str, ranks: int, gb_s: flo
 
 def test_a_fast_run_keeps_its_repetitions() -> None:
     full = scope(profile="full", device="cuda", ranks=8)
-    rows = plan.rows(full, plan.candidates(full))
+    rows = plan.rows(full)
     assert plan.fitted(rows, seconds_of(rows, 400.0, 8), 150.0) == rows

@@ -1,15 +1,13 @@
-"""A GPU is compared with its data sheet and its PCIe link."""
+"""A GPU is compared with its data sheet."""
 
 from __future__ import annotations
 
 import pytest
 
-from provision_runtime.facts import wires
 from provision_runtime.report.codec import packaged_json
 from provision_runtime.smoke import device_rates
 
 H100 = "NVIDIA H100 80GB HBM3"
-PCIE_5 = wires.PcieLink("a", 5, 16, 16)
 
 
 def slow(device: str, **rates: float) -> list[str]:
@@ -43,14 +41,6 @@ def test_a_gpu_at_a_third_of_its_clock_is_slow() -> None:
 def test_a_type_that_a_gpu_lacks_and_an_unlisted_gpu_are_not_judged() -> None:
     assert slow("Tesla V100-SXM2-32GB", matmul_bfloat16=1.0, matmul_float32=14.0, copy=800.0) == []
     assert slow("NVIDIA GB300", matmul_bfloat16=1.0, copy=1.0) == []
-
-
-def test_copies_through_a_bad_slot_are_slow() -> None:
-    rates = {"host_to_device": 12.0, "device_to_host": 55.0}
-    (finding,) = device_rates.slow_host_copies(rates, PCIE_5, 1)
-    assert (finding.id, finding.ranks) == ("host-copy-slow", (1,))
-    assert finding.message.startswith("host to device runs at 12 GB/s, 19% of PCIe 5 x16")
-    assert device_rates.slow_host_copies({"copy": 1.0}, PCIE_5, 1) == []
 
 
 def test_every_device_has_a_source_and_rates() -> None:

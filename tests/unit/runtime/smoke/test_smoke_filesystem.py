@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,11 @@ def location(device: int, point: str, type: str, source: str, options: str = "rw
 DISK = location(1, "/", "ext4", "/dev/sda1")
 SHARED = location(2, "/shared", "nfs4", "server:/x", "rw,nolock")
 OTHER = location(3, "/shared", "tmpfs", "none")
-FINE = {"held": "locked", "second": "refused", "after": "locked"}
-NOTHING: dict[str, Any] = {"visible_s": {}, "sync_s": None, "space": None, "reads": None}
-NOTHING["locks"] = None
+HELD, REFUSED = (
+    dict.fromkeys(("flock", "fcntl"), "locked"),
+    dict.fromkeys(("flock", "fcntl"), "refused"),
+)
+NOTHING: dict[str, Any] = {"visible_s": {}, "sync_s": None, "space": None, "locks": None}
 
 
 def observed(count: int = 2, **changes: dict[str, Any]) -> list[FolderObservation]:
@@ -40,13 +41,10 @@ def observed(count: int = 2, **changes: dict[str, Any]) -> list[FolderObservatio
             "host": "node1",
             "location": SHARED,
             "visible_s": {str(other): 0.01 for other in range(count)},
-            "reads": {"count": 9, "generations": 5, "torn": None} if rank else None,
-            "locks": {"holder": 0, "peer": 1, "results": {"flock": FINE, "fcntl": FINE}},
+            "locks": (HELD, REFUSED, None)[min(rank, 2)],
             "sync_s": 0.01,
             "space": {"free_bytes": 1 << 40, "free_inodes": 1 << 20},
         }
-        if rank > 1:
-            del fine["locks"]
         observations.append(FolderObservation(**{**fine, **changes.get(f"_{rank}", {})}))
     return observations
 
@@ -70,7 +68,7 @@ def test_good_folder_has_no_finding_and_its_measurements() -> None:
 
 
 def test_single_rank_is_judged_without_peers() -> None:
-    outcome = judge(observed(1, _0={"reads": None, "locks": None}))
+    outcome = judge(observed(1, _0={"locks": None}))
     assert (outcome.verdict, outcome.data["locks"]) == ("pass", None)
 
 
@@ -138,7 +136,7 @@ def test_ranks_with_another_folder_are_named(
         group = next(group for group in groups if rank in group)
         visible_s = {str(member): 0.01 for member in group}
         place = {"location": locations[rank], "host": host, "visible_s": visible_s}
-        changes[f"_{rank}"] = {**place, "reads": None, "locks": None}
+        changes[f"_{rank}"] = {**place, "locks": None}
     outcome = judge(observed(len(hosts), **changes))
     assert [(finding.id, finding.ranks) for finding in outcome.findings] == [expected]
     assert outcome.broken
@@ -185,24 +183,17 @@ def test_what_costs_time_or_space_warns(
     assert (outcome.verdict, outcome.broken) == ("warn" if expected else "pass", False)
 
 
-def test_torn_read_names_the_reader() -> None:
-    torn = {"reads": {"count": 3, "generations": 1, "torn": "no file"}}
-    assert judged(_1=torn) == [("rename-not-atomic", (1,))]
-
-
 @pytest.mark.parametrize(
-    ("results", "expected"),
+    ("held", "second", "expected"),
     [
-        (FINE, None),
-        ({"held": "locked", "second": "locked", "after": "locked"}, "protects nothing"),
-        ({"held": "No locks available"}, "is not supported: No locks available"),
-        ({"held": "locked", "second": "timed out"}, "did not return within 5 s"),
-        ({"held": "locked", "second": "refused", "after": "refused"}, "is not released"),
-        ({}, None),
+        ("locked", "refused", None),
+        ("locked", "locked", "protects nothing"),
+        ("No locks available", "No locks available", "is not supported: No locks available"),
+        ("locked", "timed out", "did not return within 5 s"),
     ],
 )
-def test_locks_are_judged_by_both_results(results: dict[str, str], expected: str | None) -> None:
-    wrong = filesystem_findings.lock_problem(results)
+def test_locks_are_judged_by_both_results(held: str, second: str, expected: str | None) -> None:
+    wrong = filesystem_findings.lock_problem(held, second)
     assert wrong == expected or (wrong and expected and wrong.startswith(expected))
 
 
@@ -218,50 +209,9 @@ def test_hanging_lock_is_abandoned(tmp_path: Path) -> None:
                 thread.join(10)
 
 
-def read_while(path: Path, write: Any) -> filesystem_findings.Reads:
-    """What a reader sees of a file while another thread writes it."""
-    path.write_bytes(filesystem.generation_content(0))
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        return filesystem.read_generations(path, 50)
-    finally:
-        writer.join()
-
-
-def test_reader_sees_complete_files_during_replacement(tmp_path: Path) -> None:
-    readings = read_while(
-        tmp_path / "file", lambda: filesystem.write_generations(tmp_path / "file", 50)
-    )
-    assert readings["torn"] is None
-    assert readings["count"] > 0
-
-
-def test_reader_detects_a_non_atomic_writer(tmp_path: Path) -> None:
-    def write_in_place() -> None:
-        for generation in range(1, 51):
-            (tmp_path / "file").write_bytes(
-                filesystem.generation_content(generation)[: filesystem.FILE_BYTES // 2]
-            )
-            time.sleep(0.001)
-
-    torn = read_while(tmp_path / "file", write_in_place)["torn"]
-    assert torn in (
-        f"{filesystem.FILE_BYTES // 2} of {filesystem.FILE_BYTES} bytes",
-        f"0 of {filesystem.FILE_BYTES} bytes",
-    )  # also just after it was emptied
-
-
-def test_torn_content_is_described() -> None:
-    mixed = filesystem.generation_content(1)[:-8] + filesystem.generation_content(2)[:8]
-    assert filesystem.torn_problem(mixed) == "the old content and the new one in one file"
-    assert filesystem.torn_problem(b"") == f"0 of {filesystem.FILE_BYTES} bytes"
-    assert filesystem.torn_problem(filesystem.generation_content(7)) is None
-
-
 def test_many_ranks_create_one_folder(tmp_path: Path) -> None:
     makers = [
-        threading.Thread(target=filesystem.make_counting_races, args=(tmp_path / "a" / "b" / "c",))
+        threading.Thread(target=filesystem.make_after_race, args=(tmp_path / "a" / "b" / "c",))
         for _ in range(8)
     ]
     for maker in makers:
@@ -271,12 +221,12 @@ def test_many_ranks_create_one_folder(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b" / "c").is_dir()
 
 
-def test_folder_creation_is_retried_after_a_race_and_counted(
+def test_folder_creation_is_retried_after_a_race(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import os
 
-    makedirs, failures = os.makedirs, [errno.EEXIST, errno.ENOENT]
+    makedirs, failures = os.makedirs, [errno.EEXIST]
 
     def racing(path: str, exist_ok: bool) -> None:
         if failures:
@@ -285,10 +235,10 @@ def test_folder_creation_is_retried_after_a_race_and_counted(
 
     monkeypatch.setattr(os, "makedirs", racing)
     monkeypatch.setattr(filesystem, "RACE_PAUSE_S", 0)
-    assert filesystem.make_counting_races(tmp_path / "folder") == 2
+    assert filesystem.make_after_race(tmp_path / "folder")
 
 
 def test_folder_creation_without_permission_is_not_retried(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
-        filesystem.make_counting_races(tmp_path / "file" / "folder")
+        filesystem.make_after_race(tmp_path / "file" / "folder")

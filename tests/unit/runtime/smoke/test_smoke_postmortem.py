@@ -27,7 +27,6 @@ def state_of(rank: int, position: postmortem.Position, **fields: Any) -> postmor
         "reason": "",
         "calls": [],
         "outcome": outcome.Outcome(),
-        "oom_kills": 0,
         "stack": [],
     }
     return postmortem.LastState(rank=rank, position=position, **{**usual, **fields})
@@ -109,19 +108,6 @@ def test_killed_for_want_of_memory_is_called_that() -> None:
     assert blamed(evidence, 2) == [("rank-oom-killed", (1,))]
     evidence.oom_kills = {1: 0}
     assert blamed(evidence, 2) == [("rank-died", (1,))]
-
-
-@pytest.mark.parametrize(("hosts", "kills"), [({0: "n1", 2: "n2"}, 1), ({0: "n1"}, 0)])
-def test_rank_of_another_host_was_killed_if_a_rank_there_saw_it(
-    hosts: dict[int, str], kills: int
-) -> None:
-    evidence = postmortem.PostmortemEvidence()
-    evidence.locations[1] = postmortem.Location("ddp", "n2", ["other host", "7", "1"], "run")
-    for rank, host in hosts.items():
-        count = 1 if host == "n2" else 3
-        evidence.last_states[rank] = state_of(rank, at("ddp", 1, 1), host=host, oom_kills=count)
-    last_states.examine_processes(evidence, [1])
-    assert evidence.oom_kills == {1: kills}
 
 
 def test_consequence_of_another_ranks_end_is_no_finding() -> None:
@@ -209,12 +195,6 @@ def test_no_blame_if_all_ranks_are_in_one_place() -> None:
     evidence = evidence_of(*[at("barrier", 3, 7)] * 2)
     assert blamed(evidence, 2) == [("deadline-passed", (0, 1))]
     assert blamed(evidence, 2, "time-over") == [("time-over", (0, 1))]
-
-
-def test_rank_that_reaches_only_the_disk_lost_its_link() -> None:
-    evidence = evidence_of(*[at("barrier", 3, 7)] * 2)
-    evidence.cut_off = [1]
-    assert blamed(evidence, 2) == [("link-lost", (1,))]
 
 
 @pytest.mark.parametrize(

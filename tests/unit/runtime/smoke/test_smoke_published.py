@@ -51,12 +51,11 @@ def judged(table: dict[str, Any]) -> tuple[set[str], list[Any]]:
         table["device"],
         table["ranks"],
         table["hosts"],
-        table.get("ports", ("", "", ""))[2],
         table.get("nvls", False),
     )
     lines = [line(busbw, bandwidth.parse_size(size)) for size, busbw in table["points"].items()]
     limit = wire_limit.wire_limit(hosts_of(table))
-    findings = bandwidth.judge_lines(lines, hardware, bandwidth.load_curves(), limit)
+    findings = bandwidth.judge_lines(lines, hardware, limit)
     return {finding.id for finding in findings}, lines
 
 

@@ -123,7 +123,7 @@ def test_each_phase_has_one_row_if_the_run_ends_between_two(
 
     def agree(completed: runner.CompletedPhase) -> tuple[outcome.Outcome, float]:
         if completed.phase.name == "rendezvous":  # the watchdog ends the run meanwhile
-            ranks_runner._record_early_facts()
+            ranks_runner._record_facts()
             raise SystemExit
         return completed.outcome, completed.duration_s
 
@@ -210,24 +210,13 @@ def test_process_exits_are_formatted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "visible", "backend", "expected"),
-    [
-        (0, None, "auto", 2),
-        (8, None, "auto", 8),
-        (8, "0,3", "auto", 2),
-        (8, "", "auto", 2),
-        (8, None, "gloo", 2),
-    ],
+    ("gpus", "backend", "expected"), [(0, "auto", 2), (8, "auto", 8), (8, "gloo", 2)]
 )
 def test_default_ranks(
-    monkeypatch: pytest.MonkeyPatch, nodes: int, visible: str | None, backend: str, expected: int
+    monkeypatch: pytest.MonkeyPatch, gpus: int, backend: str, expected: int
 ) -> None:
-    monkeypatch.setattr(
-        libraries, "device_nodes", lambda: [f"/dev/nvidia{n}" for n in range(nodes)]
-    )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(libraries, "usable_gpus", lambda: gpus)
     assert launcher.default_ranks(backend) == expected
 
 

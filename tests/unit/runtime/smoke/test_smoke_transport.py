@@ -170,13 +170,6 @@ def test_a_log_that_says_nothing_is_no_finding() -> None:
     assert ids([rank(number, {}, wires(8)) for number in range(8)]) == []
 
 
-def test_the_summary_shows_what_differs() -> None:
-    ranks = two_hosts("NET/IB/0", [IB_PORT], network="IB")
-    assert transport.summary(ranks)["network"] == "IB"
-    other = replace(ranks[1], log=replace(ranks[1].log, network="Socket"))
-    assert transport.summary([ranks[0], other])["network"] == ["IB", "Socket"]
-
-
 def test_our_variables_depend_on_the_release() -> None:
     older = nccl_variables.for_run("1.13.1+cu117", {}, Path("log"))
     assert older["NCCL_ASYNC_ERROR_HANDLING"] == "0"

@@ -20,10 +20,10 @@ def judged(
 ) -> tuple[str, list[str]]:
     """The line's remark and the ids of the findings."""
     ranks = sum(len(each.gpus) for each in hosts)
-    hardware = bandwidth.Hardware(device, ranks, len(hosts), "mlx5_core", True)
+    hardware = bandwidth.Hardware(device, ranks, len(hosts), True)
     measured = line(busbw, size)
     limit = wire_limit.wire_limit(hosts)
-    findings = bandwidth.judge_lines([measured], hardware, bandwidth.load_curves(), limit)
+    findings = bandwidth.judge_lines([measured], hardware, limit)
     return measured["judged"], [finding.id for finding in findings]
 
 
@@ -124,19 +124,11 @@ def test_small_messages_are_not_judged() -> None:
     assert judged(1.0, TWO_NODES, 512 * MIB)[1] == ["bandwidth-low"]
 
 
-def test_the_quick_profile_judges_where_the_curve_begins_later() -> None:
+def test_the_quick_profile_judges_at_its_largest_size() -> None:
     one_node = [host_wires(nvlink=NVLINK_8)]
     assert judged(30.0, one_node, 512 * MIB)[1] == ["bandwidth-low"]
     assert judged(400.0, one_node, 512 * MIB)[1] == []
-    # From 1 GiB on the curve of 8xH100 judges: 460 GB/s are expected.
     assert judged(380.0, one_node, GIB)[1] == ["bandwidth-reduced"]
-
-
-def test_a_pair_of_ranks_is_not_judged_by_all_rails() -> None:
-    hardware = bandwidth.Hardware(H100, 16, 2, "mlx5_core", True)
-    limit = wire_limit.wire_limit(TWO_NODES)
-    measured = line(45.0, collective="send_recv")
-    assert bandwidth.judge_lines([measured], hardware, bandwidth.load_curves(), limit) == ()
 
 
 def port(path: str = "", gb_s: float = 50.0, link_layer: str = "InfiniBand") -> dict[str, Any]:
@@ -183,9 +175,9 @@ def test_a_host_with_fewer_ports_than_the_others_is_warned_of() -> None:
 
 def test_the_finding_says_the_share_and_the_source() -> None:
     limit = wire_limit.wire_limit([host_wires(name, nvlink=NVLINK_8, ports=8) for name in "abcd"])
-    hardware = bandwidth.Hardware(H100, 32, 4, "mlx5_core", True)
+    hardware = bandwidth.Hardware(H100, 32, 4, True)
     measured = [line(216.0, 16 * GIB)]
-    (finding,) = bandwidth.judge_lines(measured, hardware, bandwidth.load_curves(), limit)
+    (finding,) = bandwidth.judge_lines(measured, hardware, limit)
     assert "54% of what 8 x 400 Gb/s of a allow (400 GB/s)" in finding.message
     assert finding.message.endswith("and more (NVIDIA/nccl#812)")
 
@@ -193,9 +185,9 @@ def test_the_finding_says_the_share_and_the_source() -> None:
 @pytest.mark.parametrize("hosts", [2, 17, 128, 1000, 10000])
 def test_any_number_of_hosts_is_judged_at_the_quick_size(hosts: int) -> None:
     limit = wire_limit.wire_limit([host_wires(nvlink=NVLINK_8, ports=8)] * hosts)
-    hardware = bandwidth.Hardware(H100, 8 * hosts, hosts, "mlx5_core", True)
+    hardware = bandwidth.Hardware(H100, 8 * hosts, hosts, True)
     measured = [line(14.0, 512 * MIB)]
-    (finding,) = bandwidth.judge_lines(measured, hardware, bandwidth.load_curves(), limit)
+    (finding,) = bandwidth.judge_lines(measured, hardware, limit)
     assert finding.id == "bandwidth-low"
 
 
@@ -225,15 +217,15 @@ def test_the_domain_of_nccls_log_decides_what_is_between_hosts(
     cliques: tuple[str | None, str | None], name: str
 ) -> None:
     device = "NVIDIA GB200"
-    rank_infos: list[Any] = []
-    transports: list[RankTransports] = []
+    ranks: list[RankTransports] = []
     for host, clique in zip("ab", cliques):
         facts = host_wires(host, gpus=4, nvlink=nvlinks(4, 18, 53.125), ports=4).wires
-        for gpu in range(4):
-            info = {"host": host, "uuid": f"GPU-{gpu}", "address": f"a{gpu}"}
-            rank_infos.append({**info, "wires": facts, "interface": ""})
         log = nccl_log.Transports(clique=clique)
-        transports.append(RankTransports(len(transports), host, "", device, 10, log, facts))
-    limit = collectives._wire_limit(rank_infos, transports, device)
+        for gpu in range(4):
+            rank = RankTransports(
+                len(ranks), host, f"GPU-{gpu}", device, 10, log, facts, address=f"a{gpu}"
+            )
+            ranks.append(rank)
+    limit = collectives._wire_limit(ranks)
     assert limit is not None
     assert limit.slowest.name == name
