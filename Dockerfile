@@ -1,6 +1,6 @@
 # syntax=docker.io/docker/dockerfile:1.27.0@sha256:bde3983e9c939224420ddaf6b784cc30e09b035a4dea01f581230c50809f372e
 # Made by provision from spec.yml; remake with: provision render torch2.3-cuda12.1-py311-pytorch
-# sha256 of what follows: 6566c87ab67ebeb349e35ef4fe6d023629113c12fb0c67be482b18cb872fe0b6
+# sha256 of what follows: 660dc8f60c650f0428c68737178ad89cad4d9b078f6deb7f0cb0741a4f472fe7
 #
 # In a checkout of provision that has this file and conda-lock.yml in its root, plain `docker build .` does it. Elsewhere the
 # build context is conda-lock.yml from this folder and provision_runtime from an installed provision, as one stream:
@@ -76,7 +76,7 @@ ENV \
     PYTHONNOUSERSITE=1 \
     HOME=/tmp \
     USER=provision \
-    PROVISION_LOCK_HASH=446b61032f9abdc5879ea7038dba369623b51ce0e3549038789c2a765ce242fe \
+    PROVISION_LOCK_HASH=e045d75cbc98f229d3a6b88c18cb0bbacd528ef5b18ef47d7fc06f1a0a575026 \
     PYTORCH_VERSION=2.3.1 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
@@ -85,10 +85,10 @@ LABEL \
     org.opencontainers.image.base.name="${BASE}" \
     org.opencontainers.image.description='PyTorch 2.3.1, CUDA 12.1, Python 3.11' \
     org.opencontainers.image.title=torch2.3-cuda12.1-py311-pytorch \
-    org.opencontainers.image.version=446b61032f9a \
+    org.opencontainers.image.version=e045d75cbc98 \
     org.provision.cuda=12.1 \
     org.provision.driver-floor=525.60.13 \
-    org.provision.lock=446b61032f9abdc5879ea7038dba369623b51ce0e3549038789c2a765ce242fe \
+    org.provision.lock=e045d75cbc98f229d3a6b88c18cb0bbacd528ef5b18ef47d7fc06f1a0a575026 \
     org.provision.nccl=2.20.5 \
     org.provision.python=3.11 \
     org.provision.tool=0.2.0 \

@@ -185,7 +185,7 @@ RESULTS = (
         },
     ),
     _result("lock-preview", "lock --dry-run", "the packages that would be locked", LockPreview),
-    _result("lock-diff", "lock diff, lock --update", "package by package", LockDiff),
+    _result("lock-diff", "lock diff", "package by package", LockDiff),
     _result(
         "lock-verify", "lock verify", "what is wrong with each lock", {"locks": [VerifyReport]}
     ),

@@ -28,7 +28,6 @@ SCHEMA = 1
 # The tables of facts.json. What says which bytes are run (base images, actions of CI) is not among
 # them: it changes with provision alone.
 TABLES = ("releases", "cuda", "gpus", "nccl", "rules", "cuda_packages", "source_builds")
-LAB_TABLES = ("releases", "cuda", "gpus", "rules")
 SHIPPED = "shipped"
 DAMAGED = "`provision facts update` replaces it; without it, the shipped facts are used"
 Result = TypeVar("Result")

@@ -11,6 +11,7 @@ from provision.catalog.releases import Build, version_key
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
+from provision.core.similar_names import did_you_mean
 from provision.core.types import Lock, LockedPackage, Resolution
 
 Compatibility = Literal["yes", "no", "unknown"]
@@ -86,6 +87,12 @@ class Gpu:
     @property
     def capability(self) -> str:
         return _capability(self.architecture)
+
+    @property
+    def described(self) -> str:
+        """With its architecture, as a sentence: V100 is sm_70."""
+        name = "the GPU" if self.name == self.architecture else self.name
+        return f"{name} is {self.architecture}"
 
 
 @cached
@@ -163,7 +170,7 @@ def find_gpu(text: str) -> Gpu:
             )
     raise InvalidSpec(
         f"GPU {text!r} is not in the table, which has NVIDIA GPUs only.",
-        advice=f"{_suggestion(name)}An architecture (sm_90, 9.0) also names it.",
+        advice=f"{did_you_mean(text.strip().upper(), gpus())}An architecture (sm_90, 9.0) also names it.",
     )
 
 
@@ -309,15 +316,3 @@ def _products_named(name: str) -> list[Gpu]:
 def _short_name(name: str) -> str:
     """A plain name without spaces and without `RTX` or `GTX` at its beginning: 4090ti."""
     return re.sub("^[rg]tx(?=.)", "", _plain_name(name).replace(" ", ""))
-
-
-def _suggestion(name: str) -> str:
-    """Products with similar names."""
-    import difflib
-
-    products = {_plain_name(product): product for product in gpus()}
-    words = set(_plain_name(name).split())
-    similar = [product for product in products if words and words <= set(product.split())]
-    similar += difflib.get_close_matches(_plain_name(name), products, n=5, cutoff=0.5)
-    names = [products[candidate] for candidate in dict.fromkeys(similar)][:5]
-    return f"Similar: {', '.join(names)}. " if names else ""

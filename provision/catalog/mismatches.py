@@ -5,65 +5,91 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from provision.catalog.hardware import Gpu, runs_on_driver, runs_on_gpu, toolkits
-from provision.catalog.releases import Build
+from provision.catalog.hardware import Gpu, cuda_range, runs_on_driver, runs_on_gpu, toolkits
+from provision.catalog.releases import Build, version_key
 from provision.core.platforms import Platform
+
+NO_SOURCE = "no source says"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """A condition that a machine does not meet, or (certain=False) may not meet: no source says."""
+    """A condition that a machine does not meet, or (certain=False) may not meet: no source says.
+
+    through_ptx: the GPU runs the build, but only by compiling its PTX. unlikely: it is improbable that
+    the condition is met.
+    """
 
     why: str
     certain: bool
+    source: str = NO_SOURCE
+    through_ptx: bool = False
+    unlikely: bool = False
 
 
 def driver_mismatches(cuda: str, driver: str, platform: Platform) -> Iterator[Mismatch]:
     """Whether a driver runs programs of a CUDA version."""
     compatibility = runs_on_driver(cuda, driver, platform)
     toolkit = toolkits().get(cuda)
-    if compatibility == "no" and toolkit:
-        yield certain_mismatch(f"driver {driver}; CUDA {cuda} needs {toolkit.driver_floor}")
-    elif compatibility == "unknown" and toolkit and platform in toolkit.driver_platforms:
+    if toolkit is None or platform not in toolkit.driver_platforms:
         yield possible_mismatch(
-            f"driver {driver} may or may not run CUDA {cuda}, which needs {toolkit.driver_floor}"
+            f"which driver CUDA {cuda} needs on {platform} is not known; this one is {driver}"
         )
-    elif compatibility == "unknown":
-        yield possible_mismatch(
-            f"no source says which driver CUDA {cuda} needs on {platform}; this one is {driver}"
+    elif compatibility != "yes":
+        verdict = f"and the driver is {driver}"
+        if compatibility == "unknown":
+            verdict = f"and whether {driver} is that is not known"
+        yield Mismatch(
+            why=f"CUDA {cuda} needs driver {toolkit.driver_floor} or later, {verdict}",
+            certain=compatibility == "no",
+            source=toolkit.driver_source,
         )
 
 
-def code_mismatches(build: Build, gpu: Gpu, driver: str) -> Iterator[Mismatch]:
-    """Whether the build has code that the GPU runs."""
-    compatibility = runs_on_gpu(build, gpu, driver)
-    gpu_name = gpu.name
-    if gpu.name != gpu.architecture:
-        gpu_name = f"{gpu.name} ({gpu.architecture})"
-    architectures = ", ".join(build.architectures or ())
-    if compatibility == "no" and build.architectures is None:
-        yield certain_mismatch(f"{gpu_name}; CUDA {build.cuda} compiles nothing for it")
-    elif compatibility == "no" and runs_on_gpu(build, gpu) == "ptx":
-        compiler = toolkits()[build.cuda].toolkit_driver  # known: it is how "no" was found
+def code_mismatches(
+    build: Build, gpu: Gpu, driver: str | None, subject: str = "this build"
+) -> Iterator[Mismatch]:
+    """Whether the build has code that the GPU runs. subject: the build, in a sentence."""
+    support = runs_on_gpu(build, gpu, driver)
+    toolkit = toolkits().get(build.cuda)
+    if support == "ptx":
+        yield Mismatch(
+            why=f"{subject} holds no code for {gpu.name}, which compiles its PTX when a program "
+            "starts; NCCL has none",
+            certain=False,
+            source=build.architectures_source or NO_SOURCE,
+            through_ptx=True,
+        )
+    elif support == "no" and build.architectures is not None:
+        code = ", ".join(build.architectures)
+        if build.ptx and driver and runs_on_gpu(build, gpu) == "ptx" and toolkit:
+            code += f" and PTX, which needs driver {toolkit.toolkit_driver} to be compiled"
         yield certain_mismatch(
-            f"{gpu_name}; this build has {architectures} and PTX, and compiling that needs driver "
-            f"{compiler}"
+            f"{subject} holds code for {code}, and {gpu.described}",
+            f"{build.architectures_source}; {gpu.source}",
         )
-    elif compatibility == "no":
-        ptx = " and PTX" if build.ptx else ""
-        yield certain_mismatch(f"{gpu_name}; this build has {architectures}{ptx}")
-    elif compatibility == "ptx":
-        yield possible_mismatch(
-            f"{gpu_name} runs this build ({architectures}) only by compiling its PTX, and NCCL "
-            "has none"
+    elif support == "no":
+        compiled, range_source = cuda_range(gpu)
+        why = f"CUDA {build.cuda} compiles nothing for it: {gpu.described}"
+        yield certain_mismatch(
+            f"{why}, {compiled}" if compiled else why,
+            "; ".join(filter(None, (gpu.source, range_source))),
         )
-    elif compatibility == "unknown":
-        with_code = f" with {architectures}" if architectures else ""
-        yield possible_mismatch(f"no source says whether this build{with_code} runs on {gpu_name}")
+    elif support == "unknown":
+        why, newest = "", toolkit.capability_max if toolkit else None
+        is_beyond = newest is not None and version_key(gpu.capability) > version_key(newest)
+        unlikely = is_beyond and build.architectures is None
+        if unlikely:
+            why = f"CUDA {build.cuda} compiles for nothing newer than {newest}, and "
+        yield Mismatch(
+            why=f"{why}whether {subject} holds code for {gpu.name} is not known",
+            certain=False,
+            unlikely=unlikely,
+        )
 
 
-def certain_mismatch(why: str) -> Mismatch:
-    return Mismatch(why=why, certain=True)
+def certain_mismatch(why: str, source: str = NO_SOURCE) -> Mismatch:
+    return Mismatch(why=why, certain=True, source=source)
 
 
 def possible_mismatch(why: str) -> Mismatch:

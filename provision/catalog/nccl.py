@@ -4,29 +4,16 @@ from __future__ import annotations
 
 from provision.catalog.facts import cached, facts_table
 from provision.catalog.releases import version_key
-from provision.core.dataclass import dataclass
-
-
-@dataclass(frozen=True, kw_only=True)
-class CondaForgeNccl:
-    """One NCCL version on conda-forge. It runs with every minor version of the CUDA majors that it
-    was built for."""
-
-    version: str
-    cuda: tuple[str, ...]  # CUDA versions that it was built with
-    source: str
-
-    def runs_with(self, cuda: str) -> bool:
-        major = version_key(cuda)[0]
-        return any(version_key(built_with)[0] == major for built_with in self.cuda)
 
 
 @cached
-def nccl_on_conda_forge() -> dict[str, CondaForgeNccl]:
-    """The builds on conda-forge by NCCL version, oldest first."""
-    table = facts_table("nccl")
-    builds = {}
-    for version in sorted(table["builds"], key=version_key):
-        cuda = tuple(table["builds"][version])
-        builds[version] = CondaForgeNccl(version=version, cuda=cuda, source=table["source"])
-    return builds
+def nccl_on_conda_forge(cuda: str) -> tuple[str, ...]:
+    """The versions that were built for a CUDA of the same major version, with all of which they run;
+    oldest first."""
+    major = version_key(cuda)[0]
+    builds = facts_table("nccl")["builds"]
+    majors = {
+        version: {version_key(built_with)[0] for built_with in builds[version]}
+        for version in sorted(builds, key=version_key)
+    }
+    return tuple(version for version in majors if major in majors[version])

@@ -74,11 +74,8 @@ class Build:
     source: str
     # Pythons without a global lock that it was also built for: 3.13t.
     free_threaded: tuple[str, ...] = ()
-    # Why the build is no part of its release; such a build is taken only if the request insists.
-    unreleased: str | None = None
     # Where a build of the pytorch channel and its CUDA are, in order of priority.
     channels: tuple[str, ...] = ()
-    channels_source: str | None = None
     # The fields that differ, by platform.
     by_platform: dict[Platform, dict[str, Any]] = field(
         default_factory=dict, repr=False, compare=False
@@ -257,9 +254,6 @@ def _release(version: str, row: dict[str, Any]) -> Release:
     channel_builds = row["pytorch_channel"]["cuda"]
     channel_companions = row["pytorch_channel"].get("companions", {})
     conda_forge_builds = row["conda_forge"]["cuda"]
-    for tag, wheel in row.get("unlisted_wheels", {}).items():
-        if wheel["exists"]:
-            wheels.append(_unreleased_wheel(tag, wheel, row, defaults))
     return Release(
         version=version,
         index_default=defaults,
@@ -378,23 +372,6 @@ def _wheel_on_platform(default: IndexDefault) -> dict[str, Any]:
     return {name: getattr(default, name) for name in PLATFORM_FIELDS}
 
 
-def _unreleased_wheel(
-    tag: str, wheel: dict[str, Any], row: dict[str, Any], defaults: dict[Platform, IndexDefault]
-) -> Build:
-    """A wheel that was built and is not part of the release. Of its facts only those are known that
-    all wheels of a release share."""
-    build = {
-        "cuda": cuda_of_tag(tag),
-        "on_pypi": False,
-        "source": wheel["source"],
-        "nccl": {**UNKNOWN, "linkage": None},
-        "cudnn": UNKNOWN,
-        "architectures": UNKNOWN,
-    }
-    released = _wheel(tag, build, row, {PLATFORM: defaults[PLATFORM]})
-    return replace(released, unreleased=wheel["note"])
-
-
 def cuda_of_tag(tag: str) -> str:
     """12.1 of cu121; any other text as it is."""
     return re.sub(r"^cu(\d\d)(\d)$", r"\1.\2", tag)
@@ -412,7 +389,6 @@ def _channel_build(cuda: str, build: dict[str, Any], row: dict[str, Any]) -> Bui
         specs=(build["selector"],),
         source=row["pytorch_channel"]["source"],
         channels=tuple(build["channels"]),
-        channels_source=build.get("channels_source", row["pytorch_channel"]["source"]),
         **_facts(build),
     )
 

@@ -110,49 +110,6 @@ def _refuse_second_package(
     return name
 
 
-def read_forms(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a request with versions and GPUs as spec.yml has them; each that was written
-    in another form (cu121, py311, nvidia-smi's names) is reported on standard error.
-
-    `--torch 2.3.1+cu121` also stands for `--cuda 12.1`. Raises UsageError where --cuda or --cpu
-    contradicts it.
-    """
-    if not any(options.get(name) for name in ("torch", "cuda", "python", "gpu")):
-        return dict(options)
-    # Loads all facts, which a command without these options need not.
-    from provision.resolver.input_forms import CPU, cuda_form, gpu_form, python_form, torch_form
-
-    result = dict(options)
-    build = None  # that --torch names
-    if options["torch"]:
-        form = torch_form(options["torch"])
-        result["torch"], build = form.release, form.cuda
-        meaning = form.release
-        if build:
-            meaning += " with --cpu" if build == CPU else f" with --cuda {build}"
-        _report_form("torch", options["torch"], meaning)
-    for name, read in (("cuda", cuda_form), ("python", python_form)):
-        if options.get(name):
-            result[name] = read(options[name])
-            _report_form(name, options[name], result[name])
-    result["gpu"] = tuple(map(gpu_form, options.get("gpu", ())))
-    for text, gpu in zip(options.get("gpu", ()), result["gpu"]):
-        _report_form("gpu", text, gpu)
-    if build is not None:
-        requested = CPU if options.get("cpu") else result["cuda"]
-        if requested not in (None, build):
-            option = "--cpu" if requested == CPU else f"--cuda {requested}"
-            raise click.UsageError(f"--torch {options['torch']} and {option} are different builds.")
-        result["cpu"] = build == CPU
-        result["cuda"] = None if build == CPU else build
-    return result
-
-
-def _report_form(name: str, text: str, meaning: str) -> None:
-    if text.casefold() != meaning.casefold():
-        click.echo(f"  --{name} {text}: taken as {meaning}", err=True)
-
-
 def spec_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a command that are keys of spec.yml."""
     return {key: options[key] for key in SPEC_OPTIONS if key in options}

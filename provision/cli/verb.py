@@ -53,10 +53,6 @@ def verb(command: Callable[..., int | None]) -> Callable[..., None]:
             options["envs"] = shared_value(context, "envs")
         try:
             _refuse_control_characters()
-            if "torch" in options:
-                from provision.cli.spec_options import read_forms
-
-                options = read_forms(options)
             with named_errors("the working folder"):
                 os.getcwd()  # noqa: PTH109
             settings.apply_folders(os.environ)

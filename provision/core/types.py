@@ -98,8 +98,10 @@ class LockedPackage:
     build: str = ""
     depends: tuple[str, ...] = ()
     direct: bool = False  # a wheel that was requested by its URL, not by name from an index
-    # The environment's platform: a noarch package is listed once for each platform.
-    platform: Platform = PLATFORM
+    # The environment's platform: a noarch package is listed once for each platform. Locks of other
+    # tools have platforms that we do not build for.
+    platform: str = PLATFORM
+    category: str = "main"  # of conda-lock: others (dev, extras) are installed only on request
 
     @property
     def filename(self) -> str:
@@ -121,9 +123,14 @@ class LockedPackage:
         return self.url.endswith(EDITABLE)
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """The names of what it requires."""
+        return tuple(dependency.split()[0] for dependency in self.depends)
+
+    @property
     def is_for_python(self) -> bool:
         """Whether a conda package is for Python. A C library may have a wheel's name (zstd)."""
-        return needs_python(dependency.split()[0] for dependency in self.depends)
+        return needs_python(self.needs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,9 +74,7 @@ def _install(staging: Path, path: Path, progress: Progress, mirrors: Mirrors) ->
     progress.info(f"installing JupyterLab into {path}, once for all environments")
     run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", staging])
     interpreter = staging / "bin" / "python"
-    uv.install_wheels(
-        packages, interpreter, mirrors, show_bars=progress.shows_bars, warn=progress.warn
-    )
+    uv.install_wheels(packages, interpreter, mirrors, show_bars=progress.shows_bars)
     # Notebooks run in environments, not in the server's own Python.
     shutil.rmtree(staging / "share" / "jupyter" / "kernels", ignore_errors=True)
     # Let scripts name the interpreter where it will be.

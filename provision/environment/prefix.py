@@ -246,7 +246,6 @@ def install_packages(
             target=staging if python else None,
             platform=lock.platform if python else None,
             show_bars=progress.shows_bars,
-            warn=progress.warn,
         )
         _rewrite_scripts(staging, python.parent.parent if python else staging, path)
 

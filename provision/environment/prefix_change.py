@@ -128,7 +128,6 @@ def prepare(
             mirrors,
             target=staging,
             show_bars=progress.shows_bars,
-            warn=progress.warn,
         )
         for mark in (".lock", "CACHEDIR.TAG"):
             (staging / mark).unlink(missing_ok=True)

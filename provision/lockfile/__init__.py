@@ -9,7 +9,6 @@ from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.lockfile.completeness import require_complete, require_no_editables
 from provision.lockfile.conda_lock_v1 import (
     FILE,
-    LockEntry,
     LockFile,
     compose,
     lock_text,
@@ -18,7 +17,6 @@ from provision.lockfile.conda_lock_v1 import (
     read_platforms,
     require_this_platform,
 )
-from provision.lockfile.content_hash import content_hashes
 from provision.lockfile.cuda_guard import guard
 from provision.lockfile.differences import LockDiff, describe_diff, diff_locks
 from provision.lockfile.export import (

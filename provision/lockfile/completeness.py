@@ -8,29 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packaging.utils import canonicalize_name
-
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.package_names import requirement_name
 from provision.core.types import Lock, Manager, Pin
-from provision.lockfile.verify.entries import conda_names
+from provision.lockfile.verify.requirements import LockedPackages
 
 SHOWN_PROBLEMS = 5
 
 
 def require_complete(lock: Lock, pins: Sequence[Pin]) -> None:
     """Raise IntegrityError if the lock lacks a pinned package, or a dependency of an entry."""
-    names = _LockedNames(lock)
+    # conda's may stand for a wheel if it is for Python: its pip brings setuptools.
+    for_python = [package for package in lock.packages if package.is_for_python]
+    wheels = LockedPackages([*for_python, *lock.by("pip")])
+    conda_packages = {package.name for package in lock.by("conda")}
     problems = []
+
+    def has(manager: Manager, name: str) -> bool:
+        """Whether a package is there. What the machine has, like __glibc, is no package."""
+        if name.startswith("__"):
+            return True
+        if manager == "conda":
+            return name.lower() in conda_packages
+        return wheels.version(name) is not None
+
     for pin in pins:
         if "://" in pin.requirement.partition(" @ ")[0]:  # an address, without a name
             continue
         name = requirement_name(pin.requirement)
-        if name and not names.has(pin.manager, name):
+        if name and not has(pin.manager, name):
             problems.append(f"it has no {name}, which the request needs")
     for package in lock.packages:
-        for name in [dependency.split()[0] for dependency in package.depends]:
-            if not names.has(package.manager, name):
+        for name in package.needs:
+            if not has(package.manager, name):
                 problems.append(f"{package.name} needs {name}, which is not in it")
     if problems:
         listed = "; ".join(problems[:SHOWN_PROBLEMS])
@@ -49,26 +59,4 @@ def require_no_editables(lock: Lock, product: str) -> None:
             f"{', '.join(names)} is an editable, whose files stay in a folder of this machine: "
             f"{product} cannot hold it.",
             advice="Add it as a wheel instead: provision add NAME ./FOLDER",
-        )
-
-
-class _LockedNames:
-    """The names of a lock's packages."""
-
-    def __init__(self, lock: Lock) -> None:
-        self._conda = {package.name for package in lock.by("conda")}
-        self._conda_python = {
-            canonicalize_name(package.name) for package in lock.by("conda") if package.is_for_python
-        }
-        self._wheels = {canonicalize_name(package.name) for package in lock.by("pip")}
-
-    def has(self, manager: Manager, name: str) -> bool:
-        """Whether a package is there. conda's may stand for a wheel: its pip brings setuptools. What
-        the machine has, like __glibc, is no package."""
-        if name.startswith("__"):
-            return True
-        if manager == "conda":
-            return name.lower() in self._conda
-        return canonicalize_name(name) in self._wheels or bool(
-            conda_names(name) & self._conda_python
         )

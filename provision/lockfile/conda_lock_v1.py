@@ -33,7 +33,6 @@ from provision.core.requirement_urls import EDITABLE, GIT, absolute_url, is_comm
 from provision.core.schema import schema_error
 from provision.core.types import Lock, LockedPackage, Manager
 from provision.core.yaml_text import YamlError, parse_yaml, read_source
-from provision.lockfile.content_hash import content_hashes
 from provision.lockfile.input_files import LockInputs
 
 FILE = LOCK
@@ -64,9 +63,6 @@ class LockMetadata(TypedDict, total=False):
     channels: list[Any]  # a URL, or a mapping with one
     platforms: list[str]
     sources: list[str]
-    time_metadata: object
-    git_metadata: object
-    inputs_metadata: object
     custom_metadata: dict[str, str]
 
 
@@ -93,7 +89,7 @@ HEADER = (
     "conda-lock (version 1); do not edit it.\n"
     "# Make the environment from it:  provision env create NAME, or  "
     "conda-lock install --prefix FOLDER conda-lock.yml\n"
-    "# Move one package:              provision lock NAME --update PACKAGE\n"
+    "# Move one package:              provision update NAME PACKAGE\n"
     "# Make it anew:                  provision lock NAME --relock\n"
 )
 
@@ -106,36 +102,6 @@ _ADD_PLATFORM = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockEntry:
-    """One entry of a lock file, as written. The platform may be one that we do not build for."""
-
-    manager: Manager
-    platform: str
-    name: str
-    version: str
-    url: str
-    md5: str
-    sha256: str
-    build: str  # empty if only the file name holds it
-    depends: tuple[tuple[str, str], ...]  # name, constraint
-    category: str
-    direct: bool = False  # a wheel that is installed by its address
-
-    @property
-    def filename(self) -> str:
-        return url_filename(self.url)
-
-    @property
-    def build_string(self) -> str:
-        """The build of a conda package, from the file name where another tool left it out; the
-        variant label of a wheel."""
-        if self.manager == "pip":
-            return wheel_variant(self.filename)
-        in_filename = archive_stem(self.filename).removeprefix(f"{self.name}-{self.version}-")
-        return self.build or in_filename
-
-
-@dataclass(frozen=True, kw_only=True)
 class LockFile:
     """A lock file of any tool, as written but for credentials in its addresses: all platforms,
     well-formed or not.
@@ -145,7 +111,7 @@ class LockFile:
 
     path: Path
     sha256: str  # of the file's bytes
-    entries: tuple[LockEntry, ...]
+    entries: tuple[LockedPackage, ...]
     channels: tuple[str, ...]
     platforms: tuple[str, ...]
     content_hash: Mapping[str, str]
@@ -153,7 +119,7 @@ class LockFile:
     custom_metadata: Mapping[str, str]
     credentials: tuple[tuple[str, str], ...] = ()
 
-    def for_platform(self, platform: str) -> tuple[LockEntry, ...]:
+    def for_platform(self, platform: str) -> tuple[LockedPackage, ...]:
         return tuple(entry for entry in self.entries if entry.platform == platform)
 
 
@@ -200,20 +166,19 @@ def _file(path: Path, content: bytes, document: LockDocument) -> LockFile:
         entry = public_document(raw_entry)
         if entry != raw_entry:
             credentials.append((entry["platform"], entry["name"]))
-        hashes = entry["hash"]
         depends = entry.get("dependencies") or {}
         url = absolute_url(entry["url"], path.parent)
         entries.append(
-            LockEntry(
+            LockedPackage(
                 manager=entry["manager"],
                 platform=entry["platform"],
                 name=entry["name"],
                 version=entry["version"],
                 url=url,
-                md5=hashes.get("md5") or "",
-                sha256=hashes.get("sha256") or "",
-                build=entry.get("build") or "",
-                depends=tuple((name, constraint or "") for name, constraint in depends.items()),
+                md5=entry["hash"].get("md5"),
+                sha256=entry["hash"].get("sha256") or "",
+                build=_build_string(entry, url_filename(url)),
+                depends=tuple(f"{name} {limit or ''}".strip() for name, limit in depends.items()),
                 category=entry.get("category") or "main",
                 direct=bool(entry.get("source")),
             )
@@ -228,6 +193,16 @@ def _file(path: Path, content: bytes, document: LockDocument) -> LockFile:
         sources=tuple(metadata.get("sources") or ()),
         custom_metadata=metadata.get("custom_metadata") or {},
         credentials=tuple(credentials),
+    )
+
+
+def _build_string(row: LockRow, filename: str) -> str:
+    """The build of a conda package, from the file name where another tool left it out; the variant
+    label of a wheel."""
+    if row["manager"] == "pip":
+        return wheel_variant(filename)
+    return row.get("build") or archive_stem(filename).removeprefix(
+        f"{row['name']}-{row['version']}-"
     )
 
 
@@ -290,16 +265,17 @@ def _lock(file: LockFile, platform: Platform | None) -> Lock:
             f"{file.path} has no packages for {platform}.",
             advice=f"It is for {', '.join(platforms)}. {_ADD_PLATFORM}",
         )
-    packages = []
-    for index, entry in enumerate(file.entries):
-        if entry.platform == platform:
-            packages.append(_package(file.path, index, entry, platform))
+    for index, package in enumerate(file.entries):
+        if package.platform == platform and (problem := _problem(package)):
+            raise IntegrityError(
+                f"{file.path} is not a valid lock file: package[{index}].{problem}.", advice=_RELOCK
+            )
     return Lock(
         path=file.path,
         sha256=file.sha256,
         inputs_sha256=custom.get(INPUTS, ""),
         content_hash=file.content_hash[platform],
-        packages=tuple(packages),
+        packages=file.for_platform(platform),
         python_from="host" if custom.get(PYTHON_FROM) == "host" else "channel",
         portable=custom.get(PORTABLE) != "false",
         platform=platform,
@@ -329,33 +305,18 @@ def _channels(metadata: LockMetadata) -> tuple[str, ...]:
     return tuple(channels)
 
 
-def _package(path: Path, index: int, entry: LockEntry, platform: Platform) -> LockedPackage:
-    problem = ""
-    is_wheel = entry.manager == "pip"
-    is_unhashed = is_commit(entry.url) or entry.url.endswith(EDITABLE)
-    may_lack_hash = is_unhashed and is_wheel and not entry.sha256
-    if not may_lack_hash and not SHA256.fullmatch(entry.sha256):
-        problem = f"hash ({entry.name}): no well-formed sha256"
-    elif entry.md5 and not MD5.fullmatch(entry.md5):
-        problem = f"hash ({entry.name}): no well-formed md5"
-    elif is_wheel and not is_pep440(entry.version):
-        problem = f"version ({entry.name}): `{entry.version}` is not a version of PEP 440"
-    if problem:
-        raise IntegrityError(
-            f"{path} is not a valid lock file: package[{index}].{problem}.", advice=_RELOCK
-        )
-    return LockedPackage(
-        manager=entry.manager,
-        name=entry.name,
-        version=entry.version,
-        url=entry.url,
-        sha256=entry.sha256,
-        md5=entry.md5 or None,
-        build=entry.build_string,
-        direct=entry.direct,
-        depends=tuple(" ".join(filter(None, dependency)) for dependency in entry.depends),
-        platform=platform,
-    )
+def _problem(package: LockedPackage) -> str:
+    """What makes a package of a lock impossible to install; empty if nothing does."""
+    is_wheel = package.manager == "pip"
+    is_unhashed = is_commit(package.url) or package.is_editable
+    may_lack_hash = is_unhashed and is_wheel and not package.sha256
+    if not may_lack_hash and not SHA256.fullmatch(package.sha256):
+        return f"hash ({package.name}): no well-formed sha256"
+    if package.md5 and not MD5.fullmatch(package.md5):
+        return f"hash ({package.name}): no well-formed md5"
+    if is_wheel and not is_pep440(package.version):
+        return f"version ({package.name}): `{package.version}` is not a version of PEP 440"
+    return ""
 
 
 def _document(
@@ -381,7 +342,8 @@ def _document(
     if inputs.sources:
         custom[SOURCES] = "\n".join(inputs.sources)
     metadata: LockMetadata = {
-        "content_hash": {str(key): value for key, value in content_hashes(inputs).items()},
+        # A hash of our own: conda-lock installs the lock, and would not take it for its own.
+        "content_hash": dict.fromkeys(map(str, inputs.machines), inputs.sha256),
         "channels": [{"url": channel, "used_env_vars": []} for channel in inputs.channels],
         "platforms": list(inputs.machines),
         "sources": [ENVIRONMENT],

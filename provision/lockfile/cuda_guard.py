@@ -39,11 +39,7 @@ def refuse_second_torch(packages: Sequence[LockedPackage], resolution: Resolutio
     wheel: both would write the same files."""
     if sources.by_name(resolution.source).manager == "conda":
         return
-    depends = {
-        package.name: [text.split()[0] for text in package.depends]
-        for package in packages
-        if package.manager == "conda"
-    }
+    depends = {package.name: package.needs for package in packages if package.manager == "conda"}
     own = conda.TORCH_PACKAGES & depends.keys()
     if not own:
         return

@@ -10,9 +10,8 @@ from typing import Literal
 
 from provision.adapters import conda
 from provision.core.dataclass import dataclass
-from provision.core.requirement_urls import is_source
-from provision.core.types import Manager
-from provision.lockfile.conda_lock_v1 import AS_OF, SOURCES, LockEntry, LockFile
+from provision.core.types import LockedPackage, Manager
+from provision.lockfile.conda_lock_v1 import AS_OF, SOURCES, LockFile
 
 # up, down: another version. rebuilt: another build or file of the same version. re-sourced: the
 # same file from another address.
@@ -68,30 +67,27 @@ def diff_locks(before: LockFile, after: LockFile, names: tuple[str, str]) -> Loc
     )
 
 
-def _by_key(lock: LockFile) -> dict[Key, LockEntry]:
+def _by_key(lock: LockFile) -> dict[Key, LockedPackage]:
     return {(entry.platform, entry.manager, entry.name): entry for entry in lock.entries}
 
 
-def _difference(key: Key, old: LockEntry | None, new: LockEntry | None) -> PackageDifference | None:
-    before, after = _version_and_build(old), _version_and_build(new)
-    change: Change
+def _difference(
+    key: Key, old: LockedPackage | None, new: LockedPackage | None
+) -> PackageDifference | None:
+    before, after = (f"{one.version} {one.build}".strip() if one else "" for one in (old, new))
+    change: Change = "rebuilt"
     if old is None:
         change = "added"
     elif new is None:
         change = "removed"
     elif old.version != new.version:
         change = "up" if _is_newer(new, old) else "down"
-    elif before != after:
-        change = "rebuilt"
-    elif _file_hash(old) != _file_hash(new):
-        change = "rebuilt"
-        before = f"{before} {_origin(old)}"
-        after = f"{after} {_origin(new)}"
-    elif old.url != new.url:
-        change = "re-sourced"
-        before, after = _folder_url(old), _folder_url(new)
-    else:
+    elif before == after and (old.sha256, old.url) == (new.sha256, new.url):
         return None
+    elif before == after:
+        # What tells two files of one build apart: a commit has no hash.
+        change = "re-sourced" if old.sha256 == new.sha256 else "rebuilt"
+        before, after = (f"{one.url} {one.sha256[:8]}".strip() for one in (old, new))
     platform, manager, package = key
     return PackageDifference(
         platform=platform,
@@ -103,28 +99,7 @@ def _difference(key: Key, old: LockEntry | None, new: LockEntry | None) -> Packa
     )
 
 
-def _version_and_build(entry: LockEntry | None) -> str:
-    if entry is None:
-        return ""
-    return f"{entry.version} {entry.build_string}".strip()
-
-
-def _file_hash(entry: LockEntry) -> str:
-    return entry.sha256 or entry.md5 or entry.url
-
-
-def _origin(entry: LockEntry) -> str:
-    """What tells two builds of one version apart."""
-    if is_source(entry.url):
-        return entry.url
-    return f"sha256 {entry.sha256[:8]}"
-
-
-def _folder_url(entry: LockEntry) -> str:
-    return entry.url.rpartition("/")[0]
-
-
-def _is_newer(entry: LockEntry, other: LockEntry) -> bool:
+def _is_newer(entry: LockedPackage, other: LockedPackage) -> bool:
     from packaging.version import InvalidVersion, Version
 
     if entry.manager == "conda":

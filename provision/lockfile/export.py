@@ -19,8 +19,8 @@ from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.platforms import PLATFORM
 from provision.core.sbom import Licenses, SbomPackage
 from provision.core.statements import marker_environment
-from provision.core.types import Manager
-from provision.lockfile.conda_lock_v1 import LockEntry, LockFile
+from provision.core.types import LockedPackage, Manager
+from provision.lockfile.conda_lock_v1 import LockFile
 
 ExportFormat = Literal["explicit", "requirements", "pylock", "pixi"]
 
@@ -66,7 +66,7 @@ def export_platform(lock: LockFile, platform: str | None) -> str:
     return platform
 
 
-def main_entries(lock: LockFile, platform: str) -> tuple[LockEntry, ...]:
+def main_entries(lock: LockFile, platform: str) -> tuple[LockedPackage, ...]:
     """The packages of an environment: conda-lock's other categories (dev, extras) are installed
     only on request.
     """
@@ -75,11 +75,11 @@ def main_entries(lock: LockFile, platform: str) -> tuple[LockEntry, ...]:
 
 def omitted_entries(
     lock: LockFile, kind: ExportFormat, platform: str
-) -> tuple[list[LockEntry], list[str]]:
+) -> tuple[list[LockedPackage], list[str]]:
     """The packages of a platform that a format leaves out, and notes that say so."""
     entries = main_entries(lock, platform)
     notes = []
-    omitted: list[LockEntry] = []
+    omitted: list[LockedPackage] = []
     manager = OMITTED_MANAGER.get(kind)
     if manager is not None:
         omitted = [entry for entry in entries if entry.manager == manager]
@@ -94,7 +94,7 @@ def omitted_entries(
     return [*omitted, *optional], notes
 
 
-def _listed(entries: Sequence[LockEntry]) -> str:
+def _listed(entries: Sequence[LockedPackage]) -> str:
     text = ", ".join(f"{entry.name} {entry.version}" for entry in entries[:MAX_NAMED])
     if len(entries) > MAX_NAMED:
         text += f" and {len(entries) - MAX_NAMED} more"
@@ -122,7 +122,7 @@ def export_lock(
     return pixi_lock(lock, (platform, *further_platforms))
 
 
-def explicit(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
+def explicit(lock: LockFile, entries: Sequence[LockedPackage], platform: str) -> str:
     """conda's @EXPLICIT list, each package after what it needs; wheels as `# pip` lines, which
     micromamba and conda-lock read.
     """
@@ -138,15 +138,15 @@ def explicit(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str
     return without_credentials("\n".join(lines) + "\n")
 
 
-def _in_order_of_installation(entries: Mapping[str, LockEntry]) -> list[LockEntry]:
+def _in_order_of_installation(entries: Mapping[str, LockedPackage]) -> list[LockedPackage]:
     """Every package after its dependencies; in a circle (python, pip) the first name goes last."""
-    ordered: dict[str, LockEntry] = {}
+    ordered: dict[str, LockedPackage] = {}
     visited = set()
 
     def visit(name: str) -> None:
         if name in entries and name not in visited:
             visited.add(name)
-            for dependency, _ in entries[name].depends:
+            for dependency in entries[name].needs:
                 visit(dependency)
             ordered[name] = entries[name]
 
@@ -155,7 +155,7 @@ def _in_order_of_installation(entries: Mapping[str, LockEntry]) -> list[LockEntr
     return list(ordered.values())
 
 
-def requirements(lock: LockFile, entries: Sequence[LockEntry], name: str, platform: str) -> str:
+def requirements(lock: LockFile, entries: Sequence[LockedPackage], name: str, platform: str) -> str:
     """The wheels, for `pip install --require-hashes -r` and uv, which install no conda packages."""
     text = (
         f"# The wheels of {name} for {platform}, from its conda-lock.yml; made by provision lock "
@@ -169,7 +169,7 @@ def requirements(lock: LockFile, entries: Sequence[LockEntry], name: str, platfo
     return text
 
 
-def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
+def pylock(lock: LockFile, entries: Sequence[LockedPackage], platform: str) -> str:
     """pylock.toml (PEP 751), validated by packaging's implementation of the standard."""
     import tomlkit
     from packaging.pylock import Pylock, PylockValidationError
@@ -188,7 +188,7 @@ def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
     document["created-by"] = "provision"
     document["packages"] = [_pylock_package(entry, names) for entry in wheels]
     build = [
-        f"{entry.name}={entry.version}={entry.build_string}"
+        f"{entry.name}={entry.version}={entry.build}"
         for entry in entries
         if entry.manager == "conda" and entry.name in BUILD_PACKAGES
     ]
@@ -204,9 +204,9 @@ def pylock(lock: LockFile, entries: Sequence[LockEntry], platform: str) -> str:
         ) from error
 
 
-def _pylock_package(entry: LockEntry, names: Collection[str]) -> dict[str, object]:
+def _pylock_package(entry: LockedPackage, names: Collection[str]) -> dict[str, object]:
     package: dict[str, object] = {"name": canonicalize_name(entry.name), "version": entry.version}
-    dependencies = {canonicalize_name(name) for name, _ in entry.depends}
+    dependencies = {canonicalize_name(name) for name in entry.needs}
     locked = sorted(dependencies.intersection(names))
     if locked:
         package["dependencies"] = [{"name": name} for name in locked]
@@ -249,20 +249,19 @@ def pixi_lock(lock: LockFile, platforms: Sequence[str]) -> str:
     return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
 
 
-def _pixi_package(lock: LockFile, entry: LockEntry) -> dict[str, object]:
+def _pixi_package(lock: LockFile, entry: LockedPackage) -> dict[str, object]:
     hashes = {"sha256": entry.sha256, "md5": entry.md5}
     package: dict[str, object] = {kind: value for kind, value in hashes.items() if value}
     if not package:
         raise IntegrityError(f"{entry.name} has no hash in {lock.path}.", advice=_VERIFY)
     if entry.manager == "conda":
-        depends = [f"{name} {constraint}".strip() for name, constraint in entry.depends]
-        return {**package, "depends": depends}
+        return {**package, "depends": list(entry.depends)}
     name = canonicalize_name(entry.name)
-    depends = [canonicalize_name(name) for name, _ in entry.depends]
+    depends = [canonicalize_name(name) for name in entry.needs]
     return {"name": name, "version": entry.version, **package, "requires_dist": depends}
 
 
-def _wheels(lock: LockFile, entries: Sequence[LockEntry]) -> list[LockEntry]:
+def _wheels(lock: LockFile, entries: Sequence[LockedPackage]) -> list[LockedPackage]:
     wheels = [entry for entry in entries if entry.manager == "pip"]
     for entry in wheels:
         if not entry.sha256:
@@ -270,7 +269,7 @@ def _wheels(lock: LockFile, entries: Sequence[LockEntry]) -> list[LockEntry]:
     return sorted(wheels, key=lambda entry: entry.name)
 
 
-def sbom_parts(entries: Sequence[LockEntry], licenses: Licenses) -> tuple[SbomPackage, ...]:
+def sbom_parts(entries: Sequence[LockedPackage], licenses: Licenses) -> tuple[SbomPackage, ...]:
     """The packages of a lock as the parts of an SBOM."""
     # conda may provide what a wheel depends on; virtual packages are in no SBOM.
     conda_urls: dict[str, str] = {}
@@ -281,7 +280,7 @@ def sbom_parts(entries: Sequence[LockEntry], licenses: Licenses) -> tuple[SbomPa
     parts = []
     for entry in entries:
         available = {**conda_urls, **wheel_urls} if entry.manager == "pip" else conda_urls
-        names = {canonicalize_name(name) for name, _ in entry.depends}
+        names = {canonicalize_name(name) for name in entry.needs}
         url = ""  # nobody else can download a file of this machine's disk
         if not entry.url.startswith("file:"):
             url = entry.url.partition("#")[0].partition("?")[0]
@@ -291,7 +290,7 @@ def sbom_parts(entries: Sequence[LockEntry], licenses: Licenses) -> tuple[SbomPa
             name=entry.name,
             version=entry.version,
             purl=package_url(entry),
-            md5=entry.md5,
+            md5=entry.md5 or "",
             sha256=entry.sha256,
             license=licenses.get((entry.manager, canonicalize_name(entry.name)), ""),
             url=url,
@@ -301,7 +300,7 @@ def sbom_parts(entries: Sequence[LockEntry], licenses: Licenses) -> tuple[SbomPa
     return tuple(parts)
 
 
-def package_url(entry: LockEntry) -> str:
+def package_url(entry: LockedPackage) -> str:
     """The package's address in the purl specification's types `conda` and `pypi`."""
     from packageurl import PackageURL
 
@@ -312,6 +311,6 @@ def package_url(entry: LockEntry) -> str:
     if len(folders) == 3:
         channel, subdir = folders[0].rsplit("/", 1)[-1], folders[1]
     kind = "conda" if entry.filename.endswith(".conda") else "tar.bz2"
-    qualifiers = {"build": entry.build_string, "channel": channel, "subdir": subdir, "type": kind}
+    qualifiers = {"build": entry.build, "channel": channel, "subdir": subdir, "type": kind}
     qualifiers = {key: value for key, value in qualifiers.items() if value}
     return PackageURL("conda", None, entry.name, entry.version, qualifiers).to_string()

@@ -19,8 +19,6 @@ from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.yaml_text import YamlError, parse_yaml
 
-# The top-level keys that we render.
-PLAIN_KEYS = {"name", "channels", "dependencies"}
 SELECTOR = re.compile(r"#.*\[")
 T = TypeVar("T")
 _ADVICE = "Correct it, or restore what spec.yml renders: provision render {name} --force"
@@ -50,9 +48,6 @@ class LockInputs:
     builds: tuple[str, ...] = ()
     # Where named packages come from: `Spec.package_sources`.
     sources: tuple[str, ...] = ()
-    # Whether environment.yml has only what we render; other tools may read more into other keys and
-    # selectors.
-    plain: bool = True
 
 
 def read_inputs(
@@ -79,7 +74,6 @@ def read_inputs(
     nameless = {key: value for key, value in document.items() if key != "name"}
     channels = [channel for channel in channels if channel != "nodefaults"]
     content = {**nameless, "channels": channels}
-    only_pip = len(sections) < 2 and all(set(section) <= {"pip"} for section in sections)
     return LockInputs(
         environment=environment,
         folder=folder,
@@ -91,7 +85,6 @@ def read_inputs(
         sha256=_sha256(content, machines, as_of, sources),
         as_of=as_of,
         sources=tuple(sources),
-        plain=set(document) <= PLAIN_KEYS and only_pip and not _selector_lines(environment),
     )
 
 

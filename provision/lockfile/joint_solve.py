@@ -4,12 +4,13 @@ and uv adds the wheels that conda does not provide. (lock_change changes an exis
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from provision import sources
 from provision.adapters import conda
@@ -209,12 +210,11 @@ class JointSolve:
         bounds: list[str] = []
         for package in conda_packages:
             version = wheel_versions.get(canonicalize_name(package.name))
-            if (
-                not package.is_for_python
-                or version is None
-                or _is_at_most(package.version, version)
-            ):
+            if not package.is_for_python or version is None:
                 continue
+            with suppress(InvalidVersion):  # where they cannot be compared, the bound is tried
+                if Version(package.version) <= Version(version):
+                    continue
             # conda and wheels may count versions differently (tzdata 2026.2, 2026b).
             bound = f"{package.name} <={version}"
             bounded = replace(self.conda, bounds=(*self.bounds(), *bounds, bound))
@@ -275,16 +275,6 @@ def wheel_names(name: str) -> set[str]:
     if name in WHEEL_NAMES:
         return {WHEEL_NAMES[name]}
     return {name, name.removeprefix("python-"), name.removesuffix("-python")}
-
-
-def _is_at_most(version: str, other: str) -> bool:
-    """Whether it is the other version or older. False where they cannot be compared."""
-    from packaging.version import InvalidVersion
-
-    try:
-        return Version(version) <= Version(other)
-    except InvalidVersion:
-        return False
 
 
 def wheel_bounds(requirements: Sequence[str]) -> dict[str, str]:

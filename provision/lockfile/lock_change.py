@@ -6,7 +6,6 @@ What can stay at its version stays.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from provision.adapters import uv as wheels
 from provision.adapters.uv import ResolveRequest
 from provision.core.errors import InvalidSpec, Unreachable, Unsolvable
 from provision.core.requirement_urls import GIT
+from provision.core.similar_names import did_you_mean
 from provision.core.types import Lock, LockedPackage, Resolution
 from provision.lockfile.input_files import LockInputs
 from provision.lockfile.joint_solve import (
@@ -30,8 +30,6 @@ from provision.lockfile.joint_solve import (
     provided,
     wheel_bounds,
 )
-
-MAX_SUGGESTIONS = 3
 
 
 def update(
@@ -63,21 +61,14 @@ def update(
 
 
 def _check_names(names: Sequence[str], packages: Sequence[LockedPackage], environment: str) -> None:
-    locked_names = sorted({package.name for package in packages})
-    canonical = {canonicalize_name(name) for name in locked_names}
-    unknown = [name for name in names if canonicalize_name(name) not in canonical]
-    if not unknown:
-        return
-    suggestions: list[str] = []
-    for name in unknown:
-        suggestions += difflib.get_close_matches(name.lower(), locked_names, MAX_SUGGESTIONS, 0.6)
-    advice = f"`provision env tree {environment}` lists its packages, `provision add {environment} "
-    advice += f"{unknown[0]}` adds one."
-    if suggestions:
-        advice = f"Did you mean: {', '.join(dict.fromkeys(suggestions))}?"
-    raise InvalidSpec(
-        f"The lock has no {', '.join(f'`{name}`' for name in unknown)}.", advice=advice
-    )
+    locked = {canonicalize_name(package.name) for package in packages}
+    for name in names:
+        if canonicalize_name(name) not in locked:
+            raise InvalidSpec(
+                f"The lock has no `{name}`.",
+                advice=f"{did_you_mean(canonicalize_name(name), locked)}`provision env tree "
+                f"{environment}` lists its packages, `provision add {environment} {name}` adds it.",
+            )
 
 
 def change(
@@ -196,20 +187,12 @@ def _is_newest(name: str, packages: Packages, request: ResolveRequest) -> bool |
         releases = wheels.index_releases(name, request)
     except Unreachable:  # uv may log in where we cannot
         return None
-    listed = {release.version: release.glibc for release in releases}
     for package in packages:
         if package.manager == "conda" or canonicalize_name(package.name) != name:
             continue
         current = Version(package.version)
-        if current in listed:
-            return all(
-                glibc is None
-                or glibc > Version(request.glibc)
-                or version.is_prerelease > current.is_prerelease
-                or not limits.contains(version, prereleases=True)
-                or version <= current
-                for version, glibc in listed.items()
-            )
+        if any(release.version == current for release in releases):
+            return wheels.newest_release(releases, limits, current, request.glibc) == current
     return None
 
 

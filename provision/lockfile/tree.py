@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from packaging.utils import canonicalize_name
 
 from provision.core.package_names import package_name
-from provision.core.types import Manager, Pin
-from provision.lockfile.conda_lock_v1 import LockEntry
+from provision.core.types import LockedPackage, Manager, Pin
 
 # The packages one step on from a package, each with the constraint between the two.
 Neighbors = Callable[[str], Sequence[tuple[str, str]]]
@@ -36,8 +35,8 @@ class TreeNode:
 class PackageGraph:
     """The packages of one platform of a lock, and what each requires of the others."""
 
-    def __init__(self, entries: Iterable[LockEntry]) -> None:
-        self._entries: dict[str, LockEntry] = {}
+    def __init__(self, entries: Iterable[LockedPackage]) -> None:
+        self._entries: dict[str, LockedPackage] = {}
         for entry in sorted(entries, key=lambda entry: entry.manager):
             # pip comes last: where both managers have a name, the wheel is what Python imports.
             self._entries[canonicalize_name(entry.name)] = entry
@@ -51,7 +50,8 @@ class PackageGraph:
     def requirements(self, name: str) -> list[tuple[str, str]]:
         """The packages that this one requires, with the constraint; no virtual packages."""
         rows = []
-        for required, constraint in self._entries[name].depends:
+        for dependency in self._entries[name].depends:
+            required, _, constraint = dependency.partition(" ")
             canonical = canonicalize_name(required)
             if canonical in self._entries and canonical != name:
                 rows.append((canonical, "" if constraint == "*" else constraint))

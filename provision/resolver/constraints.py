@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from provision import catalog, sources
-from provision.catalog import Gpu, Library, version_key
+from provision.catalog import Library, version_key
+from provision.catalog.mismatches import NO_SOURCE, code_mismatches, driver_mismatches
 from provision.core.errors import NoSuchBuild
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.resolver import python_versions
 from provision.sources.base import (
     LIBRARY_TITLES,
-    NO_SOURCE,
     REQUESTED,
     Axis,
     Candidate,
@@ -84,14 +84,6 @@ def _source(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     if spec.source not in (sources.AUTO, candidate.source.name):
         title = sources.by_name(spec.source).title
         yield Violation(axis="source", fact=f"{candidate} is not from {title}", source=REQUESTED)
-    elif candidate.build is not None and candidate.build.unreleased:
-        insists = spec.source != sources.AUTO and spec.cuda == candidate.cuda
-        fact = f"{candidate} is not part of the release: {candidate.build.unreleased}"
-        if not insists:
-            fact += f"; --cuda {candidate.cuda} --source {candidate.source.name} insists on it"
-        yield Violation(
-            axis="source", fact=fact, source=candidate.build.source, rules_out=not insists
-        )
 
 
 def _platform(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
@@ -196,71 +188,17 @@ def _gpu(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
         for platform in candidate.common_platforms(spec.platforms):
             if gpu.platform not in (None, platform):
                 continue
-            violation = _gpu_violation(candidate, platform, gpu, spec.driver)
-            if violation:
-                yield violation
-
-
-def _gpu_violation(
-    candidate: Candidate, platform: Platform, gpu: Gpu, driver: str | None
-) -> Violation | None:
-    build = candidate.build_on(platform)
-    reach = catalog.runs_on_gpu(build, gpu, driver)
-    if reach == "yes":
-        return None
-    subject = str(candidate) if platform == PLATFORM else f"{candidate} on {platform}"
-    if reach == "ptx":
-        return Violation(
-            axis="gpu",
-            fact=f"{subject} holds no code for {gpu.name}, which compiles its PTX when a program "
-            "starts",
-            source=build.architectures_source or NO_SOURCE,
-            rules_out=False,
-            through_ptx=True,
-        )
-    described = described_gpu(gpu)
-    toolkit = candidate.toolkit
-    if reach == "no":
-        if build.architectures is not None:
-            architectures = ", ".join(build.architectures)
-            ptx = " and PTX that this driver cannot compile" if build.ptx and driver else ""
-            return Violation(
-                axis="gpu",
-                fact=f"{subject} holds code for {architectures}{ptx}, and {described}",
-                source=f"{build.architectures_source}; {gpu.source}",
-            )
-        assert toolkit is not None  # which is how the answer is known
-        fact = f"CUDA {build.cuda} compiles for {toolkit.capability_min} and newer, and {described}"
-        fact_sources = [toolkit.capability_source, gpu.source]
-        compiled, range_source = catalog.cuda_range(gpu)
-        if compiled:
-            fact += f", {compiled}"
-            fact_sources.append(range_source)
-        return Violation(axis="gpu", fact=fact, source="; ".join(dict.fromkeys(fact_sources)))
-    newest = toolkit.capability_max if toolkit else None
-    is_beyond = newest is not None and version_key(gpu.capability) > version_key(newest)
-    if toolkit and is_beyond and build.architectures is None:
-        return Violation(
-            axis="gpu",
-            fact=f"CUDA {build.cuda} compiles for nothing newer than {newest}, and {described}; "
-            f"whether {subject} holds PTX for newer GPUs is not known",
-            source=f"{toolkit.capability_source}; {gpu.source}",
-            rules_out=False,
-            unlikely=True,
-        )
-    return Violation(
-        axis="gpu",
-        fact=f"for which GPUs {subject} holds code is not known, so neither is whether it runs on "
-        f"{gpu.name}",
-        source=NO_SOURCE,
-        rules_out=False,
-    )
-
-
-def described_gpu(gpu: Gpu) -> str:
-    """A GPU with its architecture: V100 is sm_70."""
-    name = "the GPU" if gpu.name == gpu.architecture else gpu.name
-    return f"{name} is {gpu.architecture}"
+            subject = str(candidate) if platform == PLATFORM else f"{candidate} on {platform}"
+            build = candidate.build_on(platform)
+            for mismatch in code_mismatches(build, gpu, spec.driver, subject):
+                yield Violation(
+                    axis="gpu",
+                    fact=mismatch.why,
+                    source=mismatch.source,
+                    rules_out=mismatch.certain,
+                    through_ptx=mismatch.through_ptx,
+                    unlikely=mismatch.unlikely,
+                )
 
 
 def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
@@ -268,43 +206,18 @@ def _driver(candidate: Candidate, spec: Spec) -> Iterator[Violation]:
     out, but not for certain."""
     if spec.driver is None or candidate.build is None:
         return
-    cuda = candidate.build.cuda
-    toolkit = candidate.toolkit
-    if toolkit is None:
+    documented = candidate.toolkit.driver_platforms if candidate.toolkit else (PLATFORM,)
+    mismatches = [*driver_mismatches(candidate.build.cuda, spec.driver, PLATFORM)]
+    for platform in spec.platforms:
+        if platform not in documented and not mismatches:
+            mismatches += driver_mismatches(candidate.build.cuda, spec.driver, platform)
+    for mismatch in mismatches:
         yield Violation(
             axis="driver",
-            fact=f"which driver CUDA {cuda} needs is not known",
-            source=NO_SOURCE,
-            rules_out=False,
-        )
-        return
-    needs = f"CUDA {cuda} needs driver {toolkit.driver_floor} or later"
-    undocumented = [
-        platform for platform in spec.platforms if platform not in toolkit.driver_platforms
-    ]
-    compatibility = catalog.runs_on_driver(cuda, spec.driver)
-    if compatibility == "no":
-        yield Violation(
-            axis="driver",
-            fact=f"{needs}, and the driver is {spec.driver}",
-            source=toolkit.driver_source,
-            is_certain=len(undocumented) < len(spec.platforms),
-        )
-    elif compatibility == "unknown":
-        yield Violation(
-            axis="driver",
-            fact=f"{needs}; whether {spec.driver} is that is not known",
-            source=toolkit.driver_source,
-            rules_out=False,
-        )
-    elif undocumented:
-        documented = ", ".join(toolkit.driver_platforms)
-        yield Violation(
-            axis="driver",
-            fact=f"{needs} on {documented}; which it needs on {', '.join(undocumented)} is not "
-            "known",
-            source=toolkit.driver_source,
-            rules_out=False,
+            fact=mismatch.why,
+            source=mismatch.source,
+            rules_out=mismatch.certain,
+            is_certain=not set(documented).isdisjoint(spec.platforms),
         )
 
 

@@ -11,7 +11,6 @@ from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, HostGpus, Pin
 from provision.resolver import constraints
-from provision.resolver.refusal import described_facts
 from provision.resolver.resolution import decide
 from provision.sources.base import Candidate
 
@@ -75,7 +74,7 @@ def _not_chosen(described: Spec, chosen: Candidate) -> Iterator[Choice]:
                 reason = NOT_REQUESTED
             elif violations := list(constraints.violations(candidate, described)):
                 # The facts carry their own sources.
-                reason = described_facts(violations)
+                reason = "; ".join(dict.fromkeys(map(str, violations)))
             yield Choice(what="build", value=str(candidate), reason=reason, source="")
         if version == chosen.release.version:
             return

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from provision.catalog import CompatibilityRule
+from provision.catalog.mismatches import NO_SOURCE
 from provision.core.package_names import package_name
 from provision.core.spec_fields import Spec
 from provision.core.types import Pin
 from provision.resolver import python_versions
-from provision.sources.base import NO_SOURCE, REQUESTED, Candidate
+from provision.sources.base import REQUESTED, Candidate
 from provision.sources.pypi_wheels import PIP
 
 DEFAULT_CHANNELS = ("conda-forge",)
@@ -143,30 +144,18 @@ def conflicts(spec: Spec, candidate: Candidate, pins: Iterable[Pin]) -> Iterator
             sentence = f"`{requirement}` excludes `{pin.requirement}`: {pin.reason}. {advice}"
             yield sentence, f"{pin.requirement}: {pin.source}"
     # NVIDIA wheels must be of one family, that of the build's CUDA; a CPU build takes none. For
-    # wheels of torch the rules also say so.
-    families = {}
+    # wheels of torch the rules say so.
+    if candidate.build is not None and candidate.source.manager != "conda":
+        return
+    cuda_major = (candidate.cuda or "no CUDA").split(".")[0]
     for requirement in requested:
         match = NVIDIA_WHEEL.fullmatch(package_name(requirement))
-        if match:
-            families[requirement] = match[1]
-    if not families:
-        return
-    listed = ", ".join(f"`{requirement}`" for requirement in families)
-    cuda_major = (candidate.cuda or "").split(".")[0]
-    if candidate.build is None:
-        yield f"{listed} is about GPUs, and {candidate} has no use for it. Remove it.", ""
-    elif len(set(families.values())) > 1:
-        yield (
-            f"{listed}: NVIDIA wheels of different CUDA versions write the same files. Keep one "
-            "family.",
-            f"{listed}: {NVIDIA_WHEEL_SOURCE}",
-        )
-    elif candidate.source.manager == "conda" and cuda_major not in families.values():
-        yield (
-            f"{listed} is for another CUDA than {candidate}; two of them in one process break each "
-            "other. Remove it.",
-            f"{listed}: {NVIDIA_WHEEL_SOURCE}",
-        )
+        if match and match[1] != cuda_major:
+            yield (
+                f"`{requirement}` is of CUDA {match[1]}, and {candidate}: NVIDIA wheels of different "
+                "CUDA versions write the same files. Remove it.",
+                f"{requirement}: {NVIDIA_WHEEL_SOURCE}",
+            )
 
 
 def _excludes(requirement: str, pin: str) -> bool:

@@ -7,11 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from provision import catalog, sources
-from provision.core.spec_fields import DEFAULT_PACKAGE_KEYS, Spec
+from provision.catalog import Build
+from provision.catalog.mismatches import NO_SOURCE
+from provision.core.spec_fields import Spec
 from provision.core.types import Choice
 from provision.resolver import constraints, python_versions
-from provision.resolver.pins import PYTHON_REASON, RDMA_REASON, RDMA_SOURCE
-from provision.sources.base import NO_SOURCE, NOT_KNOWN, REQUESTED, Candidate
+from provision.resolver.pins import PYTHON_REASON
+from provision.sources.base import (
+    COMPANION,
+    NOT_KNOWN,
+    REQUESTED,
+    Candidate,
+    torch_reason,
+)
 
 # conda-lock's own default for Linux (its default-virtual-packages.yaml): what a 2018 distribution
 # has.
@@ -24,8 +32,14 @@ def choices(
 ) -> Iterator[Choice]:
     """described: the request with the machine that it is for; settled: with what it leaves open
     made exact."""
-    source = candidate.source
-    yield _torch(request, candidate)
+    release, source = candidate.release, candidate.source
+    platform = settled.platforms[0]
+    yield Choice(
+        what="torch",
+        value=release.version,
+        reason=torch_reason(request, candidate),
+        source=source.origin(release),
+    )
     yield Choice(
         what="source",
         value=source.name,
@@ -36,44 +50,71 @@ def choices(
         what="python",
         value=settled.python or "",
         reason=PYTHON_REASON,
-        source=python_versions.source_of(candidate, settled.platforms[0]) or NO_SOURCE,
+        source=python_versions.source_of(candidate, platform) or NO_SOURCE,
     )
-    if candidate.build:
-        yield _cuda(described, candidate)
-        yield source.library_choice("nccl", candidate, settled)
-        yield _driver(settled, candidate)
-        yield source.library_choice("cudnn", candidate, settled)
-        yield _triton(candidate)
-        yield _architectures(settled, candidate)
-    for companion in source.companions(candidate.release):
-        if settled.companions:
-            yield source.companion_choice(companion)
-        else:
-            yield _left_out(companion.name, "--no-companions")
-    yield _glibc(settled, candidate)
-    yield _platforms(request, candidate)
-    yield source.channels_choice(candidate, request, channels)
-    if settled.infiniband:
-        yield Choice(what="infiniband", value="rdma-core", reason=RDMA_REASON, source=RDMA_SOURCE)
-    for key in DEFAULT_PACKAGE_KEYS:
-        # Each companion has its own choice, above.
-        if key.name != "companions" and not getattr(settled, key.name):
-            yield _left_out(key.name, key.negative_option)
-
-
-def _platforms(request: Spec, candidate: Candidate) -> Choice:
-    reason, source = f"the build exists for {', '.join(candidate.platforms)}", candidate.origin
-    for gpu in map(catalog.find_gpu, request.gpu):
-        if gpu.platform:
-            reason += f"; {gpu.name} is on one module with an Arm CPU"
-            source += f"; {gpu.platform_source}"
-    return Choice(
-        what="platforms", value=", ".join(request.platforms), reason=reason, source=source
+    build = candidate.build_for(platform)
+    if build is not None:
+        yield from _of_build(described, settled, candidate, build)
+    for companion in source.companions(release) if settled.companions else ():
+        if companion.version:
+            yield Choice(
+                what=companion.name,
+                value=companion.version,
+                reason=COMPANION,
+                source=companion.source,
+            )
+    needed, glibc_source = candidate.glibc(settled.platforms)
+    reason = (
+        f"what the build needs ({needed or NOT_KNOWN}), but at least our default {DEFAULT_GLIBC}"
     )
+    yield Choice(
+        what="glibc",
+        value=f">={glibc(settled, candidate)}",
+        reason=REQUESTED if settled.glibc else reason,
+        source=glibc_source or GLIBC_SOURCE,
+    )
+    reason, channel_source = source.channels_reason
+    if request.channels:
+        reason, channel_source = "in the order of the request", "spec.yml"
+    yield Choice(what="channels", value=", ".join(channels), reason=reason, source=channel_source)
 
 
-def _left_out(what: str, option: str) -> Choice:
-    return Choice(what=what, value="left out", reason=f"requested with {option}", source="spec.yml")
+def _of_build(
+    described: Spec, settled: Spec, candidate: Candidate, build: Build
+) -> Iterator[Choice]:
+    """What a build for GPUs contains and needs. build: on the first platform."""
+    exact = described.cuda == candidate.cuda
+    yield Choice(
+        what="cuda",
+        value=build.cuda,
+        reason=REQUESTED if exact else "newest that the request and its machine allow",
+        source=build.source,
+    )
+    yield candidate.source.library_choice("nccl", candidate, settled)
+    floor = driver_floor(settled, candidate)
+    yield Choice(
+        what="driver",
+        value=f">={floor}" if floor else NOT_KNOWN,
+        reason="oldest driver that runs this CUDA",
+        source=candidate.toolkit.driver_source if candidate.toolkit else NO_SOURCE,
+    )
+    yield candidate.source.library_choice("cudnn", candidate, settled)
+    yield Choice(
+        what="triton",
+        value=(build.triton or NOT_KNOWN).removeprefix("=="),
+        reason="what torch requires",
+        source=build.triton_source or NO_SOURCE,
+    )
+    ptx: dict[bool | None, str] = {
+        True: "newer GPUs compile its PTX",
+        False: "it holds no PTX for newer ones",
+    }
+    yield Choice(
+        what="gpu",
+        value=" ".join(build.architectures or (NOT_KNOWN,)),
+        reason=f"GPU code in the build; {ptx.get(build.ptx, 'whether it holds PTX is not known')}",
+        source=build.architectures_source or NO_SOURCE,
+    )
 
 
 def glibc(spec: Spec, candidate: Candidate) -> str:
@@ -120,102 +161,3 @@ def source_reason(described: Spec, candidate: Candidate) -> str:
     reason = f"usually it is {preferred.source.title}"
     violation = next(constraints.violations(preferred, described), None)
     return f"{reason}, but {violation.fact}" if violation else reason
-
-
-def _torch(request: Spec, candidate: Candidate) -> Choice:
-    version = candidate.release.version
-    if request.torch == version:
-        reason = REQUESTED
-    elif request.torch == "latest":
-        reason = "newest release in the table"
-    else:
-        table = "on the package index" if candidate.release.from_index else "in the table"
-        reason = f"newest {request.torch} release {table}"
-        if constraints.releases_of(request.torch)[-1] != version:
-            reason += " that fits the rest"
-        if request.pip:
-            reason += "; a new lock asks the index whether the named wheels go with it"
-    return Choice(
-        what="torch",
-        value=version,
-        reason=reason,
-        source=candidate.source.origin(candidate.release),
-    )
-
-
-def _cuda(described: Spec, candidate: Candidate) -> Choice:
-    assert candidate.build is not None
-    if described.cuda == "auto":
-        machine = list(described.gpu)
-        if described.driver:
-            machine.append(f"driver {described.driver}")
-        reason = f"newest of this release that {' and '.join(machine)} can run"
-    elif described.cuda == candidate.cuda:
-        reason = REQUESTED
-    else:
-        reason = f"newest {described.cuda}.x of this release"
-    build = candidate.build
-    return Choice(what="cuda", value=build.cuda, reason=reason, source=build.source)
-
-
-def _triton(candidate: Candidate) -> Choice:
-    assert candidate.build is not None
-    version = candidate.build.triton or NOT_KNOWN
-    return Choice(
-        what="triton",
-        value=version.removeprefix("=="),
-        reason="what torch requires",
-        source=candidate.build.triton_source or NO_SOURCE,
-    )
-
-
-def _driver(spec: Spec, candidate: Candidate) -> Choice:
-    toolkit = candidate.toolkit
-    floor = driver_floor(spec, candidate)
-    reason = "oldest driver that runs this CUDA"
-    if toolkit and floor is None:
-        documented = ", ".join(toolkit.driver_platforms)
-        reason += f": {toolkit.driver_floor} on {documented}, and no source says for "
-        reason += ", ".join(spec.platforms)
-    return Choice(
-        what="driver",
-        value=f">={floor}" if floor else NOT_KNOWN,
-        reason=reason,
-        source=toolkit.driver_source if toolkit else NO_SOURCE,
-    )
-
-
-def _architectures(spec: Spec, candidate: Candidate) -> Choice:
-    build = candidate.build_on(spec.platforms[0])
-    if build.architectures is None:
-        toolkit = candidate.toolkit
-        reason, source = NO_SOURCE, NO_SOURCE
-        if toolkit:
-            reason += f"; CUDA {build.cuda} itself compiles for {toolkit.capability_min} and newer"
-            source = toolkit.capability_source
-        return Choice(what="gpu", value=NOT_KNOWN, reason=reason, source=source)
-    reason = "GPU code in the build; code for sm_80 also runs on 8.6"
-    if build.ptx is True:
-        reason += "; newer GPUs compile its PTX"
-    elif build.ptx is False:
-        reason += "; it holds no PTX for newer ones"
-    return Choice(
-        what="gpu",
-        value=" ".join(build.architectures),
-        reason=reason,
-        source=build.architectures_source or NO_SOURCE,
-    )
-
-
-def _glibc(spec: Spec, candidate: Candidate) -> Choice:
-    value = glibc(spec, candidate)
-    needed, source = candidate.glibc(spec.platforms)
-    needs = f"the build needs {needed}" if needed else "what the build needs is not known"
-    if spec.glibc:
-        reason = f"{REQUESTED}; {needs}"
-    elif needed == value:
-        reason = "what the build needs"
-    else:
-        reason = f"our default; {needs}"
-        source = source or GLIBC_SOURCE
-    return Choice(what="glibc", value=f">={value}", reason=reason, source=source or NO_SOURCE)

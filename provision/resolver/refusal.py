@@ -3,8 +3,7 @@ instead."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from provision import catalog, sources
 from provision.catalog import version_key
@@ -16,7 +15,6 @@ from provision.resolver.suggest import Neighbor, nearest
 from provision.sources.base import Candidate, Source, Violation
 
 NEAREST = 3
-FACTS = 3  # of a kind: a range has many builds, each with its own fact
 # What may still contradict a request for which release, CUDA and source exist.
 REMAINING_AXES = constraints.CHANGEABLE[3:] + constraints.MACHINE
 
@@ -36,7 +34,10 @@ def no_such_build(spec: Spec, leads_to: Callable[[Spec], Candidate | None]) -> N
     hint = f"facts of {catalog.edition().date}"
     if any(violation.source for violation in violations):
         hint += "; -v shows the sources"
-    lines += [f"Why ({hint}):", *_indented(_facts(violations, with_sources=False))]
+    lines += [
+        f"Why ({hint}):",
+        *_indented(dict.fromkeys(violation.fact for violation in violations)),
+    ]
     return NoSuchBuild(
         f"There is no build for {described_request(spec)}.",
         advice="\n".join(lines),
@@ -97,30 +98,20 @@ def contradictions(spec: Spec) -> list[Violation]:
     of_sources = sources.REGISTRY
     if spec.source != sources.AUTO:
         of_sources = (sources.by_name(spec.source),)
-    facts = [_available_cudas(spec, of_release, source) for source in of_sources]
-    for candidate in of_cuda:
-        if candidate.build and candidate.build.unreleased and candidate.source in of_sources:
-            facts += constraints.violations(candidate, spec, ("source",))
-    return facts
+    return [_available_cudas(spec, of_release, source) for source in of_sources]
 
 
 def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source) -> Violation:
     """The CUDA versions for which a source has the requested releases."""
-    cudas = set()
-    are_all_listed = True
-    for candidate in of_release:
-        if candidate.source is not source or candidate.build is None:
-            continue
-        if candidate.build.unreleased:
-            are_all_listed = False
-        else:
-            cudas.add(candidate.build.cuda)
+    cudas = {
+        candidate.build.cuda
+        for candidate in of_release
+        if candidate.source is source and candidate.build
+    }
     available = f"no torch {spec.torch}"
     if cudas:
         listed = ", ".join(sorted(cudas, key=version_key))
-        available = f"torch {spec.torch} with CUDA {listed}"
-        if are_all_listed:
-            available += " only"
+        available = f"torch {spec.torch} with CUDA {listed} only"
     verb = "have" if source.is_plural else "has"
     if not cudas and of_release[0].release.from_index and source.manager == "conda":
         verb = "is not known to have"
@@ -133,54 +124,13 @@ def _available_cudas(spec: Spec, of_release: Sequence[Candidate], source: Source
 
 
 def _violations(spec: Spec, survivors: Sequence[Candidate]) -> list[Violation]:
-    """The facts against all builds of that release, CUDA and source.
-
-    If each fails for another reason: those against the closest.
-    """
-    against: dict[Candidate, list[Violation]] = {}
+    """The facts against the closest build of that release, CUDA and source."""
+    against = []
     for candidate in survivors:
-        violations = list(constraints.violations(candidate, spec, REMAINING_AXES))
-        against[candidate] = [violation for violation in violations if violation.rules_out]
-        if not against[candidate]:
-            del against[candidate]
-    if not against:
-        return []
-    violated_axes = [
-        {violation.axis for violation in violations} for violations in against.values()
-    ]
-    common = [axis for axis in REMAINING_AXES if all(axis in axes for axes in violated_axes)]
-    if not common:
-        return min(against.values(), key=len)
-    # The newest patch release represents the others.
-    newest: dict[tuple[str, str | None, str], Candidate] = {}
-    for candidate in against:
-        newest.setdefault(
-            (candidate.release.minor, candidate.cuda, candidate.source.name), candidate
-        )
-    violations = []
-    for axis in common:
-        for candidate in newest.values():
-            violations += [violation for violation in against[candidate] if violation.axis == axis]
-    return violations
+        violations = constraints.violations(candidate, spec, REMAINING_AXES)
+        against.append([violation for violation in violations if violation.rules_out])
+    return min(filter(None, against), key=len, default=[])
 
 
-def described_facts(violations: Sequence[Violation]) -> str:
-    """The first facts of each kind with their sources, as part of a sentence."""
-    return "; ".join(_facts(violations, with_sources=True))
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
+def _indented(lines: Iterable[str]) -> list[str]:
     return [f"  {line}" for line in lines]
-
-
-def _facts(violations: Sequence[Violation], *, with_sources: bool) -> list[str]:
-    """The first facts of each kind."""
-    facts: list[str] = []
-    for _, of_axis in itertools.groupby(violations, key=lambda violation: violation.axis):
-        unique = dict.fromkeys(
-            str(violation) if with_sources else violation.fact for violation in of_axis
-        )
-        facts += list(unique)[:FACTS]
-        if len(unique) > FACTS:
-            facts.append(f"and {len(unique) - FACTS} more")
-    return facts

@@ -79,24 +79,6 @@ def warning_ids() -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))
 
 
-def build_without(spec: Spec, warning_id: str) -> str | None:
-    """The options of the nearest build of which a warning does not hold; None if there is none, or
-    if the warning is not about the build but about added packages or channels."""
-    rule = next((rule for rule in catalog.rules() if rule.id == warning_id), None)
-    if rule and (rule.package is not None or rule.channels):
-        return None
-
-    def leads_to_without(offered: Spec) -> Candidate | None:
-        candidate = leads_to(offered)
-        if candidate is None:
-            return None
-        warnings = _decision(offered, HostGpus(), candidate).resolution.warnings
-        return None if warning_id in [warning.what for warning in warnings] else candidate
-
-    neighbors = nearest(spec, 1, leads_to_without)
-    return neighbors[0].options if neighbors else None
-
-
 def build_known_to_run(spec: Spec) -> str | None:
     """The options of the nearest build that is known to run on the GPUs and driver of a spec."""
 

@@ -300,15 +300,6 @@ def _pattern_problem(key: SpecKey, value: str) -> str | None:
     return f"`{key.name}` must be like {key.example}, not `{value}`."
 
 
-def _python_problem(key: SpecKey, value: str) -> str | None:
-    if re.fullmatch(r"\d+\.\d+t", value):
-        return (
-            f"`python` {value} is a free-threaded Python, for which we make no environments; "
-            f"`provision matrix --python {value}` shows the existing wheels. Request {value[:-1]}."
-        )
-    return _pattern_problem(key, value)
-
-
 def _choice_problem(key: SpecKey, value: str) -> str | None:
     choices = sources.allowed_choices(key)
     if value in choices:
@@ -340,7 +331,7 @@ def _day_problem(key: SpecKey, value: str) -> str | None:
 
 _TEXT_PROBLEMS: dict[Kind, Callable[[SpecKey, str], str | None]] = {
     "text": _pattern_problem,
-    "python": _python_problem,
+    "python": _pattern_problem,
     "choice": _choice_problem,
     "source": _choice_problem,
     "release": _release_problem,

@@ -119,8 +119,6 @@ def _neighbor(candidate: Candidate, spec: Spec) -> Neighbor | None:
     build = candidate.build
     if build is None and (spec.gpu or spec.driver):
         return None
-    if build is not None and build.unreleased:
-        return None
     changed: list[Axis] = []
     closer = spec
     for axis in CHANGEABLE:

@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from provision import catalog, sources
-from provision.catalog import Edition, Gpu, Release, version_key
+from provision.catalog import Edition, Release, version_key
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import Platform
@@ -25,69 +25,32 @@ from provision.core.types import BuildSource
 from provision.resolver import constraints
 from provision.sources.base import Axis, Candidate, Verdict
 
-# Option -> field of the query, for what to give up if nothing fits.
-GIVEN_UP = {
-    "cuda": "cuda",
-    "python": "python",
-    "nccl": "nccl",
-    "driver": "driver",
-    "gpu": "gpus",
-    "glibc": "glibc",
-    "platform": "platforms",
-    "source": "sources",
+# What builds of those releases, sources and platforms are judged by, and its value where a query says
+# nothing of it.
+OPEN: Mapping[Axis, Any] = {
+    "cuda": "auto",
+    "python": None,
+    "nccl": None,
+    "driver": None,
+    "gpu": (),
+    "glibc": None,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """The builds to show. None and empty parts select nothing.
-
-    A build must be from one of the sources, for one of the platforms, and run on every GPU.
-    """
+    """The builds to show: from one of the sources, for one of the platforms (of any, if none is
+    named), that meet the request and run on every GPU."""
 
     releases: tuple[Release, ...]
-    cuda: str | None = None
-    python: str | None = None
-    driver: str | None = None
-    glibc: str | None = None
-    nccl: str | None = None
-    gpus: tuple[Gpu, ...] = ()
+    request: Spec
     platforms: tuple[Platform, ...] = ()
     sources: tuple[BuildSource, ...] = ()
     unknown: bool = False  # also show what may fit
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """The axes on which a build of those releases, sources and platforms is judged."""
-        requested: dict[Axis, Any] = {
-            "cuda": self.cuda,
-            "python": self.python,
-            "nccl": self.nccl,
-            "driver": self.driver,
-            "gpu": self.gpus,
-            "glibc": self.glibc,
-        }
-        return tuple(axis for axis, value in requested.items() if value)
-
-    def spec(self, platform: Platform) -> Spec:
-        """The query as a request for one platform, which the constraints understand."""
-        return Spec(
-            name="",
-            torch="",
-            cuda=self.cuda or "auto",
-            python=self.python,
-            nccl=self.nccl,
-            gpu=tuple(gpu.name for gpu in self.gpus),
-            driver=self.driver,
-            glibc=self.glibc,
-            platforms=(platform,),
-            companions=False,
-        )
-
-    def without(self, field: str) -> Query:
-        """The query with one part given up."""
-        emptied: Any = () if isinstance(getattr(self, field), tuple) else None
-        return replace(self, **{field: emptied})
+        return tuple(axis for axis, value in OPEN.items() if getattr(self.request, axis) != value)
 
 
 def parse_query(options: Mapping[str, Any]) -> Query:
@@ -99,31 +62,38 @@ def parse_query(options: Mapping[str, Any]) -> Query:
     versions = {}
     for key in QUERY_KEYS:
         value = options.get(key.name)
-        if key.kind != "text":
+        if key.kind != "text" or value is None:
             continue
         versions[key.name] = value
-        if value is not None and not re.fullmatch(key.pattern, value):
+        if not re.fullmatch(key.pattern, value):
             mistakes.append(f"--{key.name} is a version such as {key.example}, not {value!r}.")
-    gpus = []
-    for name in options.get("gpu", ()):
+    gpus = tuple(options.get("gpu", ()))
+    for name in gpus:
         try:
-            gpus.append(catalog.find_gpu(name))
+            catalog.find_gpu(name)
         except InvalidSpec as error:
             mistakes.append(str(error))
     if mistakes:
         raise InvalidSpec("\n".join(mistakes))
     torch = options.get("torch")
-    if torch is None:
-        releases = tuple(catalog.releases().values())
-    else:
+    releases = tuple(catalog.releases().values())
+    if torch is not None:
         releases = catalog.matching_releases(torch)
     return Query(
         releases=releases,
-        gpus=tuple(gpus),
+        request=Spec(
+            **{
+                "name": "",
+                "torch": "",
+                "cuda": "auto",
+                "companions": False,
+                **versions,
+                "gpu": gpus,
+            }
+        ),
         platforms=tuple(options.get("platform", ())),
         sources=tuple(options.get("source", ())),
         unknown=bool(options.get("unknown")),
-        **versions,
     )
 
 
@@ -200,7 +170,7 @@ def build_table(query: Query) -> Table:
     # A bare branch does not say which of its drivers is meant.
     floors = {row.driver for row in uncertain if "driver" in row.not_known and row.driver}
     hints = tuple(
-        f"Driver {query.driver} may be older than {floor}: give the whole version to know."
+        f"Driver {query.request.driver} may be older than {floor}: give the whole version to know."
         for floor in sorted(floors, key=version_key)
     )
     if not rows:
@@ -212,7 +182,7 @@ def build_table(query: Query) -> Table:
 def _possible_rows(query: Query) -> Iterator[TableRow]:
     """Builds that fit or may fit."""
     for candidate, platform in _builds(query):
-        spec = query.spec(platform)
+        spec = replace(query.request, platforms=(platform,))
         verdicts: dict[Axis, Verdict] = {
             axis: constraints.verdict(candidate, spec, axis) for axis in query.axes
         }
@@ -231,8 +201,6 @@ def _builds(query: Query) -> Iterator[tuple[Candidate, Platform]]:
                 continue
             for candidate in sources.candidates_of(release.version):
                 if candidate.source is not source or candidate.build is None:
-                    continue
-                if candidate.build.unreleased:
                     continue
                 for platform in candidate.platforms:
                     if not query.platforms or platform in query.platforms:
@@ -275,19 +243,24 @@ def _nothing_fits(query: Query, hidden: Sequence[TableRow], hints: Sequence[str]
         parts = ", ".join(sorted({part for row in hidden for part in row.not_known}))
         advice.append(f"{len(hidden)} might ({parts} not known): show them with --unknown.")
         advice += hints
-    for option, part in GIVEN_UP.items():
-        if getattr(query, part):
-            rows = _possible_rows(query.without(part))
-            fitting = sum(not row.not_known for row in rows)
-            if fitting:
-                advice.append(f"Without --{option}, {fitting} do.")
+    relaxed: dict[str, Query] = {}
+    for axis in query.axes:
+        relaxed[axis] = replace(query, request=replace(query.request, **{axis: OPEN[axis]}))
+    if query.platforms:
+        relaxed["platform"] = replace(query, platforms=())
+    if query.sources:
+        relaxed["source"] = replace(query, sources=())
+    for option, other in relaxed.items():
+        fitting = sum(not row.not_known for row in _possible_rows(other))
+        if fitting:
+            advice.append(f"Without --{option}, {fitting} do.")
     if not advice:
         advice.append("Giving up one of them is not enough.")
-    if query.cuda:
-        for gpu in query.gpus:
+    if "cuda" in query.axes:
+        for gpu in map(catalog.find_gpu, query.request.gpu):
             compiled, _ = catalog.cuda_range(gpu)
             if compiled:
-                advice.append(f"{constraints.described_gpu(gpu)}, {compiled}.")
+                advice.append(f"{gpu.described}, {compiled}.")
     return NoSuchBuild(
         f"No build in the table (facts of {catalog.edition().date}) is known to fit all of that.",
         advice=" ".join(advice),

@@ -20,6 +20,7 @@ from provision.catalog import (
     TorchBuild,
     version_key,
 )
+from provision.catalog.mismatches import NO_SOURCE
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
@@ -30,7 +31,6 @@ Axis = Literal[
 ]
 Verdict = Literal["fits", "ptx", "unknown", "no"]
 
-NO_SOURCE = "no source says"
 NOT_KNOWN = "not known"
 REQUESTED = "requested"
 COMPANION = "the release made for this torch"
@@ -172,6 +172,8 @@ class Source:
     is_plural = False  # whether the title takes a plural verb
     manager: Manager  # what installs torch and the packages that go with it
     torch_package: str  # the name of the torch package in a lock
+    # Why conda's channels are in this order, and the source of that.
+    channels_reason = ("the default", "provision")
     # Whether NCCL and cuDNN are shared packages whose versions conda's solver chooses.
     solver_chooses_libraries = False
 
@@ -278,44 +280,15 @@ class Source:
         """Which NCCL or cuDNN the environment gets. The first platform of the request counts."""
         build = candidate.build_on(spec.platforms[0])
         facts = build.library(library)
-        reason = "the one that the build was made with"
-        if library == "nccl" and build.nccl_is_package and facts.version:
+        reason = "the one that the build was made with; cannot be chosen"
+        if library == "nccl" and build.nccl_is_package:
             reason = "a package of its own: the exact version that torch's metadata pins"
-        elif library == "nccl" and facts.version:
-            reason = "linked statically into the build; cannot be chosen"
-        elif library == "nccl":
-            reason += "; cannot be chosen"
         return Choice(
             what=library,
             value=facts.version or NOT_KNOWN,
             reason=reason,
             source=(facts.source if facts.version else None) or NO_SOURCE,
         )
-
-    def companion_choice(self, companion: Companion) -> Choice:
-        """Which torchvision or torchaudio the environment gets."""
-        value, reason = companion.version or "none", COMPANION
-        if not companion.source:
-            value, reason = NOT_KNOWN, "none is known to go with this release"
-        elif companion.version is None:
-            reason = "this release has none"
-            if companion.name == "torchaudio":
-                reason = "torchaudio ends with 2.11 (pytorch/audio#4212)"
-        return Choice(
-            what=companion.name,
-            value=value,
-            reason=reason,
-            source=companion.source or NO_SOURCE,
-        )
-
-    def channels_choice(
-        self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
-    ) -> Choice:
-        """The channels, and the reason for their order."""
-        reason, source = "the default", "provision"
-        if spec.channels:
-            reason, source = "in the order of the request", "spec.yml"
-        return Choice(what="channels", value=", ".join(channels), reason=reason, source=source)
 
 
 def means(prefix: str, version: str | None) -> bool:

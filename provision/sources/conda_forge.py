@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from provision import catalog
 from provision.catalog import Build, Companion, Library, Release, version_key
+from provision.catalog.facts import facts_table
+from provision.catalog.mismatches import NO_SOURCE
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, Pin
-from provision.sources.base import NO_SOURCE, REQUESTED, Candidate, Violation, means
+from provision.sources.base import REQUESTED, Candidate, Violation, means
 from provision.sources.conda_channel import CondaChannelSource
 
 # A request for one version of the package that decides which CUDA libraries are installed.
@@ -61,10 +63,12 @@ class CondaForge(CondaChannelSource):
         torch = build.specs[0] if build else f"pytorch={release.version}=cpu*"
         yield Pin(manager="conda", requirement=torch, reason="build string pinned", source=origin)
         if build:
+            matches = filter(None, (CUDA_VERSION.fullmatch(text.strip()) for text in spec.conda))
+            cuda = next((match[1] for match in matches), build.cuda)
             for requirement in build.specs[1:]:
                 # The request may name another minor version: the build's own records say with
                 # which it runs (cuda-version >=12.6,<13), and they bind the solver.
-                if _requested_cuda_version(spec) not in (None, build.cuda):
+                if cuda != build.cuda:
                     continue
                 yield Pin(
                     manager="conda",
@@ -91,15 +95,10 @@ class CondaForge(CondaChannelSource):
 
     def library_choice(self, library: Library, candidate: Candidate, spec: Spec) -> Choice:
         assert candidate.build is not None
-        requested = spec.library(library)
-        reason = "a shared package on conda-forge, chosen by the solver"
-        floor = candidate.floor(library, spec.platforms)[0]
-        if floor:
-            reason += f" from {floor} on"
         return Choice(
             what=library,
-            value=requested or BY_SOLVER,
-            reason=reason,
+            value=spec.library(library) or BY_SOLVER,
+            reason="a shared package on conda-forge, chosen by the solver",
             source=candidate.build.library(library).source or NO_SOURCE,
         )
 
@@ -108,38 +107,20 @@ class CondaForge(CondaChannelSource):
         names = ("torchvision", "torchaudio")
         return tuple(Companion(name=name, version=None, source=NO_SOURCE) for name in names)
 
-    def companion_choice(self, companion: Companion) -> Choice:
-        if companion.name == "torchaudio":
-            return Choice(
-                what=companion.name,
-                value="left out",
-                reason="which torchaudio conda-forge has is not known; "
-                "add it with --conda torchaudio",
-                source=NO_SOURCE,
-            )
-        return Choice(
-            what=companion.name, value=BY_SOLVER, reason=COMPANION_REASON, source=COMPANION_SOURCE
-        )
-
 
 def _nccl_violations(candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Violation]:
     build = candidate.build
     assert build is not None
-    table = catalog.nccl_on_conda_forge()
-    compatible = [
-        entry
-        for version, entry in table.items()
-        if means(nccl, version) and entry.runs_with(build.cuda)
-    ]
+    available = catalog.nccl_on_conda_forge(build.cuda)
+    compatible = [version for version in available if means(nccl, version)]
     floor, floor_source = candidate.floor("nccl", spec.platforms)
     if not compatible:
-        available = [version for version, entry in table.items() if entry.runs_with(build.cuda)]
         minors = dict.fromkeys(map(catalog.minor, available))
         yield Violation(
             axis="nccl",
             fact=f"conda-forge is not known to have NCCL {nccl} for CUDA {build.cuda}; it has "
             f"{', '.join(minors) or 'none'}",
-            source=table[next(reversed(table))].source,
+            source=facts_table("nccl")["source"],
         )
     elif floor is None:
         yield Violation(
@@ -148,7 +129,7 @@ def _nccl_violations(candidate: Candidate, spec: Spec, nccl: str) -> Iterator[Vi
             source=NO_SOURCE,
             rules_out=False,
         )
-    elif all(version_key(entry.version) < version_key(floor) for entry in compatible):
+    elif all(version_key(version) < version_key(floor) for version in compatible):
         yield Violation(
             axis="nccl",
             fact=f"{candidate} needs NCCL {floor} or later, not {nccl}",
@@ -174,15 +155,6 @@ def _cudnn_violations(candidate: Candidate, spec: Spec, cudnn: str) -> Iterator[
             fact=f"{candidate} needs cuDNN {floor} or a later {oldest[0]}.x, not {cudnn}",
             source=source or NO_SOURCE,
         )
-
-
-def _requested_cuda_version(spec: Spec) -> str | None:
-    """The version of cuda-version that a request names, if it names one."""
-    for requirement in spec.conda:
-        match = CUDA_VERSION.fullmatch(requirement.strip())
-        if match:
-            return match[1]
-    return None
 
 
 def _matchspec(package: str, version: str | None, *, parts: int) -> str:

@@ -144,17 +144,12 @@ def _locked_nccl_problem(packages: Sequence[LockedPackage], resolution: Resoluti
         return None
     if resolution.cuda is None:
         return "The request is for a CPU environment, but the lock has NCCL."
-    families = {package.name.rpartition("-")[2] for package in nccl}
-    if len(families) > 1:
-        requiring = []
-        for family in sorted(families):
-            name = f"nvidia-nccl-{family}"
-            names = []
-            for package in packages:
-                if any(text.split()[0] == name for text in package.depends):
-                    names.append(package.name)
-            requiring.append(f"{family} (for {', '.join(sorted(names)) or 'the request'})")
-        return f"The lock mixes NVIDIA wheel families: {', '.join(requiring)}."
+    if len(nccl) > 1:
+        names = []
+        for package in nccl:
+            requiring = [other.name for other in packages if package.name in other.needs]
+            names.append(f"{package.name} (for {', '.join(requiring) or 'the request'})")
+        return f"The lock mixes NVIDIA wheel families: {', '.join(names)}."
     if resolution.nccl and nccl[0].version != resolution.nccl:
         return f"The locked NCCL is {nccl[0].version}, not {resolution.nccl}."
     return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from provision.catalog import Build, Companion, Library, Release
+from provision.catalog.mismatches import NO_SOURCE
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
-from provision.core.types import Choice, Pin
+from provision.core.types import Pin
 from provision.sources.base import (
-    NO_SOURCE,
     Candidate,
     Violation,
     companion_pins,
@@ -23,6 +23,10 @@ class PytorchChannel(CondaChannelSource):
 
     name = "pytorch"
     title = "the pytorch channel"
+    channels_reason = (
+        "the pytorch channel first: the order decides between CUDA and CPU builds",
+        "mamba-org/micromamba-docker#388",
+    )
 
     def builds(self, release: Release) -> tuple[Build, ...]:
         return release.pytorch
@@ -89,13 +93,3 @@ class PytorchChannel(CondaChannelSource):
     def cuda_in_build_string(self, cuda: str) -> str:
         """py3.11_cuda12.1_cudnn8.9.2_0"""
         return cuda
-
-    def channels_choice(
-        self, candidate: Candidate, spec: Spec, channels: tuple[str, ...]
-    ) -> Choice:
-        reason = "the pytorch channel first: the order decides between CUDA and CPU builds"
-        source = "mamba-org/micromamba-docker#388"
-        if candidate.build and "nvidia" in channels:
-            reason += f"; nvidia has what {candidate.build.specs[0]} selects"
-            source += f"; {candidate.build.channels_source}"
-        return Choice(what="channels", value=", ".join(channels), reason=reason, source=source)

@@ -154,8 +154,6 @@ def require_current_lock(plan: Plan) -> None:
             "The same command with --relock locks what is requested now; "
             "without these options the lock stays valid"
         )
-    if plan.differs_only_in_day():
-        advice += f"; `provision lock {plan.name} --update PKG` moves PKG alone to that day"
     reason = _stale_reason(plan, plan.lock, changed_options)
     raise StaleLock(f"{plan.lock.path} is stale: {reason}.", advice=f"{advice}.")
 
@@ -173,7 +171,9 @@ def require_existing_lock(plan: Plan) -> Lock:
 
 
 def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str:
-    if plan.differs_only_in_day():
+    if not lock.inputs_sha256:
+        return "another tool made it, and it does not say from what"
+    if lock.as_of != plan.inputs.as_of:
         before = f"as of {lock.as_of}" if lock.as_of else "without --as-of"
         now = f"as of {plan.inputs.as_of}" if plan.inputs.as_of else "without --as-of"
         return f"it was locked {before}, and is now requested {now}"

@@ -1,8 +1,7 @@
-"""`provision lock`: making, previewing and updating the lock of an environment."""
+"""`provision lock`: making and previewing the lock of an environment."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +16,10 @@ from provision.workflow.context import Context, missing_file
 from provision.workflow.ensure import (
     diff_with,
     ensure_lock,
-    local_python,
     locked_plan,
-    new_lock,
     previewed_plan,
     require_current_lock,
     solve_giving_way,
-    warn_if_day_is_not_over,
 )
 from provision.workflow.plan import BuildRequest, Plan
 
@@ -79,42 +75,6 @@ def solve_preview(context: Context, plan: Plan) -> tuple[LockedPackage, ...]:
         if not channels.exists():
             channels = folders.channels
         return solve_giving_way(temporary, plan, channels)[1]
-
-
-def update(
-    context: Context, request: BuildRequest, names: Sequence[str], *, dry_run: bool
-) -> locks.LockDiff:
-    """`provision lock --update`: move some packages, leave the others, and return what moved.
-
-    A lock as of another day becomes one of the requested day: nothing in it is newer than that day,
-    but packages that were left may be older than a new lock would have them.
-    """
-    with locked_plan(context, request) as plan:
-        if plan.lock is None:
-            raise InvalidSpec(
-                f"{plan.name} has no lock to update.",
-                advice=f"`provision lock {plan.name}` makes it.",
-            )
-        if not plan.differs_only_in_day():
-            require_current_lock(plan)
-        warn_if_day_is_not_over(context, plan.inputs.as_of)
-        path = plan.lock.path
-        context.progress.info(f"updating {', '.join(names)} in {path}")
-        packages = locks.update(
-            plan.inputs,
-            plan.resolution,
-            names,
-            locks.read_platforms(path),
-            local_python=local_python(context, plan, context.folders.channels),
-            solver=context.solver,
-        )
-        with source_builds.built(context, plan, packages, dry_run=dry_run) as built:
-            text, lock = locks.compose(path, plan.inputs, built, python_from=plan.python_from)
-            diff = diff_with(path, text)
-            if not dry_run and not (diff.same and plan.lock_is_current):
-                with new_lock(context, plan, lock, text):
-                    pass
-        return diff
 
 
 def lock_file(context: Context, target: str) -> Path:

@@ -180,28 +180,22 @@ def _report_older(
     listed: Sequence[uv.IndexRelease],
 ) -> None:
     """version: the locked one. listed: by the index."""
-    current, assumed = Version(version), Version(resolution.glibc)
-    allowed = {}
-    with_wheel = [current]
-    for release in listed:
-        is_usual = current.is_prerelease or not release.version.is_prerelease
-        if is_usual and requirement.specifier.contains(release.version, prereleases=True):
-            allowed[release.version] = release
-            if release.glibc and release.glibc <= assumed:
-                with_wheel.append(release.version)
-    newest = max(allowed, default=current)
-    if newest <= current:
+    current = Version(version)
+    newest = uv.newest_release(listed, requirement.specifier, current, None)
+    if newest == current:
         return
     reason = f"has no wheel for Python {resolution.python} on {resolution.platforms[0]}"
-    if max(with_wheel) > current:
-        newest = max(with_wheel)
+    with_wheel = uv.newest_release(listed, requirement.specifier, current, resolution.glibc)
+    if with_wheel != current:
+        newest = with_wheel
         requirement.specifier = requirement.specifier & f"=={newest}"
         reason = _obstacle(context, resolution, str(requirement))
     sentence = f"{requirement.name} {version}; {newest} {reason}"
-    older, newer = allowed.get(current), allowed[newest]
+    uploaded = {release.version: release.uploaded for release in listed}
     days = 0
-    if older and older.uploaded and newer.uploaded:
-        days = (date.fromisoformat(newer.uploaded) - date.fromisoformat(older.uploaded)).days
+    if uploaded.get(current) and uploaded[newest]:
+        older, newer = (date.fromisoformat(uploaded[one]) for one in (current, newest))
+        days = (newer - older).days
     if days < OLD_DAYS or OLD_RELEASE in resolution.spec.accept:
         context.progress.info(sentence)
         return

@@ -1,4 +1,4 @@
-"""Warnings about a build: each once per environment, with its id, and with a build that avoids it."""
+"""Warnings about a build: each once per environment, with its id."""
 
 from __future__ import annotations
 
@@ -44,8 +44,5 @@ def warn_of(context: Context, resolution: Resolution, folder: Path, prefix: Path
             continue
         text = f"{warning.reason} ({warning.source}). {warning.value}".strip()
         if warning.what in resolver.warning_ids():
-            avoiding = resolver.build_without(resolution.spec, warning.what)
-            if avoiding is not None:
-                text += f" The nearest build without this: {avoiding}."
             text += f" `accept: [{warning.what}]` in spec.yml silences this warning."
         warn_once(context, text)

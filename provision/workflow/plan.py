@@ -148,22 +148,6 @@ class Plan:
             return None
         return prefix
 
-    def differs_only_in_day(self) -> bool:
-        """Whether `as_of` alone keeps the lock from being current."""
-        lock = self.lock
-        if lock is None or lock.python_from != self.python_from:
-            return False
-        if lock.as_of == self.inputs.as_of:
-            return False
-        inputs_of_that_day = locks.read_inputs(
-            self.inputs.environment,
-            self.inputs.virtual_packages,
-            self.folder,
-            as_of=lock.as_of,
-            sources=self.inputs.sources,
-        )
-        return _is_made_from(lock, inputs_of_that_day)
-
     def edited_files(self) -> str:
         return ", ".join(str(self.folder / name) for name in self.edited)
 
@@ -390,7 +374,7 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
         lock is not None
         and lock.python_from == resolved.python_from
         and lock.builds == inputs.builds
-        and _is_made_from(lock, inputs)
+        and lock.inputs_sha256 == inputs.sha256
     )
     return Plan(
         request=request,
@@ -423,16 +407,6 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
     )
     ensure_release(context.folders, context.mirrors, spec)
     return check_requirements(spec)
-
-
-def _is_made_from(lock: Lock, inputs: locks.LockInputs) -> bool:
-    """Whether a lock was made from these inputs.
-
-    A lock of another tool has conda-lock's content hash alone.
-    """
-    if lock.inputs_sha256:
-        return lock.inputs_sha256 == inputs.sha256
-    return lock.content_hash == locks.content_hashes(inputs).get(lock.platform)
 
 
 def _refuse_options_without_effect(

@@ -85,6 +85,7 @@ def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS
     from the project or repository.
     """
     requirements = []
+    rendered = ""
     for text in texts:
         (entry,) = parse_lines(text)
         assert entry.requirement is not None  # the spec was checked
@@ -94,7 +95,14 @@ def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS
             address = os.path.relpath(path, folder)
             requirement = replace(requirement, source=f"file:{address}")
         if not requirement.name:
-            name = _rendered_name(requirement.source, folder)
+            # environment.yml may have it already.
+            with suppress(OSError, UnicodeDecodeError):
+                rendered = (folder / ENVIRONMENT).read_text(encoding="utf-8")
+            match = re.search(
+                rf"([\w.-]+)(?:\[[^\]]*\])? @ {re.escape(requirement.source)}(?=[\s'\"]|$)",
+                rendered,
+            )
+            name = match[1] if match else ""
             if not name:
                 source = requirement.source
                 if requirement.is_path:
@@ -105,15 +113,6 @@ def with_names(texts: Sequence[str], folder: Path, mirrors: Mirrors = NO_MIRRORS
         requirement = replace(requirement, editable=False)
         requirements.append(text if requirement == entry.requirement else str(requirement))
     return requirements
-
-
-def _rendered_name(source: str, folder: Path) -> str:
-    """The name that environment.yml has for an address; empty if it has none."""
-    with suppress(OSError, UnicodeDecodeError):
-        text = (folder / ENVIRONMENT).read_text(encoding="utf-8")
-        match = re.search(rf"([\w.-]+)(?:\[[^\]]*\])? @ {re.escape(source)}(?=[\s'\"]|$)", text)
-        return match[1] if match else ""
-    return ""
 
 
 def check_requirements(spec: Spec) -> Spec:

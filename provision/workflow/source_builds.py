@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from provision import catalog
+from provision import catalog, channel
 from provision import lockfile as locks
 from provision.adapters import uv
 from provision.adapters.http import Download, HttpClient
@@ -35,6 +35,7 @@ from provision.workflow.context import Context
 from provision.workflow.wheel_folder import WHEELS, place, undone_on_failure
 
 if TYPE_CHECKING:
+    from provision.core.platforms import Platform
     from provision.workflow.plan import Plan
 
 # What a build says that needs the packages of the environment.
@@ -181,12 +182,13 @@ def _build(
 
         if facts.isolation or (facts.isolation is None and not _builds_with_torch(archive)):
             context.progress.info(f"building {title}, which has no wheel")
-            has_python = uv.has_python(resolution.python)
-            if not has_python:
+            # Our own Python, if it is of that version, needs no environment.
+            is_own = resolution.python == channel.host_minor()
+            if not is_own:
                 _install_without_archives(context, plan, packages, prefix)
             try:
                 return build_wheel(
-                    python=resolution.python, prefix=None if has_python else prefix, variables=env
+                    python=resolution.python, prefix=None if is_own else prefix, variables=env
                 )
             except InvalidSpec as error:
                 needs_torch = _NEEDS_TORCH.search(f"{error.message} {error.details}")
@@ -256,7 +258,7 @@ def _check_glibc(context: Context, plan: Plan, package: LockedPackage) -> None:
         requirements=(),
         python=resolution.python,
         glibc=resolution.glibc,
-        platform=package.platform,
+        platform=cast("Platform", package.platform),
         mirrors=context.mirrors,
     )
     try:

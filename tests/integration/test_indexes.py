@@ -98,15 +98,12 @@ def test_advice_names_the_index_to_configure(index: str, monkeypatch: pytest.Mon
     with pytest.raises(Unsolvable) as failed:
         locked_versions(*REQUEST.requirements)
     advice = diagnose_uv.explain(failed.value, REQUEST, WHY).advice
-    assert (
-        "set the environment variable PROVISION_TORCH_INDEX to its address, without the folder cu116 at its end"
-        in advice
-    )
+    assert "PROVISION_TORCH_INDEX is its address, without the folder cu116 at its end" in advice
     monkeypatch.setenv(uv.TORCH_INDEX, f"{index}/own/cu116".replace("//", "//me:secret@"))
     with pytest.raises(Unsolvable) as failed:
         locked_versions(*REQUEST.requirements)
     advice = diagnose_uv.explain(failed.value, REQUEST, WHY).advice
-    assert f"PROVISION_TORCH_INDEX leads to {index}/own/cu116/cu116: check there" in advice
+    assert f"leads to {index}/own/cu116/cu116." in advice
 
 
 def test_advice_names_another_python(index: str, tmp_path: Path) -> None:
@@ -141,9 +138,7 @@ def test_advice_names_the_options_to_omit_missing_packages(
             uv.resolve(request)
         return diagnose_uv.explain(failed.value, request, why).advice
 
-    assert advice("xxhash>=2").startswith(
-        "Without other changes, --no-fast-checkpoints (without xxhash) solves it."
-    )
+    assert advice("xxhash>=2").startswith("Without other changes, --no-fast-checkpoints solves it.")
     assert "an answer" not in advice("missing", "xxhash>=2")
 
 
@@ -176,8 +171,7 @@ def test_the_working_folder_does_not_change_where_wheels_are_installed(
 ) -> None:
     venv.create(tmp_path / "venv", with_pip=False)
     packages = uv.resolve(uv.ResolveRequest(requirements=("numpy",), python="3.11", glibc="2.28"))
-    warnings: list[str] = []
-    uv.install_wheels(packages, tmp_path / "venv" / "bin" / "python", warn=warnings.append)
+    uv.install_wheels(packages, tmp_path / "venv" / "bin" / "python")
     python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     assert (tmp_path / "venv" / "lib" / python / "site-packages" / "numpy.py").exists()
     assert not (tmp_path / "target").exists()
@@ -221,7 +215,7 @@ def test_a_password_of_an_index_is_on_no_command_line_of_an_installation(
         return process.run(command, **options)
 
     monkeypatch.setattr("provision.adapters.uv.uv_process.run", recorded)
-    uv.install_wheels(packages, tmp_path / "venv" / "bin" / "python", warn=commands.append)
+    uv.install_wheels(packages, tmp_path / "venv" / "bin" / "python")
     assert any("pip install" in command for command in commands)
     assert not any("swordfish" in command for command in commands)
 
@@ -267,9 +261,8 @@ def test_a_damaged_wheel_is_named_with_its_index(
     wheel.write_bytes(bytes(content))
     venv.create(tmp_path / "venv", with_pip=False)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "other cache"))
-    warnings: list[str] = []
     with pytest.raises(IntegrityError) as refused:
-        uv.install_wheels(packages, tmp_path / "venv" / "bin" / "python", warn=warnings.append)
+        uv.install_wheels(packages, tmp_path / "venv" / "bin" / "python")
     assert "einops" in refused.value.message
     assert f"Wheels came from {index}/simple" in refused.value.advice
 

@@ -260,51 +260,18 @@ def test_lock_with_several_platforms(tmp_path: Path) -> None:
             torch and f"/conda-forge/{platform}/" in torch.url and torch.build.startswith("cuda126")
         )
         assert conda.channel_url("conda-forge") in torch.url  # not where this machine found it
-        assert locked.content_hash == lockfile.content_hashes(inputs(resolution))[platform]
-    assert locks["linux-64"].content_hash != locks["linux-aarch64"].content_hash
     assert len(packages) == sum(len(locked.packages) for locked in locks.values())
-    check_by_conda_lock(path, inputs(resolution))
+    check_by_conda_lock(path)
 
 
-def check_by_conda_lock(path: Path, expected: lockfile.LockInputs) -> None:
-    """The conda-lock command itself takes the file: renders a platform of it, and knows it for the
-    lock of the two files."""
-    for name, text in (
-        ("environment.yml", expected.environment),
-        ("virtual-packages.yml", expected.virtual_packages),
-    ):
-        (path.parent / name).write_text(text)
-    conda_lock = [sys.executable, "-m", "conda_lock"]
-    process.run(
-        [*conda_lock, "render", "--kind", "explicit", "--platform", "linux-aarch64", path],
-        cwd=path.parent,
-    )
+def check_by_conda_lock(path: Path) -> None:
+    """The conda-lock command itself takes the file, and renders a platform of it."""
+    command = [sys.executable, "-m", "conda_lock", "render", "--kind", "explicit"]
+    process.run([*command, "--platform", "linux-aarch64", path], cwd=path.parent)
     assert (
         "/linux-aarch64/pytorch-2.6.0-cuda126"
         in (path.parent / "conda-linux-aarch64.lock").read_text()
     )
-    names = str(catalog.DATA / "pypi-conda-names.yml")
-    command = [
-        *conda_lock,
-        "lock",
-        "--file",
-        "environment.yml",
-        "--virtual-package-spec",
-        "virtual-packages.yml",
-        "--check-input-hash",
-    ]
-    command += [
-        "-p",
-        "linux-64",
-        "-p",
-        "linux-aarch64",
-        "--conda",
-        "/bin/true",
-        "--pypi_to_conda_lookup_file",
-        names,
-    ]
-    result = process.run([*command, "--lockfile", path.name], cwd=path.parent)
-    assert "Spec hash already locked for ['linux-64', 'linux-aarch64']" in result.stderr
 
 
 def test_lock_as_of_a_past_day(tmp_path: Path) -> None:
@@ -391,7 +358,7 @@ def test_wheel_update_changes_only_what_it_must(tmp_path: Path) -> None:
     assert updated(path, resolution, "fsspec").keys() == {"fsspec"}
     ipython = updated(path, resolution, "IPython")
     assert "ipython" in ipython and "torch" not in ipython and len(ipython) < 10
-    with pytest.raises(InvalidSpec, match=r"The lock has no `numpi`\. Did you mean: numpy"):
+    with pytest.raises(InvalidSpec, match=r"The lock has no `numpi`\. Did you mean `numpy`"):
         updated(path, resolution, "numpi")
 
 
@@ -418,24 +385,6 @@ def test_single_package_as_of_another_day(tmp_path: Path) -> None:
         stale.returncode == 6
         and "was locked as of 2025-06-30, and is now requested as of 2025-12-31" in stale.stderr
     )
-    assert "--update PKG` moves PKG alone to that day" in stale.stderr
-    moved = home.run("lock", "lab", "--as-of", "2025-12-31", "--update", "numpy")
-    assert moved.returncode == 0, moved.stderr
-    about, _, numpy, size = moved.stdout.splitlines()
-    assert (about, numpy.split()[:2]) == (
-        "as of: 2025-06-30 -> 2025-12-31",
-        ["up", "numpy"],
-    ) and size.endswith("packages differ: 1 up")
-    same = home.run("lock", "lab", "--as-of", "2026-01-02", "--update", "numpy")
-    about, summary = same.stdout.splitlines()
-    assert about == "as of: 2025-12-31 -> 2026-01-02"
-    assert summary.startswith("no package differs: ")
-    assert home.run("lock", "lab").stdout.startswith("already locked")
-    (home.envs / "lab" / "spec.yml").write_text(
-        (home.envs / "lab" / "spec.yml").read_text() + "conda: [zlib]\n"
-    )
-    other = home.run("lock", "lab", "--as-of", "2026-02-02", "--update", "numpy")
-    assert other.returncode == 6 and "the request changed" in other.stderr
 
 
 @pytest.mark.exhaustive

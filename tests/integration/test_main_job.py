@@ -108,30 +108,6 @@ def test_lock_hashes_everything_and_conda_lock_reads_it(
     assert "@EXPLICIT" in (tmp_path / "conda-linux-64.lock").read_text()
 
 
-def test_conda_lock_finds_nothing_to_do(home: Home, main_build: object) -> None:
-    """Its own input hash agrees. --conda names a program whose answer no solve could use; the names file keeps it off the network."""
-    import provision
-
-    folder = home.envs / MAIN
-    names = str(Path(provision.__file__).parent / "catalog" / "data" / "pypi-conda-names.yml")
-    before = (folder / "conda-lock.yml").read_bytes()
-    command = [
-        str(Path(sys.executable).parent / "conda-lock"),
-        "lock",
-        "-f",
-        "environment.yml",
-        "-p",
-        "linux-64",
-        "--check-input-hash",
-    ]
-    command += ["--virtual-package-spec", "virtual-packages.yml", "--lockfile", "conda-lock.yml"]
-    command += ["--pypi_to_conda_lookup_file", names, "--conda", "/bin/true"]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert "Spec hash already locked" in result.stderr
-    assert (folder / "conda-lock.yml").read_bytes() == before
-
-
 def test_second_build_writes_nothing(home: Home, main_build: object) -> None:
     def state() -> dict[Path, int]:
         return {

@@ -8,7 +8,6 @@ flight.
 
 from provision.adapters.conda.install import index_channel, install_packages
 from provision.adapters.conda.matchspec import (
-    PackageBuild,
     as_wheel,
     channel_url,
     is_newer,
@@ -16,7 +15,7 @@ from provision.adapters.conda.matchspec import (
     parse_requirement,
     spec_errors,
     spec_name,
-    unsatisfied_specs,
+    unsatisfied,
     without_build,
     without_version,
 )
@@ -34,7 +33,6 @@ __all__ = [
     "TORCH_PACKAGES",
     "ChannelRecord",
     "ChannelRecords",
-    "PackageBuild",
     "RepodataRow",
     "SolveRequest",
     "Solver",
@@ -49,7 +47,7 @@ __all__ = [
     "read_archive_row",
     "spec_errors",
     "spec_name",
-    "unsatisfied_specs",
+    "unsatisfied",
     "without_build",
     "without_version",
 ]

@@ -3,17 +3,14 @@ rattler's own rules and without a solver."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING
 
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import ALL_CHANNELS
 from provision.core.package_names import requirement_name
-
-if TYPE_CHECKING:
-    import rattler
+from provision.core.types import LockedPackage
 
 
 def spec_errors(specs: Iterable[str]) -> list[str]:
@@ -113,54 +110,29 @@ def is_newer(version: str, other: str) -> bool:
         return version > other
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackageBuild:
-    """A package that is present, or what the machine offers (a virtual package)."""
-
-    name: str
-    version: str
-    build: str = "0"
-    number: int = 0
-    subdir: str = "noarch"
-
-
-def unsatisfied_specs(
-    specs: Sequence[str], packages: Mapping[str, PackageBuild]
-) -> list[tuple[str, str]]:
-    """The requirements that the packages (by name) do not satisfy, each with the reason.
+def unsatisfied(spec: str, packages: Mapping[str, LockedPackage]) -> str:
+    """Why packages, by name, do not satisfy a requirement; empty if they do. A virtual package stands
+    for what the machine offers.
 
     Nothing satisfies a requirement that rattler does not understand.
     """
     import rattler
-
-    unsatisfied = []
-    for spec in specs:
-        try:
-            matchspec = rattler.MatchSpec(spec)
-            name = matchspec.name.normalized if matchspec.name else ""
-            package = packages.get(str(name))
-            if package is None:
-                unsatisfied.append((spec, "is not there"))
-            elif not matchspec.matches(_record(package)):
-                version = f"{package.version} {package.build}".rstrip()
-                unsatisfied.append((spec, f"is {version}"))
-        except Exception as error:
-            unsatisfied.append((spec, f"is not a requirement ({_first_line(error)})"))
-    return unsatisfied
-
-
-def _record(package: PackageBuild) -> rattler.PackageRecord:
-    import rattler
     from rattler.package.build_string import BuildString
 
-    return rattler.PackageRecord(
-        package.name,
-        package.version,
-        BuildString(package.build),
-        package.number,
-        package.subdir,
-        noarch=None,
-    )
+    try:
+        matchspec = rattler.MatchSpec(spec)
+        package = packages.get(str(matchspec.name.normalized if matchspec.name else ""))
+        if package is None:
+            return "is not there"
+        build = BuildString(package.build)
+        record = rattler.PackageRecord(
+            package.name, package.version, build, 0, "noarch", noarch=None
+        )
+        if matchspec.matches(record):
+            return ""
+        return f"is {package.version} {package.build}".rstrip()
+    except Exception as error:
+        return f"is not a requirement ({_first_line(error)})"
 
 
 def _first_line(error: Exception) -> str:

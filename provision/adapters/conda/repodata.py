@@ -37,13 +37,10 @@ ORIGIN_KEYS = ("url", "channel", "fn")
 class ChannelRecord:
     """One record of a channel."""
 
-    name: str
     version: str
     build: str
     channel: str  # as the request names it
-    filename: str
     depends: tuple[str, ...]
-    constrains: tuple[str, ...]
     date: str | None  # YYYY-MM-DD: when it was indexed, or else built
     visible: bool  # under the request's --as-of
 
@@ -87,13 +84,10 @@ class ChannelRecords:
         if self._request.as_of:
             visible = date is not None and date <= end_of_day(self._request.as_of)
         return ChannelRecord(
-            name=record.name.normalized,
             version=str(record.version),
             build=str(record.build),
             channel=channel,
-            filename=record.file_name,
             depends=tuple(record.depends),
-            constrains=tuple(record.constrains),
             date=date.strftime("%Y-%m-%d") if date else None,
             visible=visible,
         )

@@ -156,25 +156,10 @@ class Solver:
         return urls
 
     def _records(self, request: SolveRequest) -> list[rattler.RepoDataRecord]:
-        """The records of a solution: without those that cannot be locked, if there is one without."""
-        import rattler
-
-        channels = [rattler.Channel(url) for url in self._channel_urls(request)]
-        records = self._solved_records(request, channels)
-        if all(map(_is_lockable, records)):
-            return records
-        # Filtering costs several times as much (0.7 instead of 0.2 s for 119 packages), and few need it.
-        lockable = [_LockableRecords(self.gateway(), channel) for channel in channels]
-        try:
-            return self._solved_records(request, lockable)
-        except Unsolvable:
-            return records
-
-    def _solved_records(
-        self, request: SolveRequest, sources: Sequence[rattler.Channel | _LockableRecords]
-    ) -> list[rattler.RepoDataRecord]:
         import rattler
         from rattler.exceptions import SolverError
+
+        sources = [rattler.Channel(url) for url in self._channel_urls(request)]
 
         def solve() -> list[rattler.RepoDataRecord]:
             return run(
@@ -241,36 +226,6 @@ class Solver:
         return rattler.MatchSpec(f"{actual_url}::{str(matchspec).partition('::')[2]}")
 
 
-class _LockableRecords:
-    """A channel without the records that cannot be locked: a source for rattler's solver.
-
-    A package that has no other records keeps them: a channel of lower priority must not take its
-    place.
-    """
-
-    def __init__(self, gateway: rattler.Gateway, channel: rattler.Channel) -> None:
-        self._gateway, self._channel = gateway, channel
-
-    async def fetch_package_records(
-        self, platform: rattler.Subdir, name: rattler.PackageName
-    ) -> list[rattler.RepoDataRecord]:
-        import rattler
-
-        spec = rattler.MatchSpec(name.normalized)
-        query = self._gateway.query([self._channel], [platform], [spec], recursive=False)
-        records = [record for batch in await query for record in batch]
-        return list(filter(_is_lockable, records)) or records
-
-    def package_names(self, platform: rattler.Subdir) -> list[str]:
-        """None: rattler asks for names only when it is to list them."""
-        return []
-
-
-def _is_lockable(record: rattler.RepoDataRecord) -> bool:
-    """Whether a record has the hashes that a lock needs."""
-    return bool(record.sha256 and record.md5)
-
-
 def _from_channels(request: SolveRequest, read: Callable[[], T]) -> T:
     """What reading the channels gives. Raises Unreachable."""
     from rattler.exceptions import GatewayError
@@ -305,24 +260,23 @@ def _virtual_package(name: str, version: str) -> rattler.GenericVirtualPackage:
 def _locked(
     record: rattler.RepoDataRecord, channel_urls: Mapping[str, str], platform: Platform
 ) -> LockedPackage:
-    package = LockedPackage(
+    url = _canonical_url(record, channel_urls)
+    if not record.sha256:
+        raise IntegrityError(
+            f"{url} has no sha256 in its channel's repodata, so it cannot be locked.",
+            advice="Request another build of it; or ask the channel's owner to index it again.",
+        )
+    return LockedPackage(
         manager="conda",
         name=record.name.normalized,
         version=str(record.version),
-        url=_canonical_url(record, channel_urls),
-        sha256=record.sha256.hex() if record.sha256 else "",
+        url=url,
+        sha256=record.sha256.hex(),
         md5=record.md5.hex() if record.md5 else None,
         build=str(record.build),
         depends=tuple(record.depends),
         platform=platform,
     )
-    if not package.sha256 or not package.md5:
-        absent = "md5" if package.sha256 else "sha256"
-        raise IntegrityError(
-            f"{package.url} has no {absent} in its channel's repodata, so it cannot be locked.",
-            advice="Ask the channel's owner to index it again, or use another channel.",
-        )
-    return package
 
 
 def _canonical_url(record: rattler.RepoDataRecord, channel_urls: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from provision.adapters.uv.index_releases import (
     IndexRelease,
     index_releases,
     index_urls,
+    newest_release,
     wheel_glibc,
 )
 from provision.adapters.uv.indexes import (
@@ -32,6 +33,6 @@ from provision.adapters.uv.installer import (
 from provision.adapters.uv.package_sources import NoWheelFits, package_sources
 from provision.adapters.uv.resolve_request import UV_GLIBC, ResolveRequest
 from provision.adapters.uv.resolver import resolve, resolve_versions
-from provision.adapters.uv.source_packages import build_wheel, has_python, source_name
+from provision.adapters.uv.source_packages import build_wheel, source_name
 from provision.adapters.uv.uv_process import translate_failure, uv_executable
 from provision.adapters.uv.wheel_metadata import WheelMetadata, fetch_metadata

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -69,6 +70,20 @@ def index_releases(name: str, request: ResolveRequest) -> tuple[IndexRelease, ..
                     versions = [one.glibc for one in (release, other) if one.glibc is not None]
                     found[release.version] = replace(other, glibc=min(versions, default=None))
     return tuple(found[version] for version in sorted(found, reverse=True))
+
+
+def newest_release(
+    releases: Iterable[IndexRelease], limits: SpecifierSet, current: Version, glibc: str | None
+) -> Version:
+    """The newest release within the limits, or the current one. Pre-releases count beside a
+    pre-release. glibc: it must have a wheel for that; None: it need not have one."""
+    versions = [current]
+    for release in releases:
+        is_usual = current.is_prerelease or not release.version.is_prerelease
+        has_wheel = glibc is None or (release.glibc is not None and release.glibc <= Version(glibc))
+        if is_usual and has_wheel and limits.contains(release.version, prereleases=True):
+            versions.append(release.version)
+    return max(versions)
 
 
 def wheel_glibc(package: LockedPackage, request: ResolveRequest) -> Version | None:
@@ -147,7 +162,7 @@ def _glibc(platform: str) -> Version:
 
 
 def _allows(requires_python: str, python: str) -> bool:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.specifiers import InvalidSpecifier
 
     try:
         # The newest patch of the minor version.

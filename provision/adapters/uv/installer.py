@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from provision.adapters.installed_files import normal_path, recorded_paths, whee
 from provision.adapters.uv.configuration import IndexSettings
 from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.resolve_request import UV_GLIBC, python_platform
-from provision.adapters.uv.uv_process import is_index_silent, run_uv, uv_executable
-from provision.core.errors import ProvisionError, Unreachable, Unsolvable
+from provision.adapters.uv.uv_process import run_uv, uv_executable
+from provision.core.errors import Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors, path_from_url
 from provision.core.platforms import Platform
 from provision.core.requirement_urls import EDITABLE
@@ -35,7 +35,6 @@ def install_wheels(
     target: Path | None = None,
     platform: Platform | None = None,
     show_bars: bool = False,
-    warn: Callable[[str], None],
 ) -> None:
     """Install exactly these wheels into the environment of `interpreter`, which has none of them.
 
@@ -44,8 +43,6 @@ def install_wheels(
     show_bars: pass uv's own progress bars on, if there is a terminal.
 
     If several wheels bring the same file, the last wheel by name wins, on every machine.
-    If no index answers but uv's cache holds all wheels, installs them from there and says so
-    through `warn`.
     """
     build = ""
     for package in packages:
@@ -55,7 +52,7 @@ def install_wheels(
     flags: list[str | Path] = [] if target is None else ["--prefix", target]
     if platform is not None:
         flags += ["--python-platform", python_platform(platform, UV_GLIBC[-1])]
-    _install(packages, interpreter, mirrors, indexes, *flags, show_bars=show_bars, warn=warn)
+    _install(packages, interpreter, mirrors, indexes, *flags, show_bars=show_bars)
     for site in (target or interpreter.parent.parent).glob("lib/python3*/site-packages"):
         for package in wheels_to_reinstall(packages, site):
             _install(
@@ -66,7 +63,6 @@ def install_wheels(
                 *flags,
                 "--reinstall",
                 show_bars=show_bars,
-                warn=warn,
             )
 
 
@@ -95,7 +91,6 @@ def _install(
     indexes: IndexSettings,
     *flags: str | Path,
     show_bars: bool,
-    warn: Callable[[str], None],
 ) -> None:
     """Packages of an index are requested by name, version and hash, so that uv finds what it has
     unpacked before, and a mirror can serve them; what uv 0.13 installs from a pylock file it
@@ -114,16 +109,6 @@ def _install(
         command += [*flags, "-r", requirements]
         try:
             run_uv(command, indexes, show=show_bars)
-        except Unreachable as error:
-            if not is_index_silent(error):
-                raise
-            with suppress(ProvisionError):  # uv's cache may hold them all
-                run_uv([*command, "--offline"], indexes, show=show_bars)
-                warn(
-                    f"{error.message} All wheels were in uv's cache, and were installed from there."
-                )
-                return
-            raise
         except Unsolvable as error:
             raise Unreachable(
                 f"A locked package is gone from the index: {error.message.partition(': ')[2]}",
@@ -224,12 +209,9 @@ def fingerprint(record: Path) -> str:
     no RECORD marks."""
     content = record.read_bytes()
     site = record.parent.parent
-    executables = [path for path in recorded_paths(record) if _is_executable(f"{site}/{path}")]
+    executables = []
+    for path in recorded_paths(record):
+        with suppress(OSError, ValueError):
+            if not path.endswith(".pyc") and os.lstat(f"{site}/{path}").st_mode & 0o100:
+                executables.append(path)
     return hashlib.sha256(content + json.dumps(sorted(executables)).encode()).hexdigest()
-
-
-def _is_executable(path: str) -> bool:
-    try:
-        return not path.endswith(".pyc") and bool(os.lstat(path).st_mode & 0o100)
-    except (OSError, ValueError):
-        return False

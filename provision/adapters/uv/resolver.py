@@ -88,8 +88,14 @@ def _remote_then_local(
     limits = (*request.constraints, *sources.exclusions)
     request = replace(request, constraints=limits)
     indexes = index_settings(request.build_path, request.mirrors)
-    further = {**indexes.further, "dependency-metadata": _stated_requirements(sources)}
-    indexes = replace(indexes, further=further)
+    # What packages require that say so only while they are built, which takes torch. Those with a page
+    # of wheels say it there.
+    stated = [
+        {"name": facts.package, "requires-dist": ["torch", *facts.requires]}
+        for facts in source_builds().values()
+        if facts.requires is not None and facts.package not in sources.tables
+    ]
+    indexes = replace(indexes, further={**indexes.further, "dependency-metadata": stated})
     with temporary_directory("uv") as folder:
         try:
             return compile_with(request, indexes, folder)
@@ -97,16 +103,6 @@ def _remote_then_local(
             if not indexes.has_local:
                 raise
             return compile_with(request, indexes.with_local, folder)
-
-
-def _stated_requirements(sources: PackageSources) -> list[Mapping[str, object]]:
-    """For uv.toml: what packages require that say so only while they are built, which takes torch.
-    Those with a page of wheels say it there."""
-    rows: list[Mapping[str, object]] = []
-    for facts in source_builds().values():
-        if facts.requires is not None and facts.package not in sources.tables:
-            rows.append({"name": facts.package, "requires-dist": ["torch", *facts.requires]})
-    return rows
 
 
 def _compile_versions(request: ResolveRequest, indexes: IndexSettings, folder: Path) -> str:
@@ -130,7 +126,8 @@ def _compile_new_requirements(
     try:
         of_new = ""
         if request.new_requirements:
-            others = [text for text in request.requirements if _is_constraint(text)]
+            # uv takes no addresses and no extras as constraints.
+            others = [text for text in request.requirements if not {"@", "["} & set(text)]
             alone = replace(request, requirements=request.new_requirements)
             of_new = _pip_compile(alone, indexes, folder, constraints=others)
         annotated = _pip_compile(request, indexes, folder, "--offline")
@@ -151,11 +148,6 @@ def _pinned(versions: Mapping[str, str]) -> dict[str, str]:
         canonical = canonicalize_name(name)
         lines[canonical] = f"{canonical}=={version}"
     return lines
-
-
-def _is_constraint(requirement: str) -> bool:
-    """Whether uv takes a requirement as a constraint, too: no address and no extras."""
-    return "@" not in requirement and "[" not in requirement
 
 
 def _pip_compile(

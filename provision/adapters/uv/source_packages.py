@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from provision.adapters.uv.configuration import IndexSettings
 from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.uv_process import (
     COMPILER_ERROR,
@@ -79,22 +78,6 @@ def build_wheel(
             (project / "build").rmdir()  # if that was all
     (wheel,) = folder.glob("*.whl")
     return wheel
-
-
-def has_python(version: str) -> bool:
-    """Whether uv finds an interpreter of a minor version on this machine."""
-    command: list[str | Path] = [
-        uv_executable(),
-        "python",
-        "find",
-        "--no-python-downloads",
-        version,
-    ]
-    try:
-        run_uv(command, IndexSettings())
-    except ToolFailed:
-        return False
-    return True
 
 
 def source_name(requirement: str, *, mirrors: Mirrors = NO_MIRRORS) -> str:

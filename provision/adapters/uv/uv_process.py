@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from provision.adapters.http import (
     TIMEOUT_VARIABLE,
@@ -32,7 +33,6 @@ from provision.core.system_errors import require_address_space, tool_without_spa
 from provision.core.tempdirs import temporary_directory
 
 CACHE_VARIABLE = "UV_CACHE_DIR"
-INDEX_SILENT = "The package index did not answer"
 DETAIL_LIMIT = 400
 # What uv prints after its progress bars. The lock says the same, and we say what changed.
 SUMMARY = (
@@ -45,23 +45,6 @@ SUMMARY = (
     " - ",
     " ~ ",
 )
-# No connection, silence, an end in the middle, a server that fails or refuses.
-NO_ANSWER = (
-    "error sending request",
-    "client error (Connect)",
-    "dns error",
-    "timed out",
-    "network timeout",
-    "error decoding response body",
-    "HTTP status server error",
-    "HTTP status client error",
-)
-_GONE = re.compile(
-    r"(?:HTTP status client error \((?:404|410)[^)]*\)|404 Not Found|410 Gone)[^\n]*"
-)
-
-
-_FAILED_BUILD = re.compile(r"Failed to (?:download and )?build `([^`=]+)==([^`]+)`")
 # gcc's and nvcc's first error says more than Python's, which only says that a command failed.
 COMPILER_ERROR = re.compile(r"^\S+:\d+(?::\d+)?: (?:fatal )?error: .+|^nvcc fatal .+", re.M)
 PYTHON_ERROR = re.compile(r"^ *([A-Za-z.]*(?:Error|Exception): .+)$", re.M)
@@ -137,76 +120,89 @@ def _uv_variables() -> dict[str, str]:
     return {**variables, **connection_variables(pip_settings(), variables)}
 
 
-def is_index_silent(error: ProvisionError) -> bool:
-    """Whether the index did not answer at all, unlike where it says that a file is gone."""
-    return isinstance(error, Unreachable) and error.message.startswith(INDEX_SILENT)
+class _Failure(NamedTuple):
+    """What uv prints, and our error. The message may name the pattern's groups, uv's `sentence` and its
+    `cause`."""
+
+    pattern: str
+    error: type[ProvisionError]
+    message: str
+    advice: str = ""
+
+
+_NOT_A_WHEEL = (
+    IntegrityError,
+    "A download is not the wheel that the lock names, or any wheel: {sentence}.",
+    "A mirror may be damaged, or a login page may answer in its place; nothing was changed.",
+)
+_RELOCK = "Run `provision lock --relock` to choose versions that are still served."
+# By the texts of uv 0.13; the first that fits counts.
+_FAILURES = (
+    _Failure(
+        r"Hash mismatch for `([^`]+)`",
+        IntegrityError,
+        "{0} is not the file that the lock names: its hash differs from the one in conda-lock.yml.",
+        "Restore the lock or run `provision lock --relock`.",
+    ),
+    _Failure(
+        r"HTTP status client error \((?:404|410)[^)]*\)|404 Not Found|410 Gone",
+        Unreachable,
+        "A package is gone from the index: {sentence}.",
+        _RELOCK,
+    ),
+    _Failure(
+        "invalid package format",
+        Unreachable,
+        "The index does not serve a complete wheel: {cause}",
+        "Check the mirror; a connection that ends early looks the same. Run the same command again.",
+    ),
+    _Failure("No solution found", Unsolvable, "No set of wheels satisfies the request: {cause}"),
+    _Failure(
+        r"Wheel variant `([^`]+)`",
+        InvalidSpec,
+        "{0} is a wheel variant, of a format that is a draft (PEP 825): none is taken.",
+        "Name a wheel without a variant label, or request the package by name.",
+    ),
+    _Failure("Invalid zip file structure|unexpected header", *_NOT_A_WHEEL),
+    _Failure(
+        r"Failed to (?:download and )?build `([^`=]+)==([^`]+)`",
+        Unsolvable,
+        "{0} {1} has no wheel, and its source archive says what it requires only while it is built, "
+        "which fails: {build_error}.",
+        "Name a wheel that its project publishes elsewhere ('NAME @ https://...whl'); or request "
+        "another version.",
+    ),
+    _Failure(
+        # No connection, silence, an end in the middle, a server that fails or refuses.
+        r"error sending request|client error \(Connect\)|dns error|timed out|network timeout|"
+        "error decoding response body|HTTP status server error|HTTP status client error",
+        Unreachable,
+        "The package index did not answer: {sentence}.",
+        "Check the network, or the index settings of uv or pip. With UV_OFFLINE=1 uv takes what its "
+        "cache has.",
+    ),
+    # Everything else that goes wrong while a download is unpacked: its bytes are not a wheel's.
+    _Failure("Failed to extract archive", *_NOT_A_WHEEL),
+)
 
 
 def translate_failure(error: ToolFailed) -> ProvisionError:
-    """uv's failure as one of our errors, by the texts of uv 0.13; unrecognized ones stay
-    ToolFailed."""
+    """uv's failure as one of our errors; unrecognized ones stay ToolFailed."""
     text = error.tail
-    if mismatch := re.search(r"Hash mismatch for `([^`]+)`", text):
-        return IntegrityError(
-            f"{mismatch[1]} is not the file that the lock names: its hash differs from the one "
-            "in conda-lock.yml.",
-            advice="Restore the lock or run `provision lock --relock`.",
-            details=text,
-        )
     if no_space := tool_without_space(text):
         return no_space
-    if _GONE.search(text):
-        return Unreachable(
-            f"A package is gone from the index: {_sentence(text)}.",
-            advice="Run `provision lock --relock` to choose versions that are still served.",
-            details=text,
-        )
-    if "invalid package format" in text:
-        return Unreachable(
-            f"The index does not serve a complete wheel: {_cause(text)}",
-            advice="Check the mirror; a connection that ends early looks the same. Run the same "
-            "command again.",
-            details=text,
-        )
-    if "No solution found" in text:
-        return Unsolvable(f"No set of wheels satisfies the request: {_cause(text)}", details=text)
-    if variant := re.search(r"Wheel variant `([^`]+)`", text):
-        return InvalidSpec(
-            f"{variant[1]} is a wheel variant, of a format that is a draft (PEP 825): none is taken.",
-            advice="Name a wheel without a variant label, or request the package by name.",
-            details=text,
-        )
-    if "Invalid zip file structure" in text or "unexpected header" in text:
-        return _not_a_wheel(text)
-    if failed := _FAILED_BUILD.search(text):
-        reason = (PYTHON_ERROR.findall(text) or [_sentence(text)])[-1].rstrip(".")
-        return Unsolvable(
-            f"{failed[1]} {failed[2]} has no wheel, and its source archive says what it requires "
-            f"only while it is built, which fails: {_shortened(reason)}.",
-            advice=f"Name a wheel that its project publishes elsewhere: '{failed[1]} @ "
-            "https://...whl'; or request another version.",
-            details=text,
-        )
-    if any(phrase in text for phrase in NO_ANSWER):
-        advice = "Check the network, or the index settings of uv or pip."
-        return Unreachable(
-            f"{INDEX_SILENT}: {_sentence(text)}.",
-            advice=UNTRUSTED_ADVICE if UNTRUSTED in text else advice,
-            details=text,
-        )
-    # Everything else that goes wrong while a download is unpacked: its bytes are not a wheel's.
-    if "Failed to extract archive" in text:
-        return _not_a_wheel(text)
+    for failure in _FAILURES:
+        if match := re.search(failure.pattern, text):
+            build_error = (PYTHON_ERROR.findall(text) or [_sentence(text)])[-1].rstrip(".")
+            message = failure.message.format(
+                *match.groups(),
+                sentence=_sentence(text),
+                cause=_cause(text),
+                build_error=_shortened(build_error),
+            )
+            advice = UNTRUSTED_ADVICE if UNTRUSTED in text else failure.advice
+            return failure.error(message, advice=advice, details=text)
     return error
-
-
-def _not_a_wheel(text: str) -> IntegrityError:
-    return IntegrityError(
-        f"A download is not the wheel that the lock names, or any wheel: {_sentence(text)}.",
-        advice="A mirror may be damaged, or a login page may answer in its place; nothing was "
-        "changed.",
-        details=text,
-    )
 
 
 def _sentence(text: str) -> str:

@@ -7,7 +7,6 @@ conflict; the solver's own output about these alone says how.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +21,6 @@ from provision.lockfile.diagnose.unsat_core import (
     Budget,
     OutOfTime,
     PinReasons,
-    describe_option,
     minimal,
     nearest_pythons,
     suggestions,
@@ -65,37 +63,31 @@ class MachineNeed(NamedTuple):
         return match[0] if match else NEWEST
 
 
-class SolveDiagnosis(NamedTuple):
-    message: str
-    advice: str
-
-
 def explain(
     error: Unsolvable, request: conda.SolveRequest, solver: conda.Solver, reasons: PinReasons
 ) -> Unsolvable:
     """The same failure, with its cause if the budget suffices to find it."""
     try:
-        diagnosis = _CondaConflict(request, solver, reasons, Budget(BUDGET_S)).diagnose()
+        conflict = _CondaConflict(request, solver, reasons, Budget(BUDGET_S))
+        message, advice = conflict.missing_records() or conflict.conflict()
     except (OutOfTime, ProvisionError) as reason:
         return undiagnosed(error, reason)
     return Unsolvable(
-        f"There is no environment for {request.platform}: {diagnosis.message}",
-        advice=f"{diagnosis.advice} {DETAILS_ADVICE}",
+        f"There is no environment for {request.platform}: {message}",
+        advice=f"{advice} {DETAILS_ADVICE}",
         details=error.details,
     )
 
 
 class _CondaConflict:
-    """One request that cannot be solved, and the records of its channels."""
+    """One request that cannot be solved, and the records of its channels. Its cause is a sentence, with
+    advice."""
 
     def __init__(
         self, request: conda.SolveRequest, solver: conda.Solver, reasons: PinReasons, budget: Budget
     ) -> None:
         self.request, self.solver, self.reasons, self.budget = request, solver, reasons, budget
         self.records = ChannelRecords(solver, request)
-
-    def diagnose(self) -> SolveDiagnosis:
-        return self._missing_records() or self._conflict()
 
     def _request(self, terms: Sequence[Term]) -> conda.SolveRequest:
         return replace(
@@ -113,7 +105,7 @@ class _CondaConflict:
 
     # Requirements that no record satisfies.
 
-    def _missing_records(self) -> SolveDiagnosis | None:
+    def missing_records(self) -> tuple[str, str] | None:
         missing = [spec for spec in self.request.specs if not self._usable_records(spec)]
         if not missing:
             return None
@@ -125,10 +117,10 @@ class _CondaConflict:
             sentences.append(f"no record matches {self.reasons.describe(specs)}: {alternative}")
         advice = "Name a channel that has it with --channel, or request what is available."
         options = dict.fromkeys(self.reasons.option(spec) for spec in missing)
-        texts = [describe_option(option) for option in options if option is not None]
+        texts = [option for option in options if option is not None]
         if texts:
             advice += f" Or use {' and '.join(texts)}."
-        return SolveDiagnosis(f"{'; '.join(sentences)}.", advice)
+        return f"{'; '.join(sentences)}.", advice
 
     def _usable_records(self, spec: str) -> list[ChannelRecord]:
         """The records that the solver may choose: those of the first channel that has any."""
@@ -148,8 +140,9 @@ class _CondaConflict:
         any_version = self.records.find(versionless)
         if any_version:
             same = self.records.find(conda.without_build(spec))
-            versions = [f"{record.version} {record.build}" for record in same]
-            return f"{have} {name} {_listed(versions or _nearest_versions(spec, any_version))}"
+            builds = [f"{record.version} {record.build}" for record in same]
+            versions = [record.version for record in any_version]  # newest first
+            return f"{have} {name} {_listed(builds or versions)}"
         platforms = [other for other in PLATFORMS if self.records.find(versionless, other)]
         if platforms:
             return f"{have} {name} only for {', '.join(platforms)}"
@@ -159,7 +152,7 @@ class _CondaConflict:
 
     # Requirements that conflict.
 
-    def _conflict(self) -> SolveDiagnosis:
+    def conflict(self) -> tuple[str, str]:
         terms = [Term(False, text) for text in self.request.specs]
         terms += [Term(True, text) for text in self.request.bounds]
         by_weight = sorted(terms, key=lambda term: self.reasons.weight(term.text))
@@ -176,7 +169,7 @@ class _CondaConflict:
                 versions = _listed(need.versions.split(" | "))
                 needed = f"needs {need.package} {versions} ({requirement})"
             offer = dict(self.request.virtual_packages).get(need.virtual, "none")
-            return SolveDiagnosis(
+            return (
                 f"{described} {needed}, and {offer} is assumed "
                 f"(virtual-packages.yml, {self.request.platform}).",
                 "Assume a machine that offers it (--cuda, --glibc), or request a build that "
@@ -190,7 +183,7 @@ class _CondaConflict:
             verb = "cannot be installed together"
         shown = [*chain[:MAX_LINES], "  ..."] if len(chain) > MAX_LINES else chain
         message = "\n".join([f"{described} {verb}:", *shown])
-        return SolveDiagnosis(message, self._advice(terms, core))
+        return message, self._advice(terms, core)
 
     def _machine_need(self, core: Sequence[Term], chain: Sequence[str]) -> MachineNeed | None:
         """What the oldest machine that suffices must have, if the machine is the cause."""
@@ -277,18 +270,3 @@ def _listed(texts: Iterable[str]) -> str:
     if len(distinct) > MAX_SHOWN:
         text += f" and {len(distinct) - MAX_SHOWN} more"
     return text
-
-
-def _nearest_versions(spec: str, records: Sequence[ChannelRecord]) -> list[str]:
-    """The versions of a package, nearest to the requested one first."""
-    requested = _numbers(re.split(r"[=<>!~\s]+", spec, maxsplit=1)[-1])
-
-    def distance(version: str) -> list[int]:
-        pairs = itertools.zip_longest(requested, _numbers(version), fillvalue=0)
-        return [abs(left - right) for left, right in pairs]
-
-    return sorted({record.version for record in records}, key=distance)
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(digits) for digits in re.findall(r"\d+", version)]

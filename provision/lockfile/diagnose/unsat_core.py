@@ -29,7 +29,6 @@ for _key in DEFAULT_PACKAGE_KEYS:
     for _package in _key.installs:
         DEFAULT_PACKAGES[_package] = _key.negative_option
         DEFAULT_PACKAGES[f"python-{_package}"] = _key.negative_option  # perhaps conda's name
-OPTION_PACKAGES = {key.negative_option: " and ".join(key.installs) for key in DEFAULT_PACKAGE_KEYS}
 
 
 # A diagnosis whose servers are silent uses no CPU time.
@@ -160,7 +159,7 @@ def suggestions(
     solvable: Callable[[Sequence[str]], bool],
 ) -> list[str]:
     """Sentences about what solves the conflict: another version of what the user requested; options
-    that leave packages out, each that is enough by itself.
+    that leave packages out, each that is enough by itself, or else all of them.
 
     core: the requirements that conflict. other_version: the package and version that would do
     instead of a requirement, if there is one. solvable: takes the requirements that remain.
@@ -176,27 +175,12 @@ def suggestions(
 
     at_fault = [option for text in core if (option := reasons.option(text))]
     enough = [option for option in dict.fromkeys(at_fault) if solves([option])]
-    sentences += [f"{describe_option(option)} solves it" for option in enough]
+    sentences += [f"{option} solves it" for option in enough]
     if at_fault and not enough:
-        sentences += _options_together(requirements, reasons, solves)
+        every = dict.fromkeys(option for text in requirements if (option := reasons.option(text)))
+        if solves(every):
+            sentences.append(f"{' and '.join(every)} together solve it")
     return sentences
-
-
-def _options_together(
-    requirements: Sequence[str],
-    reasons: PinReasons,
-    solves: Callable[[Collection[str]], bool],
-) -> list[str]:
-    """The sentence about the options that solve the conflict together only."""
-    options = [option for text in requirements if (option := reasons.option(text))]
-    needed = list(dict.fromkeys(options))
-    if not solves(needed):
-        return []
-    for option in tuple(needed):
-        fewer = [other for other in needed if other != option]
-        if solves(fewer):
-            needed = fewer
-    return [f"{' and '.join(map(describe_option, needed))} together solve it"]
 
 
 def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:
@@ -209,8 +193,3 @@ def nearest_pythons(python: str, pythons: Iterable[str]) -> list[str]:
         return abs(number - minor), number
 
     return sorted(others, key=distance)[:MAX_PYTHONS]
-
-
-def describe_option(option: str) -> str:
-    """An option that leaves packages out, with their names."""
-    return f"{option} (without {OPTION_PACKAGES[option]})"

@@ -155,17 +155,10 @@ class _WheelConflict:
         build_path = self.request.build_path
         if build_path is None or not any("+" in text for text in core):
             return ""
-        index = uv.torch_index_url(build_path)
-        if index:
-            return (
-                f"{uv.TORCH_INDEX} leads to {index}: check there which builds it "
-                "has for this Python and platform, or correct the address, which ends before the "
-                f"folder {build_path}. "
-            )
+        index = uv.torch_index_url(build_path) or "nothing, since it is not set"
         return (
-            f"Builds with +{build_path} are on PyTorch's own wheel index: set the "
-            f"environment variable {uv.TORCH_INDEX} to its address, without the folder "
-            f"{build_path} at its end. "
+            f"Builds with +{build_path} are on PyTorch's own wheel index: {uv.TORCH_INDEX} is its "
+            f"address, without the folder {build_path} at its end, and leads to {index}. "
         )
 
 

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
 from provision.core.dataclass import dataclass
+from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
-from provision.lockfile.conda_lock_v1 import LockFile
+from provision.lockfile.conda_lock_v1 import AS_OF, INPUTS, SOURCES, LockFile
+from provision.lockfile.input_files import LockInputs, read_inputs
 from provision.lockfile.verify.entries import (
-    FindingKind,
     LockFinding,
     credential_findings,
     duplicate_findings,
@@ -25,18 +26,7 @@ from provision.lockfile.verify.entries import (
     server_findings,
     two_manager_findings,
 )
-from provision.lockfile.verify.inputs import (
-    assumed_machines,
-    input_findings,
-    is_of_inputs,
-    pip_requirements,
-)
-from provision.lockfile.verify.requirements import (
-    WheelCheck,
-    check_wheels,
-    conda_findings,
-    wheel_findings,
-)
+from provision.lockfile.verify.requirements import conda_findings, wheel_findings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +50,20 @@ class VerifyReport:
 
 def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
     """All findings, by platform and package. name: the lock's, for the report."""
-    machines = assumed_machines(lock)
-    is_current = is_of_inputs(lock)
-    findings = {
-        *credential_findings(lock),
-        *duplicate_findings(lock),
-        *input_findings(lock, is_current=is_current),
-    }
-    wheel_checks: dict[str, WheelCheck] = {}
-    for platform in sorted({entry.platform for entry in lock.entries}):
+    inputs = _inputs_beside(lock)
+    findings = {*credential_findings(lock), *duplicate_findings(lock)}
+    is_of_provision = INPUTS in lock.custom_metadata
+    if inputs and is_of_provision and inputs.sha256 != lock.custom_metadata[INPUTS]:
+        message = f"was not locked from the current {ENVIRONMENT} and {VIRTUAL_PACKAGES}"
+        for platform in lock.content_hash:
+            findings.add(
+                LockFinding(
+                    platform=platform, package=lock.path.name, kind="inputs", message=message
+                )
+            )
+    unchecked: dict[str, list[str]] = {}  # why -> wheels
+    platforms = sorted({entry.platform for entry in lock.entries})
+    for platform in platforms:
         # conda-lock repeats a package for each of its categories.
         entry_by_file = {}
         for entry in lock.for_platform(platform):
@@ -76,13 +71,14 @@ def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
         entries = tuple(entry_by_file.values())
         for entry in entries:
             findings.update(entry_findings(entry, lock))
-        check = WheelCheck()
-        if remote.metadata is not None:
-            check = check_wheels(entries, remote.metadata, pip_requirements(lock))
-        wheel_checks[platform] = check
-        findings.update(check.findings)
-        findings.update(wheel_findings(entries, check.checked))
-        findings.update(conda_findings(entries, machines, lock))
+        of_wheels, reasons = wheel_findings(
+            entries, remote.metadata or {}, inputs.pip if inputs else ()
+        )
+        findings.update(of_wheels)
+        for wheel, reason in reasons.items():
+            label = wheel if len(platforms) == 1 else f"{wheel} ({platform})"
+            unchecked.setdefault(reason, []).append(label)
+        findings.update(conda_findings(entries, inputs, lock))
         findings.update(two_manager_findings(entries))
         findings.update(server_findings(entries, remote.served or {}))
     ordered = sorted(
@@ -94,48 +90,44 @@ def verify_lock(lock: LockFile, remote: RemoteFacts, name: str) -> VerifyReport:
             finding.message,
         ),
     )
-    notes = [
-        *_notes(lock, remote, has_machines=machines is not None, has_inputs=is_current is not None),
-        *_unchecked_wheels(wheel_checks),
-    ]
+    notes = []
+    if remote.served is None:
+        notes.append("whether the files are still served (--offline)")
+    if inputs is None or not is_of_provision:
+        notes.append(
+            f"whether the lock was made from {ENVIRONMENT} and {VIRTUAL_PACKAGES}, because they "
+            "cannot be compared with it"
+        )
+    if inputs is None:
+        notes.append(
+            "requirements on the machine (__glibc, __cuda), because these files are not next to the "
+            "lock, or cannot be read"
+        )
+    if remote.metadata is not None:
+        for reason, wheels in unchecked.items():
+            notes.append(f"which versions these wheels require: {', '.join(wheels)}: {reason}")
+    elif any(entry.manager == "pip" for entry in lock.entries):
+        notes.append(
+            "which versions wheels require, only that the packages are in the lock (--offline)"
+        )
     return VerifyReport(
-        lock=name, packages=len(lock.entries), findings=tuple(ordered), notes=tuple(notes)
+        lock=name,
+        packages=len(lock.entries),
+        findings=tuple(ordered),
+        notes=tuple(f"not checked: {note}" for note in notes),
     )
 
 
-def _notes(
-    lock: LockFile, remote: RemoteFacts, *, has_machines: bool, has_inputs: bool
-) -> list[str]:
-    notes = []
-    if remote.served is None:
-        notes.append("not checked: whether the files are still served (--offline)")
-    has_wheels = any(entry.manager == "pip" for entry in lock.entries)
-    if remote.metadata is None and has_wheels:
-        notes.append(
-            "not checked: which versions wheels require, only that the packages are in the lock "
-            "(--offline)"
+def _inputs_beside(lock: LockFile) -> LockInputs | None:
+    """The inputs next to a lock; None if one of them is missing, or cannot be read."""
+    folder = lock.path.parent
+    try:
+        return read_inputs(
+            (folder / ENVIRONMENT).read_text(encoding="utf-8"),
+            (folder / VIRTUAL_PACKAGES).read_text(encoding="utf-8"),
+            folder,
+            as_of=lock.custom_metadata.get(AS_OF),
+            sources=lock.custom_metadata.get(SOURCES, "").splitlines(),
         )
-    if not has_inputs:
-        notes.append(
-            f"not checked: whether the lock was made from {ENVIRONMENT} and {VIRTUAL_PACKAGES}, "
-            "because they cannot be compared with it"
-        )
-    if not has_machines:
-        notes.append(
-            "not checked: requirements on the machine (__glibc, __cuda), because there is no "
-            f"{VIRTUAL_PACKAGES} next to the lock"
-        )
-    return notes
-
-
-def _unchecked_wheels(checks: Mapping[str, WheelCheck]) -> list[str]:
-    """A note for each reason why requirements of wheels are unknown, with the wheels."""
-    names_by_reason: dict[str, list[str]] = {}
-    for platform, check in checks.items():
-        for name, reason in check.unchecked.items():
-            label = name if len(checks) == 1 else f"{name} ({platform})"
-            names_by_reason.setdefault(reason, []).append(label)
-    return [
-        f"not checked: which versions these wheels require: {', '.join(names)}: {reason}"
-        for reason, names in names_by_reason.items()
-    ]
+    except (InvalidSpec, OSError, UnicodeDecodeError):
+        return None

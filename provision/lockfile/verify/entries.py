@@ -16,9 +16,9 @@ from provision.adapters import conda
 from provision.adapters.http import Availability
 from provision.core.dataclass import dataclass
 from provision.core.package_names import url_filename
-from provision.core.requirement_urls import EDITABLE, is_commit
-from provision.core.types import needs_python
-from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockEntry, LockFile
+from provision.core.requirement_urls import is_commit
+from provision.core.types import LockedPackage
+from provision.lockfile.conda_lock_v1 import MD5, PYTHON_FROM, SHA256, LockFile
 from provision.lockfile.joint_solve import wheel_names
 
 FindingKind = Literal[
@@ -54,7 +54,7 @@ class LockFinding:
     message: str
 
 
-def finding(entry: LockEntry, kind: FindingKind, message: str) -> LockFinding:
+def finding(entry: LockedPackage, kind: FindingKind, message: str) -> LockFinding:
     """A finding about one entry."""
     return LockFinding(platform=entry.platform, package=entry.name, kind=kind, message=message)
 
@@ -65,11 +65,6 @@ def conda_names(wheel: str) -> set[str]:
     names = {form.format(name) for form in CONDA_NAME_FORMS}
     names.add(OTHER_CONDA_NAMES.get(name, name))
     return names
-
-
-def is_python_package(entry: LockEntry) -> bool:
-    """Whether a conda package is for Python: a C library may have a wheel's name (graphviz)."""
-    return needs_python(name for name, _ in entry.depends)
 
 
 # How the platform tags of wheels end (PEP 425, PEP 600).
@@ -84,9 +79,9 @@ MACHINES = {
 DEFAULTS = re.compile(r"/pkgs/(main|r|msys2|free|pro)/")
 
 
-def entry_findings(entry: LockEntry, lock: LockFile) -> Iterator[LockFinding]:
+def entry_findings(entry: LockedPackage, lock: LockFile) -> Iterator[LockFinding]:
     """Malformed hashes, and URLs that do not fit the entry or the lock's channels."""
-    if entry.manager == "pip" and (is_commit(entry.url) or entry.url.endswith(EDITABLE)):
+    if entry.manager == "pip" and (is_commit(entry.url) or entry.is_editable):
         return  # there is no file
     if not entry.sha256:
         yield finding(entry, "hash", "has no sha256")
@@ -112,7 +107,7 @@ def credential_findings(lock: LockFile) -> Iterator[LockFinding]:
         yield LockFinding(platform=platform, package=package, kind="file", message=message)
 
 
-def _conda_file_problem(entry: LockEntry) -> str | None:
+def _conda_file_problem(entry: LockedPackage) -> str | None:
     filename = unquote(entry.filename)
     subdir = entry.url.rsplit("/", 2)[-2] if entry.url.count("/") > 1 else ""
     if subdir not in (entry.platform, "noarch"):
@@ -122,13 +117,13 @@ def _conda_file_problem(entry: LockEntry) -> str | None:
     return None
 
 
-def _wheel_file_problem(entry: LockEntry) -> str | None:
+def _wheel_file_problem(entry: LockedPackage) -> str | None:
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
     from packaging.version import InvalidVersion, Version
 
     filename = unquote(entry.filename)
     try:
-        plain = filename.removesuffix(f"-{entry.build_string}.whl")
+        plain = filename.removesuffix(f"-{entry.build}.whl")
         name, version, _, tags = parse_wheel_filename(f"{plain.removesuffix('.whl')}.whl")
         is_same = name == canonicalize_name(entry.name) and version == Version(entry.version)
     except (InvalidWheelFilename, InvalidVersion):
@@ -142,7 +137,7 @@ def _wheel_file_problem(entry: LockEntry) -> str | None:
     return f"{entry.version} is a wheel for {', '.join(sorted(platforms))}: {filename}"
 
 
-def _channel_problem(entry: LockEntry, lock: LockFile) -> str | None:
+def _channel_problem(entry: LockedPackage, lock: LockFile) -> str | None:
     if entry.url.startswith("file:") and lock.custom_metadata.get(PYTHON_FROM) == "host":
         return None  # this machine's Python replaced the channels; the lock's metadata says so
     url = entry.url
@@ -160,7 +155,7 @@ def _channel_problem(entry: LockEntry, lock: LockFile) -> str | None:
 
 def duplicate_findings(lock: LockFile) -> Iterator[LockFinding]:
     """Packages that are locked twice for one manager."""
-    same: dict[tuple[str, str, str], list[LockEntry]] = {}
+    same: dict[tuple[str, str, str], list[LockedPackage]] = {}
     for entry in lock.entries:
         name = entry.name  # conda has typing-extensions and typing_extensions
         if entry.manager == "pip":
@@ -175,7 +170,7 @@ def duplicate_findings(lock: LockFile) -> Iterator[LockFinding]:
             yield finding(entries[0], "twice", "is listed twice")
 
 
-def two_manager_findings(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
+def two_manager_findings(entries: Sequence[LockedPackage]) -> Iterator[LockFinding]:
     """Python packages that are locked both from conda and as wheels.
 
     A C library with a wheel's name does not count.
@@ -185,7 +180,7 @@ def two_manager_findings(entries: Sequence[LockEntry]) -> Iterator[LockFinding]:
         if entry.manager == "pip":
             wheels[canonicalize_name(entry.name)] = entry
     for entry in entries:
-        if entry.manager != "conda" or not is_python_package(entry):
+        if entry.manager != "conda" or not entry.is_for_python:
             continue
         names = wheel_names(canonicalize_name(entry.name))
         for name in sorted(names & wheels.keys()):
@@ -207,7 +202,7 @@ SERVER_PROBLEMS: Mapping[str, tuple[FindingKind, str]] = {
 
 
 def server_findings(
-    entries: Sequence[LockEntry], served: Mapping[str, Availability]
+    entries: Sequence[LockedPackage], served: Mapping[str, Availability]
 ) -> Iterator[LockFinding]:
     """Files that servers no longer have as they were locked. served: by URL."""
     for entry in entries:

@@ -7,8 +7,7 @@ evaluated for the lock's platform and Python.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -18,9 +17,11 @@ from provision.adapters.uv import WheelMetadata
 from provision.core.dataclass import dataclass
 from provision.core.paths import VIRTUAL_PACKAGES
 from provision.core.statements import marker_environment
-from provision.lockfile.conda_lock_v1 import PYTHON_FROM, LockEntry, LockFile
+from provision.core.types import LockedPackage
+from provision.lockfile.conda_lock_v1 import PYTHON_FROM, LockFile
+from provision.lockfile.input_files import LockInputs, VirtualPackages
 from provision.lockfile.joint_solve import WHEEL_NAMES
-from provision.lockfile.verify.entries import LockFinding, conda_names, finding, is_python_package
+from provision.lockfile.verify.entries import LockFinding, conda_names, finding
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -31,27 +32,19 @@ MarkerEnvironment = Mapping[str, str]
 
 
 def conda_findings(
-    entries: Sequence[LockEntry],
-    machines: Mapping[str, Mapping[str, str]] | None,
-    lock: LockFile,
+    entries: Sequence[LockedPackage], inputs: LockInputs | None, lock: LockFile
 ) -> Iterator[LockFinding]:
-    """Unmet requirements of one platform's conda packages.
-
-    machines: None if unknown.
-    """
-    if not entries:
-        return
-    platform = entries[0].platform
-    candidates = {}
-    for entry in entries:
-        if entry.manager == "conda":
-            candidates[entry.name] = conda.PackageBuild(
-                name=entry.name, version=entry.version, build=entry.build_string
-            )
-    virtual_packages = (machines or {}).get(platform)
-    for name, text in (virtual_packages or {}).items():
+    """Unmet requirements of one platform's conda packages. inputs: they say what the machine has."""
+    packages = {entry.name: entry for entry in entries if entry.manager == "conda"}
+    machine: VirtualPackages | None = None
+    for platform, virtual_packages in inputs.machines.items() if inputs and entries else ():
+        if platform == entries[0].platform:
+            machine = virtual_packages
+    for name, text in machine or ():
         version, _, build = text.partition(" ")  # some have a build: `1 x86_64`
-        candidates[name] = conda.PackageBuild(name=name, version=version, build=build or "0")
+        packages[name] = LockedPackage(
+            manager="conda", name=name, version=version, build=build or "0", url="", sha256=""
+        )
     for entry in entries:
         if entry.manager != "conda":
             continue
@@ -59,45 +52,14 @@ def conda_findings(
         is_host_python = lock.custom_metadata.get(PYTHON_FROM) == "host" and entry.url.startswith(
             "file:"
         )
-        for name, constraint in entry.depends:
+        for name, requirement in zip(entry.needs, entry.depends):
             is_virtual = name.startswith("__")
-            if is_virtual and virtual_packages is None:
+            if is_virtual and (machine is None or (is_host_python and name == "__glibc")):
                 continue
-            if is_host_python and name == "__glibc":
-                continue
-            requirement = f"{name} {constraint}".strip()
-            for spec, problem in conda.unsatisfied_specs([requirement], candidates):
+            if problem := conda.unsatisfied(requirement, packages):
                 where = f" in {VIRTUAL_PACKAGES}" if is_virtual else ""
-                yield finding(entry, "dependency", f"needs {spec}, and {name} {problem}{where}")
-
-
-def wheel_findings(
-    entries: Sequence[LockEntry], checked: Collection[str] = ()
-) -> Iterator[LockFinding]:
-    """Dependencies that the entries of wheels name and the lock lacks.
-
-    These entries have no versions. checked: the packages whose own metadata was compared.
-    """
-    wheel_names: set[str] = set()
-    package_names: set[str] = set()
-    for entry in entries:
-        names = wheel_names if entry.manager == "pip" else package_names
-        names.add(canonicalize_name(entry.name))
-    for entry in entries:
-        if entry.manager != "pip" or entry.name in checked:
-            continue
-        for name, _ in entry.depends:
-            if canonicalize_name(name) not in wheel_names and not conda_names(name) & package_names:
-                yield finding(entry, "dependency", f"needs {name}, which is not in the lock")
-
-
-@dataclass(frozen=True, kw_only=True)
-class WheelCheck:
-    """The findings on one platform's wheels."""
-
-    findings: tuple[LockFinding, ...] = ()
-    checked: frozenset[str] = frozenset()
-    unchecked: Mapping[str, str] = field(default_factory=dict)  # package -> why
+                message = f"needs {requirement}, and {name} {problem}{where}"
+                yield finding(entry, "dependency", message)
 
 
 class Unchecked(Exception):
@@ -108,7 +70,7 @@ class Unchecked(Exception):
 class _Wheel:
     """A locked wheel and its requirements, all of which could be parsed and evaluated."""
 
-    entry: LockEntry
+    entry: LockedPackage
     python: SpecifierSet
     requires: tuple[Requirement, ...]
 
@@ -126,43 +88,48 @@ class _Wheel:
                     break
 
 
-def check_wheels(
-    entries: Sequence[LockEntry],
+def wheel_findings(
+    entries: Sequence[LockedPackage],
     metadata: Mapping[str, WheelMetadata | str],
     input_requirements: Sequence[str] = (),
-) -> WheelCheck:
-    """Check one platform's wheels.
+) -> tuple[list[LockFinding], dict[str, str]]:
+    """Unmet requirements of one platform's wheels; and the packages whose own metadata could not be
+    compared, each with the reason. Of these, the names in the lock's entry count.
 
     metadata: each wheel's own by URL, or why it is not available. input_requirements: those of
     environment.yml, whose extras count too.
     """
-    wheel_entries = [entry for entry in entries if entry.manager == "pip"]
+    environment: MarkerEnvironment = {}
     try:
         environment = _marker_environment(entries)
     except Unchecked as reason:
-        return WheelCheck(unchecked={entry.name: str(reason) for entry in wheel_entries})
+        metadata = {entry.url: str(reason) for entry in entries}
+    locked = LockedPackages(entries)
     wheels: dict[str, _Wheel] = {}
     unchecked: dict[str, str] = {}
-    for entry in wheel_entries:
+    findings: list[LockFinding] = []
+    for entry in entries:
+        if entry.manager != "pip":
+            continue
         try:
             wheel = _parse_wheel(entry, metadata.get(entry.url), environment)
+            wheels[canonicalize_name(entry.name)] = wheel
         except Unchecked as reason:
             unchecked[entry.name] = str(reason)
-        else:
-            wheels[canonicalize_name(entry.name)] = wheel
+            for name in entry.needs:
+                if locked.version(name) is None:
+                    message = f"needs {name}, which is not in the lock"
+                    findings.append(finding(entry, "dependency", message))
     extras = _requested_extras(wheels, input_requirements, environment)
-    locked = _LockedPackages(entries)
-    findings: list[LockFinding] = []
     for name, wheel in wheels.items():
         wheel_extras = sorted(extras.get(name, ()))
         for problem in _problems(wheel, wheel_extras, environment, locked):
             findings.append(finding(wheel.entry, "dependency", problem))
-    checked = frozenset(wheel.entry.name for wheel in wheels.values())
-    return WheelCheck(findings=tuple(findings), checked=checked, unchecked=unchecked)
+    return findings, unchecked
 
 
 def _parse_wheel(
-    entry: LockEntry, metadata: WheelMetadata | str | None, environment: MarkerEnvironment
+    entry: LockedPackage, metadata: WheelMetadata | str | None, environment: MarkerEnvironment
 ) -> _Wheel:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
@@ -188,7 +155,7 @@ def _parse_wheel(
     return wheel
 
 
-def _marker_environment(entries: Sequence[LockEntry]) -> MarkerEnvironment:
+def _marker_environment(entries: Sequence[LockedPackage]) -> MarkerEnvironment:
     """The values that markers are evaluated for."""
     pythons = [entry for entry in entries if (entry.manager, entry.name) == ("conda", "python")]
     if not pythons:
@@ -232,27 +199,27 @@ def _requested_extras(
     return extras
 
 
-class _LockedPackages:
+class LockedPackages:
     """The Python packages of a lock, by the names of wheels."""
 
-    def __init__(self, entries: Sequence[LockEntry]) -> None:
+    def __init__(self, packages: Sequence[LockedPackage]) -> None:
         self._wheels: dict[str, str] = {}
-        self._conda: dict[str, LockEntry] = {}
-        for entry in entries:
-            if entry.manager == "pip":
-                self._wheels[canonicalize_name(entry.name)] = entry.version
+        self._conda: dict[str, str] = {}
+        for package in packages:
+            if package.manager == "pip":
+                self._wheels[canonicalize_name(package.name)] = package.version
             else:
-                self._conda[canonicalize_name(WHEEL_NAMES.get(entry.name, entry.name))] = entry
+                name = WHEEL_NAMES.get(package.name, package.name)
+                self._conda[canonicalize_name(name)] = (
+                    package.version if package.is_for_python else ""
+                )
 
     def version(self, name: str) -> str | None:
         """The locked version; empty if it cannot be compared, None if the package is not locked."""
         from packaging.version import InvalidVersion, Version
 
         canonical = canonicalize_name(name)
-        version = self._wheels.get(canonical, "")
-        package = self._conda.get(canonical)
-        if not version and package is not None and is_python_package(package):
-            version = package.version
+        version = self._wheels.get(canonical) or self._conda.get(canonical, "")
         try:
             return str(Version(version))
         except InvalidVersion:
@@ -265,7 +232,7 @@ def _problems(
     wheel: _Wheel,
     extras: Sequence[str],
     environment: MarkerEnvironment,
-    locked: _LockedPackages,
+    locked: LockedPackages,
 ) -> Iterator[str]:
     """What the lock does not have of a wheel's requirements."""
     python = environment["python_full_version"]

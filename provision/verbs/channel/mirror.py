@@ -14,6 +14,7 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
 from provision.core.paths import FACTS
+from provision.core.types import LockedPackage
 from provision.verbs.channel import mirror_folder
 from provision.verbs.channel.mirror_folder import MirrorFile
 from provision.workflow.context import Context
@@ -70,7 +71,7 @@ def mirror(
 def _files_of_locks(
     context: Context, targets: Sequence[str], platforms: Sequence[str]
 ) -> list[MirrorFile]:
-    entries: list[locks.LockEntry] = []
+    entries: list[LockedPackage] = []
     for target in targets:
         entries += locks.read_file(lock_file(context, target)).entries
     locked_platforms = {entry.platform for entry in entries}

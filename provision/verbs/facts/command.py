@@ -76,14 +76,14 @@ def update(console: Console, envs: Path | None, mirrors: tuple[str, ...], **opti
     Reads them from the lab's address, --from, or the package index. A signature or a hash must
     prove that they are genuine.
     """
-    from provision.verbs.facts.facts import UpdateRequest, update
+    from provision.verbs.facts.facts import update
     from provision.verbs.facts.output import update_lines
 
     if options["index"] and not options["from_index"]:
         raise click.UsageError("--index goes with --from-index.")
     if options["from_index"] and options["address"]:
         raise click.UsageError("--from and --from-index are two sources; name one.")
-    result = update(context_of(console, envs, {"mirrors": mirrors}), UpdateRequest(**options))
+    result = update(context_of(console, envs, {"mirrors": mirrors}), **options)
     console.result("facts-update", result, update_lines(result))
 
 

@@ -70,23 +70,6 @@ def show(context: Context) -> FactsSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateRequest:
-    """Where to read newer facts, and what shows that they are genuine.
-
-    address: empty for the lab's, else a mirror folder's. from_index: read releases that the facts do
-    not have from a package index instead. allow_older: take facts older than those in use.
-    """
-
-    address: str = ""
-    sha256: str = ""
-    signers: Path | None = None
-    from_index: bool = False
-    index: str | None = None
-    allow_older: bool = False
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class FactsUpdate:
     """before, after: the facts in use. added: releases that are new. notes: what could not be read."""
 
@@ -98,32 +81,46 @@ class FactsUpdate:
     dry_run: bool
 
 
-def update(context: Context, request: UpdateRequest) -> FactsUpdate:
+def update(
+    context: Context,
+    *,
+    address: str = "",
+    sha256: str = "",
+    signers: Path | None = None,
+    from_index: bool = False,
+    index: str | None = None,
+    allow_older: bool = False,
+    dry_run: bool = False,
+) -> FactsUpdate:
     """Replace the user's facts by newer ones, in one step.
+
+    address: where they are, else the lab's address, else a mirror folder's. sha256, signers: what
+    shows that they are genuine. from_index: instead, releases that the facts do not have are read
+    from a package index.
 
     Raises IntegrityError for facts that are not valid or not shown to be genuine, StaleLock for
     older ones, Unreachable, InvalidSpec without an address.
     """
     before = catalog.edition()
     notes: list[str] = []
-    if request.from_index:
-        text = _from_index(context, request, notes)
+    if from_index:
+        text = _from_index(context, index, notes)
         origin = "the package index" if before.origin == SHIPPED else before.origin
         verified = "read from the index"
     else:
-        origin, text, verified = _from_address(context, request)
+        origin, text, verified = _from_address(context, address, sha256, signers)
     origin = without_credentials(origin)
     user = UserFile(
         schema=SCHEMA,
         origin=origin,
         verified=verified,
         fetched=date.today().isoformat(),
-        allow_older=request.allow_older,
+        allow_older=allow_older,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         document=text,
     )
     document = documents.parse_document(text, origin)
-    if document["date"] < before.date and not request.allow_older:
+    if document["date"] < before.date and not allow_older:
         raise StaleLock(
             f"The facts of {origin} ({document['date']}) are older than those in use "
             f"({before.date}).",
@@ -134,7 +131,7 @@ def update(context: Context, request: UpdateRequest) -> FactsUpdate:
     # A file that cannot be used is replaced, too.
     is_unused = before.origin == SHIPPED and path.exists()
     changed = user["sha256"] != before.sha256 or is_unused
-    if changed and not request.dry_run:
+    if changed and not dry_run:
         atomic_write(path, json.dumps(user) + "\n")
         documents.forget()
     return FactsUpdate(
@@ -143,17 +140,20 @@ def update(context: Context, request: UpdateRequest) -> FactsUpdate:
         changed=changed,
         added=tuple(added),
         notes=tuple(notes),
-        dry_run=request.dry_run,
+        dry_run=dry_run,
     )
 
 
-def _from_address(context: Context, request: UpdateRequest) -> tuple[str, str, str]:
-    """The address, the text of the facts there, and what shows that they are genuine."""
+def _from_address(
+    context: Context, stated: str, sha256: str, signers: Path | None
+) -> tuple[str, str, str]:
+    """The address, the text of the facts there, and what shows that they are genuine. stated: the
+    address that the user gave."""
     configured = settings.facts_settings(os.environ)
     if not configured and Path(lab_definition.FILE).is_file():
         configured = lab_definition.read_lab(Path.cwd()).facts
     mirrored = [folder + FACTS for folder in context.mirrors.folders]
-    address = request.address or configured.get("address") or next(iter(mirrored), "")
+    address = stated or configured.get("address") or next(iter(mirrored), "")
     if not address:
         raise InvalidSpec(
             "No source of newer facts is configured.",
@@ -161,8 +161,7 @@ def _from_address(context: Context, request: UpdateRequest) -> tuple[str, str, s
             "docs/facts.md); --from-index reads new releases from the package index.",
         )
     # The configured hash is that of the configured address; signers may sign any.
-    sha256 = request.sha256 or ("" if request.address else configured.get("sha256", ""))
-    signers = request.signers
+    sha256 = sha256 or ("" if stated else configured.get("sha256", ""))
     if signers is None and "signers" in configured:
         signers = Path(configured["signers"])
     content, signature = fetch(address, context.mirrors)
@@ -221,14 +220,14 @@ def verify(
     return ", ".join(shown)
 
 
-def _from_index(context: Context, request: UpdateRequest, notes: list[str]) -> str:
+def _from_index(context: Context, address: str | None, notes: list[str]) -> str:
     """The facts in use with releases that only the index has. notes: what was not read."""
     text = documents.facts_text()
     document: Document = json.loads(text)
     releases = document["tables"]["releases"]
     listed = [version for version, row in releases.items() if not row.get("from_index")]
     newest = max(map(catalog.version_key, listed))
-    with WheelIndex(request.index, context.mirrors) as index:
+    with WheelIndex(address, context.mirrors) as index:
         torch_index = TorchIndex(index)
         for version in torch_index.releases:
             if catalog.version_key(version) > newest:
@@ -257,43 +256,40 @@ class FactsCheck:
 
 def check(context: Context, file: Path | None, signers: Path | None) -> list[FactsCheck]:
     """Check a file of facts before it is published, or those in use and the lab's."""
-    if file is not None:
-        return [_checked(file, lambda path: _check_file(path, signers))]
-    checks = [_checked(catalog.DATA / FACTS, _check_file)]
-    if context.folders.facts.exists():
-        checks.append(_checked(context.folders.facts, _check_user_file))
+
+    def check_file(path: Path) -> str:
+        content, signature = fetch(str(path), Mirrors())
+        message = _described(content, path)
+        if file is not None and signers is not None:
+            message += f"; {verify(str(path), content, signature, '', signers)}"
+        return message
+
+    def check_user_file(path: Path) -> str:
+        user, _ = documents.read_user_file(path)
+        origin = f"from {user['origin']} on {user['fetched']} ({user['verified']})"
+        return f"{_described(user['document'], path)}; {origin}"
+
+    def check_lab_file(path: Path) -> str:
+        documents.tables_with(path)
+        return "the lab's own, each with its source"
+
     lab = documents.lab_file()
-    if lab is not None:
-        checks.append(_checked(lab, _check_lab_file))
+    subjects: list[tuple[Path, Callable[[Path], str]]] = [
+        (file or catalog.DATA / FACTS, check_file)
+    ]
+    if file is None and context.folders.facts.exists():
+        subjects.append((context.folders.facts, check_user_file))
+    if file is None and lab is not None:
+        subjects.append((lab, check_lab_file))
+    checks = []
+    for path, check_one in subjects:
+        verdict: Verdict = "pass"
+        try:
+            message = check_one(path)
+        except ProvisionError as error:
+            message, verdict = str(error), "fail"
+        checks.append(FactsCheck(subject=str(path), verdict=verdict, message=message))
     return checks
-
-
-def _checked(path: Path, check: Callable[[Path], str]) -> FactsCheck:
-    try:
-        return FactsCheck(subject=str(path), verdict="pass", message=check(path))
-    except ProvisionError as error:
-        return FactsCheck(subject=str(path), verdict="fail", message=str(error))
-
-
-def _check_file(path: Path, signers: Path | None = None) -> str:
-    content, signature = fetch(str(path), Mirrors())
-    message = _described(content, path)
-    if signers is not None:
-        message += f"; {verify(str(path), content, signature, '', signers)}"
-    return message
-
-
-def _check_user_file(path: Path) -> str:
-    user, _ = documents.read_user_file(path)
-    message = f"{_described(user['document'], path)}; from {user['origin']} on {user['fetched']}"
-    if catalog.edition().sha256 != user["sha256"]:
-        message += f"; not in use: the shipped facts are of {catalog.edition().date}"
-    return f"{message} ({user['verified']})"
-
-
-def _check_lab_file(path: Path) -> str:
-    documents.tables_with(path)
-    return "the lab's own, each with its source"
 
 
 def _described(content: str | bytes, path: Path) -> str:

@@ -96,15 +96,16 @@ def _selection(options: dict[str, Any], command: str) -> Selection:
 
 
 def _choices(options: dict[str, Any]) -> Choices:
-    """The options that precede the files, in the forms of spec.yml. Raises UsageError."""
-    from provision.cli.spec_options import read_forms
+    """The options that precede the files. Raises UsageError."""
     from provision.project_files.decision import Choices
 
     if options["cuda"] and options["cpu"]:
         raise click.UsageError("--cuda and --cpu are different builds.")
-    forms = read_forms({key: options[key] for key in ("torch", "cuda", "cpu", "python")})
     return Choices(
-        torch=forms["torch"], cuda=forms["cuda"], cpu=bool(forms["cpu"]), python=forms["python"]
+        torch=options["torch"],
+        cuda=options["cuda"],
+        cpu=bool(options["cpu"]),
+        python=options["python"],
     )
 
 
@@ -153,7 +154,6 @@ def _offer(console: Console, context: Context, reading: Reading, options: dict[s
 def _ask_cuda(reading: Reading, choice: CudaChoice, *, is_asking: bool) -> CudaChoice:
     """The CUDA that the user names. Raises InvalidSpec where nobody can be asked."""
     from provision.cli.console import output_width, wrap
-    from provision.resolver.input_forms import cuda_form
     from provision.verbs.init import init as command
 
     if not is_asking:
@@ -164,4 +164,4 @@ def _ask_cuda(reading: Reading, choice: CudaChoice, *, is_asking: bool) -> CudaC
         "CUDA version of the machines that will run this, or cpu",
         default=command.suggested_cuda(reading.request),
     )
-    return command.CudaChoice(cuda=cuda_form(cuda))
+    return command.CudaChoice(cuda=cuda.strip())

@@ -27,7 +27,6 @@ from provision.cli.verb import context_of, print_outcomes, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.workflow.context import Context
 
 
 class DefaultCommandGroup(click.Group):
@@ -66,12 +65,6 @@ class DefaultCommandGroup(click.Group):
 @name_argument
 @request_options
 @relock_option
-@click.option(
-    "--update",
-    multiple=True,
-    metavar="PKG",
-    help="Update only this package, and others only if it requires that. Repeatable.",
-)
 @build_env_option
 @all_option
 @dry_run_option
@@ -97,9 +90,6 @@ def make_lock(
     from provision.workflow import lock as command
 
     context = context_of(console, envs, options)
-    if options["update"]:
-        _update(console, context, name, options, dry_run)
-        return None
     relock = options["relock"]
     if options["every"]:
         from provision.workflow import batch
@@ -129,25 +119,6 @@ def make_lock(
         run.record(document, text)
     console.result("lock", document, text)
     return None
-
-
-def _update(
-    console: Console, context: Context, name: str | None, options: dict[str, Any], dry_run: bool
-) -> None:
-    from provision.core.errors import InvalidSpec
-    from provision.lockfile import describe_diff
-    from provision.workflow import lock as command
-
-    flags = {"relock": "--relock", "every": "--all"}
-    conflicting = [flag for option, flag in flags.items() if options[option]]
-    if conflicting:
-        raise InvalidSpec(
-            "--update changes single packages of one lock; it cannot be "
-            f"combined with {' or '.join(conflicting)}.",
-            advice=f"Leave out --update or {' and '.join(conflicting)}.",
-        )
-    diff = command.update(context, build_request(name, options), options["update"], dry_run=dry_run)
-    console.result("lock-diff", diff, describe_diff(diff))
 
 
 lock = DefaultCommandGroup(make_lock)

@@ -51,10 +51,10 @@ def matrix(context: click.Context, /, **options: Any) -> None:
 @verb
 def _show(console: Console, envs: Path | None, **options: Any) -> None:
     from provision.cli.console import output_width
-    from provision.verbs.matrix.matrix import show
+    from provision.resolver.table import build_table, parse_query
     from provision.verbs.matrix.output import terminal_lines
 
-    table = show(options)
+    table = build_table(parse_query(options))
     console.result("matrix", table, terminal_lines(table, output_width()))
 
 

@@ -10,7 +10,6 @@ from provision.resolver import Explanation
 from provision.resolver import explain as explain_spec
 from provision.resolver import spec as specs
 from provision.resolver.constraints import releases_of
-from provision.resolver.table import Table, build_table, parse_query
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
 
 
 # Planning imports solver, lock files and images, which the table does not need.
-
-
-def show(options: Mapping[str, Any]) -> Table:
-    """The builds that fit the options."""
-    return build_table(parse_query(options))
 
 
 def explain(

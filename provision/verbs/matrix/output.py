@@ -5,8 +5,7 @@ A value of the table that no source states is shown as such, never left empty.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from provision import sources
@@ -55,11 +54,8 @@ def terminal_lines(table: Table, width: int | None = None) -> list[str]:
 def notes(table: Table) -> list[str]:
     """What a reader must know besides the rows."""
     lines = []
-    unknown = Counter(part for row in table.cells for part in row.not_known)
-    if unknown:
-        lines.append(f"Of those that might fit, no source says about {_counts(unknown)}.")
     if table.hidden:
-        parts = _counts(table.hidden_by)
+        parts = ", ".join(f"{part} ({n})" for part, n in sorted(table.hidden_by.items()))
         lines.append(
             f"{table.hidden} more might fit: no source says about {parts}. --unknown shows them."
         )
@@ -73,13 +69,11 @@ def notes(table: Table) -> list[str]:
     return lines
 
 
-def _counts(parts: Mapping[str, int]) -> str:
-    return ", ".join(f"{part} ({count})" for part, count in sorted(parts.items()))
-
-
 def _cells(row: TableRow, *, is_marked: bool) -> list[str]:
     """is_marked: the platform that is not the usual one has a mark."""
-    source = row.source + ("*" if _is_on_torch_index(row) else "")
+    source = row.source
+    if sources.by_name(row.source).manager == "pip" and not row.index_default:
+        source += "*"
     if is_marked and row.platform == OTHER_PLATFORM:
         source += "^"
     fits = "ptx" if row.through_ptx else "yes"
@@ -88,23 +82,12 @@ def _cells(row: TableRow, *, is_marked: bool) -> list[str]:
         source,
         row.cuda,
         _pythons(row),
-        _version(row.nccl, row.nccl_at_least),
+        row.nccl or (f">={row.nccl_at_least}" if row.nccl_at_least else NOT_KNOWN),
         row.driver or NOT_KNOWN,
         _architecture_range(row),
         row.glibc or NOT_KNOWN,
         NOT_KNOWN if row.not_known else fits,
     ]
-
-
-def _is_on_torch_index(row: TableRow) -> bool:
-    """Whether only PyTorch's own wheel index has the build."""
-    return sources.by_name(row.source).manager == "pip" and not row.index_default
-
-
-def _version(version: str | None, at_least: str | None) -> str:
-    if version:
-        return version
-    return f">={at_least}" if at_least else NOT_KNOWN
 
 
 def _pythons(row: TableRow) -> str:

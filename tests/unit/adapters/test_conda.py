@@ -111,36 +111,12 @@ def test_as_of_hides_later_and_undated_records(tmp_path: Path) -> None:
         newest("2023-12-30")
 
 
-@pytest.mark.parametrize("absent", ["sha256", "md5"])
-def test_records_without_a_hash_are_not_solved_for(tmp_path: Path, absent: str) -> None:
-    unhashed = record("six", "2", "unhashed", build_number=1)
-    del unhashed[absent]
-    rows = [
-        record("six", "1"),
-        record("six", "2", "sound"),
-        unhashed,
-        record("seven", depends=["six"]),
-    ]
-    make_channel(tmp_path / "lab", {"noarch": rows})
-    solver = conda.Solver(alias(tmp_path))
-    for specs in (("six",), ("seven",), ("lab::seven", "six >=2")):
-        packages = solver.solve(request(*specs))
-        assert [package.build for package in packages if package.name == "six"] == ["sound"]
-
-
 def test_package_without_any_hash_is_named_and_not_taken_from_elsewhere(tmp_path: Path) -> None:
     make_channel(tmp_path / "lab", {"noarch": [record("six", "1", sha256=None)]})
     make_channel(tmp_path / "forge", {"noarch": [record("six", "2")]})
     solver = conda.Solver(alias(tmp_path))
     with pytest.raises(IntegrityError, match=r"six-1-0\.conda has no sha256"):
         solver.solve(request("six", channels=("lab", "forge")))
-
-
-def test_build_without_a_hash_that_alone_satisfies_the_request_is_named(tmp_path: Path) -> None:
-    rows = [record("six", "1"), record("six", "2", sha256=None)]
-    make_channel(tmp_path / "lab", {"noarch": rows})
-    with pytest.raises(IntegrityError, match=r"six-2-0\.conda has no sha256"):
-        conda.Solver(alias(tmp_path)).solve(request("six >=2"))
 
 
 @pytest.mark.parametrize("name", ["http://[", "a::b", "ht tp://x"])

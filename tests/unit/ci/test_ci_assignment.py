@@ -81,10 +81,13 @@ def test_first_fitting_runner_in_file_order() -> None:
     [
         (
             runner(gpu="K80"),
-            "K80 (sm_37); this build has sm_50, sm_60, sm_70, sm_75, sm_80, sm_86, sm_90",
+            "this build holds code for sm_50, sm_60, sm_70, sm_75, sm_80, sm_86, sm_90, and K80 is sm_37",
         ),
-        (runner(driver="470.57.02"), "driver 470.57.02; CUDA 12.1 needs 525.60.13"),
-        (runner(gpu="sm_120"), "sm_120; this build has sm_50"),
+        (
+            runner(driver="470.57.02"),
+            "CUDA 12.1 needs driver 525.60.13 or later, and the driver is 470.57.02",
+        ),
+        (runner(gpu="sm_120"), "sm_90, and the GPU is sm_120"),
         (runner(platform="linux-aarch64"), "linux-aarch64, and this is for linux-64"),
         (runner(glibc="2.17"), "glibc 2.17; 2.28 is needed"),
         (runner(glibc="2.9"), "glibc 2.9; 2.28 is needed"),
@@ -169,7 +172,7 @@ def test_uncertain_runner_comes_after_certain_ones() -> None:
     result = job(vague)
     assert place(result) == ("vague", True)
     assert result.notes == (
-        "vague: driver 525 may or may not run CUDA 12.1, which needs 525.60.13",
+        "vague: CUDA 12.1 needs driver 525.60.13 or later, and whether 525 is that is not known",
     )
 
 
@@ -187,14 +190,14 @@ def test_ptx_needs_the_driver_of_its_toolkit() -> None:
     assert not mismatch.certain
     assert (
         mismatch.why
-        == "sm_120 runs this build (sm_75, sm_80, sm_86, sm_90) only by compiling its PTX, and NCCL has none"
+        == "this build holds no code for sm_120, which compiles its PTX when a program starts; NCCL has none"
     )
     build = dataclasses.replace(build, cuda="12.8")
     (mismatch,) = mismatches.code_mismatches(build, newer, catalog.toolkits()["12.8"].driver_floor)
     assert mismatch.certain
     assert (
         mismatch.why
-        == "sm_120; this build has sm_75, sm_80, sm_86, sm_90 and PTX, and compiling that needs driver 570.26"
+        == "this build holds code for sm_75, sm_80, sm_86, sm_90 and PTX, which needs driver 570.26 to be compiled, and the GPU is sm_120"
     )
 
 

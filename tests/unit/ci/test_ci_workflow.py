@@ -229,7 +229,7 @@ def test_one_job_per_environment(lab: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert {tuple(entry["labels"]) for entry in entries["hosted"]} == {("ubuntu-24.04",)}
     summary = (lab / "summary.md").read_text()
     assert "| vision | linux-64 | v100 | V100 | 2 |" in summary
-    assert "driver 550.54.14; CUDA 13.0 needs 580.65.06" in summary
+    assert "CUDA 13.0 needs driver 580.65.06 or later, and the driver is 550.54.14" in summary
 
 
 def test_new_environment_or_runner_needs_no_new_workflow(lab: Path) -> None:

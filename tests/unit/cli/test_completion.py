@@ -47,7 +47,6 @@ def completed(*words: str) -> list[str]:
         ("lock oth", ["other"]),
         ("lock ver", ["verify"]),
         ("lock --relock oth", ["other"]),
-        ("lock lab --upd", ["--update"]),
         ("env list --envs /nonexistent ", []),
         ("env show --envs=/nonexistent ", []),
         ("build --source w", ["wheels"]),

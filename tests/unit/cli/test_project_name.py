@@ -59,7 +59,6 @@ def completed(line: str) -> list[str]:
         "update -- lab",
         "build",
         "build --relock",
-        "lock --update numpy",
         "render --force",
         "shell",
         "smoke --quick",

@@ -93,12 +93,12 @@ def test_fit_node() -> None:
         (
             {"gpus": {"driver": "470.82.01"}},
             "old-driver",
-            "driver 470.82.01; CUDA 12.1 needs 525.60.13",
+            "CUDA 12.1 needs driver 525.60.13 or later, and the driver is 470.82.01",
         ),
         (
             {"gpus": {"devices": [{**H100, "name": "Tesla K80"}], "on_bus": 1}},
             "gpu-unsupported",
-            "K80 (sm_37)",
+            "K80 is sm_37",
         ),
         (
             {"store": {"free_bytes": 3 * GIB}},

@@ -16,12 +16,11 @@ import pytest
 from provision.cli.console import table
 from provision.cli.text import short_age, short_size, short_verdict
 from provision.core import disk_usage
-from provision.core.types import Manager, Pin, Prefix
+from provision.core.types import LockedPackage, Manager, Pin, Prefix
 from provision.environment import marker, runtime_package
 from provision.environment.marker import Marker
 from provision.environment.state import quick_state
 from provision.lockfile import tree
-from provision.lockfile.conda_lock_v1 import LockEntry
 from provision.verbs.env import output as inventory
 from provision.workflow.environments import (
     Environment,
@@ -197,29 +196,18 @@ def test_disk_usage_counts_shared_files_once_and_as_not_freed(tmp_path: Path) ->
     assert disk_usage.measure(tmp_path / "missing") == disk_usage.DiskUsage(size=0, freed=0)
 
 
-def entry(
-    name: str, manager: Manager = "pip", depends: tuple[tuple[str, str], ...] = ()
-) -> LockEntry:
-    return LockEntry(
-        manager=manager,
-        platform="linux-64",
-        name=name,
-        version="1.0",
-        url="",
-        md5="",
-        sha256="",
-        build="",
-        depends=depends,
-        category="main",
+def entry(name: str, manager: Manager = "pip", depends: tuple[str, ...] = ()) -> LockedPackage:
+    return LockedPackage(
+        manager=manager, name=name, version="1.0", url="", sha256="", depends=depends
     )
 
 
 GRAPH = tree.PackageGraph(
     [
-        entry("python", "conda", (("__glibc", ">=2.17"),)),
-        entry("torch", depends=(("jinja2", "*"), ("typing_extensions", ">=4"))),
-        entry("torchvision", depends=(("torch", "==1.0"),)),
-        entry("jinja2", depends=(("MarkupSafe", ">=2.0"), ("torch", "*"))),  # a circle
+        entry("python", "conda", ("__glibc >=2.17",)),
+        entry("torch", depends=("jinja2 *", "typing_extensions >=4")),
+        entry("torchvision", depends=("torch ==1.0",)),
+        entry("jinja2", depends=("MarkupSafe >=2.0", "torch *")),  # a circle
         entry("markupsafe"),
         entry("typing-extensions"),
     ]

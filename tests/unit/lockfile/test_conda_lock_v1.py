@@ -291,7 +291,6 @@ def test_the_environment_name_does_not_change_the_hashes() -> None:
         == other.sha256
         == lockfile.read_inputs(ENVIRONMENT, MACHINES, Path("envs/lab")).sha256
     )
-    assert lockfile.content_hashes(first) == lockfile.content_hashes(other)  # conda-lock's
     assert (
         first.sha256
         != lockfile.read_inputs(
@@ -368,7 +367,7 @@ def test_guard_names_what_brings_another_cuda() -> None:
     jax = dataclasses.replace(package("jax-cuda12-plugin", "0.12"), depends=("nvidia-nccl-cu12",))
     packages = [package("torch", "2.13.0"), package("nvidia-nccl-cu13", "2.29.7"), jax]
     packages.append(package("nvidia-nccl-cu12", "2.20.5"))
-    message = r"mixes .* cu12 \(for jax-cuda12-plugin\), cu13 \(for the request\)"
+    message = r"mixes .*for jax-cuda12-plugin"
     with pytest.raises(CheckFailed, match=message):
         lockfile.guard(packages, resolution(torch="2.13", cuda="13.0"))
 
@@ -481,11 +480,9 @@ def test_joined_constraints_equal_their_conjunction(
     )
     joined = f"y {conda_lock_v1._dependencies(package_of_it)['y']}".strip()
     for version, build in itertools.product(VERSIONS, BUILDS):
-        builds = {"y": conda.PackageBuild(name="y", version=version, build=build)}
-        each_is_met = not any(
-            conda.unsatisfied_specs([f"y {text}".strip()], builds) for text in texts
-        )
-        assert each_is_met is not bool(conda.unsatisfied_specs([joined], builds)), (
+        builds = {"y": dataclasses.replace(package("y", version), build=build)}
+        each_is_met = not any(conda.unsatisfied(f"y {text}".strip(), builds) for text in texts)
+        assert each_is_met is not bool(conda.unsatisfied(joined, builds)), (
             joined,
             version,
             build,

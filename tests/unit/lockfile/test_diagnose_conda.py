@@ -123,7 +123,7 @@ def explained(
             ["nunpy"],
             "first and second have no package of that name for linux-64; similar names: numpy",
         ),
-        (["numpy=1.25"], "first and second have numpy 1.26.4, 2.4.0."),
+        (["numpy=1.25"], "first and second have numpy 2.4.0, 1.26.4."),
         (["pytorch=2.3.1=py311_cpu"], "first and second have pytorch 2.3.1 py311_cuda121."),
         (["arm-only"], "first and second have arm-only only for linux-aarch64."),
         (["first::only-second"], "first has no package of that name for linux-64"),
@@ -171,18 +171,12 @@ def test_record_requires_another_python(lab: conda.Solver) -> None:
 def test_advice_to_omit_default_packages(lab: conda.Solver) -> None:
     explanation = explained(lab, "python=3.11", "ipykernel", "numpy<2")
     assert (
-        "Without other changes, --python 3.12 solves it, or --no-jupyter (without ipykernel) solves it."
+        "Without other changes, --python 3.12 solves it, or --no-jupyter solves it."
         in explanation.advice
     )
-    assert (
-        "--no-companions (without torchvision and torchaudio)"
-        in explained(lab, "python=3.11", "torchvision=0.18").advice
-    )
+    assert "--no-companions" in explained(lab, "python=3.11", "torchvision=0.18").advice
     both = explained(lab, "python=3.11", "ipykernel", "python-xxhash>=2")
-    assert (
-        "--no-jupyter (without ipykernel) and --no-fast-checkpoints (without xxhash) together "
-        "solve it" in both.advice
-    )
+    assert "--no-jupyter and --no-fast-checkpoints together solve it" in both.advice
     asked_for = explained(lab, "python=3.11", "ipykernel>=7")
     assert "--no-jupyter" not in asked_for.advice
     without_either = explained(lab, "python=3.11", "ipykernel", "wants-mkl", "wants-blas")

@@ -90,6 +90,8 @@ def verified(tmp_path: Path) -> Callable[..., list[LockFinding]]:
         path.write_text(yaml.safe_dump(content))
         if machine is not None:
             (tmp_path / lockfile.VIRTUAL_PACKAGES).write_text(machine)
+            if not (tmp_path / lockfile.ENVIRONMENT).exists():
+                (tmp_path / lockfile.ENVIRONMENT).write_text(ENVIRONMENT)
         return list(
             lockfile.verify_lock(
                 lockfile.read_file(path), lockfile.RemoteFacts(**options), "lab"
@@ -455,10 +457,7 @@ def test_platforms_are_verified_separately(verified: Verify) -> None:
 
 def test_host_python_replaces_the_channels(verified: Verify) -> None:
     content = sound()
-    content["metadata"]["custom_metadata"] = {
-        "provision_python_from": "host",
-        "provision_inputs_sha256": SHA,
-    }
+    content["metadata"]["custom_metadata"] = {"provision_python_from": "host"}
     entry(content, "python").update(
         url="file:///data/channels/py3.11.7/linux-64/python-3.11.7-h1_0_cpython.conda"
     )

@@ -59,13 +59,6 @@ def test_package_of_the_same_cuda_or_of_none_is_not(cuda: str | None, package: s
     assert warning(cuda, package) == ""
 
 
-def test_nearest_torch_for_the_packages_cuda() -> None:
-    settled = resolution("13.0", "faiss-gpu-cu12").spec
-    options = resolver.build_without(settled, cuda_packages.OTHER_CUDA)
-    assert options is not None and "--torch 2.14.0 --cuda 12." in options
-    assert cuda_packages.OTHER_CUDA in resolver.warning_ids()
-
-
 def test_every_row_names_packages_that_its_rule_recognizes() -> None:
     for row in catalog.cuda_packages():
         assert row.source

@@ -219,11 +219,7 @@ def test_unknown_driver_floor_is_a_warning() -> None:
     ]
     assert cells
     for release, build in cells:
-        newest = next(
-            version
-            for version, nccl in reversed(catalog.nccl_on_conda_forge().items())
-            if nccl.runs_with(build.cuda)
-        )
+        newest = catalog.nccl_on_conda_forge(build.cuda)[-1]
         resolution = resolve(
             torch=release.version, cuda=build.cuda, source="conda-forge", nccl=newest
         )
@@ -308,9 +304,6 @@ def test_auto_cuda_is_the_newest_the_machine_runs() -> None:
         (),
         None,
     )
-    assert next(choice.reason for choice in resolution.choices if choice.what == "cuda").endswith(
-        "that sm_90 and driver 535.183.01 can run"
-    )
     old = resolver.resolve(
         dataclasses.replace(request, torch="2.4"),
         HostGpus(driver="470.57.02", gpus=("Tesla V100-SXM2-16GB",)),
@@ -323,7 +316,7 @@ def test_auto_cuda_respects_the_builds_architectures() -> None:
     options = {"cuda": "auto", "gpu": ["V100"], "driver": "590.44.01", "source": "wheels"}
     assert resolve(torch="2.8", **options).cuda == "12.9"
     assert resolve(torch="2.11", **options).cuda == "12.6"
-    assert "compiles for 7.5 and newer" in refusal(torch="2.15", **options)
+    assert "V100 is sm_70" in refusal(torch="2.15", **options)
 
 
 def test_auto_cuda_prefers_known_to_possible() -> None:
@@ -415,9 +408,7 @@ def test_old_driver_is_refused_with_both_facts() -> None:
 def test_drivers_are_known_for_x86_only() -> None:
     resolution = resolve(torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="590.44.01")
     assert resolution.driver_floor is None
-    assert (
-        "on linux-64; which it needs on linux-aarch64 is not known" in resolution.warnings[0].reason
-    )
+    assert "needs on linux-aarch64 is not known" in resolution.warnings[0].reason
     assert "the driver is 550.54.15" in refusal(
         torch="2.11", cuda="13.0", platforms=["linux-aarch64"], driver="550.54.15"
     )
@@ -497,21 +488,6 @@ def test_wheel_with_platform_dependent_name_is_not_for_both() -> None:
     )
 
 
-def test_wheels_that_are_no_part_of_a_release_are_taken_if_the_request_insists() -> None:
-    """They exist (cu129 of 2.9 to 2.11), but `auto` never means them."""
-    for torch in ("2.9", "2.10", "2.11"):
-        insisted = resolve(torch=torch, cuda="12.9", source="wheels")
-        assert f"torch=={insisted.torch}+cu129" in requirements(insisted)
-        assert insisted.local_version == f"{insisted.torch}+cu129"
-        warning = next(each for each in insisted.warnings if each.what == "source")
-        assert "is not part of the release: built for Linux but left out" in warning.reason
-        assert "huggingface/kernels#399" in warning.source
-        assert resolve(torch=torch, cuda="12.9").source == "conda-forge"
-        assert resolve(torch=torch, source="wheels", cuda="12").cuda != "12.9"
-        newest = resolve(torch=torch, source="wheels", cuda="auto", driver="575.51.03")
-        assert newest.cuda != "12.9"
-
-
 @pytest.mark.parametrize(
     ("torch", "cuda", "architectures"),
     [
@@ -535,9 +511,6 @@ def test_cuda_wheels_for_aarch64_before_they_were_the_index_default(
     assert not any(pin.startswith("nvidia-nccl") for pin in pins)
     assert (resolution.nccl, resolution.cudnn) == (None, None)
     assert resolution.architectures == architectures
-    why = next(each for each in resolution.choices if each.what == "platforms")
-    assert "GH200 is on one module with an Arm CPU" in why.reason
-    assert "pytorch/pytorch#160162" in why.source
 
 
 def test_gpus_with_an_arm_cpu_do_not_fit_another_platform() -> None:
@@ -549,15 +522,6 @@ def test_gpus_with_an_arm_cpu_do_not_fit_another_platform() -> None:
     assert both.platforms == PLATFORMS
 
 
-def test_refusal_mentions_unreleased_wheels() -> None:
-    message = refusal(torch="2.11", cuda="12.9", source="auto", python="3.13", nccl="2.99")
-    assert "not part of the release" not in message.partition("Nearest")[0]
-    assert resolve(torch="2.11", cuda="12.9", source="wheels").torch == "2.11.0"
-    assert "not part of the release" not in refusal(torch="2.11", cuda="12.4", source="wheels")
-    assert "not part of the release" not in refusal(torch="2.11", cuda="12.9", source="pytorch")
-    assert not [wheel.cuda for wheel in catalog.releases()["2.15.0"].wheels if wheel.unreleased]
-
-
 def test_gpu_newer_than_every_suitable_toolkit() -> None:
     assert "sm_70, for which CUDA compiles up to 12.9 (" in refusal(
         torch="2.15", cuda="13.0", gpu=["V100"]
@@ -565,15 +529,13 @@ def test_gpu_newer_than_every_suitable_toolkit() -> None:
 
 
 @pytest.mark.parametrize("source", sources.names())
-def test_default_packages_are_left_out_with_a_reason(source: str) -> None:
+def test_default_packages_are_left_out(source: str) -> None:
     """Under the name that whoever installs them knows."""
     options = {"torch": "2.3", "cuda": "11.8" if source == "conda-forge" else "12.1"}
     xxhash = "xxhash>=2" if source == "wheels" else "python-xxhash>=2"
     for key, package in (("jupyter", "ipykernel"), ("fast_checkpoints", xxhash)):
         along, left_out = (resolve(**options, source=source, **{key: on}) for on in (True, False))
         assert set(requirements(along)) - set(requirements(left_out)) == {package}
-        reasons = [choice.reason for choice in left_out.choices if choice.what == key]
-        assert reasons == [f"requested with --no-{key.replace('_', '-')}"]
     own = resolve(**options, source=source, jupyter=False, conda=["ipykernel"])
     assert "ipykernel" in requirements(own)
 
@@ -592,7 +554,7 @@ def test_infiniband_adds_the_library_nccl_loads() -> None:
         ({"pip": ["torchvision<0.18"]}, r"excludes `torchvision==0.18.1`.*--no-companions"),
         ({"pip": ["torch==2.4"]}, r"excludes `torch==2.3.1`"),
         ({"pip": ["torch"], "source": "pytorch"}, r"`torch` would replace torch 2.3.1 for CUDA 12.1 from the pytorch channel"),
-        ({"pip": ["nvidia-nccl-cu11", "nvidia-nccl-cu12"], "source": "pytorch"}, r"write the same files. Keep one family"),
+        ({"pip": ["nvidia-nccl-cu11", "nvidia-nccl-cu12"], "source": "pytorch"}, r"`nvidia-nccl-cu11` is of CUDA 11, .*write the same files"),
         ({"conda": ["torchelastic"]}, r"`torchelastic`: .*torchrun"),
         ({"conda": ["conda-forge::pytorch=2.4"]}, r"`pytorch`: .*two builds"),
         ({"conda": ["cudatoolkit=11.8"], "source": "pytorch"}, r"`cudatoolkit`: .*second CUDA"),
@@ -612,7 +574,7 @@ def test_all_conflicting_packages_are_named() -> None:
 
 
 def test_a_gpu_package_with_a_cpu_build_is_refused() -> None:
-    with pytest.raises(InvalidSpec, match="`nvidia-nccl-cu12` is about GPUs"):
+    with pytest.raises(InvalidSpec, match="`nvidia-nccl-cu12` is of CUDA 12"):
         resolve(torch="2.3", cpu=True, pip=["nvidia-nccl-cu12"])
 
 

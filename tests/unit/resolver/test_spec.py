@@ -434,14 +434,6 @@ def test_new_key_needs_only_a_declaration(tmp_path: Path, monkeypatch: pytest.Mo
     assert command.params[0].opts == ["--mpi"]
 
 
-def test_free_threaded_python_is_refused_with_a_hint() -> None:
-    with pytest.raises(
-        InvalidSpec,
-        match=r"`python` 3\.13t is a free-threaded Python.*`provision matrix --python 3\.13t` .* Request 3\.13\.",
-    ):
-        spec.combine({"torch": "2.9", "cpu": True}, {"python": "3.13t"}, name="lab")
-
-
 def test_settings_of_a_build_keep_their_numbers() -> None:
     """YAML reads 12.10 as 12.1; no quotes are needed here."""
     text = b"build: {Flash_Attn: {isolation: no, needs: [ninja], cuda: 12.10, env: {MAX_JOBS: 4}}}"
@@ -475,3 +467,9 @@ def test_settings_of_a_build_keep_their_numbers() -> None:
 def test_wrong_settings_of_a_build_are_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidSpec, match=f"spec.yml:1: `build`.*{message}"):
         spec.parse(f"build:\n  {text}\n".encode(), Path("spec.yml"))
+
+
+@pytest.mark.parametrize("wrong", [{"torch": "2.3+rocm6.0"}, {"cuda": "rocm6.0"}, {"cuda": "hip"}])
+def test_rocm_is_for_other_gpus(wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidSpec, match="there are builds for NVIDIA GPUs only"):
+        spec.combine({}, {"torch": "2.3", "cuda": "12.1", **wrong}, name="lab")

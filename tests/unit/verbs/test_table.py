@@ -336,7 +336,7 @@ def test_all_query_mistakes_are_reported() -> None:
         "--python",
         "--nccl",
         "'H10'",
-        "Similar: H100",
+        "Did you mean `H100`?",
     ):
         assert text in str(caught.value)
 
