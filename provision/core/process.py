@@ -135,7 +135,7 @@ def run(
         ExitStack() as signals,
     ):
         stderr = reader.child_end if reader else subprocess.PIPE
-        signals.enter_context(_hold_signals())
+        signals.enter_context(hold_signals())
         stdout = stdout_reader.child_end if stdout_reader else subprocess.PIPE
         prepare = _protect_files if owner_writes_only else _die_with_parent
         child = _start(argv, env, cwd, stdin, stdout, stderr, prepare)
@@ -194,7 +194,7 @@ def _start(
 
 
 @contextmanager
-def _hold_signals() -> Iterator[None]:
+def hold_signals() -> Iterator[None]:
     """Handle Ctrl-C and SIGTERM after the block.
 
     A start with `preexec_fn` runs the hooks of os.register_at_fork, logging's among them. Python
@@ -228,7 +228,7 @@ def _protect_files() -> None:
     os.umask(os.umask(foreign_write_bits) | foreign_write_bits)
 
 
-def start_piped(argv: Sequence[str] | str, *, shell: bool) -> subprocess.Popen[bytes]:
+def start_piped(argv: Sequence[str]) -> subprocess.Popen[bytes]:
     """A process with three pipes, for callers with an event loop of their own.
 
     Nothing runs between fork and exec, so that Python can use vfork: its cost does not grow with our
@@ -241,7 +241,6 @@ def start_piped(argv: Sequence[str] | str, *, shell: bool) -> subprocess.Popen[b
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,
-        shell=shell,
         close_fds=False,
     )
 
@@ -260,7 +259,7 @@ def run_in_threads(
         results: list[Result] = []
         try:
             # Ctrl-C within `submit` would lose the future that it was about to return.
-            with _hold_signals():
+            with hold_signals():
                 futures += [pool.submit(function, item) for item in items]
             # Python does not notice a signal that comes just before it waits for a lock.
             for future in futures:
