@@ -262,6 +262,20 @@ class EnvironmentOutcome:
     diff: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListedJob:
+    """A launched job, or the part of one on a host without a scheduler. time: used and its limit;
+    empty where it is unknown. where: its nodes, or why it has none. advice: what to do about that."""
+
+    id: str
+    name: str
+    state: str
+    nodes: int
+    time: str = ""
+    where: str
+    advice: str = ""
+
+
 class Meter(Protocol):
     """A running progress display of one piece of work."""
 

@@ -173,7 +173,7 @@ def contract_context(
         "runtime": [*PYTHON_OPTIONS, *job.runtime_options(gpus)],
         "shm_gib": options.shm_gib or SHM_GIB,
         "slurm": slurm.directives(job, gpus or 0, reasons) if job_format in SLURM_FORMATS else (),
-        "ssh": host_commands(job, gpus) if job_format == "ssh" else (),
+        "ssh": list(host_commands(job, gpus).values()) if job_format == "ssh" else (),
         "stack": STACK,
         "uid": int(uid),
         "user": options.user,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from provision.adapters.slurm.jobs import COMMENT
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.launch.durations import slurm_time
@@ -24,7 +25,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=\[\]-]+")
 # sbatch(1): numbers and ranges with steps, and after % how many run at once.
 _ARRAY = re.compile(r"\d+(-\d+(:[1-9]\d*)?)?(,\d+(-\d+(:[1-9]\d*)?)?)*(%[1-9]\d*)?")
 _JOB = re.compile(r"\d+(_\d+)?")
-COMMENT = "provision:"
 
 
 @dataclass(frozen=True, kw_only=True)

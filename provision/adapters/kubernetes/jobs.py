@@ -3,103 +3,69 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from provision.adapters.kubernetes.command import ask_kubectl, run_kubectl, stream_kubectl
 from provision.core.errors import InvalidSpec
-from provision.core.types import Progress
+from provision.core.types import ListedJob, Progress
 
 MANAGED_LABEL = "app.kubernetes.io/managed-by=provision"
 NAME_LABEL = "app.kubernetes.io/name"
 INDEX = "batch.kubernetes.io/job-completion-index"
-# Indexed Jobs are stable since 1.24; older servers drop the field, and every pod would be node 0.
-INDEXED_SINCE = (1, 24)
+# Of a job's id, which so names its engine.
+PREFIX = "k8s:"
 FOLLOW_S = 2.0
 # Conditions that end a job, as we name its state; the second is a JobSet's.
 ENDED = {"Complete": "Complete", "Completed": "Complete", "Failed": "Failed"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class KubernetesJob:
-    """state: Pending, Running, Complete, Failed, Suspended, with the reason of the last condition."""
-
-    name: str
-    namespace: str
-    kind: str
-    state: str
-    nodes: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobKey:
-    """The key of a job's nodes, and the name of the Secret that holds it."""
-
-    secret: str
-    key: str
-
-
 def submit(
     manifest: Path,
     name: str,
-    key: JobKey | None,
+    secret: str,
+    key: str | None,
     context: str = "",
     namespace: str | None = None,
 ) -> None:
     """Create the objects of a manifest, after the API server itself has checked all of them; then
     the Secret with the job's key, for which its pods wait, and which goes when the job goes.
 
-    Raises InvalidSpec if it refuses one, or is too old for Indexed Jobs.
+    secret: its name. key: None: the job needs none. Raises InvalidSpec if the server refuses one.
     """
-    require_indexed_jobs(context)
     create = ["create", "-f", str(manifest)]
     create_secret = ["create", "-f", "-"]
+    document: dict[str, Any] = {"apiVersion": "v1", "kind": "Secret", "immutable": True}
+    document.update(metadata={"name": secret}, stringData={"key": key})
     run_kubectl([*create, "--dry-run=server"], context, namespace)
     if key is not None:
-        document = _secret(key, [])
-        run_kubectl([*create_secret, "--dry-run=server"], context, namespace, stdin=document)
+        text = json.dumps(document)
+        run_kubectl([*create_secret, "--dry-run=server"], context, namespace, stdin=text)
     run_kubectl(create, context, namespace)
     if key is None:
         return
     try:
-        created = ask_kubectl(
-            "created", ["get", "-f", str(manifest), "-o", "json"], context, namespace
-        )
-        owners = []
-        for item in created.get("items", [created]):
-            if item["kind"] in ("Job", "JobSet"):
-                metadata = item["metadata"]
-                owner = {"name": metadata["name"], "uid": metadata["uid"]}
-                owners.append({"apiVersion": item["apiVersion"], "kind": item["kind"], **owner})
-        run_kubectl(create_secret, context, namespace, stdin=_secret(key, owners))
+        shown = ["get", "-f", str(manifest), "-o", "json"]
+        created = ask_kubectl("created", shown, context, namespace)
+        document["metadata"]["ownerReferences"] = [
+            {
+                "apiVersion": item["apiVersion"],
+                "kind": item["kind"],
+                "name": item["metadata"]["name"],
+                "uid": item["metadata"]["uid"],
+            }
+            for item in created.get("items", [created])
+            if item["kind"] in ("Job", "JobSet")
+        ]
+        run_kubectl(create_secret, context, namespace, stdin=json.dumps(document))
     except BaseException:
         cancel(name, context, namespace)  # it would wait for its key for ever
         raise
 
 
-def _secret(key: JobKey, owners: list[dict[str, str]]) -> str:
-    metadata = {"name": key.secret, "ownerReferences": owners}
-    document = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": True}
-    return json.dumps({**document, "stringData": {"key": key.key}})
-
-
-def require_indexed_jobs(context: str = "") -> None:
-    version = ask_kubectl("version", ["version", "-o", "json"], context)["serverVersion"]
-    major, minor = (int(re.sub(r"\D", "", version[key]) or 0) for key in ("major", "minor"))
-    if (major, minor) < INDEXED_SINCE:
-        raise InvalidSpec(
-            f"Kubernetes {version['gitVersion']} has no stable Indexed Jobs: every pod would be "
-            "node 0.",
-            advice="They are stable since 1.24.",
-        )
-
-
-def list_jobs(context: str = "", namespace: str | None = None) -> list[KubernetesJob]:
+def list_jobs(context: str = "", namespace: str | None = None) -> list[ListedJob]:
     """The jobs and JobSets that provision made, of one namespace or of the current one."""
     kinds = "jobs"
     if _has_jobsets("list", context, namespace):
@@ -121,7 +87,7 @@ def _has_jobsets(verb: str, context: str, namespace: str | None) -> bool:
     return True
 
 
-def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
+def parse_job(item: Mapping[str, Any]) -> ListedJob:
     """A Job or a JobSet, as `kubectl get -o json` shows it."""
     spec, status, metadata = item["spec"], item.get("status", {}), item["metadata"]
     jobs = [spec]
@@ -138,13 +104,12 @@ def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
         if condition["status"] == "True" and condition["type"] in ENDED:
             state = ENDED[condition["type"]]
             reason = condition.get("message") or condition.get("reason") or ""
-    return KubernetesJob(
+    return ListedJob(
+        id=PREFIX + metadata["name"],
         name=metadata["name"],
-        namespace=metadata.get("namespace", ""),
-        kind=item.get("kind", "Job"),
         state=state,
         nodes=sum(job.get("completions") or 1 for job in jobs),
-        reason=reason,
+        where=reason,
     )
 
 
@@ -178,7 +143,7 @@ def follow_log(
         jobs = [job for job in list_jobs(context, namespace) if job.name == name]
         has_ended = bool(jobs) and jobs[0].state in ENDED.values()
         if jobs and jobs[0].state == "Suspended":  # by its queue: no pods yet
-            pods, waiting = [], jobs[0].reason
+            pods, waiting = [], jobs[0].where
         else:
             pods = pods_of_job(name, context, namespace)
             waiting = next(filter(None, map(waiting_reason, pods)), "")

@@ -5,40 +5,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.adapters.slurm.command import environment_outside_jobs, run_slurm
 from provision.core.errors import InvalidSpec
+from provision.core.types import ListedJob
 
-# Id, name, state, nodes, time used, time limit, comment, and last the reason or the node list.
-_FORMAT = "%i|%j|%T|%D|%M|%l|%k|%R"
-_COLUMNS = 8
+# Comment, id, name, state, nodes, time used and its limit, and last the reason or the node list.
+_FORMAT = "%k|%i|%j|%T|%D|%M/%l|%R"
+_COLUMNS = 7
+# With it begins the comment of each job that provision launched.
+COMMENT = "provision:"
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_-]*)=")
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.I)
 # Words of Slurm for why a job waits or stopped, and what to do about it. squeue(1), JOB REASON
 # CODES; the one of four words is what a failing prolog leaves.
 _FILE = Path(__file__).with_name("reasons.json")
 REASONS: Mapping[str, str] = json.loads(_FILE.read_text(encoding="utf-8"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmJob:
-    """A job as squeue shows it. where: its nodes, or why it has none."""
-
-    id: str
-    name: str
-    state: str
-    nodes: int
-    time_used: str
-    time_limit: str
-    comment: str
-    where: str
-
-    @property
-    def explanation(self) -> str:
-        """What its reason means; empty where it runs, or the reason is not known here."""
-        return REASONS.get(self.where.strip("()").split(",")[0], "").replace("ID", self.id)
 
 
 def submit(script: Path) -> str:
@@ -52,28 +35,28 @@ def submit(script: Path) -> str:
     return output.strip().splitlines()[-1].split(";")[0]
 
 
-def list_jobs() -> list[SlurmJob]:
-    """This user's jobs that Slurm still knows."""
+def list_jobs() -> list[ListedJob]:
+    """The jobs of this user that provision launched and Slurm still knows."""
     text = _ask(["squeue", "--me", "--noheader", "--states=all", "-o", _FORMAT], "squeue failed")
     return parse_jobs(text)
 
 
-def parse_jobs(text: str) -> list[SlurmJob]:
+def parse_jobs(text: str) -> list[ListedJob]:
     jobs = []
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|", _COLUMNS - 1)]
-        if len(cells) == _COLUMNS:
-            identity, name, state, nodes, used, limit, comment, where = cells
+        if len(cells) == _COLUMNS and cells[0].startswith(COMMENT):
+            _, identity, name, state, nodes, time, where = cells
+            advice = REASONS.get(where.strip("()").split(",")[0], "").replace("ID", identity)
             jobs.append(
-                SlurmJob(
+                ListedJob(
                     id=identity,
                     name=name,
                     state=state,
                     nodes=int(nodes) if re.fullmatch("[0-9]{1,9}", nodes) else 0,
-                    time_used=used,
-                    time_limit=limit,
-                    comment="" if comment == "(null)" else comment,
+                    time=time,
                     where=where,
+                    advice=advice,
                 )
             )
     return jobs

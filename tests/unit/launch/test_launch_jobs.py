@@ -289,9 +289,7 @@ def test_a_job_that_hung_is_requeued(
 
 
 def test_the_plan_of_hosts_runs_the_same_command_on_each() -> None:
-    hosts = tuple(
-        launch.HostTarget(name=name, ssh=("ssh", "-oBatchMode=yes", name)) for name in ("d1", "d2")
-    )
+    hosts = {name: ("ssh", "-oBatchMode=yes", name) for name in ("d1", "d2")}
     job = job_of(
         "sbatch",
         ("train.py", "a b"),
