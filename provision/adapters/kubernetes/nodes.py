@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.adapters.kubernetes.command import ask_kubectl, parse_document
+from provision.adapters.kubernetes.command import Kubectl, parse_document
 
 GPU_RESOURCE = "nvidia.com/gpu"
 # Labels of NVIDIA's GPU feature discovery.
@@ -74,11 +74,9 @@ def list_nodes(selector: str = "", context: str = "") -> list[KubernetesNode]:
     Raises ToolMissing without kubectl, Unreachable if the API server does not respond, InvalidSpec
     if kubectl refuses the selector or context.
     """
-    arguments = ["get", "nodes", "-o", "json"]
-    if selector:
-        arguments += ["-l", selector]
+    label = ("-l", selector) if selector else ()
     advice = "`kubectl get nodes --show-labels` lists labels."
-    document = ask_kubectl("nodes", arguments, context, advice=advice)
+    document = Kubectl(context=context).ask("nodes", "get", "nodes", *label, advice=advice)
     return [_node(item) for item in document["items"]]
 
 

@@ -62,14 +62,9 @@ def parse_jobs(text: str) -> list[ListedJob]:
     return jobs
 
 
-def show_job(identity: str) -> dict[str, str]:
-    """The fields of `scontrol show job`; of an array, those of its last task. Raises InvalidSpec for a
-    job that Slurm does not know."""
-    return show_tasks(identity)[0]
-
-
 def show_tasks(identity: str) -> list[dict[str, str]]:
-    """As `show_job`, of every task of an array that is listed by itself."""
+    """The fields of `scontrol show job`, of every task of an array that is listed by itself. Raises
+    InvalidSpec for a job that Slurm does not know."""
     text = _ask(["scontrol", "--oneliner", "show", "job", identity], "scontrol failed")
     return [parse_job(line) for line in text.splitlines() if line.strip()] or [{}]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
+from provision.adapters.kubernetes.command import Kubectl
 from provision.adapters.slurm import jobs as slurm_jobs
 from provision.adapters.slurm.allocations import ENDED
 from provision.cluster import actions
@@ -74,7 +75,7 @@ def list_jobs(
             "There is neither `squeue` nor `kubectl` on this machine.",
             advice="For jobs on plain hosts name them with --on.",
         )
-    return kubernetes_jobs.list_jobs(kube_context(selection), namespace), []
+    return kubernetes_jobs.list_jobs(kubectl_of(selection, namespace)), []
 
 
 def _ask_hosts(
@@ -122,11 +123,11 @@ def show_log(
     followed, whether the job succeeded.
     """
     if engine == "kubernetes":
-        name, context = job.removeprefix(KUBERNETES), kube_context(selection)
+        name, kubectl = job.removeprefix(KUBERNETES), kubectl_of(selection, namespace)
         if not follow:
-            show(kubernetes_jobs.job_log(name, context, namespace))
+            show(kubernetes_jobs.job_log(kubectl, name))
             return True
-        state = kubernetes_jobs.follow_log(name, show, progress, context, namespace)
+        state = kubernetes_jobs.follow_log(kubectl, name, show, progress)
     elif engine == "slurm":
         state = _show_slurm(job, show, progress, follow)
     else:
@@ -246,13 +247,14 @@ def cancel(
         slurm_jobs.show_tasks(job)  # scancel says nothing about jobs that do not exist
         slurm_jobs.cancel(job)
     elif engine == "kubernetes":
-        name = job.removeprefix(KUBERNETES)
-        kubernetes_jobs.cancel(name, kube_context(selection), namespace)
+        kubectl = kubectl_of(selection, namespace)
+        kubernetes_jobs.cancel(kubectl, job.removeprefix(KUBERNETES))
     else:
         assert selection is not None
         return cancel_on_hosts(job, selection)
     return []
 
 
-def kube_context(selection: NodeSelection | None) -> str:
-    return selection.nodes[0].context if selection else ""
+def kubectl_of(selection: NodeSelection | None, namespace: str | None) -> Kubectl:
+    context = selection.nodes[0].context if selection else ""
+    return Kubectl(context=context, namespace=namespace or "")

@@ -29,7 +29,7 @@ from provision.verbs.launch.hosts import (
     ssh_options,
     start_on_hosts,
 )
-from provision.verbs.launch.jobs import Engine, engine_of, kube_context
+from provision.verbs.launch.jobs import Engine, engine_of, kubectl_of
 from provision.verbs.launch.settings import LaunchSettings
 from provision.workflow.context import Context
 from provision.workflow.image.code import require_script
@@ -163,14 +163,9 @@ def submit(planned: PlannedJob, selection: NodeSelection) -> SubmittedJob:
         if planned.engine == "kubernetes":
             path = folder / "job.yaml"
             path.write_text(planned.text, encoding="utf-8")
-            kubernetes_jobs.submit(
-                path,
-                job.name,
-                launch.key_secret(job),
-                new_key() if job.nodes > 1 else None,
-                kube_context(selection),
-                job.kubernetes.namespace,
-            )
+            kubectl = kubectl_of(selection, job.kubernetes.namespace)
+            key = new_key() if job.nodes > 1 else None
+            kubernetes_jobs.submit(kubectl, path, job.name, launch.key_secret(job), key)
             identity = kubernetes_jobs.PREFIX + job.name
             return SubmittedJob(engine="kubernetes", id=identity, log=None)
         if job.log_folder:  # Slurm makes none, and a job without its log ends at once

@@ -42,8 +42,7 @@ def test_selector_and_context_are_passed_on(
     )
     assert len(kubernetes_nodes.list_nodes("gpu=yes,!old", "lab")) == 2
     words = (tmp_path / "words").read_text()
-    assert words.startswith("--context lab get nodes -o json")
-    assert words.endswith("get nodes -o json -l gpu=yes,!old --request-timeout=60s\n")
+    assert words == "--context=lab get nodes -l gpu=yes,!old -o json --request-timeout=60s\n"
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_a_job_is_checked_by_the_server_and_created(kubectl: Path) -> None:
     calls = (kubectl / "calls").read_text().splitlines()
     creations = [call for call in calls if "create -f" in call]
     assert ["--dry-run=server" in call for call in creations] == [True, True, False, False]
-    assert all("--namespace lab" in call for call in calls if "create -f" in call)
+    assert all("--namespace=lab" in call for call in calls if "create -f" in call)
     service, job = yaml.safe_load_all((kubectl / "created.yaml").read_text())
     assert service["metadata"]["name"] == job["metadata"]["name"]
     [term] = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
