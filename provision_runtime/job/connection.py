@@ -69,13 +69,8 @@ def parse_message(text: bytes) -> Message | None:
     return message
 
 
-def candidate_ports(key: bytes, job: str, port: int | None = None) -> list[int]:
-    """The ports where node 0 may listen, in the order in which it tries them.
-
-    port: this one only.
-    """
-    if port is not None:
-        return [port]
+def candidate_ports(key: bytes, job: str) -> list[int]:
+    """The ports where node 0 may listen, in the order in which it tries them."""
     first = int.from_bytes(hmac.digest(key, b"port " + job.encode(), "sha256")[:8], "big")
     return [FIRST_PORT + (first + number) % PORTS for number in range(CANDIDATES)]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import List, TypedDict
+from typing import Dict, List, TypedDict
 
 from ..comm import addresses, processes
 from ..comm.addresses import interface_with
@@ -53,7 +53,7 @@ class NodeReport(TypedDict):
     """What a node sends node 0 before the job starts."""
 
     name: str
-    facts: comparison.NodeFacts
+    facts: Dict[str, str]
     problems: List[str]
 
 
@@ -75,7 +75,6 @@ class JobOptions:
     name: str = ""
     names: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
-    port: int | None = None
     ranks: int = 0
     gpus: int = 0
     lock: str | None = None
@@ -125,7 +124,7 @@ def _raise_stopped(number: int, _: object) -> None:
 def _open(options: JobOptions) -> Channel:
     if options.nodes == 1:
         return Channel()
-    ports = candidate_ports(options.key, options.id, options.port)
+    ports = candidate_ports(options.key, options.id)
     if options.node == 0:
         numbers = tuple(f"node {number}" for number in range(options.nodes))
         return Head(options.id, options.names or numbers, ports, options.key)
@@ -158,14 +157,8 @@ def _judge(nodes: Sequence[NodeReport]) -> None:
     if len(set(names)) < len(names):
         # Several containers of one host have its name.
         names = [f"node {number}" for number in range(len(names))]
-    problems = []
-    required, reported = {}, {}
-    for name, node in zip(names, nodes):
-        problems += [f"{node['name']}: {problem}" for problem in node["problems"]]
-        required[name], reported[name] = node["facts"]["required"], node["facts"]["reported"]
-    problems += comparison.differences(required)
-    for difference in comparison.differences(reported):
-        log(f"the nodes differ, which may cost speed: {difference}")
+    problems = [f"{node['name']}: {problem}" for node in nodes for problem in node["problems"]]
+    problems += comparison.differences({name: node["facts"] for name, node in zip(names, nodes)})
     if problems:
         raise JobError("; ".join(problems))
     if len(nodes) > 1:

@@ -73,13 +73,6 @@ job_options = option_group(
     hang_options,
     namespace_option,
     set_option(LaunchSettings),
-    click.option(
-        "-o",
-        "--output",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Also keep the script or manifest in this file.",
-    ),
 )
 slurm_options = option_group(
     click.option("--account", metavar="NAME", help="Account to charge."),
@@ -121,7 +114,7 @@ slurm_options = option_group(
 @dry_run_option
 @verb
 def launch(
-    console: Console, envs: Path | None, output: Path | None, dry_run: bool, **options: Any
+    console: Console, envs: Path | None, dry_run: bool, **options: Any
 ) -> None:
     """Write a job for Slurm, Kubernetes or plain hosts, and submit it.
 
@@ -134,7 +127,6 @@ def launch(
     """
     import sys
 
-    from provision.core.atomic import atomic_write
     from provision.verbs.launch import launch as command
 
     selection = selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0)
@@ -146,9 +138,6 @@ def launch(
     del options["on"]
     request = command.LaunchRequest(selection=selection, **options)
     planned = command.plan_job(context_of(console, envs), request, ["provision", *sys.argv[1:]])
-    if output is not None:
-        atomic_write(output, planned.text)
-        console.info(f"wrote {output}")
     if dry_run:
         result = {"engine": planned.engine, "format": planned.format, "text": planned.text}
         console.document("launch-preview", result, planned.text)

@@ -176,7 +176,6 @@ def test_where_a_port_is_taken_the_next_one_is_used() -> None:
 def test_ports_follow_from_the_job_and_its_key() -> None:
     jobs = ((KEY, "4711.0"), (KEY, "4711.1"), (b"other", "4711.0"))
     assert len({tuple(connection.candidate_ports(*job)) for job in (*jobs, jobs[0])}) == 3
-    assert connection.candidate_ports(KEY, "4711.0", 29500) == [29500]
     ports = connection.candidate_ports(KEY, "job")
     assert len(set(ports)) == connection.CANDIDATES
     assert all(20000 <= port < 30000 for port in ports)
