@@ -235,14 +235,15 @@ class Head(Channel):
             problem = f"{self._names[number]} and {name} both say that they are node {number}"
         self._strangers.remove(stranger)
         self.selector.unregister(stranger.socket)
+        if not problem:
+            self._names[number] = stranger.name = name
+            stranger.number = number
+            self._add(stranger)
         with contextlib.suppress(OSError):  # its end is noticed when it is read
             stranger.send(Message(end=problem) if problem else Message(job=self._job))
         if problem:
             stranger.close()
             self._fail(problem)
-        self._names[number] = name
-        stranger.number, stranger.name = number, name
-        self._add(stranger)
 
     def _fail(self, message: str) -> NoReturn:
         self.announce_end(message)

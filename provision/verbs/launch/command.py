@@ -113,9 +113,7 @@ slurm_options = option_group(
 @slurm_options
 @dry_run_option
 @verb
-def launch(
-    console: Console, envs: Path | None, dry_run: bool, **options: Any
-) -> None:
+def launch(console: Console, envs: Path | None, dry_run: bool, **options: Any) -> None:
     """Write a job for Slurm, Kubernetes or plain hosts, and submit it.
 
     Writes an sbatch script, an Indexed Job of Kubernetes, or a plan for plain hosts over ssh, with

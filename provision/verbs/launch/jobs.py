@@ -60,7 +60,9 @@ def list_jobs(
             ListedJob(
                 id=part["id"],
                 name=f"node {part['node']}",
-                state=part["state"] if not part["status"] else f"{part['state']} ({part['status']})",
+                state=part["state"]
+                if not part["status"]
+                else f"{part['state']} ({part['status']})",
                 nodes=1,
                 where=host,
             )

@@ -86,9 +86,7 @@ def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | Non
         allocated = fields["NodeList"]
         # A step beside those of the job, whether this runs in the job or not.
         steps = (f"--jobid={job}", *defaults.srun_options)
-        defaults = replace(
-            defaults, via="srun", allocated=allocated, srun_options=steps
-        )
+        defaults = replace(defaults, via="srun", allocated=allocated, srun_options=steps)
         return _selection(job, "slurm", clustershell.expand(allocated), defaults)
     if selection is None or not job:
         raise InvalidSpec(
