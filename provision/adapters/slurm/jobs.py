@@ -24,21 +24,27 @@ _FILE = Path(__file__).with_name("reasons.json")
 REASONS: Mapping[str, str] = json.loads(_FILE.read_text(encoding="utf-8"))
 
 
-def submit(script: Path) -> str:
-    """Submit a batch script; returns the job's id.
+def submit(*arguments: str) -> str:
+    """Submit a job with these arguments of sbatch; returns its id.
 
     Raises ToolMissing without sbatch, InvalidSpec if Slurm rejects the job, Unreachable.
     """
-    command = ["sbatch", "--parsable", str(script)]
-    output = _ask(command, "Slurm rejected the job", environment_outside_jobs())
+    output = run_slurm(
+        ["sbatch", "--parsable", *arguments],
+        lambda message: InvalidSpec(
+            f"Slurm rejected the job: {message}.",
+            advice="Account, quality of service and the like come from options, or from variables: "
+            "SBATCH_ACCOUNT, SBATCH_QOS (sbatch(1)).",
+        ),
+        environment_outside_jobs(),
+    )
     # ID, or ID;CLUSTER where there are several. Warnings of plug-ins may come first.
     return output.strip().splitlines()[-1].split(";")[0]
 
 
 def list_jobs() -> list[ListedJob]:
     """The jobs of this user that provision launched and Slurm still knows."""
-    text = _ask(["squeue", "--me", "--noheader", "--states=all", "-o", _FORMAT], "squeue failed")
-    return parse_jobs(text)
+    return parse_jobs(_ask("squeue", "--me", "--noheader", "--states=all", "-o", _FORMAT))
 
 
 def parse_jobs(text: str) -> list[ListedJob]:
@@ -65,7 +71,7 @@ def parse_jobs(text: str) -> list[ListedJob]:
 def show_tasks(identity: str) -> list[dict[str, str]]:
     """The fields of `scontrol show job`, of every task of an array that is listed by itself. Raises
     InvalidSpec for a job that Slurm does not know."""
-    text = _ask(["scontrol", "--oneliner", "show", "job", identity], "scontrol failed")
+    text = _ask("scontrol", "--oneliner", "show", "job", identity)
     return [parse_job(line) for line in text.splitlines() if line.strip()] or [{}]
 
 
@@ -96,10 +102,10 @@ def log_path(fields: Mapping[str, str]) -> Path:
 
 def cancel(identity: str) -> None:
     """Cancel a job. Its ranks get SIGTERM first."""
-    _ask(["scancel", identity], "scancel failed")
+    _ask("scancel", identity)
 
 
-def _ask(command: list[str], failure: str, env: Mapping[str, str] | None = None) -> str:
+def _ask(*command: str) -> str:
     def refusal(message: str) -> InvalidSpec:
         if _UNKNOWN_JOB.search(message):
             return InvalidSpec(
@@ -107,6 +113,6 @@ def _ask(command: list[str], failure: str, env: Mapping[str, str] | None = None)
                 advice="It forgets jobs some minutes after their end. The log is where the job "
                 f"started, as NAME-{command[-1]}.log.",
             )
-        return InvalidSpec(f"{failure}: {message}.")
+        return InvalidSpec(f"{command[0]} failed: {message}.")
 
-    return run_slurm(command, refusal, env)
+    return run_slurm(list(command), refusal)

@@ -172,7 +172,7 @@ def submit(planned: PlannedJob, selection: NodeSelection) -> SubmittedJob:
             Path(job.log_folder).mkdir(parents=True, exist_ok=True)
         path = folder / "job.sbatch"
         path.write_text(planned.text, encoding="utf-8")
-        identity = slurm_jobs.submit(path)
+        identity = slurm_jobs.submit(str(path))
         pattern = re.sub("%[jA]", identity, launch.log_pattern(job))
         log = str(Path(job.folder or "/") / pattern.replace("%a", "*").replace("%%", "%"))
         return SubmittedJob(engine="slurm", id=identity, log=log)
