@@ -25,7 +25,6 @@ from .connection import (
     HEAD,
     Connection,
     Message,
-    WrongKey,
     greet,
     listen,
     plain_address,
@@ -317,17 +316,13 @@ def _connect(
                 entries = socket.getaddrinfo(head, None, type=socket.SOCK_STREAM)
                 resolved = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
                 addresses += resolved
-                problems.append(f"{head} ({', '.join(resolved)}) does not answer")
+                problems.append(f"{head} ({', '.join(resolved)}) does not answer with the job's key")
             except socket.gaierror as error:
                 # Names of a cluster's pods appear seconds after the pods.
                 problems.append(f"the name {head} does not resolve here: {error.strerror}")
         for address in dict.fromkeys(addresses):
             for port in ports:
-                try:
-                    connection = greet(greeting, address, port, key)
-                except WrongKey:
-                    problems.append(f"what listens at port {port} there has another key")
-                    continue
+                connection = greet(greeting, address, port, key)
                 if connection is not None:
                     return connection
         waited = time.monotonic() - started

@@ -165,13 +165,9 @@ def listen(ports: Sequence[int]) -> socket.socket:
     raise JobError(f"node 0 cannot listen on {tried}: {problem}")
 
 
-class WrongKey(Exception):
-    """What listens speaks as a job's node 0 does, and does not have the key."""
-
-
 def greet(greeting: Message, address: str, port: int, key: bytes) -> Connection | None:
-    """A connection to node 0 of this job; None if something else, or nothing, listens there.
-    Raises WrongKey."""
+    """A connection to node 0 of this job; None if something else, or nothing, listens there, or it has
+    another key."""
     try:
         sock = socket.create_connection((address, port), timeout=CONNECT_S)
     except OSError:
@@ -194,8 +190,6 @@ def greet(greeting: Message, address: str, port: int, key: bytes) -> Connection 
         raise JobError(welcome.end, is_remote=True)
     if welcome.job != greeting.job:
         connection.close()
-        if connection.has_peer:
-            raise WrongKey
         return None
     return connection
 

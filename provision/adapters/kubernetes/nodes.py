@@ -56,9 +56,6 @@ class KubernetesNode:
     state: str
     arch: str
     kernel: str
-    os_image: str
-    container_runtime: str
-    kubelet: str
     gpus: int
     gpu_type: str
     gpu_shares: tuple[str, ...]  # what jobs ask for where it is not whole GPUs: 2 x mig-1g.12gb
@@ -117,9 +114,6 @@ def _node(item: Mapping[str, Any]) -> KubernetesNode:
         state=state,
         arch=ARCHITECTURES.get(arch, arch),
         kernel=info.get("kernelVersion", ""),
-        os_image=info.get("osImage", ""),
-        container_runtime=info.get("containerRuntimeVersion", ""),
-        kubelet=info.get("kubeletVersion", ""),
         gpus=_count(labels.get(GPU_COUNT)) or gpus // replicas,
         gpu_type=labels.get(GPU_PRODUCT, ""),
         gpu_shares=tuple(
