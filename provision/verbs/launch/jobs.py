@@ -60,11 +60,10 @@ def list_jobs(
             ListedJob(
                 id=part["id"],
                 name=f"node {part['node']}",
-                state=part["state"]
-                if not part["status"]
-                else f"{part['state']} ({part['status']})",
+                state=part["state"],
                 nodes=1,
                 where=host,
+                advice=f"status {part['status']} on {host}" if part["state"] == "failed" else "",
             )
             for host, result in results
             for part in result["jobs"]
