@@ -316,7 +316,9 @@ def _connect(
                 entries = socket.getaddrinfo(head, None, type=socket.SOCK_STREAM)
                 resolved = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
                 addresses += resolved
-                problems.append(f"{head} ({', '.join(resolved)}) does not answer with the job's key")
+                problems.append(
+                    f"{head} ({', '.join(resolved)}) does not answer with the job's key"
+                )
             except socket.gaierror as error:
                 # Names of a cluster's pods appear seconds after the pods.
                 problems.append(f"the name {head} does not resolve here: {error.strerror}")

@@ -56,6 +56,8 @@ def list_jobs(
     engine = engine_of(selection) if selection else None
     if selection and engine == "hosts":
         results, problems = _ask_hosts(actions.JOB_LIST, {}, selection)
+        parts = [(host, part) for host, result in results for part in result["jobs"]]
+        parts.sort(key=lambda pair: (pair[1]["id"], pair[1]["node"]))
         jobs = [
             ListedJob(
                 id=part["id"],
@@ -65,10 +67,9 @@ def list_jobs(
                 where=host,
                 advice=f"status {part['status']} on {host}" if part["state"] == "failed" else "",
             )
-            for host, result in results
-            for part in result["jobs"]
+            for host, part in parts
         ]
-        return sorted(jobs, key=lambda job: (job.id, job.name)), problems
+        return jobs, problems
     if engine == "slurm" or (engine is None and shutil.which("squeue")):
         return slurm_jobs.list_jobs(), []
     if engine is None and shutil.which("kubectl") is None:

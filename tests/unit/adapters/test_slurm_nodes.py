@@ -134,9 +134,7 @@ def test_what_is_submitted_within_a_job_is_no_part_of_it(monkeypatch: pytest.Mon
 
 
 def allocation() -> AbstractContextManager[object]:
-    return allocations.allocate(
-        ["n1"], partition="gpu", gpus=0, name="test", time_s=60, queue_s=1
-    )
+    return allocations.allocate(["n1"], partition="gpu", gpus=0, name="test", time_s=60, queue_s=1)
 
 
 @pytest.mark.parametrize(
