@@ -23,6 +23,7 @@ Manager = Literal["conda", "pip"]
 StageStatus = Literal["made", "kept", "ran", "skipped"]
 Verdict = Literal["pass", "warn", "fail", "unknown"]
 Place = Literal["prefix", "image"]  # where a smoke test runs
+JOB_COMMENT = "provision:"  # the comment of each job of Slurm that provision launched begins so
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from provision.adapters.slurm.jobs import COMMENT
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
+from provision.core.types import JOB_COMMENT
 from provision.launch.durations import slurm_time
 from provision.launch.jobs import JobSpec
 
@@ -47,7 +47,7 @@ def directives(job: JobSpec, gpus: int, reasons: Mapping[str, str]) -> tuple[Dir
     slurm, after = job.slurm, job.slurm.after
     values = {
         "job-name": job.name,
-        "comment": COMMENT + job.name,
+        "comment": JOB_COMMENT + job.name,
         "partition": slurm.partition,
         "exclude": slurm.exclude,
         "chdir": job.folder,

@@ -9,13 +9,11 @@ from pathlib import Path
 
 from provision.adapters.slurm.command import environment_outside_jobs, run_slurm
 from provision.core.errors import InvalidSpec
-from provision.core.types import ListedJob
+from provision.core.types import JOB_COMMENT, ListedJob
 
 # Comment, id, name, state, nodes, time used and its limit, and last the reason or the node list.
 _FORMAT = "%k|%i|%j|%T|%D|%M/%l|%R"
 _COLUMNS = 7
-# With it begins the comment of each job that provision launched.
-COMMENT = "provision:"
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_-]*)=")
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.I)
 # Words of Slurm for why a job waits or stopped, and what to do about it. squeue(1), JOB REASON
@@ -51,7 +49,7 @@ def parse_jobs(text: str) -> list[ListedJob]:
     jobs = []
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|", _COLUMNS - 1)]
-        if len(cells) == _COLUMNS and cells[0].startswith(COMMENT):
+        if len(cells) == _COLUMNS and cells[0].startswith(JOB_COMMENT):
             _, identity, name, state, nodes, time, where = cells
             advice = REASONS.get(where.strip("()").split(",")[0], "").replace("ID", identity)
             jobs.append(
