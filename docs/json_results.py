@@ -11,13 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from provision.adapters.kubernetes.jobs import KubernetesJob
-from provision.adapters.slurm.jobs import SlurmJob
 from provision.channel.host_python import HostPython, HostPythonChannel
 from provision.cluster.failures import NodeFailure
 from provision.cluster.fitness import NodeVerdict
 from provision.cluster.inventory import Engine
-from provision.core.types import BuildResult, EnvironmentOutcome, Image, Kernel, Prefix, SmokeResult
+from provision.core.types import (
+    BuildResult,
+    EnvironmentOutcome,
+    Image,
+    Kernel,
+    ListedJob,
+    Prefix,
+    SmokeResult,
+)
 from provision.environment.drift import Drift
 from provision.environment.kernel import KernelSpec
 from provision.image.registry.push import IndexResult, PushResult
@@ -38,7 +44,6 @@ from provision.verbs.join.join import Possession
 from provision.verbs.join.steps import Note, StepName, StepStatus
 from provision.verbs.lab.check import LabCheck
 from provision.verbs.launch.jobs import Engine as LaunchEngine
-from provision.verbs.launch.jobs import HostJob
 from provision.verbs.launch.launch import SubmittedJob
 from provision.verbs.lock.inspection import ExportedLock
 from provision.verbs.notebook.notebook import RunningNotebook
@@ -380,12 +385,8 @@ RESULTS = (
     _result(
         "jobs-list",
         "jobs list",
-        "jobs, by the engines that were asked",
-        {
-            "hosts?": list[HostJob],
-            "slurm?": list[SlurmJob],
-            "kubernetes?": list[KubernetesJob],
-        },
+        "the launched jobs that the engine knows",
+        {"jobs": list[ListedJob]},
     ),
     _result("jobs-log", "jobs log", "the job's log", {"job": str, "log": str}),
     _result(

@@ -7,20 +7,17 @@ password nor about a host key.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import re
 import resource
-import shlex
+import selectors
 import shutil
-import signal
 import statistics
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from provision.core import process
@@ -113,44 +110,128 @@ def run(
 
     Raises ToolMissing if there is no ssh on this machine.
     """
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-    from ClusterShell.Task import Task
-
     if worker == "ssh" and shutil.which("ssh") is None:
         raise ToolMissing(
             "There is no `ssh` on this machine.", advice="Install OpenSSH's client, or set PATH."
         )
-    logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
-    worker_class = _worker_class(worker, math.inf if is_labeled else most_bytes)
-    task = Task(thread=threading.current_thread())
-    interrupts = _Interrupts()
-    limit_s = partial(time_limit_s, timeout_s, straggler_factor)
-    label_bytes = most_bytes if is_labeled else None
-    collector = _collector(on_output, limit_s, interrupts, label_bytes)
-    try:
-        task.set_default("stdout_msgtree", False)
-        task.set_default("stderr_msgtree", False)
-        task.set_info("fanout", min(fanout, _most_commands()))
-        task.set_info("connect_timeout", math.ceil(connect_s))
-        user_options = task.info("ssh_options") or ""
-        task.set_info("ssh_options", f"{shlex.join([*ssh_options, *SSH_OPTIONS])} {user_options}")
-        for node in nodes:
-            # ClusterShell can end a whole worker only, so each node has one.
-            node_worker = worker_class(
-                NodeSet.fromlist([node], resolver=RESOLVER_NOGROUP),
-                handler=collector,
-                command=command,
-                stderr=True,
-            )
-            node_worker.write(stdin if isinstance(stdin, bytes) else stdin(node))
-            node_worker.set_write_eof()
-            task.schedule(node_worker)
-        task.timer(CHECK_S, collector, interval=CHECK_S, autoclose=True)
-        with interrupts:
-            task.resume()
-    finally:
-        task.abort(kill=True)
-    return [collector.outputs[node] for node in nodes]
+    waiting = list(reversed(nodes))
+    running: set[_Command] = set()
+    outputs: dict[str, NodeOutput] = {}
+    durations: list[float] = []
+    next_check = 0.0
+    with selectors.DefaultSelector() as selector:
+        try:
+            while waiting or running:
+                while waiting and len(running) < min(fanout, _most_commands()):
+                    node = waiting.pop()
+                    local = command.replace("%%", "\0").replace("%h", node).replace("\0", "%")
+                    argv = ["sh", "-c", local]
+                    if worker == "ssh":
+                        argv = ssh_command(
+                            node, command, connect_s=connect_s, ssh_options=ssh_options
+                        )
+                    data = stdin if isinstance(stdin, bytes) else stdin(node)
+                    with process.hold_signals():  # else Ctrl-C could leave it running
+                        running.add(_Command(node, argv, data, selector, most_bytes, is_labeled))
+                events = selector.select(CHECK_S)
+                ended = {key.data for key, _ in events if key.data.exchange(key.fileobj)}
+                now = time.time()
+                if now >= next_check:
+                    next_check = now + CHECK_S
+                    limit_s = time_limit_s(timeout_s, straggler_factor, durations)
+                    ended |= {one for one in running if one.started < now - limit_s}
+                for one in ended:
+                    running.discard(one)
+                    output = outputs[one.node] = one.end()
+                    if output.status is not None:
+                        durations.append(output.ended - output.started)
+                    if on_output is not None:
+                        on_output(output)
+        finally:
+            for one in running:
+                one.end()
+    return [outputs[node] for node in nodes]
+
+
+class _Command:
+    """A command that runs for one node, and what it has printed."""
+
+    def __init__(
+        self,
+        node: str,
+        argv: Sequence[str],
+        stdin: bytes,
+        selector: selectors.BaseSelector,
+        most_bytes: int,
+        is_labeled: bool,
+    ) -> None:
+        self.node, self.started = node, time.time()
+        self._selector, self._most_bytes, self._is_labeled = selector, most_bytes, is_labeled
+        self._unwritten = memoryview(stdin)
+        self._child = child = process.start_piped(argv)
+        # By pipe: what it printed; of srun, then the line that has not ended.
+        self._printed: dict[Any, bytearray] = {child.stdout: bytearray(), child.stderr: bytearray()}
+        self._last_lines = dict.fromkeys(self._printed, b"")
+        self._label_counts: Counter[Any] = Counter()
+        self._is_cut = False
+        for file in (child.stdin, *self._printed):
+            os.set_blocking(file.fileno(), False)
+            events = selectors.EVENT_READ if file in self._printed else selectors.EVENT_WRITE
+            selector.register(file, events, self)
+
+    def exchange(self, file: Any) -> bool:
+        """Write to a pipe, or read from it, what it takes or has now; whether no output is left."""
+        if file not in self._printed:
+            try:
+                self._unwritten = self._unwritten[os.write(file.fileno(), self._unwritten) :]
+            except BrokenPipeError:  # it reads no more
+                self._unwritten = memoryview(b"")
+            if not self._unwritten:
+                self._close(file)
+            return False
+        data = os.read(file.fileno(), READ_BYTES)
+        if self._is_labeled:
+            *lines, last = (self._last_lines[file] + data).split(b"\n")
+            self._last_lines[file] = last[: self._most_bytes]
+            for line in lines:
+                label = (file, line.partition(b":")[0].strip()[:LABEL_LENGTH])
+                self._label_counts[label] += len(line)
+                if self._label_counts[label] <= self._most_bytes:
+                    self._printed[file] += line + b"\n"
+        else:
+            self._printed[file] += data
+            self._is_cut |= len(self._printed[file]) > self._most_bytes
+        if not data or self._is_cut:
+            self._close(file)
+        return all(output.closed for output in self._printed)
+
+    def _close(self, file: Any) -> None:
+        self._selector.unregister(file)
+        file.close()
+
+    def end(self) -> NodeOutput:
+        """What it did. If it has not closed its outputs, it is killed: what it printed since would
+        be lost, so its status would not help."""
+        is_late = not all(file.closed for file in self._printed)
+        if is_late:
+            self._child.kill()
+        status = self._child.wait()
+        for file in (self._child.stdin, *self._printed):
+            if file and not file.closed:
+                self._close(file)
+        stdout, stderr = (
+            bytes(printed + self._last_lines[file]).replace(b"\r\n", b"\n").removesuffix(b"\n")
+            for file, printed in self._printed.items()
+        )
+        return NodeOutput(
+            node=self.node,
+            status=None if is_late else 128 - status if status < 0 else status,
+            stdout=stdout,
+            stderr=stderr.decode(errors="replace"),
+            started=self.started,
+            ended=time.time(),
+            is_cut=self._is_cut,
+        )
 
 
 def time_limit_s(timeout_s: float, straggler_factor: float, durations: Sequence[float]) -> float:
@@ -228,169 +309,9 @@ def _range_length(text: str) -> int:
     return max(1, int(match[2]) - int(match[1]) + 1)
 
 
-def _worker_class(worker: Worker, most_bytes: float) -> Any:
-    """A class of ClusterShell's workers, of which one command starts at a time: ClusterShell forks,
-    and several threads may run commands. It reads no more than most_bytes of each output."""
-    from ClusterShell.Engine.Engine import E_READ, E_WRITE
-    from ClusterShell.Worker.EngineClient import EngineClientEOF
-    from ClusterShell.Worker.Exec import ExecClient, ExecWorker
-    from ClusterShell.Worker.Ssh import SshClient, WorkerSsh
-
-    is_ssh = worker == "ssh"
-    client_class = SshClient if is_ssh else ExecClient
-
-    class Client(client_class):  # type: ignore[misc, valid-type]
-        def _start(self) -> Any:
-            self._counts: dict[str, int] = {}
-            return super()._start()
-
-        def _exec_nonblock(self, commandlist: Any, shell: bool = False, env: Any = None) -> Any:
-            # ClusterShell forks, which took 2 of 5 ms for each node.
-            child = process.start_piped(commandlist, shell=shell)
-            names = (self.worker.SNAME_STDERR, self.worker.SNAME_STDOUT, self.worker.SNAME_STDIN)
-            for name, file in zip(names, (child.stderr, child.stdout, child.stdin)):
-                assert file is not None
-                descriptor = os.dup(file.fileno())
-                file.close()
-                os.set_blocking(descriptor, False)
-                is_input = name == self.worker.SNAME_STDIN
-                mode = E_WRITE if is_input else E_READ
-                self.streams.set_stream(name, descriptor, mode, retain=not is_input)
-            return child
-
-        def _read(self, sname: str, size: int = READ_BYTES) -> Any:
-            count = self._counts.get(sname, 0)
-            if count > most_bytes:
-                self.worker.eh.cut.add(self.key)
-                raise EngineClientEOF()
-            data = super()._read(sname, size)
-            self._counts[sname] = count + len(data)
-            return data
-
-        def _handle_read(self, sname: str) -> None:
-            # ClusterShell makes an event of each line, which takes a minute for a megabyte of short
-            # ones.
-            self.worker.eh.add(self.key, sname, self._read(sname))
-
-    class OneAtATime(WorkerSsh if is_ssh else ExecWorker):  # type: ignore[misc]
-        SHELL_CLASS = Client
-
-    return OneAtATime
-
-
 def _most_commands() -> int:
     """How many commands may run at once before this process has too many open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_NODES
     return max(1, (soft - _FILES_OF_OURS) // _FILES_PER_COMMAND)
-
-
-def _collector(
-    on_output: Callable[[NodeOutput], None] | None,
-    limit_s: Callable[[Sequence[float]], float],
-    interrupts: _Interrupts,
-    label_bytes: int | None,
-) -> Any:
-    """A ClusterShell event handler that makes NodeOutputs, and its timer's. limit_s: how long a
-    node may take, after others took these times. label_bytes: how much to store of the
-    lines that begin with the same word."""
-    from ClusterShell.Event import EventHandler
-
-    class Collector(EventHandler):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.outputs: dict[str, NodeOutput] = {}
-            self._workers: dict[str, Any] = {}
-            self._started: dict[str, float] = {}
-            self._pieces: dict[tuple[str, str], list[bytes]] = {}
-            self._label_counts: dict[tuple[str, str, bytes], int] = {}
-            self._durations: list[float] = []
-            # The nodes that printed more than was read.
-            self.cut: set[str] = set()
-
-        def ev_pickup(self, worker: Any, node: str) -> None:
-            self._started[node] = time.time()
-            self._workers[node] = worker
-
-        def add(self, node: str, sname: str, data: bytes) -> None:
-            pieces = self._pieces.setdefault((node, sname), [])
-            if label_bytes is None:
-                pieces.append(data)
-                return
-            # The last piece is a line that has not ended.
-            *lines, rest = ((pieces.pop() if pieces else b"") + data).split(b"\n")
-            for line in lines:
-                label = (node, sname, line.partition(b":")[0].strip()[:LABEL_LENGTH])
-                self._label_counts[label] = self._label_counts.get(label, 0) + len(line)
-                if self._label_counts[label] <= label_bytes:
-                    pieces.append(line + b"\n")
-            pieces.append(rest[:label_bytes])
-
-        def ev_hup(self, worker: Any, node: str, rc: int) -> None:
-            self._end(node, rc)
-
-        def ev_timer(self, timer: Any) -> None:
-            interrupts.deliver()
-            latest_start = time.time() - limit_s(self._durations)
-            for node, worker in list(self._workers.items()):
-                if self._started[node] < latest_start:
-                    # What was not read yet is dropped, so its status would not help.
-                    self._end(node, None)
-                    worker.abort()
-
-        def _end(self, node: str, status: int | None) -> None:
-            if self._workers.pop(node, None) is None:
-                return  # it was overdue
-            output = NodeOutput(
-                node=node,
-                status=status,
-                stdout=self._printed(node, "stdout"),
-                stderr=self._printed(node, "stderr").decode(errors="replace"),
-                started=self._started[node],
-                ended=time.time(),
-                is_cut=node in self.cut,
-            )
-            self.outputs[node] = output
-            if status is not None:
-                self._durations.append(output.ended - output.started)
-            if on_output is not None:
-                on_output(output)
-
-        def _printed(self, node: str, sname: str) -> bytes:
-            text = b"".join(self._pieces.pop((node, sname), []))
-            return text.replace(b"\r\n", b"\n").removesuffix(b"\n")
-
-    return Collector()
-
-
-class _Interrupts:
-    """Signals that interrupt (Ctrl-C, SIGTERM), delivered where ClusterShell can clean up.
-
-    Python delivers a signal after the next instruction. During a fork that may be in a callback
-    whose exceptions are ignored, and the interrupt would be lost; just after it, before ClusterShell
-    knows the child, which would then be left running. Both were seen.
-    """
-
-    def __init__(self) -> None:
-        self._received: list[tuple[int, Any]] = []
-        self._handlers: dict[int, Callable[[int, Any], Any]] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return  # signals go to the main thread only
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            handler = signal.getsignal(number)
-            if callable(handler):
-                self._handlers[number] = handler
-                signal.signal(number, lambda *received: self._received.append(received))
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self.deliver()
-
-    def deliver(self) -> None:
-        """Do what the signal would have done; for Ctrl-C that is KeyboardInterrupt."""
-        if self._received:
-            number, frame = self._received.pop()
-            self._handlers[number](number, frame)

@@ -39,52 +39,21 @@ _VARIABLES = {
     "GIT_HTTP_LOW_SPEED_TIME": str(SLOW_S),
     "LC_ALL": "C",
 }
-# What git and its ssh say (git 2.20 to 2.50).
-_HOST_KEY = re.compile(r"Host key verification failed|No \S+ host key is known", re.I)
-_PRIVATE = re.compile(
-    r"could not read (Username|Password)|terminal prompts disabled|Authentication failed"
-    r"|Permission denied|HTTP Basic: Access denied|returned error: 40[13]",
+# What git and its ssh say (git 2.20 to 2.50): of a host or a repository that cannot be reached, and
+# of an address where there is none.
+_UNREACHABLE = re.compile(
+    r"Host key verification failed|No \S+ host key is known|could not read (Username|Password)"
+    r"|terminal prompts disabled|Authentication failed|Permission denied"
+    r"|HTTP Basic: Access denied|returned error: 40[13]"
+    r"|Could not resolve host|Could not connect|Connection (refused|timed out|reset)"
+    r"|Failed to connect|Operation too slow|No route to host"
+    r"|Network is unreachable|early EOF|hung up",
     re.I,
 )
 _NO_REPOSITORY = re.compile(
     r"does not appear to be a git repository|repository .* not found|does not exist"
     r"|returned error: 404|not valid: is this a git repository",
     re.I,
-)
-_UNREACHABLE = re.compile(
-    r"Could not resolve host|Could not connect|Connection (refused|timed out|reset)"
-    r"|Failed to connect|unable to access|Operation too slow|No route to host"
-    r"|Network is unreachable|early EOF|hung up",
-    re.I,
-)
-# Pattern, error, its message and advice. The first that matches.
-_FAILURES: tuple[tuple[re.Pattern[str], type[ProvisionError], str, str], ...] = (
-    (
-        _HOST_KEY,
-        Unreachable,
-        "ssh does not know the host of {repository}, so nothing was read from it.",
-        "Compare its key with what the host's owner publishes, and add it: "
-        "ssh-keyscan HOST >> ~/.ssh/known_hosts.",
-    ),
-    (
-        _PRIVATE,
-        Unreachable,
-        "{repository} is private, and no key or password for it is at hand ({reason}).",
-        "Add your public key there and use its ssh address; or store a token with a credential "
-        "helper (`git help credentials`). Then run the same command again.",
-    ),
-    (
-        _NO_REPOSITORY,
-        InvalidSpec,
-        "{repository} is not a git repository that you can read ({reason}).",
-        "Check the address. Hosts also say so of private repositories.",
-    ),
-    (
-        _UNREACHABLE,
-        Unreachable,
-        "{repository} does not answer ({reason}).",
-        "Try `git ls-remote` with the address.",
-    ),
 )
 
 
@@ -207,9 +176,18 @@ def _error(error: ToolFailed, repository: str) -> ProvisionError:
     reason = (telling or lines or ["git printed nothing"])[0]
     if no_space := tool_without_space(text):
         return no_space
-    for pattern, kind, message, advice in _FAILURES:
-        if pattern.search(text):
-            return kind(
-                message.format(repository=repository, reason=reason), advice=advice, details=text
-            )
+    if _NO_REPOSITORY.search(text) and not _UNREACHABLE.search(text):
+        return InvalidSpec(
+            f"{repository} is not a git repository that you can read ({reason}).",
+            advice="Check the address. Hosts also say so of private repositories.",
+            details=text,
+        )
+    if _UNREACHABLE.search(text) or "unable to access" in text:
+        return Unreachable(
+            f"{repository} cannot be read ({reason}).",
+            advice="`git ls-remote` with the address must work without a question: the host's key in "
+            "~/.ssh/known_hosts; your public key there, or a token with a credential helper (`git help "
+            "credentials`).",
+            details=text,
+        )
     return error

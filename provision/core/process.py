@@ -133,7 +133,7 @@ def run(
         for reader in readers:
             resources.enter_context(reader)
         stdin = resources.enter_context(_open_feeder(feed))
-        signals.enter_context(_hold_signals())
+        signals.enter_context(hold_signals())
         try:
             child = subprocess.Popen(
                 argv,
@@ -176,7 +176,7 @@ def run(
 
 
 @contextmanager
-def _hold_signals() -> Iterator[None]:
+def hold_signals() -> Iterator[None]:
     """Handle Ctrl-C and SIGTERM after the block.
 
     A start with `preexec_fn` runs the hooks of os.register_at_fork, logging's among them. Python
@@ -210,7 +210,7 @@ def _protect_files() -> None:
     os.umask(os.umask(foreign_write_bits) | foreign_write_bits)
 
 
-def start_piped(argv: Sequence[str] | str, *, shell: bool) -> subprocess.Popen[bytes]:
+def start_piped(argv: Sequence[str]) -> subprocess.Popen[bytes]:
     """A process with three pipes, for callers with an event loop of their own.
 
     Nothing runs between fork and exec, so that Python can use vfork: its cost does not grow with our
@@ -223,7 +223,6 @@ def start_piped(argv: Sequence[str] | str, *, shell: bool) -> subprocess.Popen[b
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,
-        shell=shell,
         close_fds=False,
     )
 
@@ -242,7 +241,7 @@ def run_in_threads(
         results: list[Result] = []
         try:
             # Ctrl-C within `submit` would lose the future that it was about to return.
-            with _hold_signals():
+            with hold_signals():
                 futures += [pool.submit(function, item) for item in items]
             # Python does not notice a signal that comes just before it waits for a lock.
             for future in futures:

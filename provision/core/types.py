@@ -23,6 +23,7 @@ Manager = Literal["conda", "pip"]
 StageStatus = Literal["made", "kept", "ran", "skipped"]
 Verdict = Literal["pass", "warn", "fail", "unknown"]
 Place = Literal["prefix", "image"]  # where a smoke test runs
+JOB_COMMENT = "provision:"  # the comment of each job of Slurm that provision launched begins so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +268,20 @@ class EnvironmentOutcome:
     seconds: float = 0.0
     exit_code: int = 0  # what the verb would have ended with for this environment alone
     diff: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedJob:
+    """A launched job, or the part of one on a host without a scheduler. time: used and its limit;
+    empty where it is unknown. where: its nodes, or why it has none. advice: what to do about that."""
+
+    id: str
+    name: str
+    state: str
+    nodes: int
+    time: str = ""
+    where: str
+    advice: str = ""
 
 
 class Meter(Protocol):

@@ -20,7 +20,6 @@ from provision.launch.durations import parse_duration
 from provision.launch.jobs import (
     HANG_AFTER_S,
     Environment,
-    HostTarget,
     ImageEnvironment,
     JobSpec,
     KubernetesOptions,
@@ -66,7 +65,6 @@ __all__ = [
     "ContainerMount",
     "Environment",
     "FileFormat",
-    "HostTarget",
     "ImageEnvironment",
     "JobFormat",
     "JobSpec",

@@ -16,7 +16,6 @@ from provision.launch import kubernetes, slurm
 from provision.launch.jobs import HUNG, NAME_LENGTH, REQUEUE_S, ImageEnvironment, JobSpec
 from provision.launch.run_spec import (
     SHM_GIB,
-    ContainerMount,
     RunOptions,
     docker_arguments,
     run_requirements,
@@ -46,10 +45,6 @@ PREFIX_FORMATS = ("sbatch", "ssh")
 LOCAL_FORMATS = ("docker", "compose", "devcontainer", "ssh")
 # Runtimes of containers that run as the user who starts them, with the host's shared memory.
 USER_RUNTIMES = {"slurm-pyxis": "enroot", "apptainer": "Apptainer"}
-
-# RFC 1123, as Kubernetes requires for most names.
-_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_CLAIM_LENGTH = 253
 PYTHON_OPTIONS = ("-s", "-m", "provision_runtime", "job")
 
 
@@ -64,72 +59,46 @@ def gpus_per_node(job_format: JobFormat, job: JobSpec, resolution: Resolution) -
 
 def check_contract(job_format: JobFormat, job: JobSpec, options: RunOptions) -> None:
     """InvalidSpec for everything that the format cannot express."""
-    problems = _job_problems(job_format, job) + _option_problems(job_format, options)
+    is_editor, is_local = job_format == "devcontainer", job_format in LOCAL_FORMATS
+    runtime = USER_RUNTIMES.get(job_format)
+    no_image = "it runs a prefix, no image" if job_format in PREFIX_FORMATS else ""
     shm_mib = 1024 * (options.shm_gib or SHM_GIB)
-    if (
+    lacks_memory = (
         job_format in KUBERNETES_FORMATS
         and job.memory_mib is not None
         and job.memory_mib <= shm_mib
-    ):
-        problems.append(f"a memory of {job.memory_mib} MiB: shared memory counts, {shm_mib} MiB")
+    )
+    rules: list[tuple[str, str, object]] = [
+        ("a command", "the editor starts its own commands", is_editor and job.command),
+        ("several nodes", "an editor uses one node", is_editor and job.nodes > 1),
+        ("a time limit", "nothing ends the command then", is_local and job.time_s is not None),
+        ("several nodes without a command", "", job.nodes > 1 and not job.command),
+        ("requeueing", "there is no queue", is_local and job.requeue),
+        ("a mount", no_image, no_image and options.mounts),
+        ("a user", no_image, no_image and options.user),
+        ("the size of shared memory", no_image, no_image and options.shm_gib),
+        ("the name of an image", no_image, no_image and options.reference),
+        ("the host's network", no_image, no_image and options.host_network),
+        ("a user", f"{runtime} runs as the user who submits the job", runtime and options.user),
+        ("the size of shared memory", "/dev/shm is the host's", runtime and options.shm_gib),
+        (
+            f"a memory of {job.memory_mib} MiB",
+            f"shared memory counts, {shm_mib} MiB",
+            lacks_memory,
+        ),
+    ]
     for mount in options.mounts:
-        problem = _mount_problem(job_format, mount)
-        if problem:
-            problems.append(f"the mount {mount}: {problem}")
+        name = f"the mount {mount}"
+        no_volumes = f"{runtime} mounts folders of the host, and has no named volumes"
+        rules.append((name, no_volumes, runtime and mount.is_volume))
+        reason = "development containers replace ${...} by a variable, and cannot escape it"
+        rules.append((name, reason, is_editor and "${" in str(mount)))
+    problems = [f"{what}: {reason}".rstrip(": ") for what, reason, is_broken in rules if is_broken]
     if problems:
         raise InvalidSpec(
             f"{job_format} does not support {'; nor '.join(problems)}.",
             advice="Leave it out, or choose another --format.",
         )
-
-
-def _job_problems(job_format: JobFormat, job: JobSpec) -> list[str]:
-    problems = []
-    if job_format == "devcontainer" and job.command:
-        problems.append("a command: the editor starts its own commands")
-    if job_format == "devcontainer" and job.nodes > 1:
-        problems.append("several nodes: an editor uses one node")
-    if job_format in LOCAL_FORMATS and job.time_s is not None:
-        problems.append("a time limit: nothing ends the command then")
-    if job.nodes > 1 and not job.command:
-        problems.append("several nodes without a command")
-    if job_format in LOCAL_FORMATS and job.requeue:
-        problems.append("requeueing: there is no queue")
-    return problems
-
-
-def _option_problems(job_format: JobFormat, options: RunOptions) -> list[str]:
-    problems = []
-    if job_format in PREFIX_FORMATS:
-        image_options = {
-            "a mount": options.mounts,
-            "a user": options.user,
-            "the size of shared memory": options.shm_gib,
-            "the name of an image": options.reference,
-            "the host's network": options.host_network,
-        }
-        problems += [
-            f"{what}: it runs a prefix, no image" for what in image_options if image_options[what]
-        ]
-        return problems
-    runtime = USER_RUNTIMES.get(job_format)
-    if runtime and options.user:
-        problems.append(f"a user: {runtime} runs as the user who submits the job")
-    if runtime and options.shm_gib:
-        problems.append("the size of shared memory: /dev/shm is the host's")
-    return problems
-
-
-def _mount_problem(job_format: JobFormat, mount: ContainerMount) -> str:
-    runtime = USER_RUNTIMES.get(job_format)
-    if runtime and mount.is_volume:
-        return f"{runtime} mounts folders of the host, and has no named volumes"
-    is_claim_name = _CLAIM.fullmatch(mount.source) and len(mount.source) <= _CLAIM_LENGTH
-    if job_format in KUBERNETES_FORMATS and mount.is_volume and not is_claim_name:
-        return "a claim's name has only lower-case letters, digits, - and ."
-    if job_format == "devcontainer" and "${" in str(mount):
-        return "development containers replace ${...} by a variable, and cannot escape it"
-    return ""
 
 
 def rank_command(job: JobSpec, gpus: int | None) -> list[str]:
@@ -147,9 +116,7 @@ def contract_context(
     )
     options = dataclasses.replace(options, gpus=gpus, host_network=uses_host_network)
     requirements = run_requirements(resolution, options)
-    reasons: dict[str, str] = {}
-    for requirement in requirements:
-        reasons[requirement.what] = requirement.reason
+    reasons: dict[str, str] = {need.what: need.reason for need in requirements}
     uid, _, gid = (options.user or USER).partition(":")
     mounts = [(mount.source, mount.target, mount.mode, str(mount)) for mount in options.mounts]
     return {
@@ -173,7 +140,7 @@ def contract_context(
         "runtime": [*PYTHON_OPTIONS, *job.runtime_options(gpus)],
         "shm_gib": options.shm_gib or SHM_GIB,
         "slurm": slurm.directives(job, gpus or 0, reasons) if job_format in SLURM_FORMATS else (),
-        "ssh": host_commands(job, gpus) if job_format == "ssh" else (),
+        "ssh": list(host_commands(job, gpus).values()) if job_format == "ssh" else (),
         "stack": STACK,
         "uid": int(uid),
         "user": options.user,

@@ -29,18 +29,13 @@ def _seconds(text: str) -> int | None:
     if _WITH_UNITS.fullmatch(text):
         parts = re.findall(r"(\d+)([smhd])", text)
         return sum(int(number) * _UNITS[unit] for number, unit in parts)
-    match = _SLURM.fullmatch(text)
-    if match is None:
+    if _SLURM.fullmatch(text) is None:
         return None
-    days, first, second, third = (int(group) if group else None for group in match.groups())
-    assert first is not None
-    if days is not None:
-        return ((days * 24 + first) * 60 + (second or 0)) * 60 + (third or 0)
-    if second is None:
-        return first * 60
-    if third is None:
-        return first * 60 + second
-    return (first * 60 + second) * 60 + third
+    numbers = list(map(int, re.split("[-:]", text)))
+    units: tuple[int, ...] = (86400, 3600, 60, 1)
+    if "-" not in text:
+        units = ((60,), (60, 1), (3600, 60, 1))[len(numbers) - 1]
+    return sum(number * unit for number, unit in zip(numbers, units))
 
 
 def slurm_time(seconds: int) -> str:

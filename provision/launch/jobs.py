@@ -7,6 +7,7 @@ engine, and the templates contract-*.j2 write it down. Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Literal
@@ -117,19 +118,12 @@ class KubernetesOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostTarget:
-    """A host that is reached by ssh, in the order of the nodes' numbers. ssh: the command that runs
-    a shell command there."""
-
-    name: str
-    ssh: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class SshOptions:
-    """What only plain hosts have. head: names and addresses at which the others may find node 0."""
+    """What only plain hosts have. hosts: their names in the order of the nodes' numbers, and the
+    command of ssh that runs a shell command there. head: names and addresses at which the others may
+    find node 0."""
 
-    hosts: tuple[HostTarget, ...] = ()
+    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     head: tuple[str, ...] = ()
 
 

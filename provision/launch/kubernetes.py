@@ -15,8 +15,6 @@ WAIT_S = 1800
 # The replicated job of a JobSet; its name is part of its pods' names.
 REPLICATED_JOB = "node"
 _TERM = re.compile(r"\s*(!?)\s*([A-Za-z0-9_./-]+)\s*(?:(==|=|!=)\s*([A-Za-z0-9_.-]*))?\s*")
-_SET_TERM = re.compile(r"\s*([A-Za-z0-9_./-]+)\s+(in|notin)\s+\(([^()]*)\)\s*")
-_SEPARATOR = re.compile(r",(?![^(]*\))")
 _ANNOTATION = re.compile(
     r"((?:[A-Za-z0-9.-]+/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)=(.*)", re.S
 )
@@ -28,34 +26,22 @@ _RESOURCE = re.compile(r"([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)(?:=(\d+))?")
 
 
 def parse_selector(text: str) -> tuple[NodeRequirement, ...]:
-    """The terms of a label selector, as kubectl reads it. Raises InvalidSpec."""
+    """The terms of a label selector, as kubectl reads it, but for sets. Raises InvalidSpec."""
     requirements = []
-    for term in _SEPARATOR.split(text) if text.strip() else ():
-        requirement = _requirement(term)
-        if requirement is None:
+    for term in text.split(",") if text.strip() else ():
+        match = _TERM.fullmatch(term)
+        if match is None or (match[1] and match[3]):
             raise InvalidSpec(
                 f"{term.strip()!r} in {text!r} is not a term of a label selector.",
-                advice="Write KEY=VALUE, KEY!=VALUE, KEY, !KEY or KEY in (A,B).",
+                advice="Write KEY=VALUE, KEY!=VALUE, KEY or !KEY.",
             )
-        requirements.append(requirement)
+        negation, key, operator, value = match.groups()
+        name = "DoesNotExist" if negation else "Exists"
+        if operator:
+            name = "NotIn" if operator == "!=" else "In"
+        values = (value,) if operator else ()
+        requirements.append(NodeRequirement(key=key, operator=name, values=values))
     return tuple(requirements)
-
-
-def _requirement(term: str) -> NodeRequirement | None:
-    in_set = _SET_TERM.fullmatch(term)
-    if in_set:
-        values = tuple(value.strip() for value in in_set[3].split(","))
-        operator = "In" if in_set[2] == "in" else "NotIn"
-        return NodeRequirement(key=in_set[1], operator=operator, values=values)
-    match = _TERM.fullmatch(term)
-    if match is None:
-        return None
-    negation, key, operator, value = match.groups()
-    if operator is None:
-        return NodeRequirement(key=key, operator="DoesNotExist" if negation else "Exists")
-    if negation:
-        return None
-    return NodeRequirement(key=key, operator="NotIn" if operator == "!=" else "In", values=(value,))
 
 
 def parse_resource(text: str) -> tuple[str, int]:

@@ -4,7 +4,6 @@ that provide it; and Jupyter in a container. Pure. `contract` says the same to o
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +21,14 @@ _MOUNT = re.compile(r"(/[^:,\s]*|[A-Za-z0-9][A-Za-z0-9_.-]*):(/[^:,\s]*)(?::(ro|
 _USER = re.compile(r"\d+:\d+")
 
 
+Need = Literal["gpus", "init", "shm", "stack", "memlock", "infiniband", "network"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRequirement:
     """Something that the image requires. docker: the options of `docker run` that provide it."""
 
-    what: Literal["gpus", "init", "shm", "stack", "memlock", "infiniband", "network"]
+    what: Need
     docker: tuple[str, ...]
     reason: str
 
@@ -89,60 +91,48 @@ def run_requirements(
     resolution: Resolution, options: RunOptions = RunOptions()
 ) -> tuple[RunRequirement, ...]:
     """The image's requirements, in the order in which they are printed."""
-    shm_gib = options.shm_gib or SHM_GIB
-    requirements = []
+    has_infiniband = resolution.spec.infiniband
     uses_gpus = resolution.cuda is not None and options.gpus != 0
-    if uses_gpus:
-        requirements.append(
-            RunRequirement(
-                what="gpus",
-                docker=("--gpus", "all" if options.gpus is None else str(options.gpus)),
-                reason="the environment is built for CUDA",
-            )
-        )
-    requirements += [
-        RunRequirement(
-            what="init",
-            docker=("--init",),
-            reason="reaps DataLoader workers and passes signals on",
+    gpus = "all" if options.gpus is None else str(options.gpus)
+    rows: tuple[tuple[Need, bool, tuple[str, ...], str], ...] = (
+        ("gpus", uses_gpus, ("--gpus", gpus), "the environment is built for CUDA"),
+        ("init", True, ("--init",), "reaps DataLoader workers and passes signals on"),
+        (
+            "shm",
+            True,
+            (f"--shm-size={options.shm_gib or SHM_GIB}g",),
+            "DataLoader and NCCL share memory there; the default is 64 MB",
         ),
-        RunRequirement(
-            what="shm",
-            docker=(f"--shm-size={shm_gib}g",),
-            reason="DataLoader and NCCL share memory there; the default is 64 MB",
+        (
+            "stack",
+            True,
+            ("--ulimit", f"stack={STACK}"),
+            "64 MiB of stack for threads of compiled code",
         ),
-        RunRequirement(
-            what="stack",
-            docker=("--ulimit", f"stack={STACK}"),
-            reason="64 MiB of stack for threads of compiled code",
+        (
+            "memlock",
+            uses_gpus,
+            ("--ulimit", "memlock=-1"),
+            "pinned memory for GPU and InfiniBand transfers",
         ),
-    ]
-    if uses_gpus:
-        requirements.append(
-            RunRequirement(
-                what="memlock",
-                docker=("--ulimit", "memlock=-1"),
-                reason="pinned memory for GPU and InfiniBand transfers",
-            )
-        )
-    if resolution.spec.infiniband:
-        requirements.append(
-            RunRequirement(
-                what="infiniband",
-                docker=("--device", "/dev/infiniband", "--cap-add", "IPC_LOCK"),
-                reason="InfiniBand or RoCE: the adapters' device files, and memory that they may "
-                "lock",
-            )
-        )
-    if options.host_network or resolution.spec.infiniband:
-        requirements.append(
-            RunRequirement(
-                what="network",
-                docker=("--network", "host"),
-                reason="ranks on several hosts reach each other at the hosts' own addresses",
-            )
-        )
-    return tuple(requirements)
+        (
+            "infiniband",
+            has_infiniband,
+            ("--device", "/dev/infiniband", "--cap-add", "IPC_LOCK"),
+            "InfiniBand or RoCE: the adapters' device files, and memory that they may lock",
+        ),
+        (
+            "network",
+            options.host_network or has_infiniband,
+            ("--network", "host"),
+            "ranks on several hosts reach each other at the hosts' own addresses",
+        ),
+    )
+    return tuple(
+        RunRequirement(what=what, docker=arguments, reason=reason)
+        for what, is_required, arguments, reason in rows
+        if is_required
+    )
 
 
 def docker_arguments(
@@ -166,7 +156,6 @@ def docker_arguments(
 # command line.
 TOKEN_VARIABLE = "JUPYTER_TOKEN"
 LOOPBACK = "127.0.0.1"
-PORT_MAX = 65535
 # Packages that serve notebooks, the most convenient first, with the module to run and its page.
 NOTEBOOK_SERVERS: Mapping[str, tuple[str, str]] = {
     "jupyterlab": ("jupyterlab", "lab"),
@@ -177,37 +166,27 @@ NOTEBOOK_SERVERS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NotebookServer:
-    """Jupyter in a container, with a token.
+    """Jupyter in a container, with a token, on this machine's loopback address.
 
-    It is reached at `address` of the machine that runs the engine, which is loopback by default. In
-    its own network it listens on every address, because a published port arrives at any of them,
-    and only what is published can be reached. In the host's network nothing protects it, so it
-    listens on `address` only.
+    In its own network it listens on every address, because a published port arrives at any of them,
+    and only what is published can be reached. In the host's network nothing protects it.
     """
 
     module: str
     page: str
-    port: int = 8888
-    address: str = LOOPBACK
-
-    @property
-    def is_open(self) -> bool:
-        """Whether other machines can reach it."""
-        return not ipaddress.ip_address(self.address).is_loopback
+    port: int
 
     def flags(self, *, host_network: bool) -> list[str]:
         """Options of `docker run`; docker takes the token from its own environment."""
-        flags = ["--env", TOKEN_VARIABLE]
-        if not host_network:
-            flags += ["--publish", f"{_bracketed(self.address)}:{self.port}:{self.port}"]
-        return flags
+        published = [] if host_network else ["--publish", f"{LOOPBACK}:{self.port}:{self.port}"]
+        return ["--env", TOKEN_VARIABLE, *published]
 
     def command(self, *, host_network: bool) -> list[str]:
         return [
             PYTHON,
             "-m",
             self.module,
-            f"--ServerApp.ip={self.address if host_network else '0.0.0.0'}",
+            f"--ServerApp.ip={LOOPBACK if host_network else '0.0.0.0'}",
             f"--ServerApp.port={self.port}",
             "--no-browser",
             "--ServerApp.port_retries=0",
@@ -217,34 +196,17 @@ class NotebookServer:
         ]
 
     def url(self, token: str) -> str:
-        address = LOOPBACK if ipaddress.ip_address(self.address).is_unspecified else self.address
-        return f"http://{_bracketed(address)}:{self.port}/{self.page}?token={token}"
+        return f"http://{LOOPBACK}:{self.port}/{self.page}?token={token}"
 
 
-def find_notebook_server(lock: Lock, endpoint: str) -> NotebookServer:
-    """The server that an environment contains, at [ADDRESS:]PORT. InvalidSpec if it contains none,
-    or for an invalid address or port."""
-    address, _, port = endpoint.rpartition(":")
-    address = address.removeprefix("[").removesuffix("]") or LOOPBACK
-    try:
-        ipaddress.ip_address(address)
-    except ValueError as error:
-        raise InvalidSpec(
-            f"{address!r} is not an IP address.",
-            advice="Write a numeric address: 127.0.0.1, or 0.0.0.0 for all.",
-        ) from error
-    if not (port.isascii() and port.isdecimal() and 0 < int(port) <= PORT_MAX):
-        raise InvalidSpec(f"{port!r} is not a port.", advice=f"Write a number up to {PORT_MAX}.")
+def find_notebook_server(lock: Lock, port: int) -> NotebookServer:
+    """The server that an environment contains. InvalidSpec if it contains none."""
     locked_names = {canonicalize_name(package.name) for package in lock.packages}
     for package, (module, page) in NOTEBOOK_SERVERS.items():
         if package in locked_names:
-            return NotebookServer(module=module, page=page, port=int(port), address=address)
+            return NotebookServer(module=module, page=page, port=port)
     raise InvalidSpec(
         f"{lock.path} has none of {', '.join(NOTEBOOK_SERVERS)}: nothing in the image serves "
         "notebooks.",
         advice="Add one: `provision build NAME --pip jupyterlab --relock`.",
     )
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

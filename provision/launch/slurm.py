@@ -9,6 +9,7 @@ from pathlib import Path
 
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
+from provision.core.types import JOB_COMMENT
 from provision.launch.durations import slurm_time
 from provision.launch.jobs import JobSpec
 
@@ -24,7 +25,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=\[\]-]+")
 # sbatch(1): numbers and ranges with steps, and after % how many run at once.
 _ARRAY = re.compile(r"\d+(-\d+(:[1-9]\d*)?)?(,\d+(-\d+(:[1-9]\d*)?)?)*(%[1-9]\d*)?")
 _JOB = re.compile(r"\d+(_\d+)?")
-COMMENT = "provision:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def directives(job: JobSpec, gpus: int, reasons: Mapping[str, str]) -> tuple[Dir
     slurm, after = job.slurm, job.slurm.after
     values = {
         "job-name": job.name,
-        "comment": COMMENT + job.name,
+        "comment": JOB_COMMENT + job.name,
         "partition": slurm.partition,
         "exclude": slurm.exclude,
         "chdir": job.folder,

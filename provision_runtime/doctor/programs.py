@@ -134,7 +134,7 @@ def examine_program(program: Program) -> list[ObservedFinding]:
     faults: dict[tuple[int, str], ObservedFinding] = {}
     if not program.has(DISTRIBUTED):
         return []
-    for search in (_forks, _launches, _folders, _calls, _ports, _layers):
+    for search in (one_sided_calls, _launches, _folders, _calls, _ports, _layers):
         for id, node, message in search(program):
             source = f"{program.name}:{node.lineno}"
             seen = program.lines[node.lineno - 1].strip()
@@ -183,7 +183,7 @@ def _reached(
     return calls
 
 
-def _forks(program: Program) -> Iterator[Fault]:
+def one_sided_calls(program: Program) -> Iterator[Fault]:
     """Collectives that one side of a condition on the rank calls, and the other does not."""
     for node in ast.walk(program.tree):
         if isinstance(node, FUNCTIONS) and _is_on_one_rank(program, node):

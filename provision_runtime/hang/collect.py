@@ -133,7 +133,7 @@ def _look(
     except stacks.StacksUnreadable as error:
         reason = str(error)
     waits = [wait for number in (pid, *others) if (wait := processes.file_wait(number))]
-    return Look(pid, activity, threads, reason, waits, processes.sleep_s(pid))
+    return Look(pid, activity, threads, reason, waits)
 
 
 def _closer(parents: dict[int, int], deadline: float, pair: tuple[RankProcess, Look]) -> Look:

@@ -6,8 +6,6 @@ import glob
 import os
 import re
 import socket
-import struct
-import time
 from dataclasses import dataclass, replace
 
 from ..fs.mounts import mount_of, parse
@@ -15,8 +13,6 @@ from . import folder
 from .model import Rank, Worker
 
 TICKS = os.sysconf("SC_CLK_TCK")
-# The number of this system call on x86-64 and on aarch64.
-CLOCK_NANOSLEEP = ("230", "115")
 # The kernel's functions in which it waits for a file system's server (wchan).
 FILE_WAITS = re.compile(r"request_wait_answer|fuse|nfs|rpc_wait|cifs|folio_wait|page_bit|ceph")
 MAX_PATH = 4096
@@ -172,21 +168,6 @@ def file_wait(pid: int) -> Worker | None:
     except (OSError, ValueError, IndexError):
         return None
     return Worker(pid, state, path, str(mount or ""), completed=completed)
-
-
-def sleep_s(pid: int) -> float:
-    """How long a process goes on to sleep, as Python's time.sleep does since 3.11; 0 if it does not, or
-    if that is unknown."""
-    try:
-        number, clock, flags, deadline, *_ = read(pid, "syscall").split()
-        if number in CLOCK_NANOSLEEP and (clock, flags) == ("0x1", "0x1"):  # monotonic, absolute
-            with open(f"/proc/{pid}/mem", "rb") as memory:
-                memory.seek(int(deadline, 16))
-                seconds: int = struct.unpack("q", memory.read(8))[0]
-            return max(0.0, seconds - time.clock_gettime(time.CLOCK_MONOTONIC))
-    except (OSError, ValueError):  # it runs, has ended, or may not be read
-        pass
-    return 0.0
 
 
 def _completed_requests() -> int:

@@ -6,43 +6,36 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ..doctor.program_source import LOOPS, Program, read_program
+from ..doctor.programs import one_sided_calls
 
+if TYPE_CHECKING:
     from .model import Frame
 
-_ON_RANK = re.compile(
-    r"(?i)rank|main_process|process_index"
-    r"|\b(?:is|am|on)_?(?:(?:local|global|world)_?)?(?:main|master|primary|chief|root|leader|zero)"
+_WORK = re.compile(
+    r"all_\w+|barrier|broadcast\w*|reduce\w*|gather\w*|scatter\w*|wait_for_everyone|backward|step|save"
+    r"|train\w*|eval\w*"
 )
-# Conditions on a rank that hold on all ranks of a distributed job.
-_ON_ALL = re.compile(r"rank\w*\)? *(?:>= *0|!= *-1|> *-1|is not None)")
-_COLLECTIVE = re.compile(
-    r"all_\w+|barrier|broadcast\w*|reduce\w*|gather\w*|scatter\w*|wait_for_everyone"
-)
-_WORK = re.compile(rf"{_COLLECTIVE.pattern}|backward|step|save|train\w*|eval\w*")
 _EXIT = re.compile(r"(?:sys\.|os\._)?(?:exit|quit)\((?:0|None)?\)")
 _LEAVES = re.compile(r"\b(?:raise|return|break|\w*exit)\b")
-_LOOPS = (ast.For, ast.While)
-_text: Callable[[ast.AST], str] = getattr(ast, "unparse", ast.dump)  # since Python 3.9
+_BLOCKS = (ast.FunctionDef, ast.ClassDef)
 
 
 @functools.lru_cache(maxsize=64)
-def _tree(path: str) -> ast.AST:
+def _program(path: str) -> Program:
     try:
-        with open(path, "rb") as file:
-            return ast.parse(file.read())
+        return read_program(Path(path))
     except (OSError, SyntaxError, ValueError):
-        return ast.Pass()
+        return Program("", "", [], ast.Module([], []), {}, {}, [], {}, {})
 
 
 def _around(frame: Frame, *kinds: type) -> list[Any]:
     """The nodes of these kinds that contain a line, the innermost first."""
-    nodes: list[Any] = [node for node in ast.walk(_tree(frame.file)) if isinstance(node, kinds)]
-    nodes = [node for node in nodes if node.lineno <= frame.line <= (node.end_lineno or 0)]
-    return nodes[::-1]
+    nodes: list[Any] = [n for n in ast.walk(_program(frame.file).tree) if isinstance(n, kinds)]
+    return [node for node in nodes if node.lineno <= frame.line <= (node.end_lineno or 0)][::-1]
 
 
 def _has(statements: list[Any], line: int) -> bool:
@@ -52,8 +45,8 @@ def _has(statements: list[Any], line: int) -> bool:
 
 def _loop(frame: Frame) -> Any:
     """The innermost loop around a line of its function, or None."""
-    around = _around(frame, *_LOOPS, ast.FunctionDef, ast.ClassDef)
-    return around[0] if around and isinstance(around[0], _LOOPS) else None
+    around = _around(frame, *LOOPS, *_BLOCKS)
+    return around[0] if around and isinstance(around[0], LOOPS) else None
 
 
 def is_in_handler(frame: Frame) -> bool:
@@ -68,10 +61,13 @@ def polling_loop(frame: Frame | None) -> tuple[str, int] | None:
     """The file and line of the loop around a line, if it only sleeps and looks at something. One that
     trains or makes a collective is none."""
     loop: Any = frame and _loop(frame)
-    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)] if loop else []
-    names = [_text(call.func).rpartition(".")[2] for call in calls]
+    if not frame or not loop:
+        return None
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    source = _program(frame.file).source
+    names = [source(call.func).rpartition(".")[2] for call in calls]
     is_polling = "sleep" in names and not any(map(_WORK.fullmatch, names))
-    return (frame.file, loop.lineno) if frame and is_polling else None
+    return (frame.file, loop.lineno) if is_polling else None
 
 
 def has_left_loop(frame: Frame, line: int) -> bool:
@@ -95,51 +91,35 @@ def condition(frame: Frame, line: int, is_on_rank: bool) -> str:
 
     is_on_rank: only those that choose ranks.
     """
+    program = _program(frame.file)
     for node in _around(frame, ast.If):
-        test = _text(node.test)
         side = node.body if _has(node.body, frame.line) else node.orelse
-        chooses = _ON_RANK.search(test) and not _ON_ALL.search(test)
-        if _has(side, frame.line) and not _has(side, line) and (chooses or not is_on_rank):
+        is_fork = _has(side, frame.line) and not _has(side, line)
+        if is_fork and (not is_on_rank or program.side(node.test)):
+            test = program.source(node.test)
             return test if side is node.body else f"not ({test})"
     return ""
 
 
 def guarded_collective(frame: Frame) -> int:
-    """The line of the first collective in a file that an `if` on a rank guards, or of the call of a
-    function in the file that makes one; 0 if there is none."""
-    nodes = list(ast.walk(_tree(frame.file)))
-    functions = {
-        node.name
-        for node in nodes
-        if isinstance(node, ast.FunctionDef) and any(map(_is_collective, ast.walk(node)))
-    }
-    for node in nodes:
-        if isinstance(node, ast.If) and _ON_RANK.search(_text(node.test)):
-            for inner in (inner for statement in node.body for inner in ast.walk(statement)):
-                if isinstance(inner, ast.Call):
-                    name = _text(inner.func).rpartition(".")[2]
-                    if _is_collective(inner) or name in functions:
-                        return inner.lineno
-    return 0
-
-
-def _is_collective(node: ast.AST) -> bool:
-    name = getattr(getattr(node, "func", None), "attr", "")
-    return _COLLECTIVE.fullmatch(name) is not None
+    """The line of the first call in a file that is, or leads to, a collective of some ranks only; 0 if
+    there is none."""
+    calls = one_sided_calls(_program(frame.file))
+    return min((node.lineno for _, node, _ in calls), default=0)
 
 
 def skip(frame: Frame) -> int:
     """The line that ends a step of the loop around a frame early, on a condition or after an exception;
     0 if there is none. Steps that are skipped by their number are skipped on all ranks."""
-    loop = _loop(frame)
+    loop, source = _loop(frame), _program(frame.file).source
     nodes: list[Any] = list(ast.walk(loop)) if loop else []
     for node in nodes:
         if isinstance(node, ast.Try) and _has(node.body, frame.line):
             for handler in node.handlers:
-                if not _LEAVES.search(_text(handler)):
+                if not any(_LEAVES.search(source(statement)) for statement in handler.body):
                     return handler.lineno
         is_skip = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Continue)
-        if is_skip and node.lineno < frame.line and "%" not in _text(node.test):
+        if is_skip and node.lineno < frame.line and "%" not in source(node.test):
             return int(node.lineno)
     return 0
 
@@ -148,9 +128,8 @@ def _conditional(frame: Frame, kind: type) -> list[Any]:
     """The nodes of a kind below an `if` in the loop around a line; without a loop those before the line
     in its function or file."""
     loop = _loop(frame)
-    scope = loop or next(iter(_around(frame, ast.FunctionDef)), _tree(frame.file))
-    statements = getattr(scope, "body", [])
-    statements = [s for s in statements if not isinstance(s, (ast.FunctionDef, ast.ClassDef))]
+    scope = loop or next(iter(_around(frame, ast.FunctionDef)), _program(frame.file).tree)
+    statements = [item for item in scope.body if not isinstance(item, _BLOCKS)]
     inner = [node for statement in statements for node in ast.walk(statement)]
     conditions = [node for node in inner if isinstance(node, ast.If)]
     nodes: list[Any] = [inner for condition in conditions for inner in ast.walk(condition)]
@@ -166,5 +145,5 @@ def early_return(frame: Frame) -> int:
 
 def early_exit(frame: Frame) -> int:
     """The same of the program's end without an error, such as `sys.exit(0)`."""
-    calls = _conditional(frame, ast.Call)
-    return next((int(call.lineno) for call in calls if _EXIT.fullmatch(_text(call))), 0)
+    calls, source = _conditional(frame, ast.Call), _program(frame.file).source
+    return next((int(call.lineno) for call in calls if _EXIT.fullmatch(source(call))), 0)

@@ -32,9 +32,6 @@ WRAPPERS = (
 # Older torch calls the engine in `backward` itself.
 BACKWARD_CODE = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
 GRADIENTS = "all_reduce of gradients"
-# A sleep that goes on for longer is no pause between two steps.
-PAUSE_S = 60
-SLEEPS = "in time.sleep"
 # The detail of a collective in which bytes move.
 TRANSFERS = "transfers"
 
@@ -42,14 +39,13 @@ TRANSFERS = "transfers"
 @dataclass(frozen=True)
 class Look:
     """A rank at one moment. reason: why there are no threads. waits: files that it and what it started
-    wait for. sleep_s: how long it goes on to sleep, as far as the kernel says."""
+    wait for."""
 
     pid: int
     activity: Activity
     threads: list[Thread]
     reason: str
     waits: list[Worker]
-    sleep_s: float = 0.0
 
     @property
     def frames(self) -> list[Frame]:
@@ -127,8 +123,6 @@ def judge(
         detail = "in a loop that sleeps and looks again"
     elif line and frames[0] == line and "sleep(" in line.source:
         kind, detail = model.RUNNING, "sleeps"
-        if last.sleep_s > PAUSE_S:
-            kind, detail = model.WAITING, f"{SLEEPS}, {last.sleep_s / 60:.0f} minutes are left"
     elif any(source.is_in_handler(frame) for frame in frames):
         kind, detail = model.EXCEPTION, "in an except block"
     state = RankState(**vars(rank), kind=kind, detail=detail, line=line, collective=collective)

@@ -12,7 +12,8 @@ import selectors
 import socket
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..comm.addresses import is_loopback
@@ -24,7 +25,6 @@ from .connection import (
     HEAD,
     Connection,
     Message,
-    WrongKey,
     greet,
     listen,
     plain_address,
@@ -32,9 +32,11 @@ from .connection import (
 from .errors import JobError, Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn, Optional, Tuple
 
     Decision = Callable[[Sequence[Any]], Any]
+    Event = Tuple[Connection, Optional[Message]]
 
 RETRY_S = 0.5
 # Node 0 may start a little later. A loopback address that does not respond by then is not node 0.
@@ -46,7 +48,16 @@ MOST_STRANGERS = 128
 
 
 class Channel:
-    """What node 0 and the others have in common. A job of one node has nobody to talk to."""
+    """What node 0 and the others have in common. A job of one node has nobody to talk to.
+
+    connections: to the other nodes, as long as they are open. selector: also calls what others
+    register there, with a function as its data.
+    """
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.connections: list[Connection] = []
+        self._events: deque[Event] = deque()
 
     def exchange(self, topic: str, payload: Any, decide: Decision, wait_s: float) -> Any:
         """Node 0 gets every node's payload, in their order, and decides; all get its decision.
@@ -65,21 +76,43 @@ class Channel:
         """This node's address in the network of the others; None if there are none."""
         return None
 
-    def connections(self) -> list[Connection]:
-        return []
+    def next_event(self, timeout_s: float | None) -> Event | None:
+        """A connection with a message that came, or with None at its end; None if nothing came."""
+        if not self._events:
+            for key, _ in self.selector.select(timeout_s):
+                key.data()
+        return self._events.popleft() if self._events else None
 
-    def node_of(self, connection: Connection) -> tuple[int, str]:
-        """The number and name of the node at the other end of a connection."""
-        return 0, "node 0"
+    def _next_payload(self, timeout_s: float) -> Event | None:
+        """The same within an exchange. Raises what the other side announced."""
+        event = self.next_event(max(0.0, timeout_s))
+        message = event[1] if event else None
+        if message and message.end is not None:
+            raise JobError(message.end, is_remote=True)
+        if message and message.stop is not None:
+            raise Stopped(message.stop)
+        return event
+
+    def _add(self, connection: Connection) -> None:
+        self.connections.append(connection)
+        receive = partial(self._receive, connection)
+        self.selector.register(connection.socket, selectors.EVENT_READ, receive)
+
+    def _receive(self, connection: Connection) -> None:
+        messages = connection.receive()
+        if messages is None:
+            self.selector.unregister(connection.socket)
+            self.connections.remove(connection)
+            self._events.append((connection, None))
+            return
+        self._events += [(connection, message) for message in messages]
 
     def send_to_all(self, message: Message) -> None:
         """Send a message to the other nodes that this one is connected to: those that are gone need
         none."""
-        for connection in self.connections():
-            try:
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
                 connection.send(message)
-            except OSError:
-                continue
 
     def announce_end(self, reason: str) -> None:
         """End the job on the other nodes too."""
@@ -91,115 +124,78 @@ class Channel:
 
     def close(self) -> None:
         """Close all connections."""
+        self.selector.close()
+        for connection in self.connections:
+            connection.close()
 
 
 class Head(Channel):
     """Node 0. names: of all nodes, in their order."""
 
     def __init__(self, job: str, names: Sequence[str], ports: Sequence[int], key: bytes) -> None:
+        super().__init__()
         self._job, self._names, self._key = job, list(names), key
-        self._members: dict[int, Connection] = {}
         # Oldest first; and from where those came that were dropped.
         self._strangers: list[Connection] = []
         self._dropped: Counter[str] = Counter()
         self._listener = listen(ports)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self.selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     @property
     def address(self) -> str:
-        used = Counter(
-            plain_address(member.socket.getsockname()[0]) for member in self._members.values()
-        )
-        return used.most_common(1)[0][0]
+        used = [plain_address(member.socket.getsockname()[0]) for member in self.connections]
+        return Counter(used).most_common(1)[0][0]
 
     @property
     def local_address(self) -> str | None:
         return self.address
 
-    def connections(self) -> list[Connection]:
-        return list(self._members.values())
-
-    def node_of(self, connection: Connection) -> tuple[int, str]:
-        [number] = [number for number, one in self._members.items() if one is connection]
-        return number, self._names[number]
-
     def exchange(self, topic: str, payload: Any, decide: Decision, wait_s: float) -> Any:
         payloads = {0: payload}
         end, remind = time.monotonic() + wait_s, time.monotonic() + REMIND_S
-        while True:
-            for number, member in self._members.items():
-                for message in _messages(member):
-                    payloads[number] = message.payload
+        while len(payloads) < len(self._names):
             missing = [name for number, name in enumerate(self._names) if number not in payloads]
-            if not missing:
-                break
             now = time.monotonic()
             if now >= end:
                 self._fail(f"no answer from {name_nodes(missing)} within {wait_s:.0f} s ({topic})")
             if now >= remind:
                 log(f"waiting for {name_nodes(missing)} ({topic})")
                 remind = now + REMIND_S
-            timeout_s = min(end, remind) - now
-            if self._strangers:
-                timeout_s = min(timeout_s, GREETING_S)
-            for key, _ in self._selector.select(max(0.0, timeout_s)):
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif key.data.socket.fileno() >= 0:  # else it was dropped just now
-                    self._read(key.data)
-            latest = time.monotonic() - GREETING_S
-            for stranger in list(self._strangers):
-                if stranger.opened <= latest:
-                    self._drop(stranger)
+            event = self._next_payload(min(end, remind) - now)
+            if event:
+                member, message = event
+                if message is None:
+                    self._fail(f"{member.name} is gone")
+                payloads[member.number] = message.payload
         self._stop_listening()
         try:
             decision = decide([payloads[number] for number in range(len(self._names))])
         except JobError as error:
             self.announce_end(str(error))
             raise
-        for number, member in self._members.items():
+        for member in self.connections:
             try:
                 member.send(Message(topic=topic, decision=decision))
             except OSError:
-                self._fail(f"{self._names[number]} is gone ({topic})")
+                self._fail(f"{member.name} is gone ({topic})")
         return decision
 
     def _accept(self) -> None:
         try:
             sock, address = self._listener.accept()
+            stranger = Connection(sock, self._key, HEAD)
+            stranger.open()
         except OSError:  # it is gone already
             return
-        connection = Connection(sock, self._key, HEAD)
-        connection.address = plain_address(address[0])
+        stranger.address = plain_address(address[0])
         if len(self._strangers) >= MOST_STRANGERS + len(self._names):
             self._drop(self._strangers[0])
-        self._strangers.append(connection)
-        self._selector.register(sock, selectors.EVENT_READ, connection)
-        try:
-            connection.open()
-        except OSError:
-            self._drop(connection)
-
-    def _read(self, connection: Connection) -> None:
-        try:
-            is_open = connection.receive()
-        except socket.timeout:  # what the kernel reported was nothing
-            return
-        if connection not in self._strangers:
-            if not is_open:
-                self._selector.unregister(connection.socket)
-                for number, member in self._members.items():
-                    if member is connection and not connection.inbox:
-                        self._fail(f"{self._names[number]} is gone")
-        elif connection.inbox:
-            self._greet(connection, connection.inbox.pop(0))
-        elif not is_open:
-            self._drop(connection)
+        self._strangers.append(stranger)
+        self.selector.register(sock, selectors.EVENT_READ, partial(self._greet, stranger))
 
     def _drop(self, stranger: Connection) -> None:
         self._dropped[stranger.address] += 1
-        self._selector.unregister(stranger.socket)
+        self.selector.unregister(stranger.socket)
         self._strangers.remove(stranger)
         stranger.close()
 
@@ -209,46 +205,52 @@ class Head(Channel):
             return
         for stranger in list(self._strangers):
             self._drop(stranger)
-        self._selector.unregister(self._listener)
+        self.selector.unregister(self._listener)
         self._listener.close()
         if self._dropped:
             count = format_count(sum(self._dropped.values()), "connection")
             origins = name_nodes([address for address, _ in self._dropped.most_common()])
             log(f"{count} without the job's key dropped, from {origins}")
 
-    def _greet(self, connection: Connection, message: Message) -> None:
-        """Make a stranger a member. It has the key, so what is wrong with it ends the job."""
-        number, name = message.node, message.name
-        if message.job != self._job or number is None or name is None:
-            self._drop(connection)
+    def _greet(self, stranger: Connection) -> None:
+        """Make a stranger with the key a member. What else is wrong with it ends the job."""
+        if stranger not in self._strangers:  # it was dropped just now
+            return
+        messages = stranger.receive()
+        if messages == []:
+            return
+        greeting = messages[0] if messages else Message()
+        number, name = greeting.node, greeting.name
+        if greeting.job != self._job or number is None or name is None:
+            self._drop(stranger)
             return
         problem = ""
-        if message.nodes != len(self._names) or not 0 < number < len(self._names):
+        if greeting.nodes != len(self._names) or not 0 < number < len(self._names):
             problem = (
-                f"{name} says that it is node {number} of {message.nodes}, "
+                f"{name} says that it is node {number} of {greeting.nodes}, "
                 f"but the job has {len(self._names)} nodes"
             )
-        elif number in self._members:
+        elif any(member.number == number for member in self.connections):
             problem = f"{self._names[number]} and {name} both say that they are node {number}"
-        self._strangers.remove(connection)
+        self._strangers.remove(stranger)
+        self.selector.unregister(stranger.socket)
         if not problem:
-            self._names[number] = name
-            self._members[number] = connection
+            self._names[number] = stranger.name = name
+            stranger.number = number
+            self._add(stranger)
         with contextlib.suppress(OSError):  # its end is noticed when it is read
-            connection.send(Message(end=problem) if problem else Message(job=self._job))
+            stranger.send(Message(end=problem) if problem else Message(job=self._job))
         if problem:
-            connection.close()
+            stranger.close()
             self._fail(problem)
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, message: str) -> NoReturn:
         self.announce_end(message)
         raise JobError(message)
 
     def close(self) -> None:
         self._stop_listening()
-        self._selector.close()
-        for connection in self._members.values():
-            connection.close()
+        super().close()
 
 
 class Member(Channel):
@@ -268,9 +270,11 @@ class Member(Channel):
         wait_s: float,
         key: bytes,
     ) -> None:
+        super().__init__()
         self._head = heads[0]
         greeting = Message(job=job, node=number, nodes=nodes, name=name)
         self._connection = _connect(greeting, heads, ports, wait_s, key)
+        self._add(self._connection)
 
     @property
     def address(self) -> str:
@@ -280,48 +284,23 @@ class Member(Channel):
     def local_address(self) -> str | None:
         return plain_address(self._connection.socket.getsockname()[0])
 
-    def connections(self) -> list[Connection]:
-        return [self._connection]
-
     def exchange(self, topic: str, payload: Any, decide: Decision, wait_s: float) -> Any:
-        gone = JobError(f"node 0 ({self._head}) is gone ({topic})")
-        try:
-            self._connection.send(Message(topic=topic, payload=payload))
-        except OSError as error:
-            raise gone from error
+        self.send_to_all(Message(topic=topic, payload=payload))
         # Node 0 decides at its own deadline, which began later than ours.
-        self._connection.socket.settimeout(wait_s + CONNECT_S + GREETING_S)
-        while True:
-            for message in _messages(self._connection):
-                return message.decision
-            try:
-                is_open = self._connection.receive()
-            except socket.timeout as error:
-                raise JobError(
-                    f"node 0 ({self._head}) did not answer within {wait_s:.0f} s ({topic})"
-                ) from error
-            if not is_open and not self._connection.inbox:
-                raise gone
-
-    def close(self) -> None:
-        self._connection.close()
+        end = time.monotonic() + wait_s + CONNECT_S + GREETING_S
+        while time.monotonic() < end:
+            event = self._next_payload(end - time.monotonic())
+            if event and event[1] is None:
+                raise JobError(f"node 0 ({self._head}) is gone ({topic})")
+            if event and event[1]:
+                return event[1].decision
+        raise JobError(f"node 0 ({self._head}) did not answer within {wait_s:.0f} s ({topic})")
 
 
 def log(*lines: str) -> None:
     """Lines of the job's log, in one piece: other processes write there too."""
     sys.stderr.write("".join(f"provision: {line}\n" for line in lines))
     sys.stderr.flush()
-
-
-def _messages(connection: Connection) -> Iterator[Message]:
-    """The messages of an exchange, taken out of the inbox. Raises what the other side announced."""
-    while connection.inbox:
-        message = connection.inbox.pop(0)
-        if message.end is not None:
-            raise JobError(message.end, is_remote=True)
-        if message.stop is not None:
-            raise Stopped(message.stop)
-        yield message
 
 
 def _connect(
@@ -337,17 +316,15 @@ def _connect(
                 entries = socket.getaddrinfo(head, None, type=socket.SOCK_STREAM)
                 resolved = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
                 addresses += resolved
-                problems.append(f"{head} ({', '.join(resolved)}) does not answer")
+                problems.append(
+                    f"{head} ({', '.join(resolved)}) does not answer with the job's key"
+                )
             except socket.gaierror as error:
                 # Names of a cluster's pods appear seconds after the pods.
                 problems.append(f"the name {head} does not resolve here: {error.strerror}")
         for address in dict.fromkeys(addresses):
             for port in ports:
-                try:
-                    connection = greet(greeting, address, port, key)
-                except WrongKey:
-                    problems.append(f"what listens at port {port} there has another key")
-                    continue
+                connection = greet(greeting, address, port, key)
                 if connection is not None:
                     return connection
         waited = time.monotonic() - started

@@ -92,13 +92,6 @@ def _ranks(text: str) -> int:
     return _positive(text)
 
 
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 < number < 65536:
-        raise ValueError(text)
-    return number
-
-
 def _on_hang(text: str) -> str:
     if text not in ("report", "end", "requeue"):
         raise argparse.ArgumentTypeError(f"{text!r} is none of report, end, requeue.")
@@ -112,6 +105,5 @@ PARSERS: Dict[str, Callable[[str], Any]] = {
     "count": _positive,
     "list": _list,
     "ranks": _ranks,
-    "port": _port,
     "on_hang": _on_hang,
 }

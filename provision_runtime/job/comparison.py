@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Dict, TypedDict
+from typing import Dict
 
 from .. import __version__
 from ..facts import environment, libraries
@@ -22,20 +22,11 @@ MAX_NAMES = 8
 PACKAGES = Path(__file__).parents[2]
 
 
-class NodeFacts(TypedDict):
-    """Texts by the labels of messages. required: must be equal on all nodes, or the job ends.
-    reported: a difference may cost speed, and does not change results."""
-
-    required: Dict[str, str]
-    reported: Dict[str, str]
-
-
-def collect() -> NodeFacts:
-    """The compared facts of this node, as this process sees it: within its container and its
-    control group."""
+def collect() -> Dict[str, str]:
+    """What must be equal on all nodes, by the labels of messages: as this process sees it, within its
+    container and its control group. `provision drift` compares more."""
     facts = environment.host_facts()
-    limits = facts["limits"]
-    required = {
+    compared = {
         "environment": _short(facts["lock_hash"] or UNKNOWN),
         "runtime": f"{__version__} {_short(environment.runtime_digest(PACKAGES))}".strip(),
         "Python": facts["python"]["version"],
@@ -44,17 +35,8 @@ def collect() -> NodeFacts:
         "visible GPUs": str(libraries.visible_gpus(os.environ)),
         "GPU models": ", ".join(libraries.gpu_models()) or UNKNOWN,
     }
-    for setting in facts["nccl_settings"]:
-        required[setting["name"]] = setting["value"]
-    memlock = limits["memlock"]
-    reported = {
-        "kernel": facts["platform"]["kernel"],
-        "glibc": facts["platform"]["glibc"] or UNKNOWN,
-        "CPUs": str(limits["cpus"]["allowed"]),
-        "memlock limit": "unlimited" if memlock is None else str(memlock),
-        "InfiniBand adapters": ", ".join(limits["infiniband"]["adapters"]) or "none",
-    }
-    return {"required": required, "reported": reported}
+    settings = {setting["name"]: setting["value"] for setting in facts["nccl_settings"]}
+    return {**compared, **settings}
 
 
 def node_problems(*, gpus: int, lock: str | None, script: str | None) -> list[str]:

@@ -69,33 +69,25 @@ def parse_message(text: bytes) -> Message | None:
     return message
 
 
-def candidate_ports(key: bytes, job: str, port: int | None = None) -> list[int]:
-    """The ports where node 0 may listen, in the order in which it tries them.
-
-    port: this one only.
-    """
-    if port is not None:
-        return [port]
+def candidate_ports(key: bytes, job: str) -> list[int]:
+    """The ports where node 0 may listen, in the order in which it tries them."""
     first = int.from_bytes(hmac.digest(key, b"port " + job.encode(), "sha256")[:8], "big")
     return [FIRST_PORT + (first + number) % PORTS for number in range(CANDIDATES)]
 
 
 class Connection:
-    """One connection: messages out, and `inbox`, the messages that have arrived and are of the other
-    side of this connection. side: HEAD or MEMBER, which this one is."""
+    """One connection: messages out and in. side: HEAD or MEMBER, which this one is."""
 
     def __init__(self, sock: socket.socket, key: bytes, side: bytes) -> None:
         self.socket = sock
-        self.inbox: list[Message] = []
-        self.opened = time.monotonic()
-        self.address = ""
-        # Whether the other side has shown that it has the key.
-        self.has_key = False
+        # Of the node at the other end: its number and name; before they are known, its address.
+        self.number, self.name, self.address = 0, "node 0", ""
         self._key, self._side = key, side
         self._nonce = secrets.token_hex(NONCE_BYTES).encode()
         self._peer_nonce = b""
         self._sent = self._accepted = 0
         self._received = b""
+        sock.settimeout(GREETING_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A firewall may forget a silent connection; and a machine that lost its power is noticed.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -103,7 +95,6 @@ class Connection:
 
     def open(self) -> None:
         """Send this side's nonce. Raises OSError."""
-        self.socket.settimeout(GREETING_S)
         self.socket.sendall(self._nonce + b"\n")
 
     @property
@@ -118,52 +109,34 @@ class Connection:
     def _send_line(self, text: bytes) -> None:
         mac = self._mac(self._side, self._sent, text)
         self._sent += 1
-        self.socket.settimeout(GREETING_S)
         self.socket.sendall(mac + b" " + text + b"\n")
 
-    def receive(self) -> bool:
-        """Add what has arrived to the inbox; False at the end of the connection.
-
-        Blocks if there is nothing to read, up to the socket's time-out: raises socket.timeout then. A
-        line that is no message of the other side ends the connection.
-        """
+    def receive(self) -> list[Message] | None:
+        """The messages that have arrived; None at the end of the connection, which a line ends that is
+        no message of the other side. Blocks for moments if there is nothing to read."""
         try:
             data = self.socket.recv(65536)
         except OSError as error:
-            if error.errno is None:  # our own time-out; the kernel's has a number
-                raise
-            return False
-        lines = (self._received + data).split(b"\n")
-        self._received = lines.pop()
+            return None if error.errno else []  # our own time-out has no number; the kernel's has
+        *lines, self._received = (self._received + data).split(b"\n")
+        messages: list[Message] = []
         for line in lines:
-            if not self._take(line):
-                return False
-        longest = LONGEST_LINE if self.has_key else LONGEST_GREETING
-        return bool(data) and len(self._received) <= longest
-
-    def receive_before_deadline(self) -> bool:
-        """The same within the time for a greeting, however slowly bytes come."""
-        remaining = self.opened + GREETING_S - time.monotonic()
-        self.socket.settimeout(max(0.001, remaining))
-        return remaining > 0 and self.receive()
-
-    def _take(self, line: bytes) -> bool:
-        """Whether a line is what comes next; a message goes into the inbox."""
-        if not self._peer_nonce:
-            if len(line) != 2 * NONCE_BYTES or not line.isalnum():
-                return False
-            self._peer_nonce = line
-            return True
-        other = MEMBER if self._side == HEAD else HEAD
-        mac, text = line[:MAC_DIGITS], line[MAC_DIGITS + 1 :]
-        if not hmac.compare_digest(mac, self._mac(other, self._accepted, text)):
-            return False
-        self._accepted += 1
-        self.has_key = True
-        message = parse_message(text)
-        if message is not None:
-            self.inbox.append(message)
-        return message is not None
+            if not self._peer_nonce:
+                if len(line) != 2 * NONCE_BYTES or not line.isalnum():
+                    return None
+                self._peer_nonce = line
+                continue
+            other = MEMBER if self._side == HEAD else HEAD
+            mac, text = line[:MAC_DIGITS], line[MAC_DIGITS + 1 :]
+            if not hmac.compare_digest(mac, self._mac(other, self._accepted, text)):
+                return None
+            self._accepted += 1
+            message = parse_message(text)
+            if message is None:
+                return None
+            messages.append(message)
+        longest = LONGEST_LINE if self._accepted else LONGEST_GREETING
+        return messages if data and len(self._received) <= longest else None
 
     def _mac(self, side: bytes, number: int, text: bytes) -> bytes:
         first, second = sorted((self._nonce, self._peer_nonce))
@@ -192,35 +165,31 @@ def listen(ports: Sequence[int]) -> socket.socket:
     raise JobError(f"node 0 cannot listen on {tried}: {problem}")
 
 
-class WrongKey(Exception):
-    """What listens speaks as a job's node 0 does, and does not have the key."""
-
-
 def greet(greeting: Message, address: str, port: int, key: bytes) -> Connection | None:
-    """A connection to node 0 of this job; None if something else, or nothing, listens there.
-    Raises WrongKey."""
+    """A connection to node 0 of this job; None if something else, or nothing, listens there, or it has
+    another key."""
     try:
         sock = socket.create_connection((address, port), timeout=CONNECT_S)
     except OSError:
         return None
     connection = Connection(sock, key, MEMBER)
+    end = time.monotonic() + GREETING_S
+    answers: list[Message] | None = []
+    has_greeted = False
     try:
         connection.open()
-        while not connection.has_peer and connection.receive_before_deadline():
-            pass
-        if connection.has_peer:
-            connection.send(greeting)
-        while not connection.inbox and connection.receive_before_deadline():
-            pass
+        while answers == [] and time.monotonic() < end:
+            answers = connection.receive()
+            if connection.has_peer and not has_greeted:
+                connection.send(greeting)
+                has_greeted = True
     except OSError:
         pass
-    welcome = connection.inbox.pop(0) if connection.inbox else Message()
+    welcome = answers[0] if answers else Message()
     if welcome.end is not None:
         raise JobError(welcome.end, is_remote=True)
     if welcome.job != greeting.job:
         connection.close()
-        if connection.has_peer:
-            raise WrongKey
         return None
     return connection
 

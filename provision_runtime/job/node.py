@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import List, TypedDict
+from typing import Dict, List, TypedDict
 
 from ..comm import addresses, processes
 from ..comm.addresses import interface_with
@@ -53,7 +53,7 @@ class NodeReport(TypedDict):
     """What a node sends node 0 before the job starts."""
 
     name: str
-    facts: comparison.NodeFacts
+    facts: Dict[str, str]
     problems: List[str]
 
 
@@ -75,7 +75,6 @@ class JobOptions:
     name: str = ""
     names: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
-    port: int | None = None
     ranks: int = 0
     gpus: int = 0
     lock: str | None = None
@@ -125,7 +124,7 @@ def _raise_stopped(number: int, _: object) -> None:
 def _open(options: JobOptions) -> Channel:
     if options.nodes == 1:
         return Channel()
-    ports = candidate_ports(options.key, options.id, options.port)
+    ports = candidate_ports(options.key, options.id)
     if options.node == 0:
         numbers = tuple(f"node {number}" for number in range(options.nodes))
         return Head(options.id, options.names or numbers, ports, options.key)
@@ -158,14 +157,8 @@ def _judge(nodes: Sequence[NodeReport]) -> None:
     if len(set(names)) < len(names):
         # Several containers of one host have its name.
         names = [f"node {number}" for number in range(len(names))]
-    problems = []
-    required, reported = {}, {}
-    for name, node in zip(names, nodes):
-        problems += [f"{node['name']}: {problem}" for problem in node["problems"]]
-        required[name], reported[name] = node["facts"]["required"], node["facts"]["reported"]
-    problems += comparison.differences(required)
-    for difference in comparison.differences(reported):
-        log(f"the nodes differ, which may cost speed: {difference}")
+    problems = [f"{node['name']}: {problem}" for node in nodes for problem in node["problems"]]
+    problems += comparison.differences({name: node["facts"] for name, node in zip(names, nodes)})
     if problems:
         raise JobError("; ".join(problems))
     if len(nodes) > 1:
@@ -283,15 +276,11 @@ class _Supervisor:
         self._end = ""
         self._kill_at: float | None = None
         self._finished: list[Connection] = []
-        self._selector = selectors.DefaultSelector()
-        for connection in channel.connections():
-            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
-        self._wakeup, wakeup_end = socket.socketpair()
-        self._wakeup.setblocking(False)
-        wakeup_end.setblocking(False)
-        self._wakeup_end = wakeup_end
-        self._selector.register(self._wakeup, selectors.EVENT_READ)
-        signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
+        self._wakeup, self._wakeup_end = socket.socketpair()
+        for end in (self._wakeup, self._wakeup_end):
+            end.setblocking(False)
+        channel.selector.register(self._wakeup, selectors.EVENT_READ, self._handle_signals)
+        signal.set_wakeup_fd(self._wakeup_end.fileno(), warn_on_full_buffer=False)
         for number in (*STOPPING, signal.SIGUSR1, signal.SIGCHLD):
             # Each signal arrives as a byte; the handler itself has nothing to do.
             signal.signal(number, lambda *_: None)
@@ -307,24 +296,40 @@ class _Supervisor:
 
     def wait(self) -> int:
         """The exit code of this node."""
-        for connection in self._channel.connections():
-            self._handle_messages(connection)
         while self._child.poll() is None:
             timeout_s = None
             if self._kill_at is not None:
                 timeout_s = max(0.0, self._kill_at - time.monotonic())
-            self._handle_events(timeout_s)
+            self._handle_event(timeout_s)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 os.killpg(self._child.pid, signal.SIGKILL)
                 self._kill_at = None
         return self._exit_code(self._child.returncode)
 
-    def _handle_events(self, timeout_s: float | None) -> None:
-        for key, _ in self._selector.select(timeout_s):
-            if key.fileobj is self._wakeup:
-                self._handle_signals()
-            else:
-                self._receive(key.data)
+    def _handle_event(self, timeout_s: float | None) -> None:
+        """Signals, and what other nodes announce."""
+        event = self._channel.next_event(timeout_s)
+        if event is None:
+            return
+        connection, message = event
+        if message is None:
+            is_known = connection in self._finished or connection in self._reports
+            if not (is_known or self._end) and self._stopped_by is None:
+                first = connection.number * self._options.ranks
+                self._reports[connection] = [
+                    RankFailure(first, connection.name, time.time(), error=LOST, chain=LOST)
+                ]
+                self._end_with(f"{connection.name} is gone")
+        elif message.done is not None:
+            self._finished.append(connection)
+        elif message.topic == FAILURES:
+            self._add_report(connection, message.payload)
+        elif message.topic == SILENCE:
+            self._handle_silence(connection, message.payload and from_json(message.payload))
+        elif message.end is not None:
+            self._end_with(message.end)
+        elif message.stop is not None:
+            self._stop(message.stop)
 
     def _exit_code(self, status: int) -> int:
         name = self._options.name
@@ -355,7 +360,7 @@ class _Supervisor:
         self._add_report(None, failures)
         deadline = time.monotonic() + GATHER_S
         while self._has_unreported() and time.monotonic() < deadline:
-            self._handle_events(max(0.0, deadline - time.monotonic()))
+            self._handle_event(max(0.0, deadline - time.monotonic()))
         if options.node == 0 and not self._hang_status:  # else it was this that ended the ranks
             rows = [row for rows in self._reports.values() for row in rows]
             log(*summary(rows, options.nodes * options.ranks, options.nodes))
@@ -366,8 +371,7 @@ class _Supervisor:
     def _has_unreported(self) -> bool:
         """Whether a node that this one is connected to may still report; to a member, node 0 closes."""
         known = self._reports if self._options.node == 0 else ()
-        connections = [key.data for key in self._selector.get_map().values() if key.data]
-        return any(one not in known and one not in self._finished for one in connections)
+        return any(c not in known and c not in self._finished for c in self._channel.connections)
 
     def _handle_silence(self, origin: Connection | None, snapshot: Snapshot | None) -> None:
         """The ranks of a node fell silent, or work again (None). Node 0 judges when all are silent,
@@ -402,35 +406,6 @@ class _Supervisor:
             self._stop(number)
             if self._local_stops > 1:
                 self._terminate()
-
-    def _receive(self, connection: Connection) -> None:
-        is_open = connection.receive()
-        self._handle_messages(connection)
-        if not is_open:
-            self._selector.unregister(connection.socket)
-            if connection in self._finished or connection in self._reports or self._end:
-                return
-            if self._stopped_by is None:
-                number, name = self._channel.node_of(connection)
-                first = number * self._options.ranks
-                self._reports[connection] = [
-                    RankFailure(first, name, time.time(), error=LOST, chain=LOST)
-                ]
-                self._end_with(f"{name} is gone")
-
-    def _handle_messages(self, connection: Connection) -> None:
-        while connection.inbox:
-            message = connection.inbox.pop(0)
-            if message.done is not None:
-                self._finished.append(connection)
-            elif message.topic == FAILURES:
-                self._add_report(connection, message.payload)
-            elif message.topic == SILENCE:
-                self._handle_silence(connection, message.payload and from_json(message.payload))
-            elif message.end is not None:
-                self._end_with(message.end)
-            elif message.stop is not None:
-                self._stop(message.stop)
 
     def _end_with(self, reason: str) -> None:
         """End because another node did."""

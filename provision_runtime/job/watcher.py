@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Callable, Optional
 
-from ..hang import diagnosis, model, page, processes, state
+from ..hang import diagnosis, model, page, processes
 from ..hang.collect import ProcessSelection, collect
 
 if TYPE_CHECKING:
@@ -124,8 +124,7 @@ def hang_page(
 ) -> tuple[list[str], bool]:
     """The page of `provision why` for the job's log, and whether on_hang ends the job.
 
-    The page is empty if it finds no hang. A job of which this is unknown goes on, and so does one in
-    which a rank sleeps, because it may do so on purpose.
+    The page is empty if it finds no hang. A job of which this is unknown goes on.
     """
     states = [rank for snapshot in snapshots for rank in snapshot.ranks]
     if os.isatty(0) and any(rank.kind == model.DEBUGGER for rank in states):
@@ -136,9 +135,7 @@ def hang_page(
         return [], False
     lines = [line for job in jobs for line in page.lines(job, None)]
     head = f"no rank has done anything for {hang_after_s:.0f} s:"
-    is_asleep = any(rank.detail.startswith(state.SLEEPS) for rank in states)
-    is_over = verdicts != {diagnosis.UNKNOWN} and not is_asleep
-    return [head, *lines], on_hang != "report" and is_over
+    return [head, *lines], on_hang != "report" and verdicts != {diagnosis.UNKNOWN}
 
 
 def _uses_gpu(pid: int) -> bool:

@@ -86,7 +86,7 @@ def test_a_members_own_change_is_not_lost(repository: Path, tmp_path: Path) -> N
 def test_servers_that_refuse(refusing_server: tuple[int, str], tmp_path: Path) -> None:
     """At once, without a question, also where a program for questions is configured."""
     status, url = refusing_server
-    expected = {401: (Unreachable, "is private"), 404: (InvalidSpec, "is not a git repository")}
+    expected = {401: (Unreachable, "cannot be read"), 404: (InvalidSpec, "is not a git repository")}
     error, message = expected[status]
     with pytest.raises(error, match=message):
         git.clone(url, tmp_path / "clone")
@@ -94,9 +94,9 @@ def test_servers_that_refuse(refusing_server: tuple[int, str], tmp_path: Path) -
 
 
 def test_addresses_that_lead_nowhere(tmp_path: Path) -> None:
-    with pytest.raises(Unreachable, match="does not answer"):
+    with pytest.raises(Unreachable, match="cannot be read"):
         git.clone("http://127.0.0.1:1/lab.git", tmp_path / "clone")
-    with pytest.raises(Unreachable, match="does not answer"):
+    with pytest.raises(Unreachable, match="cannot be read"):
         git.clone("https://git.invalid/lab.git", tmp_path / "clone")
     with pytest.raises(InvalidSpec, match="is not a git repository"):
         git.clone((tmp_path / "none").as_uri(), tmp_path / "clone")

@@ -169,21 +169,22 @@ LAUNCH = ("launch", "toy", "--on", "k8s:pool=h100", "--image", "host/toy:1", "--
 def test_a_server_without_indexed_jobs_gets_none(server: KubernetesServer, lab: Path) -> None:
     result = run(*LAUNCH, "--", "hostname")
     assert result.exit_code == 3, result.output
-    assert "has no stable Indexed Jobs" in result.stderr
+    assert "completionMode" in result.stderr
     assert json.loads(kubectl("get", "jobs,services", "-l", "app.kubernetes.io/managed-by=provision", "-o", "json"))["items"] == []  # fmt: skip
 
 
 def test_life_of_a_job(server: KubernetesServer, lab: Path) -> None:
-    """Created from the file of --out, as the page says; no controller starts its pods here."""
+    """No controller starts its pods here."""
     manifest = lab / "job.yaml"
-    result = run(*LAUNCH, "--dry-run", "--output", str(manifest), "--", "hostname")
+    result = run(*LAUNCH, "--dry-run", "--", "hostname")
     assert result.exit_code == 0, result.output
+    manifest.write_text(result.stdout)
     kubectl("create", "--validate=false", "-f", str(manifest))
 
     listed = run("jobs", "list", "--on", "k8s:pool=h100")
     assert listed.exit_code == 0, listed.output
-    job, namespace, state, nodes = listed.stdout.splitlines()[1].split()[:4]
-    assert job.startswith("k8s:hostname-") and (namespace, state, nodes) == ("default", "Pending", "2")  # fmt: skip
+    job, name, state, nodes = listed.stdout.splitlines()[1].split()[:4]
+    assert (job, state, nodes) == (f"k8s:{name}", "Pending", "2")
     log = run("jobs", "log", job)
     assert log.exit_code == 3 and "has no pods for the job" in log.stderr, log.output
     canceled = run("jobs", "cancel", job)

@@ -152,10 +152,9 @@ def test_a_packed_environment_is_checked_and_mounted(
         assert not Path(place[3:]).exists()
     # On one node: where another node fails too, Slurm may end a step before it has read its output.
     script = tmp_path / "script"
-    dry = lab.run(
-        "launch", "toy", *words, "--nodes", "1", "--dry-run", "--output", str(script), *command
-    )
+    dry = lab.run("launch", "toy", *words, "--nodes", "1", "--dry-run", *command)
     assert dry.returncode == 0, dry.stderr
+    script.write_text(dry.stdout)
     packed.write_bytes(packed.read_bytes() + b"x")
     job = slurm_cluster.run("sbatch", "--parsable", str(script)).strip()
     slurm_cluster.wait_for_job(job, "FAILED")

@@ -91,7 +91,7 @@ def test_every_verb_keeps_the_others(user: Home, lies: tuple[str, ...]) -> None:
     }
 
     jobs = run(user, nodes, "jobs", "list", "--json")
-    assert parse_result(jobs.stdout)["hosts"] == []
+    assert parse_result(jobs.stdout)["jobs"] == []
     assert all(f"{node}: " in jobs.stderr for node in nodes)
 
 

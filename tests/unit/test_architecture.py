@@ -79,7 +79,7 @@ RUNTIME_RULES: dict[str, tuple[str, ...]] = {
     "smoke": ("checkpoint", "checks", "facts", "fs", "report", "comm"),
     "checkpoint": ("fs", "report", "comm"),
     "doctor": ("checks", "facts", "fs", "report", "comm"),
-    "hang": ("fs", "report", "comm"),
+    "hang": ("doctor", "fs", "report", "comm"),
     "checks": ("facts", "fs", "report", "comm"),
     "node": ("doctor", "hang", "facts", "fs", "report", "comm"),
     "job": ("node", "hang", "facts", "fs", "report", "comm"),

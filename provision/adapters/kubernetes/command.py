@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from provision.core import process
@@ -22,81 +23,66 @@ _UNREACHABLE = re.compile(
 )
 
 
-def run_kubectl(
-    arguments: list[str],
-    context: str = "",
-    namespace: str | None = None,
-    *,
-    stdin: str = "",
-    advice: str = "",
-) -> str:
-    """What kubectl printed. stdin: what it reads. advice: for a refusal.
+@dataclass(frozen=True, kw_only=True)
+class Kubectl:
+    """The user's kubectl. context: of its configuration, and namespace in it; empty: the current
+    ones."""
 
-    Raises ToolMissing without kubectl, Unreachable if the API server does not respond, InvalidSpec
-    for what it refuses.
-    """
-    command = _command(arguments, context, namespace)
-    command.append(f"--request-timeout={COMMAND_TIMEOUT_S:.0f}s")
-    try:
-        return process.run(
-            command,
-            timeout_s=COMMAND_TIMEOUT_S + 5,
-            most_bytes=MOST_BYTES,
-            feed=lambda descriptor: process.write_all(descriptor, stdin.encode()),
-        ).stdout
-    except ToolMissing as error:
-        raise ToolMissing(
-            "There is no `kubectl` on this machine.",
-            advice="Install it, or run this where it is; `ssh:` nodes need none.",
-        ) from error
-    except TimedOut as error:
-        raise Unreachable(
-            f"kubectl did not answer within {COMMAND_TIMEOUT_S:.0f} s.",
-            advice="`kubectl cluster-info` says whether the API server is up.",
-        ) from error
-    except ToolFailed as error:
-        lines = [line.strip() for line in error.tail.splitlines() if line.strip()]
-        lines = [line for line in lines if not _LOG_LINE.match(line)] or lines[-1:]
-        message = "; ".join(lines) or f"status {error.status}"
-        if _UNREACHABLE.search(message):
-            raise Unreachable(
-                f"The Kubernetes API server does not answer: {message}",
-                advice="`kubectl cluster-info` says whether it is up; `context:` in nodes.yml "
-                "chooses another one.",
+    context: str = ""
+    namespace: str = ""
+
+    def run(self, *arguments: str, stdin: str = "", advice: str = "") -> str:
+        """What kubectl printed. stdin: what it reads. advice: for a refusal.
+
+        Raises ToolMissing without kubectl, Unreachable if the API server does not respond, InvalidSpec
+        for what it refuses.
+        """
+        command = [*self.command, *arguments, f"--request-timeout={COMMAND_TIMEOUT_S:.0f}s"]
+        try:
+            return process.run(
+                command,
+                timeout_s=COMMAND_TIMEOUT_S + 5,
+                most_bytes=MOST_BYTES,
+                feed=lambda descriptor: process.write_all(descriptor, stdin.encode()),
+            ).stdout
+        except ToolMissing as error:
+            raise ToolMissing(
+                "There is no `kubectl` on this machine.",
+                advice="Install it, or run this where it is; `ssh:` nodes need none.",
             ) from error
-        raise InvalidSpec(f"Kubernetes refused: {message}", advice=advice) from error
+        except TimedOut as error:
+            message = f"no answer within {COMMAND_TIMEOUT_S:.0f} s"
+            cause: Exception = error
+        except ToolFailed as error:
+            lines = [line.strip() for line in error.tail.splitlines() if line.strip()]
+            lines = [line for line in lines if not _LOG_LINE.match(line)] or lines[-1:]
+            message = "; ".join(lines) or f"status {error.status}"
+            if not _UNREACHABLE.search(message):
+                raise InvalidSpec(f"Kubernetes refused: {message}", advice=advice) from error
+            cause = error
+        raise Unreachable(
+            f"The Kubernetes API server does not answer: {message}",
+            advice="`kubectl cluster-info` says whether it is up; `context:` in nodes.yml chooses "
+            "another one.",
+        ) from cause
 
+    @property
+    def command(self) -> list[str]:
+        """With its options."""
+        options = {"--context": self.context, "--namespace": self.namespace}
+        return ["kubectl", *(f"{name}={value}" for name, value in options.items() if value)]
 
-def _command(arguments: list[str], context: str, namespace: str | None) -> list[str]:
-    command = ["kubectl"]
-    if context:
-        command += ["--context", context]
-    if namespace:
-        command += ["--namespace", namespace]
-    return [*command, *arguments]
+    def stream(self, *arguments: str, on_line: Callable[[str], None]) -> None:
+        """Pass on each line that kubectl prints until it ends, whatever its exit code: it fails when a
+        pod goes away."""
+        process.run([*self.command, *arguments], on_stdout_line=on_line, check=False)
 
+    def ask(self, kind: str, *arguments: str, advice: str = "") -> Any:
+        """The document that kubectl printed (-o json), checked. kind: its name in kubectl.schema.json.
 
-def stream_kubectl(
-    arguments: list[str], on_line: Callable[[str], None], context: str, namespace: str | None
-) -> None:
-    """Pass on each line that kubectl prints until it ends, whatever its exit code: it fails when a pod
-    goes away."""
-    command = _command(arguments, context, namespace)
-    process.run(command, on_stdout_line=on_line, check=False)
-
-
-def ask_kubectl(
-    kind: str,
-    arguments: list[str],
-    context: str = "",
-    namespace: str | None = None,
-    advice: str = "",
-) -> Any:
-    """The document that kubectl printed (-o json), checked. kind: its name in kubectl.schema.json.
-
-    Raises Unreachable for another document, and what `run_kubectl` raises.
-    """
-    return parse_document(kind, run_kubectl(arguments, context, namespace, advice=advice))
+        Raises Unreachable for another document, and what `run` raises.
+        """
+        return parse_document(kind, self.run(*arguments, "-o", "json", advice=advice))
 
 
 def parse_document(kind: str, text: str) -> Any:

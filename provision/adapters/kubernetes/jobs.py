@@ -3,125 +3,77 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.adapters.kubernetes.command import ask_kubectl, run_kubectl, stream_kubectl
+from provision.adapters.kubernetes.command import Kubectl
 from provision.core.errors import InvalidSpec
-from provision.core.types import Progress
+from provision.core.types import ListedJob, Progress
 
 MANAGED_LABEL = "app.kubernetes.io/managed-by=provision"
 NAME_LABEL = "app.kubernetes.io/name"
 INDEX = "batch.kubernetes.io/job-completion-index"
-# Indexed Jobs are stable since 1.24; older servers drop the field, and every pod would be node 0.
-INDEXED_SINCE = (1, 24)
+# Of a job's id, which so names its engine.
+PREFIX = "k8s:"
 FOLLOW_S = 2.0
 # Conditions that end a job, as we name its state; the second is a JobSet's.
 ENDED = {"Complete": "Complete", "Completed": "Complete", "Failed": "Failed"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class KubernetesJob:
-    """state: Pending, Running, Complete, Failed, Suspended, with the reason of the last condition."""
-
-    name: str
-    namespace: str
-    kind: str
-    state: str
-    nodes: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobKey:
-    """The key of a job's nodes, and the name of the Secret that holds it."""
-
-    secret: str
-    key: str
-
-
-def submit(
-    manifest: Path,
-    name: str,
-    key: JobKey | None,
-    context: str = "",
-    namespace: str | None = None,
-) -> None:
+def submit(kubectl: Kubectl, manifest: Path, name: str, secret: str, key: str | None) -> None:
     """Create the objects of a manifest, after the API server itself has checked all of them; then
     the Secret with the job's key, for which its pods wait, and which goes when the job goes.
 
-    Raises InvalidSpec if it refuses one, or is too old for Indexed Jobs.
+    secret: its name. key: None: the job needs none. Raises InvalidSpec if the server refuses one.
     """
-    require_indexed_jobs(context)
-    create = ["create", "-f", str(manifest)]
-    create_secret = ["create", "-f", "-"]
-    run_kubectl([*create, "--dry-run=server"], context, namespace)
+    document: dict[str, Any] = {"apiVersion": "v1", "kind": "Secret", "immutable": True}
+    document.update(metadata={"name": secret}, stringData={"key": key})
+    kubectl.run("create", "-f", str(manifest), "--dry-run=server")
     if key is not None:
-        document = _secret(key, [])
-        run_kubectl([*create_secret, "--dry-run=server"], context, namespace, stdin=document)
-    run_kubectl(create, context, namespace)
+        kubectl.run("create", "-f", "-", "--dry-run=server", stdin=json.dumps(document))
+    kubectl.run("create", "-f", str(manifest))
     if key is None:
         return
     try:
-        created = ask_kubectl(
-            "created", ["get", "-f", str(manifest), "-o", "json"], context, namespace
-        )
-        owners = []
-        for item in created.get("items", [created]):
-            if item["kind"] in ("Job", "JobSet"):
-                metadata = item["metadata"]
-                owner = {"name": metadata["name"], "uid": metadata["uid"]}
-                owners.append({"apiVersion": item["apiVersion"], "kind": item["kind"], **owner})
-        run_kubectl(create_secret, context, namespace, stdin=_secret(key, owners))
+        created = kubectl.ask("created", "get", "-f", str(manifest))
+        document["metadata"]["ownerReferences"] = [
+            {
+                "apiVersion": item["apiVersion"],
+                "kind": item["kind"],
+                "name": item["metadata"]["name"],
+                "uid": item["metadata"]["uid"],
+            }
+            for item in created.get("items", [created])
+            if item["kind"] in ("Job", "JobSet")
+        ]
+        kubectl.run("create", "-f", "-", stdin=json.dumps(document))
     except BaseException:
-        cancel(name, context, namespace)  # it would wait for its key for ever
+        cancel(kubectl, name)  # it would wait for its key for ever
         raise
 
 
-def _secret(key: JobKey, owners: list[dict[str, str]]) -> str:
-    metadata = {"name": key.secret, "ownerReferences": owners}
-    document = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": True}
-    return json.dumps({**document, "stringData": {"key": key.key}})
-
-
-def require_indexed_jobs(context: str = "") -> None:
-    version = ask_kubectl("version", ["version", "-o", "json"], context)["serverVersion"]
-    major, minor = (int(re.sub(r"\D", "", version[key]) or 0) for key in ("major", "minor"))
-    if (major, minor) < INDEXED_SINCE:
-        raise InvalidSpec(
-            f"Kubernetes {version['gitVersion']} has no stable Indexed Jobs: every pod would be "
-            "node 0.",
-            advice="They are stable since 1.24.",
-        )
-
-
-def list_jobs(context: str = "", namespace: str | None = None) -> list[KubernetesJob]:
+def list_jobs(kubectl: Kubectl) -> list[ListedJob]:
     """The jobs and JobSets that provision made, of one namespace or of the current one."""
-    kinds = "jobs"
-    if _has_jobsets("list", context, namespace):
-        # The Job that a JobSet makes has no label of ours, so nothing is listed twice.
-        kinds += ",jobsets"
-    arguments = ["get", kinds, "-l", MANAGED_LABEL, "-o", "json"]
-    listing = ask_kubectl("jobs", arguments, context, namespace)
+    # The Job that a JobSet makes has no label of ours, so nothing is listed twice.
+    kinds = "jobs,jobsets" if _has_jobsets(kubectl, "list") else "jobs"
+    listing = kubectl.ask("jobs", "get", kinds, "-l", MANAGED_LABEL)
     return [parse_job(item) for item in listing["items"]]
 
 
-def _has_jobsets(verb: str, context: str, namespace: str | None) -> bool:
+def _has_jobsets(kubectl: Kubectl, verb: str) -> bool:
     """Whether the cluster has JobSets, and lets this user list or delete them."""
-    if "jobset.x-k8s.io" not in run_kubectl(["api-versions"], context):
+    if "jobset.x-k8s.io" not in kubectl.run("api-versions"):
         return False
     try:
-        run_kubectl(["auth", "can-i", verb, "jobsets.jobset.x-k8s.io"], context, namespace)
+        kubectl.run("auth", "can-i", verb, "jobsets.jobset.x-k8s.io")
     except InvalidSpec:  # it prints `no`
         return False
     return True
 
 
-def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
+def parse_job(item: Mapping[str, Any]) -> ListedJob:
     """A Job or a JobSet, as `kubectl get -o json` shows it."""
     spec, status, metadata = item["spec"], item.get("status", {}), item["metadata"]
     jobs = [spec]
@@ -138,36 +90,26 @@ def parse_job(item: Mapping[str, Any]) -> KubernetesJob:
         if condition["status"] == "True" and condition["type"] in ENDED:
             state = ENDED[condition["type"]]
             reason = condition.get("message") or condition.get("reason") or ""
-    return KubernetesJob(
+    return ListedJob(
+        id=PREFIX + metadata["name"],
         name=metadata["name"],
-        namespace=metadata.get("namespace", ""),
-        kind=item.get("kind", "Job"),
         state=state,
         nodes=sum(job.get("completions") or 1 for job in jobs),
-        reason=reason,
+        where=reason,
     )
 
 
-def job_log(name: str, context: str = "", namespace: str | None = None) -> str:
+def job_log(kubectl: Kubectl, name: str) -> str:
     """What the pods of a job printed, node 0 first."""
     texts = []
-    for pod in pods_of_job(name, context, namespace):
-        pod_name = pod["metadata"]["name"]
-        waiting = waiting_reason(pod)
-        text = f"no log yet: {waiting}\n"
-        if not waiting:
-            text = run_kubectl(["logs", pod_name], context, namespace)
+    for pod in pods_of_job(kubectl, name):
+        pod_name, waiting = pod["metadata"]["name"], waiting_reason(pod)
+        text = f"no log yet: {waiting}\n" if waiting else kubectl.run("logs", pod_name)
         texts.append(f"==> {pod_name}\n{text}")
     return "\n".join(texts)
 
 
-def follow_log(
-    name: str,
-    show: Callable[[str], None],
-    progress: Progress,
-    context: str = "",
-    namespace: str | None = None,
-) -> str:
+def follow_log(kubectl: Kubectl, name: str, show: Callable[[str], None], progress: Progress) -> str:
     """Show what the pods of a job print until all have ended; returns the job's state.
 
     Pods that Kubernetes starts again are followed as well.
@@ -175,12 +117,11 @@ def follow_log(
     ended: set[str] = set()
     reason = ""
     while True:
-        jobs = [job for job in list_jobs(context, namespace) if job.name == name]
-        has_ended = bool(jobs) and jobs[0].state in ENDED.values()
-        if jobs and jobs[0].state == "Suspended":  # by its queue: no pods yet
-            pods, waiting = [], jobs[0].reason
+        job = next((job for job in list_jobs(kubectl) if job.name == name), None)
+        if job and job.state == "Suspended":  # by its queue: no pods yet
+            pods, waiting = [], job.where
         else:
-            pods = pods_of_job(name, context, namespace)
+            pods = pods_of_job(kubectl, name)
             waiting = next(filter(None, map(waiting_reason, pods)), "")
         if waiting != reason:
             reason = waiting
@@ -189,17 +130,17 @@ def follow_log(
         if not waiting and not uids <= ended:
             arguments = ["logs", "--follow", "--prefix", "--selector", f"{NAME_LABEL}={name}"]
             arguments += ["--tail=-1", f"--max-log-requests={len(pods)}"]
-            stream_kubectl(arguments, show, context, namespace)
+            kubectl.stream(*arguments, on_line=show)
             ended |= uids
-        elif not jobs or has_ended:
-            return jobs[0].state if jobs else "deleted"
+        elif job is None or job.state in ENDED.values():
+            return job.state if job else "deleted"
         time.sleep(FOLLOW_S)
 
 
-def pods_of_job(name: str, context: str = "", namespace: str | None = None) -> list[dict[str, Any]]:
+def pods_of_job(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
     """Node 0 first. Raises InvalidSpec if there are none."""
-    arguments = ["get", "pods", "-l", f"{NAME_LABEL}={name}", "-o", "json"]
-    pods: list[dict[str, Any]] = ask_kubectl("pods", arguments, context, namespace)["items"]
+    listing = kubectl.ask("pods", "get", "pods", "-l", f"{NAME_LABEL}={name}")
+    pods: list[dict[str, Any]] = listing["items"]
     if not pods:
         raise InvalidSpec(f"Kubernetes has no pods for the job {name}.")
     pods.sort(key=lambda pod: int(pod["metadata"].get("annotations", {}).get(INDEX, 0)))
@@ -221,12 +162,9 @@ def waiting_reason(pod: Mapping[str, Any]) -> str:
     return "Pending"
 
 
-def cancel(name: str, context: str = "", namespace: str | None = None) -> None:
+def cancel(kubectl: Kubectl, name: str) -> None:
     """Delete what a manifest of ours created. The pods get SIGTERM first."""
     labels = f"{MANAGED_LABEL},{NAME_LABEL}={name}"
-    kinds = "jobs,services"
-    if _has_jobsets("delete", context, namespace):
-        kinds += ",jobsets"
-    output = run_kubectl(["delete", kinds, "-l", labels, "--wait=false"], context, namespace)
-    if "deleted" not in output:
+    kinds = "jobs,services,jobsets" if _has_jobsets(kubectl, "delete") else "jobs,services"
+    if "deleted" not in kubectl.run("delete", kinds, "-l", labels, "--wait=false"):
         raise InvalidSpec(f"Kubernetes has no job {name} that provision made.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.adapters.kubernetes.command import ask_kubectl, parse_document
+from provision.adapters.kubernetes.command import Kubectl, parse_document
 
 GPU_RESOURCE = "nvidia.com/gpu"
 # Labels of NVIDIA's GPU feature discovery.
@@ -56,9 +56,6 @@ class KubernetesNode:
     state: str
     arch: str
     kernel: str
-    os_image: str
-    container_runtime: str
-    kubelet: str
     gpus: int
     gpu_type: str
     gpu_shares: tuple[str, ...]  # what jobs ask for where it is not whole GPUs: 2 x mig-1g.12gb
@@ -74,11 +71,9 @@ def list_nodes(selector: str = "", context: str = "") -> list[KubernetesNode]:
     Raises ToolMissing without kubectl, Unreachable if the API server does not respond, InvalidSpec
     if kubectl refuses the selector or context.
     """
-    arguments = ["get", "nodes", "-o", "json"]
-    if selector:
-        arguments += ["-l", selector]
+    label = ("-l", selector) if selector else ()
     advice = "`kubectl get nodes --show-labels` lists labels."
-    document = ask_kubectl("nodes", arguments, context, advice=advice)
+    document = Kubectl(context=context).ask("nodes", "get", "nodes", *label, advice=advice)
     return [_node(item) for item in document["items"]]
 
 
@@ -119,9 +114,6 @@ def _node(item: Mapping[str, Any]) -> KubernetesNode:
         state=state,
         arch=ARCHITECTURES.get(arch, arch),
         kernel=info.get("kernelVersion", ""),
-        os_image=info.get("osImage", ""),
-        container_runtime=info.get("containerRuntimeVersion", ""),
-        kubelet=info.get("kubeletVersion", ""),
         gpus=_count(labels.get(GPU_COUNT)) or gpus // replicas,
         gpu_type=labels.get(GPU_PRODUCT, ""),
         gpu_shares=tuple(

@@ -22,12 +22,12 @@ _NO_CONFIGURATION = re.compile(r"configuration source|fetch_config", re.I)
 CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
-def environment_outside_jobs(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment_outside_jobs() -> dict[str, str]:
     """Our variables without those of the job in which this process runs: its GPUs and CPUs would
     become those of the steps of a job that is submitted here."""
     environment = process.clean_environment()
-    if "SLURM_JOB_ID" in variables:
-        for name in variables:
+    if "SLURM_JOB_ID" in os.environ:
+        for name in os.environ:
             if name.startswith("SLURM_") and name not in CLUSTER_VARIABLES:
                 environment.pop(name, None)
     return environment

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.adapters.slurm.command import environment_outside_jobs, run_slurm
 from provision.core.errors import InvalidSpec
+from provision.core.types import JOB_COMMENT, ListedJob
 
-# Id, name, state, nodes, time used, time limit, comment, and last the reason or the node list.
-_FORMAT = "%i|%j|%T|%D|%M|%l|%k|%R"
-_COLUMNS = 8
+# Comment, id, name, state, nodes, time used and its limit, and last the reason or the node list.
+_FORMAT = "%k|%i|%j|%T|%D|%M/%l|%R"
+_COLUMNS = 7
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_-]*)=")
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.I)
 # Words of Slurm for why a job waits or stopped, and what to do about it. squeue(1), JOB REASON
@@ -22,72 +22,54 @@ _FILE = Path(__file__).with_name("reasons.json")
 REASONS: Mapping[str, str] = json.loads(_FILE.read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlurmJob:
-    """A job as squeue shows it. where: its nodes, or why it has none."""
-
-    id: str
-    name: str
-    state: str
-    nodes: int
-    time_used: str
-    time_limit: str
-    comment: str
-    where: str
-
-    @property
-    def explanation(self) -> str:
-        """What its reason means; empty where it runs, or the reason is not known here."""
-        return REASONS.get(self.where.strip("()").split(",")[0], "").replace("ID", self.id)
-
-
-def submit(script: Path) -> str:
-    """Submit a batch script; returns the job's id.
+def submit(*arguments: str) -> str:
+    """Submit a job with these arguments of sbatch; returns its id.
 
     Raises ToolMissing without sbatch, InvalidSpec if Slurm rejects the job, Unreachable.
     """
-    command = ["sbatch", "--parsable", str(script)]
-    output = _ask(command, "Slurm rejected the job", environment_outside_jobs())
+    output = run_slurm(
+        ["sbatch", "--parsable", *arguments],
+        lambda message: InvalidSpec(
+            f"Slurm rejected the job: {message}.",
+            advice="Account, quality of service and the like come from options, or from variables: "
+            "SBATCH_ACCOUNT, SBATCH_QOS (sbatch(1)).",
+        ),
+        environment_outside_jobs(),
+    )
     # ID, or ID;CLUSTER where there are several. Warnings of plug-ins may come first.
     return output.strip().splitlines()[-1].split(";")[0]
 
 
-def list_jobs() -> list[SlurmJob]:
-    """This user's jobs that Slurm still knows."""
-    text = _ask(["squeue", "--me", "--noheader", "--states=all", "-o", _FORMAT], "squeue failed")
-    return parse_jobs(text)
+def list_jobs() -> list[ListedJob]:
+    """The jobs of this user that provision launched and Slurm still knows."""
+    return parse_jobs(_ask("squeue", "--me", "--noheader", "--states=all", "-o", _FORMAT))
 
 
-def parse_jobs(text: str) -> list[SlurmJob]:
+def parse_jobs(text: str) -> list[ListedJob]:
     jobs = []
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split("|", _COLUMNS - 1)]
-        if len(cells) == _COLUMNS:
-            identity, name, state, nodes, used, limit, comment, where = cells
+        if len(cells) == _COLUMNS and cells[0].startswith(JOB_COMMENT):
+            _, identity, name, state, nodes, time, where = cells
+            advice = REASONS.get(where.strip("()").split(",")[0], "").replace("ID", identity)
             jobs.append(
-                SlurmJob(
+                ListedJob(
                     id=identity,
                     name=name,
                     state=state,
                     nodes=int(nodes) if re.fullmatch("[0-9]{1,9}", nodes) else 0,
-                    time_used=used,
-                    time_limit=limit,
-                    comment="" if comment == "(null)" else comment,
+                    time=time,
                     where=where,
+                    advice=advice,
                 )
             )
     return jobs
 
 
-def show_job(identity: str) -> dict[str, str]:
-    """The fields of `scontrol show job`; of an array, those of its last task. Raises InvalidSpec for a
-    job that Slurm does not know."""
-    return show_tasks(identity)[0]
-
-
 def show_tasks(identity: str) -> list[dict[str, str]]:
-    """As `show_job`, of every task of an array that is listed by itself."""
-    text = _ask(["scontrol", "--oneliner", "show", "job", identity], "scontrol failed")
+    """The fields of `scontrol show job`, of every task of an array that is listed by itself. Raises
+    InvalidSpec for a job that Slurm does not know."""
+    text = _ask("scontrol", "--oneliner", "show", "job", identity)
     return [parse_job(line) for line in text.splitlines() if line.strip()] or [{}]
 
 
@@ -118,10 +100,10 @@ def log_path(fields: Mapping[str, str]) -> Path:
 
 def cancel(identity: str) -> None:
     """Cancel a job. Its ranks get SIGTERM first."""
-    _ask(["scancel", identity], "scancel failed")
+    _ask("scancel", identity)
 
 
-def _ask(command: list[str], failure: str, env: Mapping[str, str] | None = None) -> str:
+def _ask(*command: str) -> str:
     def refusal(message: str) -> InvalidSpec:
         if _UNKNOWN_JOB.search(message):
             return InvalidSpec(
@@ -129,6 +111,6 @@ def _ask(command: list[str], failure: str, env: Mapping[str, str] | None = None)
                 advice="It forgets jobs some minutes after their end. The log is where the job "
                 f"started, as NAME-{command[-1]}.log.",
             )
-        return InvalidSpec(f"{failure}: {message}.")
+        return InvalidSpec(f"{command[0]} failed: {message}.")
 
-    return run_slurm(command, refusal, env)
+    return run_slurm(list(command), refusal)

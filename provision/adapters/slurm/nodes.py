@@ -39,7 +39,6 @@ class SlurmNode:
     gpu_type: str
     gpus_by_type: Mapping[str, int]
     cpus: int
-    memory_mib: int
     partitions: tuple[str, ...]
     reason: str
 
@@ -115,11 +114,11 @@ def parse_nodes(text: str) -> list[SlurmNode]:
     return list(nodes.values())
 
 
-def allocation(environment: Mapping[str, str] = os.environ) -> str | None:
+def allocation() -> str | None:
     """The node list of the job in which this process runs; None outside of jobs."""
-    if "SLURM_JOB_ID" not in environment:
+    if "SLURM_JOB_ID" not in os.environ:
         return None
-    return environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
+    return os.environ.get("SLURM_JOB_NODELIST") or os.environ.get("SLURM_NODELIST")
 
 
 def drain(node: str, reason: str) -> str:
@@ -137,7 +136,7 @@ def drain(node: str, reason: str) -> str:
 
 
 def _node(cells: list[str]) -> SlurmNode:
-    name, host, _, state, features, gres, cpus, memory, partition, reason = cells
+    name, host, _, state, features, gres, cpus, _, partition, reason = cells
     match = _STATE.match(state)
     base, flags = (match[1].lower(), match[2]) if match else (state.lower(), "")
     gpus = _gpus(gres)
@@ -151,7 +150,6 @@ def _node(cells: list[str]) -> SlurmNode:
         gpu_type="+".join(filter(None, gpus)),
         gpus_by_type=gpus,
         cpus=_count(cpus),
-        memory_mib=_count(memory),
         partitions=(partition,),
         reason="" if reason in ("none", _NULL) else reason,
     )

@@ -78,11 +78,11 @@ jupyter_options = option_group(
     ),
     click.option(
         "--port",
-        metavar="[ADDRESS:]PORT",
-        default="127.0.0.1:8888",
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        default=8888,
         show_default=True,
-        help="Address and port of Jupyter on this machine; with 0.0.0.0:PORT other machines can "
-        "connect.",
+        help="Port of Jupyter on this machine's loopback address.",
     ),
 )
 
@@ -364,10 +364,5 @@ def _announce_token(console: Console, server: NotebookServer) -> dict[str, str]:
     from provision.launch import TOKEN_VARIABLE
 
     token = secrets.token_hex(24)
-    if server.is_open:
-        console.warn(
-            f"other machines can reach Jupyter at {server.address}, over plain HTTP: whoever "
-            "sees the traffic sees the token"
-        )
     console.info(f"Jupyter will be at {server.url(token)}", shows_token=True)
     return {TOKEN_VARIABLE: token}

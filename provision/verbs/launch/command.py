@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +13,7 @@ from provision.cli.cluster_options import (
     namespace_option,
     selection_of,
 )
-from provision.cli.hang_options import hang_options, parse_hang_options
+from provision.cli.hang_options import hang_options
 from provision.cli.options import dry_run_option, mount_option, option_group, time_option
 from provision.cli.set_option import set_option
 from provision.cli.verb import context_of, verb
@@ -21,7 +21,8 @@ from provision.verbs.launch.settings import LaunchSettings
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.verbs.launch.launch import LaunchRequest
+    from provision.cluster.inventory import NodeSelection
+    from provision.verbs.launch.jobs import Engine
 
 job_options = option_group(
     click.option(
@@ -72,13 +73,6 @@ job_options = option_group(
     hang_options,
     namespace_option,
     set_option(LaunchSettings),
-    click.option(
-        "-o",
-        "--output",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Also keep the script or manifest in this file.",
-    ),
 )
 slurm_options = option_group(
     click.option("--account", metavar="NAME", help="Account to charge."),
@@ -119,14 +113,7 @@ slurm_options = option_group(
 @slurm_options
 @dry_run_option
 @verb
-def launch(
-    console: Console,
-    name: str,
-    envs: Path | None,
-    output: Path | None,
-    dry_run: bool,
-    **options: Any,
-) -> None:
+def launch(console: Console, envs: Path | None, dry_run: bool, **options: Any) -> None:
     """Write a job for Slurm, Kubernetes or plain hosts, and submit it.
 
     Writes an sbatch script, an Indexed Job of Kubernetes, or a plan for plain hosts over ssh, with
@@ -138,83 +125,27 @@ def launch(
     """
     import sys
 
-    from provision.core.atomic import atomic_write
     from provision.verbs.launch import launch as command
 
-    request = _request(name, envs, options, dry_run)
-    context = context_of(console, envs)
-    if request.selection.is_assumed:
+    selection = selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0)
+    if selection.is_assumed:
         console.warn(
             f"the engine of `{options['on']}` does not answer here: its nodes, their GPUs and cores "
             "are not checked, and settings that depend on them are left out"
         )
-    planned = command.plan_job(context, request, ["provision", *sys.argv[1:]])
-    if output is not None:
-        atomic_write(output, planned.text)
-        console.info(f"wrote {output}")
+    del options["on"]
+    request = command.LaunchRequest(selection=selection, **options)
+    planned = command.plan_job(context_of(console, envs), request, ["provision", *sys.argv[1:]])
     if dry_run:
         result = {"engine": planned.engine, "format": planned.format, "text": planned.text}
         console.document("launch-preview", result, planned.text)
         return
-    job = command.submit(planned)
-    on = f" --on '{request.selection.text}'" if job.engine == "hosts" else ""
+    job = command.submit(planned, selection)
+    on = f" --on '{selection.text}'" if job.engine == "hosts" else ""
     lines = [f"submitted: job {job.id}", f"log: provision jobs log {job.id}{on}"]
     if job.log:
         lines[-1] += f" ({job.log})"
     console.result("launch", job, lines)
-
-
-def _request(name: str, envs: Path | None, options: dict[str, Any], dry_run: bool) -> LaunchRequest:
-    from provision import launch as stage
-    from provision.core.errors import InvalidSpec
-    from provision.verbs.launch.launch import LaunchRequest
-
-    time, memory, settings = options["time"], options["mem"], options["settings"]
-    gpu_type, gpus = stage.parse_gpus(options["gpus"]) if options["gpus"] else ("", None)
-    for earlier in options["after"]:
-        if not stage.is_job(earlier):
-            raise InvalidSpec(
-                f"--after {earlier}: not a job of Slurm.", advice="Write 123 or 123_4."
-            )
-    hang_after_s, on_hang = parse_hang_options(options["hang_after"], options["on_hang"])
-    job = stage.JobSpec(
-        name="",
-        command=options["command"],
-        environment=stage.PrefixEnvironment(path=PurePosixPath()),
-        gpus=gpus,
-        gpu_type=gpu_type,
-        ranks=settings.ranks,
-        cpus=settings.cpus,
-        memory_mib=stage.parse_memory(memory) if memory else None,
-        variables=stage.parse_variables(options["variables"]),
-        time_s=stage.parse_duration(time) if time else None,
-        requeue=options["requeue"],
-        signal_s=settings.signal,
-        hang_after_s=hang_after_s,
-        on_hang=on_hang,
-        slurm=stage.SlurmOptions(
-            account=options["account"],
-            qos=options["qos"],
-            constraint=options["constraint"],
-            array=stage.check_array(options["array"]) if options["array"] else None,
-            after=options["after"],
-            more=settings.sbatch,
-        ),
-    )
-    return LaunchRequest(
-        name=name,
-        inventory=options["inventory"],
-        selection=selection_of(envs, options, (options["nodes"] or 1) if dry_run else 0),
-        nodes=options["nodes"],
-        job=job,
-        log_folder=options["log_dir"],
-        is_forced=options["force"],
-        prefix=options["prefix"],
-        image=options["image"],
-        namespace=options["namespace"],
-        settings=settings,
-        options=stage.RunOptions(mounts=tuple(map(stage.parse_mount, options["mounts"]))),
-    )
 
 
 jobs_options = option_group(
@@ -242,27 +173,21 @@ def list_(console: Console, envs: Path | None, namespace: str | None, **options:
 
     Says why a job waits, is held or was requeued.
     """
-    from provision.cli.console import output_width
-    from provision.verbs.launch import jobs as command
-    from provision.verbs.launch.output import host_job_lines, kubernetes_lines, slurm_lines
+    from provision.cli.console import output_width, table, wrap_line
+    from provision.verbs.launch.jobs import list_jobs
 
-    kind, selection = _jobs_engine(envs, options)
-    result: dict[str, Any] = {}
-    lines: list[str] = []
-    width = output_width()
-    problems: list[str] = []
-    if kind == "hosts":
-        result["hosts"], problems = command.list_on_hosts(selection)
-        lines += host_job_lines(result["hosts"])
-    if kind == "slurm" or (kind is None and command.has_command("squeue")):
-        result["slurm"] = command.list_slurm()
-        lines += slurm_lines(result["slurm"], width)
-    if kind == "kubernetes" or (kind is None and command.has_command("kubectl") and not result):
-        result["kubernetes"] = command.list_kubernetes(selection, namespace)
-        lines += kubernetes_lines(result["kubernetes"], width)
+    selection = selection_of(envs, options) if options["on"] else None
+    listed, problems = list_jobs(selection, namespace)
     for problem in problems:
         console.warn(problem)
-    console.result("jobs-list", result, lines or ["no jobs"])
+    width = output_width()
+    rows = [(job.id, job.name, job.state, str(job.nodes), job.time, job.where) for job in listed]
+    head = ("job", "name", "state", "nodes", "time", "nodes or reason")
+    lines = [table(rows, head, width=width)] if rows else ["no jobs"]
+    for job in listed:
+        if job.advice:
+            lines += wrap_line(f"{job.id}: {job.advice}", width)
+    console.result("jobs-list", {"jobs": listed}, lines)
     return 1 if problems else 0
 
 
@@ -292,26 +217,26 @@ def log(
     import sys
 
     from provision.cli.console import for_stream
-    from provision.verbs.launch import jobs as command
-    from provision.verbs.launch.follow import follow_log
+    from provision.verbs.launch.jobs import show_log
 
-    kind, selection = _jobs_engine(envs, options, job)
-    if follow:
+    engine, selection = _engine_of_job(envs, options, job)
+    texts: list[str] = []
+
+    def show(text: str) -> None:
         if console.as_json:
-            raise click.UsageError("--follow cannot be combined with --json.")
+            texts.append(text)
+            return
+        # A notebook server in the job prints its token there.
+        sys.stdout.write(for_stream(text, sys.stdout, shows_token=True))
+        sys.stdout.flush()
 
-        def show(text: str) -> None:
-            sys.stdout.write(for_stream(text, sys.stdout, shows_token=True))
-            sys.stdout.flush()
-
-        return 0 if follow_log(kind, job, selection, namespace, show, console) else 1
-    text, problems = command.read_log(kind, job, selection, namespace)
-    for problem in problems:
-        console.warn(problem)
-    # A notebook server in the job prints its token there.
-    document = {"job": job, "log": text}
-    console.result("jobs-log", document, text.rstrip("\n"), shows_token=True)
-    return 1 if problems else 0
+    if follow and console.as_json:
+        raise click.UsageError("--follow cannot be combined with --json.")
+    succeeded = show_log(engine, job, selection, namespace, show, console, follow=follow)
+    if console.as_json:
+        document = {"job": job, "log": "".join(texts)}
+        console.result("jobs-log", document, "", shows_token=True)
+    return 0 if succeeded else 1
 
 
 @jobs.command("cancel")
@@ -327,8 +252,8 @@ def cancel(
     """
     from provision.verbs.launch import jobs as command
 
-    kind, selection = _jobs_engine(envs, options, job)
-    problems = command.cancel(kind, job, selection, namespace)
+    engine, selection = _engine_of_job(envs, options, job)
+    problems = command.cancel(engine, job, selection, namespace)
     for problem in problems:
         console.warn(f"{problem}; the job's part there may go on")
     where = " where hosts answered" if problems else ""
@@ -337,21 +262,20 @@ def cancel(
     return 1 if problems else 0
 
 
-def _jobs_engine(envs: Path | None, options: dict[str, Any], job: str | None = None) -> Any:
-    """The engine that knows the job, and the nodes of --on; without both, every engine here."""
+def _engine_of_job(
+    envs: Path | None, options: dict[str, Any], job: str
+) -> tuple[Engine, NodeSelection | None]:
+    """The engine that knows a job, and the nodes of --on."""
     from provision import launch as stage
     from provision.core.errors import InvalidSpec
-    from provision.verbs.launch import jobs as command
+    from provision.verbs.launch.jobs import KUBERNETES, engine_of
 
     if options["on"]:
         selection = selection_of(envs, options)
-        return command.engine_of(selection), selection
-    if job is None:
-        command.require_engine()
-        return None, None
+        return engine_of(selection), selection
     if stage.is_job(job):
         return "slurm", None
-    if job.startswith("k8s:"):
+    if job.startswith(KUBERNETES):
         return "kubernetes", None
     raise InvalidSpec(
         f"`{job}` is neither the number of a Slurm job nor k8s:NAME.",

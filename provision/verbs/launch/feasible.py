@@ -4,15 +4,12 @@ node can start.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from provision import launch
 from provision.adapters.slurm.nodes import Partition, SlurmNode
 from provision.cluster.folding import fold_equal
 from provision.core.errors import InvalidSpec
-
-_FEATURE = re.compile(r"[A-Za-z_][\w.:=-]*")
 
 
 def check_feasible(job: launch.JobSpec, partition: Partition, nodes: Sequence[SlurmNode]) -> None:
@@ -50,26 +47,10 @@ def _partition_problems(job: launch.JobSpec, partition: Partition) -> list[str]:
 
 
 def _obstacle(job: launch.JobSpec, node: SlurmNode) -> str:
-    """Why the node can run no part of the job; empty if it can."""
+    """Why the node can run no part of the job; empty if it can. Slurm itself refuses a job for which no
+    node has the cores, the memory or the features."""
     if not node.starts_jobs:
         reason = f" ({node.reason})" if node.reason else ""
         return f"{node.state}{reason}"
     gpus = node.gpus_by_type.get(job.gpu_type, 0) if job.gpu_type else node.gpus
-    if (job.gpus or 0) > gpus:
-        return f"{gpus} x {job.gpu_type or 'GPU'}"
-    if (job.cpus or 0) > node.cpus:
-        return f"{node.cpus} cores"
-    if (job.memory_mib or 0) > node.memory_mib:
-        return f"{node.memory_mib} MiB of memory"
-    return _missing_features(job.slurm.constraint or "", node.features)
-
-
-def _missing_features(constraint: str, features: Sequence[str]) -> str:
-    """What the node lacks of `a&b` or `a|b`. Slurm itself judges what has brackets or counts."""
-    if re.search(r"[()\[\]*]", constraint) or {"&", "|"} <= set(constraint):
-        return ""
-    names = _FEATURE.findall(constraint)
-    lacking = [name for name in names if name not in features]
-    if not lacking or ("|" in constraint and len(lacking) < len(names)):
-        return ""
-    return f"without the feature {', '.join(lacking)}"
+    return f"{gpus} x {job.gpu_type or 'GPU'}" if (job.gpus or 0) > gpus else ""

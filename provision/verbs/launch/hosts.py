@@ -53,12 +53,8 @@ def refuse_nodes_of_slurm(context: Context, selection: NodeSelection) -> None:
 
 
 def ssh_options(selection: NodeSelection, nodes: Sequence[Node]) -> launch.SshOptions:
-    marker = "\0"
-    hosts = []
-    for node in nodes:
-        argv = node_argv(node, marker, selection.defaults)
-        hosts.append(launch.HostTarget(name=node.name, ssh=tuple(argv[:-1])))
-    return launch.SshOptions(hosts=tuple(hosts), head=_head_names(selection, nodes[0]))
+    ssh = {node.name: tuple(node_argv(node, "", selection.defaults)[:-1]) for node in nodes}
+    return launch.SshOptions(hosts=ssh, head=_head_names(selection, nodes[0]))
 
 
 def _head_names(selection: NodeSelection, node: Node) -> tuple[str, ...]:
@@ -72,12 +68,13 @@ def _head_names(selection: NodeSelection, node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names, node.address.rpartition("@")[2]]))
 
 
-def start_on_hosts(job: launch.JobSpec, selection: NodeSelection, nodes: Sequence[Node]) -> None:
+def start_on_hosts(job: launch.JobSpec, selection: NodeSelection) -> None:
     """Start every host's part; if one does not start, or this is interrupted, end the others.
     Nothing is started where another user could have changed the environment. Raises CheckFailed."""
     from provision.launch.ssh import host_commands
     from provision.workflow.smoke.node_groups import python_failures
 
+    nodes = selection.nodes[: job.nodes]
     commands = host_commands(job, job.gpus)
     environment, defaults = job.environment, selection.defaults
     assert isinstance(environment, launch.PrefixEnvironment)
@@ -94,12 +91,12 @@ def start_on_hosts(job: launch.JobSpec, selection: NodeSelection, nodes: Sequenc
     key = new_key()
     try:
         outcomes = process.run_in_threads(
-            lambda command: _start_problem(command.ssh, key), commands, defaults.fanout
+            lambda command: _start_problem(command, key), commands.values(), defaults.fanout
         )
     except KeyboardInterrupt:
         _end_on_hosts(job, selection, nodes)
         raise
-    failed = [f"{command.host}: {why}" for command, why in zip(commands, outcomes) if why]
+    failed = [f"{host}: {why}" for host, why in zip(commands, outcomes) if why]
     if failed:
         raise CheckFailed(
             f"The job did not start on {'; '.join(failed)}.",

@@ -5,25 +5,31 @@ provision keeps no list of its own.
 
 from __future__ import annotations
 
-import contextlib
+import codecs
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
+from provision.adapters.kubernetes.command import Kubectl
 from provision.adapters.slurm import jobs as slurm_jobs
+from provision.adapters.slurm.allocations import ENDED
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import run_action
 from provision.core.errors import InvalidSpec, ToolMissing
-from provision_runtime.node.results import HostLog
+from provision.core.types import ListedJob, Progress
 
 Engine = Literal["slurm", "kubernetes", "hosts"]
 # Of a job's id, which so names its engine.
-KUBERNETES_PREFIX = "k8s:"
+KUBERNETES = kubernetes_jobs.PREFIX
 ASK_TIMEOUT_S = 30.0
+# How often a file is read, and how often an engine is asked.
+READ_S, ASK_S = 0.5, 3.0
+Show = Callable[[str], None]
 
 
 def engine_of(selection: NodeSelection) -> Engine:
@@ -42,54 +48,36 @@ def engine_of(selection: NodeSelection) -> Engine:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostJob:
-    """A host's part of a job."""
-
-    id: str
-    host: str
-    node: int
-    state: str
-    status: int | None
-
-
-def list_on_hosts(selection: NodeSelection) -> tuple[list[HostJob], list[str]]:
-    """The jobs of every host, and for each host that did not answer, why."""
-    results, problems = _ask_hosts(actions.JOB_LIST, {}, selection)
-    jobs = [HostJob(host=host, **row) for host, result in results for row in result["jobs"]]
-    return jobs, problems
-
-
-def log_on_hosts(identity: str, selection: NodeSelection) -> tuple[str, list[str]]:
-    """The logs of a job's parts, and for each host that did not answer, why."""
-    logs, problems = read_host_logs(identity, selection)
-    return "\n".join(f"==> {host}\n{log['text']}" for host, log in logs), problems
-
-
-def read_host_logs(
-    identity: str, selection: NodeSelection, starts: Mapping[str, int] | None = None
-) -> tuple[list[tuple[str, HostLog]], list[str]]:
-    """The hosts of a job's parts with their logs, node 0 first, and for each host that did not
-    answer, why. starts: where to begin to read the log of each node. Raises InvalidSpec without any."""
-    arguments = {"id": identity, "starts": starts or {}}
-    results, problems = _ask_hosts(actions.JOB_LOG, arguments, selection)
-    logs = [(host, log) for host, result in results for log in result["logs"]]
-    if not logs and not (starts and problems):
-        raise _no_job(f"has a job {identity}", selection, problems)
-    return sorted(logs, key=lambda pair: pair[1]["node"]), problems
-
-
-def cancel_on_hosts(
-    identity: str, selection: NodeSelection, nodes: Sequence[Node] | None = None
-) -> list[str]:
-    """End a job's part on every host that has one; for each host that did not answer, why.
-
-    Raises InvalidSpec if none has one.
-    """
-    results, problems = _ask_hosts(actions.JOB_CANCEL, {"id": identity}, selection, nodes)
-    if not any(result["signaled"] for _, result in results):
-        raise _no_job(f"runs a job {identity}", selection, problems)
-    return problems
+def list_jobs(
+    selection: NodeSelection | None, namespace: str | None
+) -> tuple[list[ListedJob], list[str]]:
+    """The jobs of the engine of these nodes, else of Slurm or Kubernetes here; and for each host that
+    did not answer, why. Raises ToolMissing without an engine."""
+    engine = engine_of(selection) if selection else None
+    if selection and engine == "hosts":
+        results, problems = _ask_hosts(actions.JOB_LIST, {}, selection)
+        parts = [(host, part) for host, result in results for part in result["jobs"]]
+        parts.sort(key=lambda pair: (pair[1]["id"], pair[1]["node"]))
+        jobs = [
+            ListedJob(
+                id=part["id"],
+                name=f"node {part['node']}",
+                state=part["state"],
+                nodes=1,
+                where=host,
+                advice=f"status {part['status']} on {host}" if part["state"] == "failed" else "",
+            )
+            for host, part in parts
+        ]
+        return jobs, problems
+    if engine == "slurm" or (engine is None and shutil.which("squeue")):
+        return slurm_jobs.list_jobs(), []
+    if engine is None and shutil.which("kubectl") is None:
+        raise ToolMissing(
+            "There is neither `squeue` nor `kubectl` on this machine.",
+            advice="For jobs on plain hosts name them with --on.",
+        )
+    return kubernetes_jobs.list_jobs(kubectl_of(selection, namespace)), []
 
 
 def _ask_hosts(
@@ -121,50 +109,135 @@ def _no_job(verb: str, selection: NodeSelection, problems: Sequence[str]) -> Inv
     return InvalidSpec(f"No node of `{selection.text}` {verb}{unasked}.")
 
 
-def list_slurm() -> list[slurm_jobs.SlurmJob]:
-    """This user's jobs that provision launched."""
-    prefix = "provision:"
-    return [job for job in slurm_jobs.list_jobs() if job.comment.startswith(prefix)]
+def show_log(
+    engine: Engine,
+    job: str,
+    selection: NodeSelection | None,
+    namespace: str | None,
+    show: Show,
+    progress: Progress,
+    *,
+    follow: bool,
+) -> bool:
+    """Show what a job has printed. follow: and what it prints until it ends.
 
-
-def slurm_log(identity: str) -> str:
-    """The log of a job, or those of the tasks of an array. Raises InvalidSpec if there is none yet, or
-    no shared file system shows it."""
-    tasks = slurm_jobs.show_tasks(identity)
-    texts = {}
-    for fields in tasks:
-        path = slurm_jobs.log_path(fields)
-        with contextlib.suppress(FileNotFoundError):
-            texts[path] = path.read_text(errors="replace")
-    if not texts:
-        state = tasks[0].get("JobState", "in an unknown state")
-        raise InvalidSpec(
-            f"Job {identity} is {state}, and there is no {slurm_jobs.log_path(tasks[0])}.",
-            advice="The log appears when the job starts, on the nodes' file system.",
-        )
-    if len(tasks) == 1:
-        return "".join(texts.values())
-    return "\n".join(f"==> {path.name}\n{texts[path]}" for path in sorted(texts))
-
-
-def list_kubernetes(
-    selection: NodeSelection | None, namespace: str | None
-) -> list[kubernetes_jobs.KubernetesJob]:
-    """The jobs that provision launched in a namespace."""
-    return kubernetes_jobs.list_jobs(kube_context(selection), namespace)
-
-
-def read_log(
-    engine: Engine, job: str, selection: NodeSelection | None, namespace: str | None
-) -> tuple[str, list[str]]:
-    """What a job printed, and why parts of it are missing. selection: the hosts, for plain hosts."""
-    if engine == "slurm":
-        return slurm_log(job), []
+    selection: the hosts, for plain hosts. Returns whether all of the log was shown; if it was
+    followed, whether the job succeeded.
+    """
     if engine == "kubernetes":
-        name = job.removeprefix(KUBERNETES_PREFIX)
-        return kubernetes_jobs.job_log(name, kube_context(selection), namespace), []
-    assert selection is not None
-    return log_on_hosts(job, selection)
+        name, kubectl = job.removeprefix(KUBERNETES), kubectl_of(selection, namespace)
+        if not follow:
+            show(kubernetes_jobs.job_log(kubectl, name))
+            return True
+        state = kubernetes_jobs.follow_log(kubectl, name, show, progress)
+    elif engine == "slurm":
+        state = _show_slurm(job, show, progress, follow)
+    else:
+        assert selection is not None
+        state = _show_hosts(job, selection, show, progress, follow)
+    if not follow:
+        return bool(state)
+    progress.info(f"job {job}: {state}")
+    return state in ("COMPLETED", "Complete", "done")
+
+
+def _show_slurm(job: str, show: Show, progress: Progress, follow: bool) -> str:
+    """A job, or all tasks of an array; returns their states. Raises InvalidSpec if there is no log."""
+    logs: dict[Path, _Log] = {}
+    # Slurm forgets tasks that ended while others still run.
+    states: dict[str, str] = {}
+    state, shown_last = "", Path()
+    while True:
+        tasks = slurm_jobs.show_tasks(job)
+        for fields in tasks:
+            states[fields.get("JobId", job)] = fields.get("JobState", "UNKNOWN")
+        # A job that ended before this question has written all that it will.
+        has_ended = all(name.startswith(ENDED) for name in states.values())
+        previous, state = state, ", ".join(sorted(set(states.values())))
+        if follow and state != previous and not has_ended:
+            reason = tasks[0].get("Reason", "None")
+            progress.info(f"job {job}: {state}" + (f" ({reason})" if reason != "None" else ""))
+        until = time.monotonic() + ASK_S
+        while True:
+            for path in sorted(map(slurm_jobs.log_path, tasks)):
+                text = logs.setdefault(path, _Log()).read(path)
+                if text:
+                    header = f"==> {path.name}\n" if path != shown_last and len(states) > 1 else ""
+                    shown_last = path
+                    show(header + text)
+            if not follow or has_ended or time.monotonic() >= until:
+                break
+            time.sleep(READ_S)
+        if not (follow or any(log.exists for log in logs.values())):
+            raise InvalidSpec(
+                f"Job {job} is {state}, and there is no {min(logs)}.",
+                advice="The log appears when the job starts, on the nodes' file system.",
+            )
+        if has_ended or not follow:
+            return state
+
+
+class _Log:
+    """A file that grows; empty while there is none: it begins with the job."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._position = 0
+        self.exists = False
+
+    def read(self, path: Path) -> str:
+        try:
+            with path.open("rb") as file:
+                file.seek(self._position)
+                data = file.read()
+        except FileNotFoundError:
+            return ""
+        self.exists = True
+        self._position += len(data)
+        return self._decoder.decode(data)
+
+
+def _show_hosts(
+    job: str, selection: NodeSelection, show: Show, progress: Progress, follow: bool
+) -> str:
+    """Returns the states of the job's parts; empty if a host did not answer. Raises InvalidSpec if
+    none has a part."""
+    ends: dict[str, int] = {}
+    unreachable: list[str] = []
+    shown_last = ""
+    while True:
+        results, problems = _ask_hosts(actions.JOB_LOG, {"id": job, "starts": ends}, selection)
+        logs = [(host, log) for host, result in results for log in result["logs"]]
+        if not logs and not (ends and problems):
+            raise _no_job(f"has a job {job}", selection, problems)
+        if problems != unreachable:
+            unreachable = problems
+            for problem in problems:
+                progress.warn(problem)
+        for host, log in sorted(logs, key=lambda pair: pair[1]["node"]):
+            if log["text"]:
+                header = f"==> {host}\n" if host != shown_last and len(logs) > 1 else ""
+                shown_last = host
+                show(header + log["text"])
+            ends[str(log["node"])] = log["end"]
+        states = {log["state"] for _, log in logs}
+        if not follow or ("running" not in states and not problems):
+            names = ", ".join(sorted(states - {"done"} or states))
+            return "" if problems else names
+        time.sleep(ASK_S)
+
+
+def cancel_on_hosts(
+    identity: str, selection: NodeSelection, nodes: Sequence[Node] | None = None
+) -> list[str]:
+    """End a job's part on every host that has one; for each host that did not answer, why.
+
+    Raises InvalidSpec if none has one.
+    """
+    results, problems = _ask_hosts(actions.JOB_CANCEL, {"id": identity}, selection, nodes)
+    if not any(result["signaled"] for _, result in results):
+        raise _no_job(f"runs a job {identity}", selection, problems)
+    return problems
 
 
 def cancel(
@@ -173,29 +246,17 @@ def cancel(
     """End a job; returns where it may go on, and why. Raises InvalidSpec if its engine does not know
     it."""
     if engine == "slurm":
-        slurm_jobs.show_job(job)  # scancel says nothing about jobs that do not exist
+        slurm_jobs.show_tasks(job)  # scancel says nothing about jobs that do not exist
         slurm_jobs.cancel(job)
     elif engine == "kubernetes":
-        name = job.removeprefix(KUBERNETES_PREFIX)
-        kubernetes_jobs.cancel(name, kube_context(selection), namespace)
+        kubectl = kubectl_of(selection, namespace)
+        kubernetes_jobs.cancel(kubectl, job.removeprefix(KUBERNETES))
     else:
         assert selection is not None
         return cancel_on_hosts(job, selection)
     return []
 
 
-def kube_context(selection: NodeSelection | None) -> str:
-    return selection.nodes[0].context if selection else ""
-
-
-def has_command(name: str) -> bool:
-    return shutil.which(name) is not None
-
-
-def require_engine() -> None:
-    """ToolMissing if this machine has neither Slurm's commands nor kubectl."""
-    if not has_command("squeue") and not has_command("kubectl"):
-        raise ToolMissing(
-            "There is neither `squeue` nor `kubectl` on this machine.",
-            advice="For jobs on plain hosts name them with --on.",
-        )
+def kubectl_of(selection: NodeSelection | None, namespace: str | None) -> Kubectl:
+    context = selection.nodes[0].context if selection else ""
+    return Kubectl(context=context, namespace=namespace or "")

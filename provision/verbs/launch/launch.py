@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import re
 import secrets
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from provision import image as images
@@ -16,8 +14,9 @@ from provision.adapters.http import sha256_of
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
 from provision.adapters.slurm import nodes as slurm_nodes
+from provision.cli.hang_options import parse_hang_options
 from provision.cluster.folding import slurm_host_list
-from provision.cluster.inventory import Node, NodeSelection
+from provision.cluster.inventory import NodeSelection
 from provision.cluster.pack import install_path, pack_path, read_pack
 from provision.core.errors import InvalidSpec, ProvisionError, ToolMissing
 from provision.core.prefix_registry import prefix_path
@@ -30,12 +29,7 @@ from provision.verbs.launch.hosts import (
     ssh_options,
     start_on_hosts,
 )
-from provision.verbs.launch.jobs import (
-    KUBERNETES_PREFIX,
-    Engine,
-    engine_of,
-    kube_context,
-)
+from provision.verbs.launch.jobs import Engine, engine_of, kubectl_of
 from provision.verbs.launch.settings import LaunchSettings
 from provision.workflow.context import Context
 from provision.workflow.image.code import require_script
@@ -47,42 +41,52 @@ KUBERNETES_SETTINGS = (
     "jobset", "queue", "topology", "priority", "scheduler", "keep", "disk", "network", "annotation",
     "rdma", "pull_secret",
 )  # fmt: skip
+SLURM_OPTIONS = ("account", "qos", "constraint", "array", "after")
 SQUASHFS_SUFFIXES = (".sqsh", ".squashfs")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """What `provision launch` is asked for. nodes: None: one of a pool, all of a list of hosts.
+    """What `provision launch` is asked for, as its options have it.
 
-    prefix, image: where the environment is on the nodes; at most one of them. inventory: another
-    nodes.yml than the one next to the envs folder. job: without its environment and what --on
-    says. is_forced: submit what can never run as the cluster is now.
+    nodes: None: one of a pool, all of a list of hosts. prefix, image: where the environment is on the
+    nodes; at most one of them. force: submit what can never run as the cluster is now.
     """
 
     name: str
+    command: tuple[str, ...]
     selection: NodeSelection
-    inventory: Path | None = None
-    job: launch.JobSpec
-    nodes: int | None = None
-    log_folder: Path | None = None
-    is_forced: bool = False
-    prefix: Path | None = None
-    image: str | None = None
-    namespace: str | None = None
+    inventory: Path | None
+    nodes: int | None
+    gpus: str | None
+    mem: str | None
+    time: str | None
+    variables: tuple[str, ...]
+    requeue: int
+    prefix: Path | None
+    image: str | None
+    mounts: tuple[str, ...]
+    hang_after: str | None
+    on_hang: launch.OnHang | None
+    namespace: str | None
     settings: LaunchSettings
-    options: launch.RunOptions
+    account: str | None
+    qos: str | None
+    constraint: str | None
+    array: str | None
+    after: tuple[str, ...]
+    log_dir: Path | None
+    force: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedJob:
-    """A job that is written and not submitted. nodes: the hosts of a plan for plain hosts."""
+    """A job that is written and not submitted."""
 
     engine: Engine
     format: launch.JobFormat
     job: launch.JobSpec
     text: str
-    nodes: tuple[Node, ...]
-    selection: NodeSelection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,128 +101,138 @@ class SubmittedJob:
 def plan_job(context: Context, request: LaunchRequest, remake: Sequence[str]) -> PlannedJob:
     """Write the job. Raises InvalidSpec for everything that can be known before it is submitted."""
     plan = make_plan(context, BuildRequest(name=request.name))
-    engine = engine_of(request.selection)
+    selection, settings, command = request.selection, request.settings, request.command
+    engine = engine_of(selection)
     _check_engine_options(engine, request)
+    gpu_type, gpus = launch.parse_gpus(request.gpus) if request.gpus else ("", None)
     environment = _environment(context, plan, engine, request)
-    format = _format(engine, environment, request)
-    nodes = _node_count(engine, request)
-    settings = request.settings
-    signal_s = request.job.signal_s
-    if signal_s is None and request.job.requeue:
-        signal_s = SIGNAL_S
-    job = dataclasses.replace(
-        request.job,
-        name=settings.job_name or _job_name(request.job.command, engine),
+    hang_after_s, on_hang = parse_hang_options(request.hang_after, request.on_hang)
+    # Kubernetes runs images, in which neither this folder nor its path is.
+    folder = None if engine == "kubernetes" else str(Path.cwd())
+    job = launch.JobSpec(
+        name=settings.job_name or _job_name(command, engine),
+        command=command,
         environment=environment,
-        nodes=nodes,
-        signal_s=signal_s,
+        nodes=_node_count(engine, request),
+        gpus=gpus,
+        gpu_type=gpu_type,
+        ranks=settings.ranks,
+        cpus=settings.cpus,
+        memory_mib=launch.parse_memory(request.mem) if request.mem else None,
+        variables=launch.parse_variables(request.variables),
+        time_s=launch.parse_duration(request.time) if request.time else None,
+        requeue=request.requeue,
+        signal_s=settings.signal or (SIGNAL_S if request.requeue else None),
         lock=plan.lock.sha256 if plan.lock else None,
+        folder=folder,
+        log_folder=str(request.log_dir.absolute()) if request.log_dir else None,
+        hang_after_s=hang_after_s,
+        on_hang=on_hang,
     )
-    options = request.options
-    if engine != "kubernetes":
-        folder = str(Path.cwd())
-        log_folder = str(request.log_folder.absolute()) if request.log_folder else None
-        job = dataclasses.replace(job, folder=folder, log_folder=log_folder)
-        _check_script(request.job.command)
+    mounts = tuple(map(launch.parse_mount, request.mounts))
+    if engine == "kubernetes":
+        require_script(context, plan, command, mounts)
+        job = replace(job, kubernetes=_kubernetes_options(request, gpu_type))
+        format: launch.JobFormat = "jobset" if settings.jobset else "kubernetes"
+    else:
+        if command[0].endswith(".py") and not Path(command[0]).is_file():
+            raise InvalidSpec(
+                f"There is no {Path(command[0]).absolute()}.",
+                advice="Run launch in the folder of the script, which the nodes must see too.",
+            )
+        if engine == "slurm":
+            job, format = _for_slurm(job, request, plan), "sbatch"
+        else:
+            refuse_nodes_of_slurm(context, selection)
+            chosen = selection.nodes[: job.nodes]
+            job, format = replace(job, ssh=ssh_options(selection, chosen)), "ssh"
         if isinstance(environment, launch.ImageEnvironment):
-            working_folder = launch.parse_mount(f"{folder}:{folder}")
-            options = dataclasses.replace(options, mounts=(working_folder, *options.mounts))
-    else:
-        require_script(context, plan, request.job.command, options.mounts)
-    chosen = request.selection.nodes[:nodes]
-    if engine == "slurm":
-        job = _for_slurm(job, request, plan)
-    elif engine == "kubernetes":
-        job = dataclasses.replace(job, kubernetes=_kubernetes_options(request))
-    else:
-        refuse_nodes_of_slurm(context, request.selection)
-        job = dataclasses.replace(job, ssh=ssh_options(request.selection, chosen))
-    text = render_job(plan, format, job, options, remake)
-    return PlannedJob(
-        engine=engine,
-        format=format,
-        job=job,
-        text=text,
-        nodes=chosen if engine == "hosts" else (),
-        selection=request.selection,
-    )
+            format = "apptainer" if environment.reference.endswith(".sif") else "slurm-pyxis"
+            mounts = (launch.parse_mount(f"{folder}:{folder}"), *mounts)
+    text = render_job(plan, format, job, launch.RunOptions(mounts=mounts), remake)
+    return PlannedJob(engine=engine, format=format, job=job, text=text)
 
 
-def submit(planned: PlannedJob) -> SubmittedJob:
+def submit(planned: PlannedJob, selection: NodeSelection) -> SubmittedJob:
     """Hand the job to its engine."""
     job = planned.job
-    if planned.engine == "slurm":
+    if planned.engine == "hosts":
+        start_on_hosts(job, selection)
+        return SubmittedJob(engine="hosts", id=job.name, log=None)
+    with temporary_directory("launch") as folder:
+        if planned.engine == "kubernetes":
+            path = folder / "job.yaml"
+            path.write_text(planned.text, encoding="utf-8")
+            kubectl = kubectl_of(selection, job.kubernetes.namespace)
+            key = new_key() if job.nodes > 1 else None
+            kubernetes_jobs.submit(kubectl, path, job.name, launch.key_secret(job), key)
+            identity = kubernetes_jobs.PREFIX + job.name
+            return SubmittedJob(engine="kubernetes", id=identity, log=None)
         if job.log_folder:  # Slurm makes none, and a job without its log ends at once
             Path(job.log_folder).mkdir(parents=True, exist_ok=True)
-        with _file(planned.text, "job.sbatch") as path:
-            identity = slurm_jobs.submit(path)
+        path = folder / "job.sbatch"
+        path.write_text(planned.text, encoding="utf-8")
+        identity = slurm_jobs.submit(str(path))
         pattern = re.sub("%[jA]", identity, launch.log_pattern(job))
         log = str(Path(job.folder or "/") / pattern.replace("%a", "*").replace("%%", "%"))
         return SubmittedJob(engine="slurm", id=identity, log=log)
-    if planned.engine == "kubernetes":
-        with _file(planned.text, "job.yaml") as path:
-            key = None
-            if job.nodes > 1:
-                secret = launch.key_secret(job)
-                key = kubernetes_jobs.JobKey(secret=secret, key=new_key())
-            context = kube_context(planned.selection)
-            kubernetes_jobs.submit(path, job.name, key, context, job.kubernetes.namespace)
-        return SubmittedJob(engine="kubernetes", id=KUBERNETES_PREFIX + job.name, log=None)
-    start_on_hosts(job, planned.selection, planned.nodes)
-    return SubmittedJob(engine="hosts", id=job.name, log=None)
 
 
 def _check_engine_options(engine: Engine, request: LaunchRequest) -> None:
-    settings, slurm = request.settings, request.job.slurm
-    options: dict[str, dict[str, object]] = {
+    settings, image = request.settings, request.image
+    options: dict[Engine, dict[str, object]] = {
         "kubernetes": {
             "--namespace": request.namespace,
             **{f"--set {name}": getattr(settings, name) for name in KUBERNETES_SETTINGS},
         },
         "slurm": {
-            **{f"--{name}": value for name, value in vars(slurm).items() if name != "more"},
-            "--log-dir": request.log_folder,
-            "--on-hang requeue": request.job.on_hang == "requeue",
-            "--set sbatch": slurm.more,
+            **{f"--{name}": getattr(request, name) for name in SLURM_OPTIONS},
+            "--log-dir": request.log_dir,
+            "--on-hang requeue": request.on_hang == "requeue",
+            "--set sbatch": settings.sbatch,
         },
     }
-    names = {"kubernetes": "Kubernetes", "slurm": "Slurm"}
     for owner, values in options.items():
         misplaced = [option for option, value in values.items() if value]
         if misplaced and engine != owner:
             raise InvalidSpec(
-                f"{', '.join(misplaced)}: only {names[owner]} has this.", advice="Leave it out."
+                f"{', '.join(misplaced)}: only {owner.title()} has this.", advice="Leave it out."
             )
-    if settings.jobset and settings.scheduler:
-        raise InvalidSpec(
-            "--set jobset and --set scheduler: Volcano and others group the pods of a Job.",
-            advice="Leave jobset out.",
-        )
+    has_image = image is not None
     strength, colon, label = (settings.topology or "").rpartition(":")
-    if settings.topology and (not settings.queue or settings.scheduler or not label):
-        raise InvalidSpec("--set topology is for Kueue: give its queue with --set queue.")
-    if colon and strength not in ("required", "preferred"):
-        raise InvalidSpec(f"--set topology={settings.topology}: write LABEL or preferred:LABEL.")
-    if engine == "kubernetes" and request.job.memory_mib == 0:
-        raise InvalidSpec("--mem 0 (all memory) works only with Slurm.", advice="Write 64G.")
-    if engine == "hosts" and (request.job.memory_mib is not None or request.job.gpu_type):
-        raise InvalidSpec(
+    is_kueue = settings.queue and not settings.scheduler and label
+    rules = (
+        (
+            settings.jobset and settings.scheduler,
+            "--set jobset and --set scheduler: Volcano and others group the pods of a Job.",
+        ),
+        (
+            settings.topology and not is_kueue,
+            "--set topology is for Kueue: give its queue with --set queue.",
+        ),
+        (
+            colon and strength not in ("required", "preferred"),
+            f"--set topology={settings.topology}: write LABEL or preferred:LABEL.",
+        ),
+        (
+            engine == "hosts" and (request.mem or ":" in (request.gpus or "")),
             "--mem and GPU types need a scheduler; plain hosts have none.",
-            advice="Leave them out.",
-        )
-    if request.prefix is not None and request.image is not None:
-        raise InvalidSpec("--prefix and --image cannot be combined.", advice="Choose one.")
-    if engine == "kubernetes" and request.image is None:
-        raise InvalidSpec(
-            "Kubernetes runs images only.",
-            advice="`provision image push` one to a registry that the nodes can reach, and name it "
-            "with --image HOST/NAME:TAG.",
-        )
-    if engine == "hosts" and (request.image is not None or _is_pack(request.prefix)):
-        raise InvalidSpec(
-            "On plain hosts launch runs prefixes only, neither images nor packs.",
-            advice="`provision ship` puts one there.",
-        )
+        ),
+        (request.prefix and has_image, "--prefix and --image cannot be combined."),
+        (
+            engine == "kubernetes" and not has_image,
+            "Kubernetes runs images only: `provision image push` one to a registry that the nodes can "
+            "reach, and name it with --image HOST/NAME:TAG.",
+        ),
+        (
+            engine == "hosts" and (has_image or _is_pack(request.prefix)),
+            "On plain hosts launch runs prefixes only, neither images nor packs: `provision ship` puts "
+            "one there.",
+        ),
+    )
+    for is_broken, message in rules:
+        if is_broken:
+            raise InvalidSpec(message)
 
 
 def _is_pack(path: Path | None) -> bool:
@@ -295,18 +309,6 @@ def _existing_file(context: Context, request: LaunchRequest, path: Path) -> Path
     return path.absolute()
 
 
-def _format(
-    engine: Engine, environment: launch.Environment, request: LaunchRequest
-) -> launch.JobFormat:
-    if engine == "kubernetes":
-        return "jobset" if request.settings.jobset else "kubernetes"
-    if engine == "hosts":
-        return "ssh"
-    if not isinstance(environment, launch.ImageEnvironment):
-        return "sbatch"
-    return "apptainer" if environment.reference.endswith(".sif") else "slurm-pyxis"
-
-
 def _node_count(engine: Engine, request: LaunchRequest) -> int:
     available = len(request.selection.nodes)
     nodes = request.nodes or (available if engine == "hosts" else 1)
@@ -325,29 +327,35 @@ def _job_name(command: Sequence[str], engine: Engine) -> str:
     return name if engine == "slurm" else f"{name[:40].rstrip('-')}-{secrets.token_hex(3)}"
 
 
-def _check_script(command: Sequence[str]) -> None:
-    if command[0].endswith(".py") and not Path(command[0]).is_file():
-        raise InvalidSpec(
-            f"There is no {Path(command[0]).absolute()}.",
-            advice="Run launch in the folder of the script, which the nodes must see too.",
-        )
-
-
 def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launch.JobSpec:
     """The job with its partition, the nodes that --on leaves out, and its share of the cores."""
-    partitions = {node.partition for node in request.selection.nodes}
+    selection = request.selection
+    partitions = {node.partition for node in selection.nodes}
     if len(partitions) > 1:
         raise InvalidSpec(
-            f"--on `{request.selection.text}` has nodes of {', '.join(sorted(partitions))}; a job "
-            "runs in one partition.",
+            f"--on `{selection.text}` has nodes of {', '.join(sorted(partitions))}; a job runs in one "
+            "partition.",
             advice="Choose one partition.",
         )
+    for earlier in request.after:
+        if not launch.is_job(earlier):
+            raise InvalidSpec(
+                f"--after {earlier}: not a job of Slurm.", advice="Write 123 or 123_4."
+            )
     [partition] = partitions
-    slurm = dataclasses.replace(request.job.slurm, partition=partition)
-    if request.selection.is_assumed:
-        return dataclasses.replace(job, slurm=slurm)
+    slurm = launch.SlurmOptions(
+        partition=partition,
+        account=request.account,
+        qos=request.qos,
+        constraint=request.constraint,
+        array=launch.check_array(request.array) if request.array else None,
+        after=request.after,
+        more=request.settings.sbatch,
+    )
+    if selection.is_assumed:
+        return replace(job, slurm=slurm)
     rows = slurm_nodes.list_nodes(partition)
-    names = {node.name for node in request.selection.nodes}
+    names = {node.name for node in selection.nodes}
     members = [row for row in rows if row.name in names]
     unselected = [row.name for row in rows if row.name not in names]
     gpus = job.gpus
@@ -357,26 +365,25 @@ def _for_slurm(job: launch.JobSpec, request: LaunchRequest, plan: Plan) -> launc
     if job.cpus is None and gpus:
         able = [row for row in members if row.gpus >= gpus]
         cpus = min((max(1, row.cpus * gpus // row.gpus) for row in able), default=None)
-    exclude = slurm_host_list(unselected) if unselected else ""
-    slurm = dataclasses.replace(slurm, exclude=exclude)
-    job = dataclasses.replace(job, gpus=gpus, cpus=cpus, slurm=slurm)
-    if not request.is_forced:
+    slurm = replace(slurm, exclude=slurm_host_list(unselected) if unselected else "")
+    job = replace(job, gpus=gpus, cpus=cpus, slurm=slurm)
+    if not request.force:
         check_feasible(job, slurm_nodes.read_partition(partition), members)
     return job
 
 
-def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
+def _kubernetes_options(request: LaunchRequest, gpu_type: str) -> launch.KubernetesOptions:
     """Settings, and the nodes of --on: its own selector, or the nodes by their names."""
-    prefix, _, selector = request.selection.text.partition(":")
+    selection, settings = request.selection, request.settings
+    prefix, _, selector = selection.text.partition(":")
     if prefix == "k8s":
         nodes = launch.parse_selector(selector)
     else:
-        names = tuple(node.host or node.name for node in request.selection.nodes)
+        names = tuple(node.host or node.name for node in selection.nodes)
         term = launch.NodeRequirement(key="kubernetes.io/hostname", operator="In", values=names)
         nodes = (term,)
-    if request.job.gpu_type and not request.job.gpu_type.startswith(launch.MIG):
-        nodes = (*nodes, _product_requirement(request))
-    settings = request.settings
+    if gpu_type and not gpu_type.startswith(launch.MIG):
+        nodes = (*nodes, _product_requirement(selection, gpu_type))
     return launch.KubernetesOptions(
         namespace=request.namespace,
         queue=settings.queue,
@@ -393,24 +400,16 @@ def _kubernetes_options(request: LaunchRequest) -> launch.KubernetesOptions:
     )
 
 
-def _product_requirement(request: LaunchRequest) -> launch.NodeRequirement:
+def _product_requirement(selection: NodeSelection, gpu_type: str) -> launch.NodeRequirement:
     """The nodes with GPUs of a type: those whose product's name has it as one of its parts."""
-    products = sorted({node.gpu_type for node in request.selection.nodes if node.gpu_type})
-    gpu_type = request.job.gpu_type.lower()
-    fitting = [name for name in products if gpu_type in (name.lower(), *name.lower().split("-"))]
-    if request.selection.is_assumed:
-        fitting = [request.job.gpu_type]
+    products = sorted({node.gpu_type for node in selection.nodes if node.gpu_type})
+    part = gpu_type.lower()
+    fitting = [name for name in products if part in (name.lower(), *name.lower().split("-"))]
+    if selection.is_assumed:
+        fitting = [gpu_type]
     if not fitting:
         raise InvalidSpec(
-            f"--gpus {request.job.gpu_type}: no node of `{request.selection.text}` has such GPUs.",
+            f"--gpus {gpu_type}: no node of `{selection.text}` has such GPUs.",
             advice=f"They have {', '.join(products) or 'no label ' + launch.GPU_PRODUCT}.",
         )
     return launch.NodeRequirement(key=launch.GPU_PRODUCT, operator="In", values=tuple(fitting))
-
-
-@contextlib.contextmanager
-def _file(text: str, name: str) -> Iterator[Path]:
-    with temporary_directory("launch") as folder:
-        path = folder / name
-        path.write_text(text, encoding="utf-8")
-        yield path

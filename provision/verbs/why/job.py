@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 
 from provision import launch
 from provision.adapters import clustershell
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
+from provision.adapters.kubernetes.command import Kubectl
 from provision.adapters.slurm import jobs as slurm_jobs
 from provision.cluster import actions
 from provision.cluster.inventory import Engine, Node, NodeDefaults, NodeSelection
@@ -22,19 +23,18 @@ from provision.workflow.context import Context
 from provision_runtime.hang import model
 from provision_runtime.hang.diagnosis import diagnose
 
-KUBERNETES_PREFIX = "k8s:"
 COLLECT_S, EXAMINE_S = 20.0, 20.0
 
 
 def is_job(subject: str, selection: NodeSelection | None) -> bool:
     """Whether a subject is a launched job: a number is one where Slurm runs a job of this user by it.
     selection: of --on."""
-    if selection is not None or subject.startswith(KUBERNETES_PREFIX):
+    if selection is not None or subject.startswith(kubernetes_jobs.PREFIX):
         return True
     if not launch.is_job(subject) or shutil.which("scontrol") is None:
         return False
     try:
-        fields = slurm_jobs.show_job(subject)
+        fields = slurm_jobs.show_tasks(subject)[0]
     except ProvisionError:  # no job, or Slurm does not respond
         return False
     return f"({os.getuid()})" in fields.get("UserId", "") and fields.get("JobState") == "RUNNING"
@@ -68,19 +68,16 @@ def examine_job(
 def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | None) -> NodeSelection:
     """The nodes of a job and how to reach them. Raises InvalidSpec if it is unknown or does not run."""
     defaults = selection.defaults if selection else NodeDefaults()
-    if job.startswith(KUBERNETES_PREFIX):
+    if job.startswith(kubernetes_jobs.PREFIX):
         context = selection.nodes[0].context if selection else ""
-        name = job.removeprefix(KUBERNETES_PREFIX)
-        pods = kubernetes_jobs.pods_of_job(name, context, namespace)
-        options = {"--context": context, "--namespace": namespace}
-        words = [f"{option}={value}" for option, value in options.items() if value]
-        # ClusterShell puts the pod's name in place of %h.
-        command = f"kubectl exec -i {shlex.join(words)} %h -- {PYTHON}"
+        kubectl = Kubectl(context=context, namespace=namespace or "")
+        pods = kubernetes_jobs.pods_of_job(kubectl, job.removeprefix(kubernetes_jobs.PREFIX))
+        # %h becomes the pod's name.
+        python = f"{shlex.join(kubectl.command)} exec -i %h -- {PYTHON}"
         names = [pod["metadata"]["name"] for pod in pods]
-        defaults = dataclasses.replace(defaults, python=command)
-        return _selection(job, "exec", names, defaults)
+        return _selection(job, "exec", names, replace(defaults, python=python))
     if launch.is_job(job) and (selection is None or selection.nodes[0].engine == "slurm"):
-        fields = slurm_jobs.show_job(job)
+        fields = slurm_jobs.show_tasks(job)[0]
         if fields.get("JobState") != "RUNNING":
             raise InvalidSpec(
                 f"Job {job} is {fields.get('JobState', 'in an unknown state')}: no rank runs.",
@@ -89,9 +86,7 @@ def nodes_of_job(job: str, selection: NodeSelection | None, namespace: str | Non
         allocated = fields["NodeList"]
         # A step beside those of the job, whether this runs in the job or not.
         steps = (f"--jobid={job}", *defaults.srun_options)
-        defaults = dataclasses.replace(
-            defaults, via="srun", allocated=allocated, srun_options=steps
-        )
+        defaults = replace(defaults, via="srun", allocated=allocated, srun_options=steps)
         return _selection(job, "slurm", clustershell.expand(allocated), defaults)
     if selection is None or not job:
         raise InvalidSpec(
@@ -114,7 +109,7 @@ def read_ranks(job: str, nodes: NodeSelection) -> tuple[list[model.Snapshot], li
     replies = run_action(
         nodes.nodes,
         actions.JOB_RANKS,
-        {"id": job.removeprefix(KUBERNETES_PREFIX)},
+        {"id": job.removeprefix(kubernetes_jobs.PREFIX)},
         stage="ranks",
         timeout_s=COLLECT_S,
         defaults=nodes.defaults,
@@ -129,8 +124,8 @@ def read_ranks(job: str, nodes: NodeSelection) -> tuple[list[model.Snapshot], li
                 problem = f"its reply is damaged: {error}"
                 break
             # By the name that the user knows, not by its own.
-            ranks = [dataclasses.replace(rank, host=name) for rank in part.ranks]
-            snapshots.append(dataclasses.replace(part, host=name, ranks=ranks))
+            ranks = [replace(rank, host=name) for rank in part.ranks]
+            snapshots.append(replace(part, host=name, ranks=ranks))
             problem = ""
         if problem:
             notes.append(NodeNote(node=name, message=problem, is_unknown=True))

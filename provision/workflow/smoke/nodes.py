@@ -208,24 +208,17 @@ def _reach(
                 f"One job of Slurm cannot have nodes of {', '.join(names)}.",
                 advice="Select the nodes of one partition.",
             )
-        allocation_request = allocations.AllocationRequest(
-            nodes=[node.name for node in nodes],
+        names = [node.name for node in nodes]
+        with allocations.allocate(
+            names,
             partition=partitions[0],
             gpus=min(node.gpus or 0 for node in nodes),
             name=f"provision-smoke-{name}",
             time_s=request.job_s or rounds * test_s + groups_smoke.PREPARE_S,
             queue_s=request.queue_s,
-        )
-        with allocations.allocate(allocation_request) as allocation:
-            yield (
-                replace(
-                    defaults,
-                    via="srun",
-                    allocated=",".join(allocation.nodes),
-                    srun_options=allocation.srun_options,
-                ),
-                allocation.job,
-            )
+        ) as (job, options):
+            allocated = ",".join(names)
+            yield replace(defaults, via="srun", allocated=allocated, srun_options=options), job
 
 
 @dataclass

@@ -8,33 +8,25 @@ import pytest
 
 from provision.adapters.kubernetes import jobs as kubernetes_jobs
 from provision.adapters.slurm import jobs as slurm_jobs
-from provision.verbs.launch.output import slurm_lines
 
 SQUEUE = """\
-41|train|RUNNING|4|12:01|4:00:00|provision:train|n[1-4]
-42|train|PENDING|4|0:00|4:00:00|provision:train|(JobHeldUser)
-43|train|PENDING|2|0:00|1:00:00|provision:train|(launch failed requeued held)
-44|odd|name|PENDING|2
-45|train|PENDING|2|0:00|1:00:00|provision:train|(ReqNodeNotAvail, UnavailableNodes:n3)
-46|train|PREEMPTED|2|9:59|1:00:00|(null)|n[1-2]
+provision:train|41|train|RUNNING|4|12:01/4:00:00|n[1-4]
+provision:train|42|train|PENDING|4|0:00/4:00:00|(JobHeldUser)
+provision:train|43|train|PENDING|2|0:00/1:00:00|(launch failed requeued held)
+provision:train|44|odd|PENDING
+provision:train|45|train|PENDING|2|0:00/1:00:00|(ReqNodeNotAvail, UnavailableNodes:n3)
+(null)|46|mine|PREEMPTED|2|9:59/1:00:00|n[1-2]
 """
 
 
 def test_squeue_rows_with_what_to_do() -> None:
-    jobs = slurm_jobs.parse_jobs(SQUEUE)
-    assert [(job.id, job.state) for job in jobs] == [
-        ("41", "RUNNING"),
-        ("42", "PENDING"),
-        ("43", "PENDING"),
-        ("45", "PENDING"),
-        ("46", "PREEMPTED"),
+    """Without jobs that provision did not launch."""
+    assert [(job.id, job.state, job.advice) for job in slurm_jobs.parse_jobs(SQUEUE)] == [
+        ("41", "RUNNING", ""),
+        ("42", "PENDING", "held by you: `scontrol release 42`"),
+        ("43", "PENDING", slurm_jobs.REASONS["launch failed requeued held"].replace("ID", "43")),
+        ("45", "PENDING", "nodes that it needs are down, drained or reserved"),
     ]
-    assert (jobs[0].comment, jobs[-1].comment) == ("provision:train", "")
-    lines = "\n".join(slurm_lines(jobs))
-    assert "42: held by you: `scontrol release 42`" in lines
-    assert "43: its prolog or its start failed on a node" in lines
-    assert "45: nodes that it needs are down, drained or reserved" in lines
-    assert "41: " not in lines
 
 
 # The first as Slurm 22.05 prints it (a job of our own cluster); the second with the fields that
@@ -86,10 +78,10 @@ def test_states_of_kubernetes_jobs() -> None:
         4,
     )
     queued = {**job, "spec": {"completions": 4, "suspend": True}}
-    assert kubernetes_jobs.parse_job(queued).reason == "waits for its queue"
+    assert kubernetes_jobs.parse_job(queued).where == "waits for its queue"
     conditions = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
     failed = kubernetes_jobs.parse_job({**job, "status": {"conditions": conditions}})
-    assert (failed.state, failed.reason) == ("Failed", "BackoffLimitExceeded")
+    assert (failed.state, failed.where) == ("Failed", "BackoffLimitExceeded")
 
 
 def test_states_of_jobsets() -> None:
@@ -100,7 +92,7 @@ def test_states_of_jobsets() -> None:
         "spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"completions": 4}}}]},
     }
     waiting = kubernetes_jobs.parse_job(jobset)
-    assert (waiting.kind, waiting.state, waiting.nodes) == ("JobSet", "Pending", 4)
+    assert (waiting.state, waiting.nodes) == ("Pending", 4)
     running = {**jobset, "status": {"replicatedJobsStatus": [{"name": "node", "active": 1}]}}
     assert kubernetes_jobs.parse_job(running).state == "Running"
     conditions = [
@@ -108,7 +100,7 @@ def test_states_of_jobsets() -> None:
         {"type": "Completed", "status": "True", "message": "jobset completed successfully"},
     ]
     ended = kubernetes_jobs.parse_job({**jobset, "status": {"conditions": conditions}})
-    assert (ended.state, ended.reason) == ("Complete", "jobset completed successfully")
+    assert (ended.state, ended.where) == ("Complete", "jobset completed successfully")
 
 
 def test_why_a_pod_has_no_log_yet() -> None:

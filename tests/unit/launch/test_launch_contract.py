@@ -202,8 +202,6 @@ def test_dollars_are_not_variables_of_the_runtime() -> None:
     [
         ("slurm-pyxis", "cache:/cache", "no named volumes"),
         ("apptainer", "cache:/cache", "no named volumes"),
-        ("kubernetes", "My_cache:/cache", "a claim's name"),
-        ("jobset", f"{'a' * 254}:/cache", "a claim's name"),
         ("devcontainer", "/${localWorkspaceFolder}:/x", "a variable"),
     ],
 )

@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,22 +106,6 @@ def test_a_loop_that_only_sleeps_and_looks_waits(
     # It may have been caught while it looked.
     assert judge([other], [sleeping]).kind == kind
     assert judge([other], [sleeping], cpu_s=1.9).kind == model.RUNNING
-
-
-def test_a_long_sleep_waits(tmp_path: Path) -> None:
-    sleeping = Frame("train", "/srv/exp/train.py", 7, "time.sleep(left)", True)
-    assert state.judge(RANK, look([sleeping]), look([sleeping]), [], 2.0).kind == model.RUNNING
-    code = "import time; print(1, flush=True); time.sleep(7200)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline()
-        while rank_processes.activity(process.pid, []).state != "S":
-            pass
-        left = rank_processes.sleep_s(process.pid)
-        process.kill()
-    assert left == 0 if sys.version_info < (3, 11) else 3600 < left <= 7200
-    last = replace(look([sleeping]), sleep_s=5000)
-    result = state.judge(RANK, last, last, [], 2.0)
-    assert (result.kind, result.detail) == (model.WAITING, "in time.sleep, 83 minutes are left")
 
 
 def look(frames: list[Frame], *threads: list[Frame], waits: Any = ()) -> Look:

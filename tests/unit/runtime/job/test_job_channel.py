@@ -54,7 +54,7 @@ class InThread:
     def _run(self) -> None:
         try:
             self._result = self._call()
-        except (JobError, Stopped, connection.WrongKey) as error:
+        except (JobError, Stopped) as error:
             self._result = error
 
     def result(self) -> Any:
@@ -155,7 +155,7 @@ def test_other_programs_on_the_port_do_no_harm() -> None:
         )
         head_thread = InThread(lambda: head.exchange("test", 0, list, WAIT_S))
         # Node 0 stops listening when every node is there.
-        assert isinstance(other_job.result(), connection.WrongKey)
+        assert other_job.result() is None
         with contextlib.closing(joined("strangers", ports, 1, nodes=2)) as member:
             assert member.exchange("test", 1, list, WAIT_S) == [0, 1]
         assert head_thread.result() == [0, 1]
@@ -176,7 +176,6 @@ def test_where_a_port_is_taken_the_next_one_is_used() -> None:
 def test_ports_follow_from_the_job_and_its_key() -> None:
     jobs = ((KEY, "4711.0"), (KEY, "4711.1"), (b"other", "4711.0"))
     assert len({tuple(connection.candidate_ports(*job)) for job in (*jobs, jobs[0])}) == 3
-    assert connection.candidate_ports(KEY, "4711.0", 29500) == [29500]
     ports = connection.candidate_ports(KEY, "job")
     assert len(set(ports)) == connection.CANDIDATES
     assert all(20000 <= port < 30000 for port in ports)
@@ -205,7 +204,7 @@ def test_a_machine_that_lost_its_power_ends_its_connection(number: int) -> None:
             raise OSError(number, os.strerror(number))
 
     with contextlib.closing(Connection(DeadSocket(), KEY, connection.HEAD)) as dead:
-        assert dead.receive() is False
+        assert dead.receive() is None
 
 
 # Strangers
@@ -283,17 +282,6 @@ def test_more_silent_strangers_than_wait_at_once_keep_nobody_out() -> None:
         assert sum(head._dropped.values()) == count
 
 
-def test_who_does_not_greet_in_time_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets the time of a greeting, however many bytes it sends."""
-    monkeypatch.setattr(channel, "GREETING_S", 0.0)
-    with listening("slow", ("n1", "n2")) as (head, _), peers(head, 1) as [stranger]:
-        stranger.socket.sendall(b"0")
-        with pytest.raises(JobError, match="no answer from n2"):
-            head.exchange("test", 0, list, 0.2)
-        assert sum(head._dropped.values()) == 1
-        assert stranger.is_closed()
-
-
 def test_who_greets_with_more_than_a_greeting_is_dropped() -> None:
     with listening("long", ("n1", "n2")) as (head, _), peers(head, 1) as [stranger]:
         stranger.socket.sendall(b"0" * (connection.LONGEST_GREETING + 1))
@@ -318,7 +306,7 @@ def test_a_node_with_another_key_takes_no_place_and_is_told() -> None:
     with listening("keys", ("n1", "n2")) as (head, ports):
         other = InThread(lambda: joined("keys", ports, 1, nodes=2, key=b"other", wait_s=0.0))
         run_two("keys", head, ports)
-        assert "another key" in str(other.result()) or "does not answer" in str(other.result())
+        assert "does not answer with the job's key" in str(other.result())
 
 
 def exchanged_lines(job: str) -> tuple[list[bytes], list[bytes]]:
@@ -357,7 +345,7 @@ def test_what_was_heard_is_of_no_use_again() -> None:
         sock, _ = door.accept()
         with contextlib.closing(Peer(sock)) as stranger:
             stranger.socket.sendall(b"\n".join([*of_head, b""]))
-            assert "another key" in str(node.result())
+            assert "does not answer with the job's key" in str(node.result())
 
 
 def test_who_stands_between_can_change_nothing() -> None:
