@@ -220,16 +220,6 @@ def test_each_platform_gets_its_image_from_an_index(
     for architecture in MACHINES:
         seen = json.loads(inspect("--config", f"{pushed}:2", architecture))
         assert seen["architecture"] == architecture
-    pulled = user.json(
-        "image",
-        "pull",
-        f"{pushed}:2",
-        "--platform",
-        OTHER,
-        "--output",
-        f"oci:{user.root / 'pulled'}",
-    )
-    assert pulled["image_id"] == other["image_id"]
 
 
 def inspect(kind: str, reference: str, architecture: str = "amd64") -> bytes:
@@ -254,7 +244,8 @@ def test_images_that_no_index_can_join_are_refused(
         result = user.run("image", "index", f"{pushed}:4", *sources)
         assert (result.returncode, reason in result.stderr) == (3, True), result.stderr
     assert user.run("image", "index", f"{pushed}:4", f"{pushed}:none").returncode == 9
-    assert user.run("image", "show", f"{pushed}:4").returncode == 9
+    with pytest.raises(subprocess.CalledProcessError):  # nothing was pushed
+        inspect("--raw", f"{pushed}:4")
 
 
 def test_a_platform_that_is_not_locked_is_refused(user: Home, native: object) -> None:
