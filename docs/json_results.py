@@ -39,6 +39,7 @@ from provision.verbs.env.env import Product
 from provision.verbs.env.show import EnvironmentDetails
 from provision.verbs.facts.facts import FactsCheck, FactsSummary, FactsUpdate
 from provision.verbs.image.diff import ImageDiff
+from provision.verbs.image.registry import VerifiedImage
 from provision.verbs.init.init import Proposal
 from provision.verbs.join.join import Possession
 from provision.verbs.join.steps import Note, StepName, StepStatus
@@ -46,12 +47,10 @@ from provision.verbs.lab.check import LabCheck
 from provision.verbs.launch.jobs import Engine as LaunchEngine
 from provision.verbs.launch.launch import SubmittedJob
 from provision.verbs.lock.inspection import ExportedLock
-from provision.verbs.notebook.notebook import RunningNotebook
 from provision.verbs.report.lab import LabReport
 from provision.verbs.status.status import MachineStatus
 from provision.verbs.why.why import WhyResult
 from provision.workflow.environments import Environment
-from provision.workflow.image.registry import ImageSummary, PulledImage, VerifiedImage
 from provision.workflow.lock import LockPreview
 from provision.workflow.ship.ship import Verb
 from provision.workflow.ship.states import State
@@ -155,7 +154,6 @@ RESULTS = (
         "the command that would run",
         {"command": list[str]},
     ),
-    _result("notebook", "notebook", "the server's address, with its token", RunningNotebook),
     _result("kernel-add", "kernel add", "the registered kernel", Kernel),
     _result(
         "kernel-add-preview",
@@ -291,8 +289,6 @@ RESULTS = (
     _result("image-build", "image build", "the image and its layers", Image),
     _result("image-push", "image push", "where it is, and what was sent", PushResult),
     _result("image-index", "image index", "where it is, and its images", IndexResult),
-    _result("image-pull", "image pull", "where it was put", PulledImage),
-    _result("image-show", "image show", "labels, layers, smoke verdicts", ImageSummary),
     _result("image-diff", "image diff", "packages that differ, and sizes", ImageDiff),
     _result("image-verify", "image verify", "what is signed", VerifiedImage),
     _result(

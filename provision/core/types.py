@@ -5,7 +5,7 @@ This module owns shapes only: no file is read, nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -168,8 +168,6 @@ class Prefix:
     name: str
     path: Path
     lock_sha256: str
-    # uv.fingerprints at the installation, as far as known.
-    wheels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def python(self) -> Path:

@@ -21,11 +21,8 @@ from provision.adapters.installed_files import (
     byte_code_source,
     conda_records,
     list_byte_code,
-    normal_path,
-    path_rows,
-    recorded_paths,
-    wheel_records,
 )
+from provision.adapters.listed_files import listed_files
 from provision.core.errors import ToolFailed
 from provision.core.host import usable_cpus
 from provision.core.process import run, write_all
@@ -60,7 +57,7 @@ def compile_all(
     """
     _remove_byte_code(tree / "lib")
     records = conda_records(tree)
-    batches = _batches(tree, records)
+    batches = _batches(tree)
     opened = _open_cache(cache, base or tree)
     if progress is None:
         restored = _compile(tree, batches, mode, opened, base=base)
@@ -139,25 +136,17 @@ def _run_compiler(tree: Path, batches: Sequence[Sequence[str]], mode: Mode, base
         raise
 
 
-def _batches(tree: Path, records: Mapping[Path, CondaRecord]) -> list[list[str]]:
+def _batches(tree: Path) -> list[list[str]]:
     """What is compiled together: sources of one package, so that others do not change its bytes.
 
     A source that several packages have, or whose text names the tree's path, is alone.
     """
     owners: dict[str, list[str]] = {}
     with_prefix = set()
-    for path, record in records.items():
-        for row in path_rows(record):
-            owners.setdefault(row["_path"], []).append(path.name)
-            if row.get("prefix_placeholder"):
-                with_prefix.add(row["_path"])
-    for record_file in wheel_records(tree):
-        if _relative(record_file, tree) in owners:  # of a conda package, which lists its files
-            continue
-        folder = _relative(record_file.parents[1], tree)
-        for listed in recorded_paths(record_file):
-            path_in_tree = normal_path(f"{folder}/{listed}")
-            owners.setdefault(path_in_tree, []).append(record_file.parent.name)
+    for file in listed_files(tree):
+        owners.setdefault(file.path, []).append(file.record)
+        if file.names_tree:
+            with_prefix.add(file.path)
     batches: dict[str, list[str]] = {}
     single_sources = []
     for source in _sources(tree, "lib"):

@@ -5,7 +5,6 @@ Nothing here changes the prefix.
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -13,14 +12,9 @@ from typing import Literal
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters import uv
 from provision.adapters.http import sha256_of
-from provision.adapters.installed_files import (
-    conda_records,
-    hex_digest,
-    path_rows,
-    wheel_records,
-)
+from provision.adapters.installed_files import conda_records
+from provision.adapters.listed_files import listed_files
 from provision.core.dataclass import dataclass
 from provision.core.types import Lock, Prefix
 from provision.environment import install_record, runtime_package
@@ -53,9 +47,7 @@ def find_drift(prefix: Prefix, lock: Lock, *, files: bool) -> list[Drift]:
     """
     drifts = [*find_package_drift(prefix, lock), *_runtime_drift(prefix)]
     if files:
-        drifts += _reinstalled_wheels(prefix)
-        drifts += _conda_file_drift(prefix)
-        drifts += _wheel_file_drift(prefix)
+        drifts += _listed_file_drift(prefix)
     record = install_record.read(prefix.path)
     if record is not None:
         for file, sha256 in record.byte_code.items() if files else ():
@@ -164,42 +156,18 @@ def _installed_wheels(prefix: Prefix) -> dict[str, str]:
     return versions
 
 
-def _reinstalled_wheels(prefix: Prefix) -> Iterator[Drift]:
-    """Wheels that somebody reinstalled later in the locked version."""
-    for folder, fingerprint in uv.fingerprints(prefix.path).items():
-        if prefix.wheels.get(folder, fingerprint) != fingerprint:
-            name, _, version = folder.removesuffix(".dist-info").rpartition("-")
-            detail = f"RECORD or executables of {version} are not as they were installed"
-            yield Drift(kind="changed", name=name, detail=detail)
+def _listed_file_drift(prefix: Prefix) -> Iterator[Drift]:
+    for file in listed_files(prefix.path):
+        if file.kind == "unreadable":
+            yield Drift(kind="unreadable", name=file.package, detail=file.path)
+        elif file.kind == "hardlink" and file.sha256:
+            path = prefix.path / file.path
+            yield from _file_drift(file.package, path, file.sha256, prefix)
 
 
-def _conda_file_drift(prefix: Prefix) -> Iterator[Drift]:
-    for record in conda_records(prefix.path).values():
-        for entry in path_rows(record):
-            if entry["path_type"] == "hardlink":
-                sha256 = entry.get("sha256_in_prefix") or entry.get("sha256")
-                path = prefix.path / entry["_path"]
-                yield from _file_drift(record["name"], path, sha256, prefix)
-
-
-def _wheel_file_drift(prefix: Prefix) -> Iterator[Drift]:
-    for record in wheel_records(prefix.path):
-        name = record.parent.name.removesuffix(".dist-info").rpartition("-")[0]
-        text = record.read_text(encoding="utf-8", errors="replace")
-        for row in csv.reader(text.splitlines()):
-            if len(row) != 3:
-                detail = os.path.relpath(record, prefix.path)
-                yield Drift(kind="unreadable", name=name, detail=detail)
-                break
-            sha256 = hex_digest(row[1])
-            if sha256:
-                path = Path(os.path.normpath(record.parent.parent / row[0]))
-                yield from _file_drift(name, path, sha256, prefix)
-
-
-def _file_drift(package: str, path: Path, sha256: str | None, prefix: Prefix) -> Iterator[Drift]:
+def _file_drift(package: str, path: Path, sha256: str, prefix: Prefix) -> Iterator[Drift]:
     relative = os.path.relpath(path, prefix.path)
     if not path.is_file():
         yield Drift(kind="absent", name=package, detail=relative)
-    elif sha256 and sha256_of(path) != sha256:
+    elif sha256_of(path) != sha256:
         yield Drift(kind="changed", name=package, detail=relative)

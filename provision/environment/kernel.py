@@ -8,14 +8,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
+from typing import TypedDict
 
 from provision.core.atomic import atomic_write
-from provision.core.dataclass import dataclass
 from provision.core.errors import InUse
-from provision.core.records import parse_record
+from provision.core.schema import InvalidDocument, parse_document
 from provision.core.settings import xdg_folder
 from provision.core.similar_names import did_you_mean
 from provision.core.types import Kernel, Prefix, Resolution
@@ -27,34 +25,28 @@ LAUNCHER = "ipykernel"  # the package with which Jupyter starts an environment
 NOTICE = "provision_runtime.facts.freshness"
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelOwner:
+class KernelOwner(TypedDict):
     """The environment of a kernel."""
 
     name: str
     lock_sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelMetadata:
+class KernelMetadata(TypedDict):
     """provision: marks a kernel as ours."""
 
     debugger: bool
     provision: KernelOwner
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelSpec:
+class KernelSpec(TypedDict):
     """The content of a kernel.json that provision wrote."""
 
-    argv: tuple[str, ...]
+    argv: list[str]
     display_name: str
     language: str
-    env: Mapping[str, str]
+    env: dict[str, str]
     metadata: KernelMetadata
-
-    def text(self) -> str:
-        return json.dumps(asdict(self), indent=1)
 
 
 def display_name(resolution: Resolution, project: str) -> str:
@@ -82,23 +74,23 @@ def _is_of_other_project(present: Path, prefix: Path) -> bool:
 
 
 def kernel_spec(prefix: Prefix, display_name: str) -> KernelSpec:
-    return KernelSpec(
-        argv=(
+    return {
+        "argv": [
             str(prefix.python),
             "-m",
             "ipykernel_launcher",
             "-f",
             "{connection_file}",
             f"--ext={NOTICE}",
-        ),
-        display_name=display_name,
-        language="python",
-        env=activation_variables(prefix),
-        metadata=KernelMetadata(
-            debugger=True,
-            provision=KernelOwner(name=prefix.name, lock_sha256=prefix.lock_sha256),
-        ),
-    )
+        ],
+        "display_name": display_name,
+        "language": "python",
+        "env": activation_variables(prefix),
+        "metadata": {
+            "debugger": True,
+            "provision": {"name": prefix.name, "lock_sha256": prefix.lock_sha256},
+        },
+    }
 
 
 def kernels_folder() -> Path:
@@ -143,7 +135,8 @@ def install(prefix: Prefix, display_name: str) -> tuple[Kernel, bool]:
     if is_current(prefix, display_name):
         return kernel, False
     check_name(name)
-    atomic_write(path / "kernel.json", kernel_spec(prefix, display_name).text() + "\n")
+    content = json.dumps(kernel_spec(prefix, display_name), indent=1)
+    atomic_write(path / "kernel.json", content + "\n")
     return kernel, True
 
 
@@ -153,9 +146,9 @@ def list_kernels() -> list[Kernel]:
     for path in sorted(kernels_folder().glob("*")):
         spec = _read(path)
         if spec is not None:
-            prefix = Path(spec.env["CONDA_PREFIX"])
+            prefix = Path(spec["env"]["CONDA_PREFIX"])
             kernels.append(
-                Kernel(name=path.name, display_name=spec.display_name, path=path, prefix=prefix)
+                Kernel(name=path.name, display_name=spec["display_name"], path=path, prefix=prefix)
             )
     return kernels
 
@@ -187,17 +180,16 @@ def remove(name: str, prefix: Path | None = None) -> Path:
 
 def remove_kernel_of(prefix: Prefix) -> bool:
     """Remove this prefix's kernel. Returns whether there was one."""
-    for kernel in list_kernels():
-        if kernel.prefix == prefix.path:
-            shutil.rmtree(kernel.path)
-            return True
-    return False
+    own = [kernel for kernel in list_kernels() if kernel.prefix == prefix.path]
+    for kernel in own:
+        shutil.rmtree(kernel.path)
+    return bool(own)
 
 
 def _read(folder: Path) -> KernelSpec | None:
     """A kernel of ours. All others are left alone."""
     try:
-        spec = parse_record(KernelSpec, (folder / "kernel.json").read_bytes())
-    except (OSError, ValueError):
+        spec: KernelSpec = parse_document((folder / "kernel.json").read_bytes(), "kernel")
+    except (OSError, InvalidDocument):
         return None
-    return spec if "CONDA_PREFIX" in spec.env else None
+    return spec

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
@@ -23,16 +22,15 @@ MARKER = Path("conda-meta") / "provision.state"
 
 @dataclass(frozen=True, kw_only=True)
 class Marker:
-    """folder: the environment's, under envs. spec_sha256: of its spec.yml. wheels: their fingerprints, by dist-info folder. size:
-    bytes when it was installed. records: the packages of that moment, see `package_records`.
-    warnings: the ids of those about the build that were printed. pack: the key of the pack in which
-    the prefix came, which has its byte code; such a prefix belongs to whoever shipped it."""
+    """folder: the environment's, under envs. spec_sha256: of its spec.yml. size: bytes when it was
+    installed. records: the packages of that moment, see `package_records`. warnings: the ids of those
+    about the build that were printed. pack: the key of the pack in which the prefix came, which has
+    its byte code; such a prefix belongs to whoever shipped it."""
 
     name: str
     folder: str
     lock_sha256: str
     spec_sha256: str = ""
-    wheels: Mapping[str, str] = field(default_factory=dict)
     size: int = 0
     records: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -40,7 +38,7 @@ class Marker:
 
     def prefix(self, path: Path) -> Prefix:
         """The prefix at `path`, which has this marker."""
-        return Prefix(name=self.name, path=path, lock_sha256=self.lock_sha256, wheels=self.wheels)
+        return Prefix(name=self.name, path=path, lock_sha256=self.lock_sha256)
 
 
 def write(prefix: Path, marker: Marker) -> None:

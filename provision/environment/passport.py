@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, cast
 from provision import __version__
 from provision.core import host
 from provision.core.credentials import public_document
-from provision.core.dataclass import dataclass
 from provision.core.errors import IntegrityError
 from provision.core.package_names import package_name
 from provision.core.paths import Folders, make_private_directory
 from provision.core.schema import InvalidDocument, parse_document
-from provision.core.types import BuildResult, Image, Layer, Lock, Pin, SmokeResult
+from provision.core.types import BuildResult, Image, Lock, Pin, SmokeResult
 
 # What only writing a passport needs is imported there: `env list` reads many.
 if TYPE_CHECKING:
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
 
 FILE = "passport.json"
 SCHEMA = 1
-# A verdict that is attached to an image in a registry.
-SMOKE_MEDIA_TYPE = "application/vnd.provision.smoke.v1+json"
-SMOKE_SCHEMA = 1
 MACHINES = 64  # of the verdicts that are kept, besides the newest
 STARTED_AT = "%Y-%m-%dT%H:%M:%SZ"  # as the smoke report has it
 
@@ -62,7 +58,21 @@ def compose(result: BuildResult, request: SpecContent, previous: Passport | None
     earlier: Passport = {}
     if previous is not None and previous["lock"]["sha256"] == lock.sha256:
         earlier = previous
-    image = _describe_image(result.image) or earlier.get("image")
+    image = earlier.get("image")
+    if result.image is not None:
+        image = _fields(
+            result.image,
+            "reference",
+            "manifest_digest",
+            "image_id",
+            "base",
+            "base_digest",
+            "lock_sha256",
+        )
+        image["layout"] = str(result.image.layout)
+        image["layers"] = [
+            _fields(layer, "group", "digest", "size") for layer in result.image.layers
+        ]
     kernel = earlier.get("kernel")
     if result.kernel is not None:
         kernel = {"name": result.kernel.name, "path": str(result.kernel.path)}
@@ -140,17 +150,6 @@ def _describe_facts(facts: Edition) -> dict[str, str]:
     if facts.lab_file:
         described["lab"] = hashlib.sha256(facts.lab_file.read_bytes()).hexdigest()
     return described
-
-
-def _describe_image(image: Image | None) -> RecordedImage | None:
-    if image is None:
-        return None
-    summary: RecordedImage = _fields(
-        image, "reference", "manifest_digest", "image_id", "base", "base_digest", "lock_sha256"
-    )
-    summary["layout"] = str(image.layout)
-    summary["layers"] = [_fields(layer, "group", "digest", "size") for layer in image.layers]
-    return summary
 
 
 def _describe_runtime(runtime: InstalledRuntime | None) -> RuntimeSummary | None:
@@ -264,93 +263,25 @@ def with_smoke_over_nodes(passport: Passport, document: Mapping[str, Any]) -> Pa
     """The passport with the latest test over nodes. document: the report of that test."""
     from provision.core.documents import NodeResult, NodesSummary
 
-    summary: NodesSummary = _items(document, NodesSummary)
-    summary["nodes"] = [_items(row, NodeResult) for row in document["nodes"]]
+    summary: Any = {name: document[name] for name in NodesSummary.__annotations__}
+    summary["nodes"] = [
+        {name: row[name] for name in NodeResult.__annotations__} for row in document["nodes"]
+    ]
     return {**passport, "smoke_nodes": summary, "written_at": _now()}
 
 
-def _items(document: Mapping[str, Any], kind: type) -> Any:
-    """What a type names of a document."""
-    return {name: document[name] for name in kind.__annotations__}
-
-
-def to_image(passport: Passport) -> Image:
-    """The image that the passport names."""
-    image = passport["image"]
-    assert image is not None
-    layers = [
-        Layer(group=layer["group"], digest=layer["digest"], size=layer["size"])
-        for layer in image["layers"]
-    ]
-    return Image(
-        reference=image["reference"],
-        manifest_digest=image["manifest_digest"],
-        image_id=image["image_id"],
-        base=image["base"],
-        base_digest=image["base_digest"],
-        lock_sha256=image["lock_sha256"],
-        layout=Path(image["layout"]),
-        layers=tuple(layers),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmokeAttachment:
-    """A verdict, in the form in which it is attached to an image in a registry."""
-
-    label: str
-    content: bytes
-    annotations: Mapping[str, str]
-
-
-def smoke_attachments(passport: Passport, image: Image) -> list[SmokeAttachment]:
+def smoke_verdicts(passport: Passport, image: Image) -> list[Verdict]:
     """The verdicts on an image: of the test in it, and of the test in the prefix of the same lock.
 
     Leaves out a verdict that was measured in another image.
     """
     if passport["lock"]["sha256"] != image.lock_sha256:
         return []
-    attachments = []
-    for target, verdict in passport["smoke"].items():
-        if target != "image" or verdict.get("image_id") == image.image_id:
-            document = {
-                "schema": SMOKE_SCHEMA,
-                "place": target,
-                "image_id": image.image_id,
-                "lock_sha256": image.lock_sha256,
-                "verdict": verdict["verdict"],
-                "measured_on": verdict["measured_on"],
-                "report": verdict["report"],
-            }
-            annotations = {
-                "org.provision.smoke.place": target,
-                "org.provision.smoke.verdict": verdict["verdict"],
-            }
-            if "started_at" in verdict["report"]:
-                annotations["org.opencontainers.image.created"] = verdict["report"]["started_at"]
-            attachments.append(
-                SmokeAttachment(
-                    label=f"smoke ({target}): {verdict['verdict']}",
-                    content=json.dumps(document, sort_keys=True, separators=(",", ":")).encode(),
-                    annotations=annotations,
-                )
-            )
-    return attachments
-
-
-def read_smoke_attachment(content: bytes) -> dict[str, Any]:
-    """A verdict that is attached to an image.
-
-    Raises IntegrityError for anything else: anyone who may push can attach it.
-    """
-    try:
-        return dict(parse_document(content, "smoke-attachment"))
-    except InvalidDocument as error:
-        raise IntegrityError(
-            f"A verdict that is attached to the image is not of schema {SMOKE_SCHEMA}: {error}.",
-            advice="Read it with the provision that made it, or report it to those who push to this "
-            "registry.",
-        ) from error
+    return [
+        {**verdict, "target": target}
+        for target, verdict in passport["smoke"].items()
+        if target != "image" or verdict.get("image_id") == image.image_id
+    ]
 
 
 def _now() -> str:

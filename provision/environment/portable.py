@@ -43,11 +43,11 @@ def install_portable(
     """
     prefixes.install_packages(lock, staging, Path(final), folders, progress, mirrors)
     _remove_host_files(staging)
-    wheels = prefixes.complete(lock, name, final, staging, pack=key)
+    prefixes.complete(lock, name, final, staging, pack=key)
     progress.info("checking every file against the lock")
     # Raise IntegrityError if any file is not what the lock and its package say.
     drifts = drift.find_drift(
-        Prefix(name=name, path=staging, lock_sha256=lock.sha256, wheels=wheels), lock, files=True
+        Prefix(name=name, path=staging, lock_sha256=lock.sha256), lock, files=True
     )
     if drifts:
         first = drifts[0]

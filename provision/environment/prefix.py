@@ -11,8 +11,7 @@ import csv
 import json
 import os
 import stat
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from provision.adapters import conda, uv
@@ -32,9 +31,11 @@ from provision.core.atomic import (
     replace_directory,
     staging_path,
 )
+from provision.core.container import PREFIX as IMAGE_PREFIX
 from provision.core.errors import IntegrityError, InUse, InvalidSpec, NoSpace
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import Folders, make_private_directory, nearest_existing
+from provision.core.platforms import build_platform
 from provision.core.system_errors import free_space, from_system
 from provision.core.types import Lock, Prefix, Progress
 from provision.environment import (
@@ -82,24 +83,17 @@ def check_location(name: str, folder: Path, path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise InUse(f"{path} is a file.", advice="Name a folder with --prefix.")
     present = marker.read(path)
-    if present is None:
-        if path.exists() and any(path.iterdir()):
-            raise InUse(
-                f"{path} exists and is not an environment of provision.",
-                advice="Name another folder with --prefix.",
-            )
+    owner = "not an environment of provision"
+    if present is not None:
+        owner = f"the environment `{present.name}` of {present.folder}"
+        is_gone = not Path(present.folder).exists()
+        if present.name == name and (present.folder == str(folder) or is_gone):
+            return
+    elif not path.exists() or not any(path.iterdir()):
         return
-    if present.name != name:
-        raise InUse(
-            f"{path} is the environment `{present.name}`, not `{name}`.",
-            advice="Name another folder with --prefix.",
-        )
-    if present.folder != str(folder) and Path(present.folder).exists():
-        raise InUse(
-            f"{path} belongs to {present.folder}, not to {folder}.",
-            advice="Give one of the two another name or --prefix, or remove the existing one: "
-            f"provision env remove {name}.",
-        )
+    raise InUse(
+        f"{path} is {owner}, not `{name}` of {folder}.", advice="Name another folder with --prefix."
+    )
 
 
 def create(
@@ -138,7 +132,6 @@ def create(
         if present is not None and change is not None:
             _check_complete(change.new, name, staging)
             records = change.records(staging)
-            fingerprints = {**change.wheels, **uv.fingerprints(staging)}
             size = present.size - change.size + _leave_writing_to_owner(staging)
             change.write_record(staging)
         else:
@@ -147,7 +140,7 @@ def create(
             progress.info("compiling every module")
             byte_code = bytecode.compile_all(staging, "checked-hash", folders.byte_code, progress)
             records = tuple(sorted(freshness.package_records(str(staging))))
-            fingerprints = _add_provision_files(name, staging)
+            _add_provision_files(name, staging)
             install_record.compile_runtime(staging, folders.byte_code)
             size = _leave_writing_to_owner(staging)
             size += install_record.write(staging, byte_code)
@@ -156,7 +149,6 @@ def create(
             folder=str(folder),
             lock_sha256=lock.sha256,
             spec_sha256=freshness.spec_sha256(str(folder)),
-            wheels=fingerprints,
             size=size,
             records=records,
             warnings=tuple(sorted(warnings)),
@@ -187,31 +179,25 @@ def create(
     finally:
         if not keep_replaced:
             remove_leftovers(path)
-    return Prefix(name=name, path=path, lock_sha256=lock.sha256, wheels=fingerprints)
+    return Prefix(name=name, path=path, lock_sha256=lock.sha256)
 
 
-@contextmanager
-def of_other_platform(
+def install_for_image(
     lock: Lock,
+    staging: Path,
     prefix: Prefix,
-    path: Path,
     folders: Folders,
     progress: Progress,
     mirrors: Mirrors,
-) -> Iterator[Prefix]:
-    """The packages of a lock for another platform, unpacked for the time of the block next to `path`.
+) -> None:
+    """Install the packages of a lock into `staging`, as they are in an image.
 
-    None of their programs is run. prefix: of the same lock, for this machine: uv asks its Python which
-    version it is.
+    prefix: of the same lock, for this machine. The packages may be of another platform: then uv asks
+    its Python which version it is, and no program of theirs is run.
     """
-    staging = staging_path(path)
-    remove_leftovers(path)
-    try:
-        install_packages(lock, staging, staging, folders, progress, mirrors, prefix.python)
-        wheels = uv.fingerprints(staging)
-        yield Prefix(name=prefix.name, path=staging, lock_sha256=lock.sha256, wheels=wheels)
-    finally:
-        remove_leftovers(path)
+    python = None if lock.platform == build_platform() else prefix.python
+    install_packages(lock, staging, Path(IMAGE_PREFIX), folders, progress, mirrors, python)
+    _check_complete(lock, prefix.name, staging)
 
 
 def install_packages(
@@ -250,22 +236,16 @@ def install_packages(
         _rewrite_scripts(staging, python.parent.parent if python else staging, path)
 
 
-def complete(
-    lock: Lock, name: str, final: PurePosixPath, staging: Path, *, pack: str
-) -> dict[str, str]:
+def complete(lock: Lock, name: str, final: PurePosixPath, staging: Path, *, pack: str) -> None:
     """Add what makes the packages of a pack a prefix of ours: the runtime package, the file that
-    stops pip, activation scripts, and the marker. Returns the wheels' fingerprints."""
-    fingerprints = _add_provision_files(name, staging)
-    new = Marker(
-        name=name, folder=str(final), lock_sha256=lock.sha256, wheels=fingerprints, pack=pack
-    )
+    stops pip, activation scripts, and the marker."""
+    _add_provision_files(name, staging)
+    new = Marker(name=name, folder=str(final), lock_sha256=lock.sha256, pack=pack)
     marker.write(staging, new)
-    return fingerprints
 
 
-def _add_provision_files(name: str, staging: Path) -> dict[str, str]:
-    """All but the marker. The runtime package has no fingerprint: provision updates it in place."""
-    fingerprints = uv.fingerprints(staging)
+def _add_provision_files(name: str, staging: Path) -> None:
+    """All but the marker."""
     runtime_package.install(staging, runtime_package.load())
     for library in staging.glob("lib/python3*"):
         file = library / "EXTERNALLY-MANAGED"
@@ -273,7 +253,6 @@ def _add_provision_files(name: str, staging: Path) -> dict[str, str]:
         file.write_text(EXTERNALLY_MANAGED.format(name=name), encoding="utf-8")
     _write_conda_state(staging)
     activation.write_scripts(staging)
-    return fingerprints
 
 
 def _leave_writing_to_owner(staging: Path) -> int:

@@ -46,14 +46,13 @@ RECORDS = (str(MARKER), str(INSTALL_RECORD))
 class WheelChange:
     """New wheels, installed in the staging directory, and what gives way to them.
 
-    new: a lock of them alone. wheels: the fingerprints of those that stay. leaving: names.
+    new: a lock of them alone. leaving: names.
     outgoing, incoming: files and folders that are renamed, from the prefix on. shared: new files that
     the prefix has already.
     """
 
     prefix: Prefix
     new: Lock
-    wheels: dict[str, str]
     leaving: frozenset[str]
     outgoing: tuple[str, ...]
     incoming: tuple[str, ...]
@@ -152,11 +151,6 @@ def prepare(
     return WheelChange(
         prefix=prefix,
         new=replace(lock, packages=tuple(changed)),
-        wheels={
-            folder: fingerprint
-            for folder, fingerprint in prefix.wheels.items()
-            if canonicalize_name(folder.split("-")[0]) not in leaving
-        },
         leaving=leaving,
         outgoing=tuple(outgoing),
         incoming=tuple(incoming),

@@ -7,15 +7,14 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from provision.catalog import version_key
+from provision.catalog.data_files import load
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.image.contents import read_files
-from provision.image.oci_layout import DIGEST
 
 Use = Literal["base", "builder", "frontend"]
 
@@ -31,28 +30,6 @@ SHELLS = re.compile("(?:usr/)?bin/sh")
 LIBC = re.compile(r"(?:usr/)?lib(?:64)?(?:/[^/]+-linux-gnu)?/libc(?:\.so\.6|-2\.\d+\.so)")
 # glibc's banner, which `libc.so.6` prints when it is run.
 BANNER = re.compile(rb"GNU C Library [^\n]*version (\d+\.\d+)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShippedImage:
-    """One row of data/base_images.yml."""
-
-    use: Use
-    reference: str
-    digest: str
-    source: str
-
-    def __post_init__(self) -> None:
-        is_pinned = DIGEST.fullmatch(self.digest) and "@" not in self.reference
-        if self.use not in get_args(Use) or not is_pinned or not self.source:
-            raise ValueError(
-                f"data/base_images.yml: {self.reference} needs a use, a name and tag, a digest "
-                "and a source"
-            )
-
-    @property
-    def pinned(self) -> str:
-        return f"{self.reference}@{self.digest}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,17 +49,12 @@ class BaseImage:
 
 
 @cache
-def shipped_images() -> tuple[ShippedImage, ...]:
-    """The rows of base_images.yml, checked."""
-    import yaml
-
-    text = files("provision").joinpath("catalog/data/base_images.yml").read_text(encoding="utf-8")
-    return tuple(ShippedImage(**entry) for entry in yaml.safe_load(text)["images"])
-
-
 def pinned(use: Use) -> str:
     """Our default image for a use, by its digest."""
-    return next(image.pinned for image in shipped_images() if image.use == use)
+    for row in load("base_images.yml")["images"]:
+        if row["use"] == use:
+            return f"{row['reference']}@{row['digest']}"
+    raise AssertionError(f"no image for the {use}")
 
 
 def chosen_base(reference: str | None) -> str:
@@ -94,8 +66,7 @@ def chosen_base(reference: str | None) -> str:
     if reference.startswith(("oci-archive:", "docker-archive:")):
         raise InvalidSpec(
             f"The base {reference} is an archive; provision reads image layouts in folders.",
-            advice="Unpack it (`tar -xf FILE -C DIR`) and write oci:DIR. For an archive by "
-            f"`docker save` before Docker 25: `skopeo copy {shlex.quote(reference)} oci:DIR`.",
+            advice=f"`skopeo copy {shlex.quote(reference)} oci:DIR` makes one.",
         )
     return parse_engine_reference(reference, alternatives=", or oci:DIR")
 
@@ -111,19 +82,6 @@ def parse_engine_reference(text: str, alternatives: str = "") -> str:
         if plain != text and _REFERENCE.fullmatch(plain):
             advice = f"Write {plain}, without {transport}"
     raise InvalidSpec(f"{text!r} is not an image reference.", advice=advice)
-
-
-def parse_tag(text: str) -> str:
-    """A name for an image as NAME:TAG, with `latest` if the user gave no tag. InvalidSpec for a
-    name that engines refuse."""
-    if not _REFERENCE.fullmatch(text) or "@" in text or text.startswith("sha256:"):
-        raise InvalidSpec(
-            f"{text!r} is not a valid name for an image.",
-            advice="Write name or name:tag in lower-case letters and digits, preceded "
-            "by the host of a registry if it is for one.",
-        )
-    has_tag = ":" in text.rpartition("/")[2]
-    return text if has_tag else f"{text}:latest"
 
 
 def is_on_disk(reference: str | None) -> bool:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from provision.core.errors import InvalidSpec
 from provision.core.system_errors import disk_full_raises
-from provision.core.types import Image, Prefix, Progress
-from provision.image import conda_files, config, layer_cache, oci_layout
+from provision.core.types import Image, Progress
+from provision.image import config, layer_cache, oci_layout
 from provision.image.cache_key import Recipe
-from provision.image.layer_build import SPACE_ADVICE, LayerBuild
+from provision.image.layer_build import PACKAGES, SPACE_ADVICE, LayerBuild
 from provision.image.oci_layout import LayoutManifest
 
 RECIPE = "org.provision.recipe"
@@ -24,7 +24,7 @@ def matching_image(recipe: Recipe, layout: Path) -> Image | None:
     manifest = oci_layout.read(layout)
     if manifest is None or manifest.annotations.get(RECIPE) != recipe.digest:
         return None
-    return _image(recipe, layout, manifest)
+    return _image(recipe.resolution.spec.name, layout, manifest)
 
 
 def find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | None:
@@ -52,38 +52,24 @@ def find_image(recipe: Recipe, layout: Path, progress: Progress) -> Image | None
 def built_image(layout: Path, name: str) -> Image | None:
     """The image that was made for an environment in a layout; None if there is no complete one."""
     manifest = oci_layout.read(layout)
-    if manifest is None:
-        return None
-    labels = manifest.annotations
-    lock_sha256 = labels[config.LOCK_LABEL]
-    return Image(
-        reference=f"{config.repository(name)}:{lock_sha256[:12]}",
-        layout=layout,
-        manifest_digest=manifest.manifest_digest,
-        image_id=manifest.config_digest,
-        base=labels[config.BASE_NAME],
-        base_digest=labels[config.BASE_ID],
-        lock_sha256=lock_sha256,
-        layers=manifest.layers,
-    )
+    return _image(name, layout, manifest) if manifest else None
 
 
 def build_image(
     recipe: Recipe,
-    prefix: Prefix,
     *,
     layout: Path,
-    link: Callable[[Path], None],
+    install: Callable[[Path], None],
+    byte_code: Path | None,
     progress: Progress,
 ) -> Image:
     """Build the image layout, or return the existing one if it is current. Reuses layers of this
     layout and of those next to it.
 
-    link: fills an empty directory with the conda packages of the lock; paths in their files name
-    /opt/env. Called only if needed. A build that fails or is killed leaves the previous layout
-    unchanged.
+    install: fills a new directory with the packages of the lock; paths in their files name /opt/env.
+    Called only if needed. byte_code: a prefix of the lock, whose byte code the image gets. A build
+    that fails or is killed leaves the previous layout unchanged.
     """
-    conda_files.check_prefix(prefix, recipe.lock.sha256)
     # File names in images are UTF-8; under another locale they would differ.
     encoding = sys.getfilesystemencoding()
     if encoding != "utf-8":
@@ -96,27 +82,34 @@ def build_image(
         return image
     with disk_full_raises(layout, SPACE_ADVICE), oci_layout.staging(layout) as new:
         build = LayerBuild(
-            recipe=recipe, prefix=prefix, layout=layout, new=new, link=link, progress=progress
+            recipe=recipe,
+            byte_code=byte_code,
+            layout=layout,
+            new=new,
+            install=install,
+            progress=progress,
         )
         layers = build.layers()
         manifest = oci_layout.write(
             new,
             recipe.config(layers),
             layers,
-            {**recipe.labels, RECIPE: recipe.digest},
+            {**recipe.labels, RECIPE: recipe.digest, PACKAGES: recipe.packages_digest},
             config.image_reference(recipe.resolution.spec.name, recipe.lock),
         )
-    return _image(recipe, layout, manifest)
+    return _image(recipe.resolution.spec.name, layout, manifest)
 
 
-def _image(recipe: Recipe, layout: Path, manifest: LayoutManifest) -> Image:
+def _image(name: str, layout: Path, manifest: LayoutManifest) -> Image:
+    labels = manifest.annotations
+    lock_sha256 = labels[config.LOCK_LABEL]
     return Image(
-        reference=config.image_reference(recipe.resolution.spec.name, recipe.lock),
+        reference=f"{config.repository(name)}:{lock_sha256[:12]}",
         layout=layout,
         manifest_digest=manifest.manifest_digest,
         image_id=manifest.config_digest,
-        base=recipe.base.reference,
-        base_digest=recipe.base.digest,
-        lock_sha256=recipe.lock.sha256,
+        base=labels[config.BASE_NAME],
+        base_digest=labels[config.BASE_ID],
+        lock_sha256=lock_sha256,
         layers=manifest.layers,
     )

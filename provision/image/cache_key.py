@@ -15,7 +15,7 @@ from provision.core.credentials import without_credentials
 from provision.core.dataclass import dataclass
 from provision.core.platforms import Platform
 from provision.core.types import Layer, Lock, LockedPackage, Resolution
-from provision.image import conda_files, config, layers, oci_layout
+from provision.image import config, layers, oci_layout, own_files
 from provision.image.base import BaseImage
 from provision.image.code import Code
 from provision.image.layers import LayerEntry
@@ -23,7 +23,7 @@ from provision.image.oci_layout import ImageConfig
 
 # The version of the format in which packages become a layer's bytes. Raise it whenever the same
 # packages give other bytes; otherwise builds reuse outdated layers.
-LAYER_VERSION = 4
+LAYER_VERSION = 5
 BUILT_ON_LABEL = "org.provision.built-on"
 
 
@@ -46,7 +46,7 @@ class Recipe:
     @cached_property
     def provision_files(self) -> Sequence[LayerEntry]:
         """The files that provision itself adds."""
-        return conda_files.provision_entries(self.runtime, self.resolution.python)
+        return own_files.provision_entries(self.runtime, self.resolution.python)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -85,46 +85,32 @@ class Recipe:
             }
         )
 
-    def layer_key(
-        self,
-        group: str,
-        packages: Iterable[LockedPackage],
-        co_owners: Iterable[LockedPackage] = (),
-        clobbered: Mapping[str, Sequence[str]] | None = None,
-    ) -> str:
-        """The cache key of a layer of these packages: equal for equal bytes, in every
-        environment.
-
-            co_owners: packages of other layers that decide the content of shared files. clobbered:
-            files that conda packages lost to others, by package.
-        """
-        packages = list(packages)
-        conda_names = {package.name for package in packages if package.manager == "conda"}
-        lost_files = {
-            name: paths for name, paths in (clobbered or {}).items() if name in conda_names
-        }
-        # The same wheels have byte code in the image of another platform.
-        without_byte_code = {"byte_code": "none"} if self.built_on else {}
+    @property
+    def packages_digest(self) -> str:
+        """Equal for equal package layers, however they are cut; known before packages are installed."""
         return _digest_of(
             {
-                **without_byte_code,
-                "clobbered": lost_files,
+                "built_on": self.built_on,
                 "epoch": self.epoch,
-                "group": group,
-                "packages": sorted(_identity(package) for package in packages),
+                "groups": [asdict(group) for group in layers.GROUPS],
+                "packages": sorted(_identity(package) for package in self.lock.packages),
                 "prefix": PREFIX,
                 "python": self.resolution.python,
-                "sharers": sorted(_identity(package) for package in co_owners),
                 "version": LAYER_VERSION,
             }
         )
 
+    def layer_key(self, entries: Iterable[LayerEntry]) -> str:
+        """The cache key of a layer: equal for equal bytes, in every environment."""
+        return _digest_of([self.epoch, LAYER_VERSION, _content(entries)])
+
 
 def _content(entries: Iterable[LayerEntry]) -> list[tuple[str, int, str, str]]:
-    return [
-        (entry.path, entry.mode, entry.target, hashlib.sha256(entry.content or b"").hexdigest())
-        for entry in entries
-    ]
+    rows = []
+    for entry in entries:
+        sha256 = entry.sha256 or hashlib.sha256(entry.content or b"").hexdigest()
+        rows.append((entry.path, entry.mode, entry.target, sha256))
+    return rows
 
 
 def _digest_of(document: object) -> str:

@@ -17,7 +17,6 @@ from provision.core.errors import InvalidSpec
 from provision.core.platforms import ARCHITECTURES, PLATFORM, Platform
 from provision.core.types import Layer, Lock, Resolution
 from provision.image import base as bases
-from provision.image.conda_files import COMMAND, COMMAND_SCRIPT, site_packages
 from provision.image.layers import (
     CODE_GROUP,
     GROUPS,
@@ -27,6 +26,7 @@ from provision.image.layers import (
     group_of,
 )
 from provision.image.oci_layout import ImageConfig
+from provision.image.own_files import COMMAND, COMMAND_SCRIPT, site_packages
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

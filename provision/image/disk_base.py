@@ -7,12 +7,11 @@ are copied (layers.write_base).
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from provision.core import tar
-from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
+from provision.core.errors import IntegrityError, ToolMissing
 from provision.core.platforms import PLATFORM, Platform
 from provision.image import oci_layout
 from provision.image.base import ON_DISK, BaseImage
@@ -64,17 +63,10 @@ def _find_layout(reference: str) -> Path:
     layout = Path(name)
     if (layout / oci_layout.INDEX_FILE).is_file():
         return layout
-    folder = name.rpartition(":")[0]
-    if folder and Path(folder).is_dir():
-        raise InvalidSpec(
-            f"{reference} names a tag, as skopeo does; provision takes a layout with one image.",
-            advice=f"Write oci:{folder}; `skopeo copy {shlex.quote(reference)} oci:OTHER` "
-            "copies one image of several.",
-        )
     raise ToolMissing(
         f"There is no base {reference}: {layout} is not a folder with an OCI image layout.",
-        advice="Choose an existing one with --base. `skopeo copy docker-archive:FILE oci:DIR` makes "
-        "one of an archive by `docker save`.",
+        advice="Choose an existing one with --base, without a tag. `skopeo copy SOURCE oci:DIR` makes one of an "
+        "archive (docker-archive:FILE, oci-archive:FILE) or of one image of several.",
     )
 
 

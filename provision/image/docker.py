@@ -32,7 +32,7 @@ from provision.core.errors import (
     ToolFailed,
     ToolMissing,
 )
-from provision.core.platforms import PLATFORM, Platform, image_platform
+from provision.core.platforms import build_platform, image_platform
 from provision.core.schema import parse_document
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
@@ -59,28 +59,25 @@ _COMPARED_SETTINGS = (
 # Bases
 
 
-def find_engine_base(
-    client: Client, name: str | None, progress: Progress, platform: Platform = PLATFORM
-) -> BaseImage:
+def find_engine_base(client: Client, name: str | None, progress: Progress) -> BaseImage:
     """The chosen base, or our default, in the engine; the engine pulls it if it is missing.
 
     ToolMissing if it cannot be pulled, InvalidSpec for another platform.
     """
     reference = chosen_base(name)
     image = get_image(client, reference) or pull_into_engine(client, reference, progress)
-    return _base_image(client, reference, platform, image)
+    return _base_image(client, reference, image)
 
 
-def present_engine_base(
-    client: Client, name: str | None, platform: Platform = PLATFORM
-) -> BaseImage | None:
+def present_engine_base(client: Client, name: str | None) -> BaseImage | None:
     """The same, or None if the engine would have to pull it."""
     reference = chosen_base(name)
     image = get_image(client, reference)
-    return None if image is None else _base_image(client, reference, platform, image)
+    return None if image is None else _base_image(client, reference, image)
 
 
-def _base_image(client: Client, reference: str, platform: Platform, image: Any) -> BaseImage:
+def _base_image(client: Client, reference: str, image: Any) -> BaseImage:
+    platform = build_platform()
     attributes = image.attrs
     present = f"{attributes['Os']}/{attributes['Architecture']}"
     if present != image_platform(platform):
@@ -172,7 +169,9 @@ def _tag_as_ours(
                 f"yours by its id: {engine_id[:19]}"
             )
             continue
-        tag_image(client, engine_id, reference)
+        name, _, tag = reference.rpartition(":")
+        with engine_errors(f"tag {reference}"):
+            client.api.tag(engine_id, name, tag)
         references[reference] = engine_id
     loaded = dict.fromkeys([*record.images, engine_id] if is_new else record.images)
     images = _remove_superseded(client, list(loaded), engine_id)
@@ -258,13 +257,6 @@ def is_same(attributes: Mapping[str, Any], image: Image) -> bool:
     )
 
 
-def tag_image(client: Client, engine_id: str, reference: str) -> None:
-    """Give an image that the engine has another name, which this moves if it exists."""
-    name, _, tag = reference.rpartition(":")
-    with engine_errors(f"tag {reference}"):
-        client.api.tag(engine_id, name, tag)
-
-
 def unmet_requirements(client: Client, reference: str, name: str) -> tuple[str, ...]:
     """The run requirements (launch/run_spec.py) that this engine cannot meet. ToolMissing if it does not
     have the image.
@@ -294,29 +286,18 @@ def runnable_name(client: Client, layout: Path, reference: str) -> str:
     return reference
 
 
-def removable_references(layout: Path, client: Client) -> tuple[str, ...]:
-    """The tags that this user's provision made for the images of a layout, and that still name
-    the images that it loaded."""
-    record = read_record(layout, engine_identity(client))
-    references = []
-    for reference, image_id in sorted(record.references.items()):
-        tagged = get_image(client, reference)
-        if tagged is not None and tagged.id == image_id:
-            references.append(reference)
-    return tuple(references)
-
-
 def removable_images(layout: Path, client: Client) -> dict[str, int]:
-    """What `remove_images` removes, with sizes in bytes, as the engine counts them: tags, and the
-    ids of this user's images that have none."""
-    sizes = {
-        reference: int(get_image(client, reference).attrs["Size"])
-        for reference in removable_references(layout, client)
-    }
-    for image_id in read_record(layout, engine_identity(client)).images:
-        candidate = get_image(client, image_id)
-        if candidate is not None and not candidate.tags:
-            sizes[image_id[:19]] = int(candidate.attrs["Size"])
+    """What `remove_images` removes, with sizes in bytes, as the engine counts them: the tags that this
+    user's provision made and that still name its images, and the ids of its images without a tag."""
+    record = read_record(layout, engine_identity(client))
+    sizes = {}
+    for name, image_id in (*record.references.items(), *((row, row) for row in record.images)):
+        present = get_image(client, name)
+        if present is None:
+            continue
+        is_removable = present.id == image_id if name in record.references else not present.tags
+        if is_removable:
+            sizes[name] = int(present.attrs["Size"])
     return sizes
 
 
@@ -327,7 +308,8 @@ def remove_images(layout: Path, client: Client) -> tuple[str, ...]:
     """
     engine = engine_identity(client)
     record = read_record(layout, engine)
-    references = removable_references(layout, client)
+    removable = removable_images(layout, client)
+    references = tuple(sorted(name for name in removable if name in record.references))
     for reference in references:
         with engine_errors(f"remove {reference}"):
             client.images.remove(reference)
@@ -367,7 +349,7 @@ def _send(image: Image, client: Client, progress: Progress, *, skip: int) -> str
 
             def archive() -> Iterator[bytes]:
                 with progress.meter("sending the image to Docker", size) as meter:
-                    for chunk in docker_archive(image, skip=skip):
+                    for chunk in docker_archive(image, skip):
                         yield chunk
                         meter.advance(len(chunk))
                 waiting.enter_context(progress.meter("waiting for Docker to unpack it", 0))

@@ -1,5 +1,5 @@
-"""The layers of an image: reused from a layout that has them, or built from their packages'
-files."""
+"""The layers of an image: reused from a layout that has them, or built from the files of its
+packages."""
 
 from __future__ import annotations
 
@@ -8,37 +8,34 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import field, replace
-from functools import cached_property
+from dataclasses import field
 from pathlib import Path
 
-from provision.adapters.installed_files import byte_code_source, recorded_byte_code
-from provision.core.container import PREFIX
 from provision.core.dataclass import dataclass
 from provision.core.errors import NoSpace
 from provision.core.host import usable_cpus
-from provision.core.types import Layer, LockedPackage, Prefix, Progress
-from provision.image import base, conda_files, layer_cache, layers, oci_layout, wheel_files
+from provision.core.types import Layer, Progress
+from provision.image import base, layer_cache, layers, oci_layout, tree_files
 from provision.image.cache_key import Recipe
 from provision.image.layer_cache import CachedLayer
-from provision.image.layers import CODE_GROUP, PROVISION_GROUP, PYTHON_GROUP, LayerEntry
-from provision.image.wheel_files import InstalledWheel, SharedFiles
+from provision.image.layers import CODE_GROUP, PROVISION_GROUP, LayerEntry
 from provision_runtime.report.text import format_bytes
 
+PACKAGES = "org.provision.packages"  # the annotation with Recipe.packages_digest
 SPACE_ADVICE = "Free space there and run the same command again, or build without --image."
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerBuild:
-    """One build. layout: what it will replace. new: the staging directory that it fills. link:
-    fills another directory with the conda packages of the lock. keys: cache keys of the finished
-    layers by their digests."""
+    """One build. layout: what it will replace. new: the staging directory that it fills. install: fills
+    another directory with the packages of the lock. byte_code: the prefix that has it. keys: cache
+    keys of the finished layers by their digests."""
 
     recipe: Recipe
-    prefix: Prefix
+    byte_code: Path | None
     layout: Path
     new: Path
-    link: Callable[[Path], None]
+    install: Callable[[Path], None]
     progress: Progress
     keys: dict[str, str] = field(default_factory=dict)
 
@@ -46,22 +43,25 @@ class LayerBuild:
         """All layers, from the bottom up, in the staging directory's blobs."""
         cached = layer_cache.neighbors(self.layout)
         base_layers = self._base_layers(cached)
-        clobbered = conda_files.clobbered_files(self.prefix.path)
+        finished = self._layers_of_same_packages(cached)
+        entries = {} if finished else self._package_entries()
         keys = {}
-        finished: dict[str, Layer] = {}
-        for group, packages in self._packages.items():
-            if group == CODE_GROUP:  # never reused: it changes with each commit
-                continue
-            co_owners = wheel_files.co_owners(self._wheels_of(group), self._shared_files)
-            key = self.recipe.layer_key(group, packages, co_owners, clobbered)
-            keys[group] = key
+        for group in list(
+            entries.keys() - {CODE_GROUP}
+        ):  # that of the code changes with each commit
+            keys[group] = key = self.recipe.layer_key(entries[group])
             same = [layer for layer in cached if layer.key == key]
             digest = layer_cache.link_first(same, self.new)
             if digest is not None:
                 self._record({digest: key})
                 size = oci_layout.blob(self.new, digest).stat().st_size
                 finished[group] = Layer(group=group, digest=digest, size=size)
-        entries = self._entries([group for group in keys if group not in finished])
+                del entries[group]
+        entries[PROVISION_GROUP] = list(self.recipe.provision_files)
+        if self.recipe.code:
+            code = {entry.path: entry for entry in entries.get(CODE_GROUP, ())}
+            code |= {entry.path: entry for entry in self.recipe.code.entries}
+            entries[CODE_GROUP] = [code[path] for path in sorted(code)]
         size = sum(layers.archive_size(of_group) for of_group in entries.values())
         self._check_space(size)
         with self.progress.meter("writing image layers", size) as meter:
@@ -69,24 +69,30 @@ class LayerBuild:
         in_order = [finished[group.name] for group in layers.GROUPS if group.name in finished]
         return [*base_layers, *in_order]
 
-    @cached_property
-    def _wheels(self) -> list[InstalledWheel]:
-        return wheel_files.installed_wheels(
-            self.prefix, self.recipe.lock.by("pip"), self.recipe.resolution.python
-        )
+    def _layers_of_same_packages(self, cached: Sequence[CachedLayer]) -> dict[str, Layer]:
+        """The layers of the image that is there, if it has the same packages: they need not be
+        installed. Empty if one of the layers is no longer intact."""
+        present = oci_layout.read(self.layout)
+        if present is None or present.annotations.get(PACKAGES) != self.recipe.packages_digest:
+            return {}
+        if any(package.is_editable for package in self.recipe.lock.packages):
+            return {}  # their files are in the layer of the code
+        reused = {}
+        for layer in present.layers:
+            if layer.group in ("base", PROVISION_GROUP, CODE_GROUP):
+                continue
+            same = [row for row in cached if row.digest == layer.digest]
+            if layer_cache.link_first(same, self.new) is None:
+                return {}
+            self._record({layer.digest: same[0].key})
+            reused[layer.group] = layer
+        return reused
 
-    @cached_property
-    def _packages(self) -> Mapping[str, Sequence[LockedPackage]]:
-        wheel_sizes = {wheel.package.name: wheel.size for wheel in self._wheels}
-        return layers.group_packages(self.recipe.lock.packages, wheel_sizes)
-
-    @cached_property
-    def _shared_files(self) -> SharedFiles:
-        return wheel_files.shared_files(self._wheels)
-
-    def _wheels_of(self, group: str) -> list[InstalledWheel]:
-        packages = self._packages.get(group, ())
-        return [wheel for wheel in self._wheels if wheel.package in packages]
+    def _package_entries(self) -> dict[str, list[LayerEntry]]:
+        staging = self.new / "staging"
+        self.install(staging)
+        code = self.recipe.code.folder if self.recipe.code else None
+        return tree_files.package_entries(staging, self.recipe.lock, self.byte_code, code)
 
     def _base_layers(self, cached: Sequence[CachedLayer]) -> list[Layer]:
         """The base's layers, checked before anything is built on them."""
@@ -117,71 +123,6 @@ class LayerBuild:
         one."""
         self.keys.update(keys)
         layer_cache.record(self.new, self.keys)
-
-    def _entries(self, groups: Sequence[str]) -> dict[str, list[LayerEntry]]:
-        """The entries of the layers that must be built, and of our own layer and that of the
-        code, which are always built."""
-        if self.recipe.code:
-            groups = [*groups, CODE_GROUP]
-        by_path: dict[str, dict[str, LayerEntry]] = {group: {} for group in groups}
-        packages = [package for group in groups for package in self._packages.get(group, ())]
-        if any(package.manager == "conda" for package in packages):
-            self._add_conda_entries(by_path)
-        for group in groups:
-            by_path[group].update(
-                wheel_files.wheels_entries(
-                    self._wheels_of(group),
-                    self._shared_files,
-                    self.prefix,
-                    self.recipe.code.folder if self.recipe.code else None,
-                )
-            )
-        for entries in by_path.values():
-            # Add the byte code of a layer's sources: the prefix's, whose bytes depend on a
-            # source and its package alone. A source without a hash may differ from the
-            # prefix's, because its text names the path of the prefix. It gets no byte code.
-            root = f"{PREFIX.lstrip('/')}/"
-            for entry in list(entries.values()):
-                if not entry.hashes:
-                    continue
-                for file in self._byte_code.get(entry.path.removeprefix(root), ()):
-                    compiled = wheel_files.prefix_file(
-                        root + file, self.prefix.path / file, self.prefix
-                    )
-                    hashes = frozenset({self._recorded_byte_code[file]})
-                    entries[compiled.path] = replace(compiled, hashes=hashes, mode=0o644)
-        by_path[PROVISION_GROUP] = {entry.path: entry for entry in self.recipe.provision_files}
-        if self.recipe.code:
-            by_path[CODE_GROUP] |= {entry.path: entry for entry in self.recipe.code.entries}
-        return {
-            group: [entries[path] for path in sorted(entries)] for group, entries in by_path.items()
-        }
-
-    def _add_conda_entries(self, by_path: Mapping[str, dict[str, LayerEntry]]) -> None:
-        staging = self.new / "staging"
-        staging.mkdir()
-        self.link(staging)
-        group_of = {}
-        for group, packages in self._packages.items():
-            for package in packages:
-                if package.manager == "conda":
-                    group_of[package.name] = group
-        for entry in conda_files.conda_entries(staging, self._byte_code):
-            group = group_of.get(entry.conda, PYTHON_GROUP)
-            if group in by_path:
-                by_path[group][entry.path] = entry
-
-    @cached_property
-    def _recorded_byte_code(self) -> Mapping[str, str]:
-        return recorded_byte_code(self.prefix.path)
-
-    @cached_property
-    def _byte_code(self) -> Mapping[str, Sequence[str]]:
-        """The prefix's files of byte code by their source."""
-        files: dict[str, list[str]] = {}
-        for file in sorted(self._recorded_byte_code):
-            files.setdefault(byte_code_source(file), []).append(file)
-        return files
 
     def _write(
         self,

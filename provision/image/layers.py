@@ -14,7 +14,8 @@ import itertools
 import posixpath
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import IO, cast
@@ -105,30 +106,13 @@ def group_of(package: LockedPackage, size: int = 0) -> str:
     raise AssertionError(f"no group for {package.manager} package {name}")
 
 
-def group_packages(
-    packages: Iterable[LockedPackage], wheel_sizes: Mapping[str, int]
-) -> dict[str, list[LockedPackage]]:
-    """Packages by group, in the order of GROUPS, without empty groups.
-
-    wheel_sizes: by the wheels' names in the lock.
-    """
-    grouped: dict[str, list[LockedPackage]] = {group.name: [] for group in GROUPS}
-    for package in packages:
-        size = wheel_sizes.get(package.name, 0) if package.manager == "pip" else 0
-        grouped[group_of(package, size)].append(package)
-    return {name: members for name, members in grouped.items() if members}
-
-
 # The members of a layer
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerEntry:
-    """One member of a layer. A file has either a `source` on this host or its `content`.
-
-    hashes: what its package says about it, in a wheel's RECORD or conda's paths.json. Several,
-    because wheels share files: each nvidia wheel has nvidia/__init__.py.
-    """
+    """One member of a layer. A file has either a `source` on this host, with the hash that its package
+    states, or its `content`."""
 
     path: str  # in the image, without the leading slash
     kind: Kind = "file"
@@ -137,8 +121,7 @@ class LayerEntry:
     source: Path | None = None
     content: bytes | None = None
     target: str = ""
-    conda: str = ""  # the conda package that owns it
-    hashes: frozenset[str] = frozenset()
+    sha256: str = ""
 
     @staticmethod
     def of(path: str, content: bytes, *, executable: bool = False) -> LayerEntry:
@@ -149,11 +132,20 @@ class LayerEntry:
             mode=0o755 if executable else 0o644,
         )
 
+    def with_content(self, content: bytes) -> LayerEntry:
+        return replace(self, source=None, content=content, size=len(content), sha256="")
 
-def file_entry(image_path: str, path: Path) -> LayerEntry:
-    """A regular file of this host. IntegrityError for anything else: reading a pipe would wait, and
-    reading a device never end."""
-    status = path.stat()
+
+def file_entry(image_path: str, path: Path, sha256: str) -> LayerEntry:
+    """A regular file of this host. IntegrityError if it is missing, or anything else: reading a pipe
+    would wait, and reading a device never end."""
+    try:
+        status = path.stat()
+    except FileNotFoundError as error:
+        raise IntegrityError(
+            f"{path} is missing, though it was installed.",
+            advice="Run `provision env remove` and build the environment again.",
+        ) from error
     if not stat.S_ISREG(status.st_mode):
         raise IntegrityError(
             f"{path} is not a file, but its package lists it as one; it cannot be put into an image."
@@ -163,27 +155,7 @@ def file_entry(image_path: str, path: Path) -> LayerEntry:
         mode=0o755 if status.st_mode & 0o100 else 0o644,
         size=status.st_size,
         source=path,
-    )
-
-
-def verify(entry: LayerEntry, digest: str) -> None:
-    """Raise IntegrityError if a file's sha256 differs from that in its package, or in the RECORD of
-    any wheel that lists it."""
-    if not entry.hashes or digest in entry.hashes:
-        return
-    if entry.conda:
-        raise IntegrityError(
-            f"/{entry.path} of the conda package {entry.conda} does not match the package: it "
-            "changed while it was read.",
-            advice="Run the same command again: damaged files in the package cache are downloaded "
-            "again.",
-        )
-    raise IntegrityError(
-        f"{entry.source} was changed after it was installed: its hash is not the one in its wheel's "
-        "RECORD.",
-        advice="Run `provision env remove` and build the environment again. If the error returns, "
-        "the file is damaged in uv's cache, with which the environment shares it: run "
-        "`uv cache clean PACKAGE` first.",
+        sha256=sha256,
     )
 
 
@@ -281,13 +253,12 @@ def _copy_file(
     buffer: memoryview,
     advance: Callable[[int], None],
 ) -> None:
-    digest = hashlib.sha256() if entry.hashes else None
+    digest = hashlib.sha256()
     remaining = entry.size
     while remaining > 0 and (count := file.readinto(buffer)):
         chunk = buffer[: min(count, remaining)]
         blob.write(chunk)
-        if digest:
-            digest.update(chunk)
+        digest.update(chunk)
         advance(len(chunk))
         remaining -= count
     has_grown = entry.size > 0 and bool(file.read(1))
@@ -295,8 +266,12 @@ def _copy_file(
         raise IntegrityError(
             f"{entry.source} changed while it was read.", advice="Run the same command again."
         )
-    if digest:
-        verify(entry, digest.hexdigest())
+    if digest.hexdigest() != entry.sha256:
+        raise IntegrityError(
+            f"{entry.source} is not the file of its package: its hash is another.",
+            advice="A file of the environment was edited, which shares it with a cache of packages. Run "
+            "`provision env remove`, `uv cache clean PACKAGE`, and build again.",
+        )
 
 
 # Copying the layers of a base

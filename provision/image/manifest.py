@@ -138,7 +138,9 @@ def read_image(
         name = image.annotations.get(CONTAINERD_NAME) or image.annotations.get(NAME, name)
         content = read_verified(image)
     parse_descriptor(source, image.row, MANIFEST_TYPES)
-    config, layers = image_descriptors(source, content)
+    manifest: ImageManifest = parse(source, content, "oci-manifest")
+    layers = tuple(parse_descriptor(source, row, LAYER_TYPES) for row in manifest["layers"])
+    config = parse_descriptor(source, manifest["config"], CONFIG_TYPES)
     config_content = read_verified(config)
     check_config(source, config_content, len(layers), platform)
     return ImageDocuments(
@@ -190,7 +192,7 @@ def platform_manifest(
     """The entry for a platform (None: for any), or the only one without a platform. The plain one
     comes before those for newer processors (variants)."""
     expected = "any platform" if platform is None else image_platform(platform)
-    matching: dict[str, tuple[tuple[bool, str], DescriptorRow]] = {}
+    ranks: dict[str, list[DescriptorRow]] = {}
     platforms = []
     for entry in index["manifests"]:
         row = entry.get("platform") or {}
@@ -199,18 +201,18 @@ def platform_manifest(
         # BuildKit lists what it knows about an image as one for unknown/unknown.
         is_any = platform is None and name != "unknown/unknown"
         if is_any or name in (expected, "/"):
-            rank = (name == "/", row.get("variant", ""))
-            # An image with several names is one image, known by the first of them.
-            matching.setdefault(entry["digest"], (rank, entry))
-    ranked = sorted(matching.values(), key=lambda rank_and_entry: rank_and_entry[0])
-    is_ambiguous = len(ranked) > 1 and (platform is None or ranked[0][0] == ranked[1][0])
-    if not ranked or is_ambiguous:
+            rank = "any" if is_any else f"{name == '/'} {row.get('variant', '')}"
+            ranks.setdefault(rank, []).append(entry)
+    # An image with several names is one image, known by the first of them.
+    best = {entry["digest"]: entry for entry in reversed(ranks[min(ranks)])} if ranks else {}
+    if len(best) != 1:
         raise InvalidSpec(
-            f"{source} holds {len(ranked)} images for {expected}, not one "
+            f"{source} holds {len(best)} images for {expected}, not one "
             f"(platforms: {', '.join(platforms) or 'none'}).",
             advice="Name the one that you want by its digest, or copy it into a layout of its own.",
         )
-    return parse_descriptor(source, ranked[0][1], (*MANIFEST_TYPES, *INDEX_TYPES))
+    (entry,) = best.values()
+    return parse_descriptor(source, entry, (*MANIFEST_TYPES, *INDEX_TYPES))
 
 
 def parse_descriptor(source: str, row: DescriptorRow, media_types: Sequence[str]) -> Descriptor:
@@ -230,13 +232,6 @@ def parse_descriptor(source: str, row: DescriptorRow, media_types: Sequence[str]
         media_type=row["mediaType"],
         annotations=dict(row.get("annotations") or {}),
     )
-
-
-def image_descriptors(source: str, content: bytes) -> tuple[Descriptor, tuple[Descriptor, ...]]:
-    """The config and the layers that a manifest names."""
-    manifest: ImageManifest = parse(source, content, "oci-manifest")
-    layers = tuple(parse_descriptor(source, row, LAYER_TYPES) for row in manifest["layers"])
-    return parse_descriptor(source, manifest["config"], CONFIG_TYPES), layers
 
 
 def check_config(

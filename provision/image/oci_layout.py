@@ -273,17 +273,6 @@ def index_content(digest: str, size: int, media_type: str, name: str, architectu
     return canonical({"manifests": [entry], "mediaType": INDEX, "schemaVersion": 2})
 
 
-def renamed_index(layout: Path, names: Sequence[str]) -> bytes:
-    """The index.json of our layout with its image under these names; unchanged without names."""
-    content = (layout / INDEX_FILE).read_bytes()
-    if not names:
-        return content
-    document = parse_index(content)
-    (entry,) = document["manifests"]
-    entries = [{**entry, "annotations": {NAME: name}} for name in names]
-    return canonical({**document, "manifests": entries})
-
-
 # Staging
 
 

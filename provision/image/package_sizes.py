@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from provision.core.container import PREFIX, WORKSPACE
 from provision.core.dataclass import dataclass
@@ -23,8 +24,7 @@ _RECORDS = re.compile(f"{_CONDA_RECORD.pattern}|{_WHEEL_RECORD.pattern}")
 _BYTE_CODE = re.compile(r"(.*/)?__pycache__/([^/]+)\.[^./]+\.pyc")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImagePackage:
+class ImagePackage(NamedTuple):
     """A package of an image; files that no package lists are one package too. manager: conda, pip or
     other."""
 
@@ -75,7 +75,7 @@ def _listed_files(path: str, content: bytes) -> tuple[ImagePackage, list[str]]:
     if wheel is None:
         try:
             record = parse_json(content)
-            package = ImagePackage(manager="conda", name=record["name"], version=record["version"])
+            package = ImagePackage("conda", record["name"], record["version"])
             return package, [path, *(f"{_PREFIX}/{file}" for file in record["files"])]
         except (ValueError, KeyError, TypeError) as error:
             raise IntegrityError(
@@ -83,7 +83,7 @@ def _listed_files(path: str, content: bytes) -> tuple[ImagePackage, list[str]]:
                 advice="Build or pull the image again.",
             ) from error
     name, _, version = wheel[2].partition("-")
-    package = ImagePackage(manager="pip", name=name.replace("_", "-").lower(), version=version)
+    package = ImagePackage("pip", name.replace("_", "-").lower(), version)
     rows = csv.reader(io.StringIO(content.decode(errors="replace")))
     return package, [posixpath.normpath(f"{wheel[1]}/{row[0]}") for row in rows if row]
 
@@ -91,25 +91,26 @@ def _listed_files(path: str, content: bytes) -> tuple[ImagePackage, list[str]]:
 def _remainder(path: str) -> ImagePackage:
     for folder, name in ((_PREFIX, "environment"), (WORKSPACE.lstrip("/"), "workspace")):
         if path == folder or path.startswith(f"{folder}/"):
-            return ImagePackage(manager="other", name=f"{name}'s other files")
-    return ImagePackage(manager="other", name="base image")
+            return ImagePackage("other", f"{name}'s other files")
+    return ImagePackage("other", "base image")
 
 
 def compare(before: Sizes, after: Sizes) -> tuple[PackageChange, ...]:
     """The packages whose version or size differs, those that grew most first."""
-    old = {(package.manager, package.name): package for package in before}
-    new = {(package.manager, package.name): package for package in after}
+    old = {package[:2]: (package.version, size) for package, size in before.items()}
+    new = {package[:2]: (package.version, size) for package, size in after.items()}
     changes = []
     for key in old.keys() | new.keys():
-        first, second = old.get(key), new.get(key)
-        change = PackageChange(
-            manager=key[0],
-            name=key[1],
-            before=first.version if first else "",
-            after=second.version if second else "",
-            size_before=before[first] if first else 0,
-            size_after=after[second] if second else 0,
-        )
-        if change.growth or change.before != change.after:
+        version_before, size_before = old.get(key, ("", 0))
+        version_after, size_after = new.get(key, ("", 0))
+        if (version_before, size_before) != (version_after, size_after):
+            change = PackageChange(
+                manager=key[0],
+                name=key[1],
+                before=version_before,
+                after=version_after,
+                size_before=size_before,
+                size_after=size_after,
+            )
             changes.append(change)
     return tuple(sorted(changes, key=lambda row: (-row.growth, row.manager, row.name)))

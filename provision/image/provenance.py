@@ -17,6 +17,7 @@ from provision.image.code import CHANGED_LABEL, REVISION_LABEL
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 _PAGE = "https://github.com/provision-gpu/provision/tree/main/docs/image-registry.md"
 BUILD_TYPE = f"{_PAGE}#provenance"
+SMOKE_TYPE = f"{_PAGE}#smoke-verdicts"  # the predicate is a verdict of the passport
 
 
 def provenance(image: Image, sbom: Sbom, request: Mapping[str, Any]) -> dict[str, Any]:

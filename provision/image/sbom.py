@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from provision.core.container import PREFIX
 from provision.core.dataclass import dataclass
@@ -29,7 +29,7 @@ SYSTEM_FILES = re.compile(f"{_DPKG}|{'|'.join(OS_RELEASE)}")
 _PREFIX = PREFIX.lstrip("/")
 _CONDA_RECORD = rf"{_PREFIX}/conda-meta/[^/]+\.json"
 _WHEEL_METADATA = rf"{_PREFIX}/lib/python[^/]+/site-packages/[^/]+\.dist-info/METADATA"
-_RUNTIME_METADATA = re.compile(r".*/site-packages/provision_runtime-[^/]+\.dist-info/METADATA")
+_RUNTIME_METADATA = re.compile(r".*/site-packages/provision_runtime-([^/]+)\.dist-info/METADATA")
 RECORDS = re.compile(f"{SYSTEM_FILES.pattern}|{_CONDA_RECORD}|{_WHEEL_METADATA}")
 
 
@@ -98,28 +98,27 @@ def image_sbom(image: Image, packages: ImagePackages, locked: Sequence[SbomPacka
     )
 
 
-def _runtime_packages(records: Mapping[str, bytes]) -> list[SbomPackage]:
+def _runtime_packages(records: Iterable[str]) -> list[SbomPackage]:
     """The runtime package, which no lock names; images of earlier versions have none."""
     from packageurl import PackageURL
-    from packaging.metadata import parse_email
 
     packages = []
-    for path, content in records.items():
-        if not _RUNTIME_METADATA.fullmatch(path):
-            continue
-        metadata, _ = parse_email(content)
-        name, version = metadata["name"], metadata["version"]
-        packages.append(
-            SbomPackage(
-                key=f"runtime:{name}",
-                manager="pip",
-                name=name,
-                version=version,
-                # It is on no package index, so its purl is a generic one, which is not looked up.
-                purl=PackageURL("generic", None, name, version).to_string(),
-                license=metadata["license"],
+    for path in records:
+        match = _RUNTIME_METADATA.fullmatch(path)
+        if match is not None:
+            name, version = "provision-runtime", match[1]
+            # It is on no package index, so its purl is a generic one, which is not looked up.
+            purl = PackageURL("generic", None, name, version).to_string()
+            packages.append(
+                SbomPackage(
+                    key=f"runtime:{name}",
+                    manager="pip",
+                    name=name,
+                    version=version,
+                    purl=purl,
+                    license="Apache-2.0",
+                )
             )
-        )
     return packages
 
 

@@ -18,23 +18,23 @@ def with_list(text: str, key: str, items: Sequence[str]) -> str:
     root = compose_yaml(text)
     nodes = {} if root is None else {node.value: (node, value) for node, value in root.value}
     if key not in nodes:
-        changed = _with_new_key(text, key, items)
+        end = "" if not text or text.endswith("\n") else "\n"
+        changed = text + end + _list_text(key, items) if items else text
     else:
-        key_node, value_node = nodes[key]
-        if value_node.id == "sequence" and not value_node.flow_style and items:
-            changed = _with_block_items(text, value_node, items)
+        key_node, value = nodes[key]
+        is_block = value.id == "sequence" and not value.flow_style
+        if is_block and items:
+            changed = _with_block_items(text, value, items)
         else:
-            changed = _with_whole_value(text, key_node, value_node, items)
+            rest = text[value.end_mark.index :]
+            rest = rest if is_block else rest.removeprefix("\n")
+            changed = text[: key_node.start_mark.index] + _list_text(key, items) + rest
     _check(text, changed, key, items)
     return changed
 
 
-def _with_new_key(text: str, key: str, items: Sequence[str]) -> str:
-    if not items:
-        return text
-    if text and not text.endswith("\n"):
-        text += "\n"
-    return text + f"{key}:\n" + "".join(f"  - {_quoted(item)}\n" for item in items)
+def _list_text(key: str, items: Sequence[str]) -> str:
+    return f"{key}:\n" + "".join(f"  - {_quoted(item)}\n" for item in items) if items else ""
 
 
 def _with_block_items(text: str, value: Any, items: Sequence[str]) -> str:
@@ -57,17 +57,6 @@ def _with_block_items(text: str, value: Any, items: Sequence[str]) -> str:
         if number == last:
             changed += new_lines
     return "".join(changed)
-
-
-def _with_whole_value(text: str, key: Any, value: Any, items: Sequence[str]) -> str:
-    start, end = key.start_mark.index, value.end_mark.index
-    if value.id == "sequence" and value.flow_style and items:
-        listed = ", ".join(_quoted(item) for item in items)
-        return f"{text[: value.start_mark.index]}[{listed}]{text[end:]}"
-    rest = text[end:]
-    if value.id == "sequence" and value.flow_style:
-        rest = rest.removeprefix("\n")
-    return _with_new_key(text[:start] + rest, key.value, items)
 
 
 def _quoted(item: str) -> str:

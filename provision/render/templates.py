@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shlex
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog import TEMPLATES
 from provision.core.credentials import without_credentials
-from provision.core.errors import InvalidSpec, TimedOut
-from provision.core.process import run, write_all
+from provision.core.errors import InvalidSpec
 
 if TYPE_CHECKING:
     import jinja2
@@ -37,11 +35,6 @@ REPLACEABLE = (
     "contract-",
     "github-workflow.yml",
 )
-# A lab's template is rendered within these limits. Ours, of any file, are far below them.
-WORKER = "provision.render.lab_worker"
-TIME_LIMIT_S = 30.0
-MEMORY_LIMIT = 1 << 30
-TEXT_LIMIT = 4 << 20  # characters
 # Plain scalars that some YAML readers read as booleans or null.
 YAML_KEYWORDS = ("yes", "no", "true", "false", "null", "on", "off", "y", "n")
 
@@ -95,7 +88,7 @@ class Templates:
             if self._notify and name not in self._notified:
                 self._notified.add(name)
                 self._notify(f"{name} is rendered from {path}")
-            text = _render_apart(path, name, values)
+            text = _render_lab_file(path, name, values)
         if without_credentials(text) != text:
             raise InvalidSpec(
                 f"{name} would contain an address with a password or token.",
@@ -121,28 +114,7 @@ def render_page(name: str, values: Values, *, escaped: bool = False) -> str:
     return without_credentials(environment.get_template(f"{name}.j2").render(values))
 
 
-def _render_apart(path: Path, name: str, values: Values) -> str:
-    """The text of a lab's template, rendered by a process that may use little time and memory:
-    nothing in this process can end a loop, or an expression that fills the memory."""
-    request = pickle.dumps((path, name, dict(values)))
-    try:
-        result = run(
-            [sys.executable, "-I", "-m", WORKER],
-            feed=lambda stdin: write_all(stdin, request),
-            timeout_s=TIME_LIMIT_S,
-        )
-    except TimedOut as error:
-        raise InvalidSpec(
-            f"{path} was not rendered within {TIME_LIMIT_S:.0f} s.",
-            advice="A template only puts values into a text: look for a loop that does not end.",
-        ) from error
-    document = json.loads(result.stdout)
-    if "text" in document:
-        return str(document["text"])
-    raise InvalidSpec(document["message"], advice=document["advice"])
-
-
-def render_lab_file(path: Path, name: str, values: Values) -> str:
+def _render_lab_file(path: Path, name: str, values: Values) -> str:
     import jinja2
 
     environment = _with_github_brackets(_lab_environment(path.parent), name)
@@ -158,7 +130,7 @@ def render_lab_file(path: Path, name: str, values: Values) -> str:
     except (OSError, UnicodeDecodeError, jinja2.TemplateError) as error:
         raise InvalidSpec(f"{path}: {_describe(error)}.", advice=advice) from error
     try:
-        return _limited(template.generate(values), path)
+        return template.render(values)
     except InvalidSpec:
         raise
     except Exception as error:
@@ -168,27 +140,11 @@ def render_lab_file(path: Path, name: str, values: Values) -> str:
         raise InvalidSpec(f"{location}: {_describe(error)}.", advice=advice) from error
 
 
-def _limited(pieces: Iterable[str], path: Path) -> str:
-    text = []
-    size = 0
-    for piece in pieces:
-        text.append(piece)
-        size += len(piece)
-        if size > TEXT_LIMIT:
-            raise InvalidSpec(
-                f"{path} makes a text of more than {TEXT_LIMIT >> 20} MiB.",
-                advice="Look for a loop that repeats too often.",
-            )
-    return "".join(text)
-
-
 def _describe(error: Exception) -> str:
     import jinja2
 
     if isinstance(error, jinja2.TemplateNotFound):
         return f"there is no template {error}"
-    if isinstance(error, MemoryError):
-        return f"it needs more than {MEMORY_LIMIT >> 20} MiB of memory"
     text = str(error) or type(error).__name__
     return text.splitlines()[0].rstrip(".")
 
@@ -204,12 +160,9 @@ def _failing_line(error: Exception, folder: Path) -> str:
     if isinstance(error, jinja2.TemplateSyntaxError):  # of an included template
         return f"{error.filename}, line {error.lineno}"
     location = ""
-    traceback = error.__traceback__
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if Path(file).parent.is_relative_to(folder):
-            location = f"{file}, line {traceback.tb_lineno}"
-        traceback = traceback.tb_next
+    for frame in traceback.extract_tb(error.__traceback__):
+        if Path(frame.filename).parent.is_relative_to(folder):
+            location = f"{frame.filename}, line {frame.lineno}"
     return location
 
 

@@ -13,7 +13,7 @@ from provision.adapters import uv
 from provision.core import host, prefix_registry
 from provision.core.atomic import atomic_write
 from provision.core.documents import Passport, Verdict
-from provision.core.errors import IntegrityError, InvalidSpec, StaleLock, ToolMissing
+from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.file_locks import exclusive_lock
 from provision.core.paths import LOCK, Folders, make_private_directory
 from provision.core.types import BuildResult, Image, Kernel, Lock, Prefix, SmokeResult
@@ -21,7 +21,7 @@ from provision.environment import passport as passports
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.resolver import spec as specs
-from provision.workflow.context import Context, existing_environments, missing_file
+from provision.workflow.context import Context, missing_file
 from provision_runtime.report.model import succeeded
 
 if TYPE_CHECKING:
@@ -82,27 +82,6 @@ def differs_from_lock(passport: Passport, path: Path) -> str:
 
 def _of_another_lock(sha256: str, what: str, present: str) -> str:
     return f"the passport is of another lock ({sha256[:12]}) than {what} ({present[:12]})"
-
-
-def passport_with_image(context: Context, name: str) -> Passport:
-    """The passport of an environment that has an image.
-
-    Raises ToolMissing if it has none, and StaleLock if that is of another lock than the present one.
-    """
-    folder = context.folders.envs / specs.check_name(name)
-    passport = passports.find(context.folders, name)
-    advice = f"`provision image build {name}` makes it."
-    image = passport["image"] if passport else None
-    if passport is None or image is None:
-        if not folder.is_dir():
-            advice = existing_environments(context.folders.envs, name)
-        raise ToolMissing(f"Environment `{name}` has no image of its present lock.", advice=advice)
-    image_lock: Passport = {"lock": {"sha256": image["lock_sha256"]}}
-    if differs_from_lock(image_lock, folder / LOCK):
-        raise StaleLock(
-            f"The image of {name} is of another lock than {folder / LOCK}.", advice=advice
-        )
-    return passport
 
 
 def write_passport(

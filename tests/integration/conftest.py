@@ -59,7 +59,6 @@ LONG = (
     "test_smoke_folder",
     "test_doctor_causes",
     "test_image_without_engine",
-    "test_image_pull",
     "test_smoke_start",
     "test_drift",
     "test_smoke_facts",

@@ -46,9 +46,8 @@ def killed_before(step: int, lab: Lab, versions: dict[str, str]) -> bool:
             if left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    prefix = lab.prefix("toy", versions)
     sys.addaudithook(count)
-    lab.build("toy", versions, prefix)
+    lab.build("toy", versions)
     os._exit(0)
 
 

@@ -30,6 +30,16 @@ from tests.unit.image.test_image_config import LOCK
 BIG = 3 << 20
 
 
+# The fields of a smoke report that every reader of a passport uses.
+REPORT = {
+    "schema": 2,
+    "started_at": "2026-11-21T19:44:37Z",
+    "verdict": "pass",
+    "phases": [],
+    "skipped": [],
+}
+
+
 def make_image(folder: Path, *, small: bytes = b"small") -> Image:
     """An image of two layers, as assemble.py writes it."""
     blobs = oci_layout.blobs(folder)

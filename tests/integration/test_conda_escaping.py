@@ -20,7 +20,6 @@ from provision.adapters import conda
 from provision.core.errors import IntegrityError, ProvisionError
 from provision.core.platforms import PLATFORM
 from provision.core.types import LockedPackage
-from provision.image import conda_files
 from provision.image.cache_key import Recipe
 from tests.unit.image.test_image_build import BASE, LOCK, RESOLUTION, Quiet
 
@@ -221,37 +220,3 @@ def test_damaged_cached_package_is_fetched_again(tmp_path: Path) -> None:
         file.write(b"S")
     assert (link(tmp_path, toy, "second") / "bin" / "sound").read_bytes() == b"sound"
     assert cached.read_bytes() == b"sound"
-
-
-@pytest.mark.parametrize("other", ["aaa", "zzz"])
-def test_clobbered_files_are_known_before_layering(tmp_path: Path, other: str) -> None:
-    """rattler puts the loser's file aside: a layer of that package alone has it, beside the other it has not."""
-    cudart = named(
-        "cuda-cudart", tmp_path, [("lib/own", FILE, b"own"), ("share/same", FILE, b"of cuda")]
-    )
-    clashing = named(other, tmp_path, [("share/same", FILE, b"of the other")])
-    linked_packages = {}
-    for name, packages in (("alone", [cudart]), ("both", [cudart, clashing])):
-        prefix = tmp_path / name
-        conda.install_packages(
-            packages, prefix, final=prefix, cache=tmp_path / "cache", progress=Quiet()
-        )
-        clobbered = conda_files.clobbered_files(prefix)
-        key = RECIPE.layer_key("cuda", [cudart], clobbered=clobbered)
-        files = {
-            entry.path
-            for entry in conda_files.conda_entries(prefix)
-            if entry.conda == "cuda-cudart" and "conda-meta" not in entry.path
-        }
-        linked_packages[name] = (key, files)
-        assert not [
-            entry.path
-            for entry in conda_files.conda_entries(prefix)
-            if "__clobbers__" in entry.path
-        ]
-    assert linked_packages["alone"][1] == {"opt/env/lib/own", "opt/env/share/same"}
-    assert (
-        (linked_packages["both"] == linked_packages["alone"])
-        == (linked_packages["both"][1] == linked_packages["alone"][1])
-        == (other == "zzz")
-    )

@@ -25,6 +25,7 @@ import pytest
 from docker.errors import ImageNotFound
 
 from provision import image, render
+from provision.adapters import conda
 from provision.core.container import PREFIX
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import runtime_package
@@ -110,8 +111,13 @@ def machine(
     (folder / "wheels").mkdir()
     for wheel in environment_parts.wheels:
         shutil.copy(wheel, folder / "wheels")
-    (folder / "linked").mkdir()
-    environment_parts.link(PREFIX)(folder / "linked")
+    conda.install_packages(
+        environment_parts.conda,
+        folder / "linked",
+        final=Path(PREFIX),
+        cache=environment_parts.cache,
+        progress=Watching(),
+    )
     write_program(folder / "micromamba", MICROMAMBA)
     lines = ["COPY micromamba /bin/micromamba", "COPY linked /linked", "COPY wheels /wheels"]
     (folder / "Dockerfile").write_text("\n".join([f"FROM {docker_base}", *lines]))

@@ -13,7 +13,7 @@ import pytest
 
 from provision import image
 from provision.core.errors import IntegrityError, NoSpace
-from provision.image import export, oci_layout
+from provision.image import oci_layout
 from tests.unit.image.test_image_layer_build import CHANGED, FIRST, Lab, Listening, flip
 
 MIB = 1 << 20
@@ -54,41 +54,26 @@ class Filling(Listening):
 def test_disk_fills_up_during_build(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(small_disk)
     before = lab.build("toy", {"greet": "1.0"})
-    (small_disk / "prefixes" / "toy").rename(small_disk / "prefixes" / "first")
-    prefix = lab.prefix("toy", FIRST)
     monkeypatch.setattr(
         "tests.unit.image.test_image_layer_build.Listening", lambda: Filling(small_disk)
     )
     with pytest.raises(NoSpace, match=r"/images/toy was not written"):
-        lab.build("toy", FIRST, prefix)
+        lab.build("toy", FIRST)
     monkeypatch.undo()
     assert [path.name for path in (small_disk / "images").iterdir()] == ["toy"]
     layout = oci_layout.read(before.layout)
     assert layout is not None
     assert layout.manifest_digest == before.manifest_digest
     (small_disk / "other").unlink()
-    assert lab.build("toy", FIRST, prefix).layers[:1] == before.layers[:1]
-
-
-@pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
-@pytest.mark.mounts
-def test_disk_too_small_for_an_archive(small_disk: Path, tmp_path: Path, kind: str) -> None:
-    image = Lab(tmp_path).build("toy", FIRST)
-    (small_disk / "other").write_bytes(bytes(25 * MIB))
-    with pytest.raises(NoSpace, match="was not written"):
-        export.export_image(
-            image, export.parse_output(f"{kind}:{small_disk / 'toy.tar'}"), Listening()
-        )
-    assert [path.name for path in small_disk.iterdir()] == ["other"]
+    assert lab.build("toy", FIRST).layers[:1] == before.layers[:1]
 
 
 @pytest.mark.mounts
 def test_too_small_disk_is_detected_beforehand(small_disk: Path) -> None:
     lab = Lab(small_disk)
-    prefix = lab.prefix("toy", FIRST)
     (small_disk / "other").write_bytes(bytes(15 * MIB))
     with pytest.raises(NoSpace, match=r"The image needs "):
-        lab.build("toy", FIRST, prefix)
+        lab.build("toy", FIRST)
     assert list((small_disk / "images").iterdir()) == []
 
 

@@ -21,8 +21,7 @@ import zstandard
 
 from provision.adapters import conda
 from tests.integration.conftest import NO_INDEXES, Home, make_home
-from tests.integration.registries import make_image, push, serving
-from tests.integration.test_image_referrers import REPORT
+from tests.integration.registries import REPORT, make_image, push, serving
 from tests.small import write_index, write_wheel
 from tests.unit.image.test_image_disk_base import layout
 
@@ -142,7 +141,7 @@ def pushed(user: Home, native: object, other: object, registry: str) -> str:
     for platform, tag in (("linux-64", "amd64"), (OTHER, "arm64")):
         result = user.run("image", "push", NAME, f"{repository}:{tag}", "--platform", platform)
         assert result.returncode == 0, result.stderr
-        is_tested = "attached smoke (prefix)" in result.stdout
+        is_tested = "#smoke-verdicts" in result.stdout
         assert is_tested == (platform == "linux-64"), result.stdout
         assert "not all" not in result.stderr
     return repository
@@ -221,16 +220,6 @@ def test_each_platform_gets_its_image_from_an_index(
     for architecture in MACHINES:
         seen = json.loads(inspect("--config", f"{pushed}:2", architecture))
         assert seen["architecture"] == architecture
-    pulled = user.json(
-        "image",
-        "pull",
-        f"{pushed}:2",
-        "--platform",
-        OTHER,
-        "--output",
-        f"oci:{user.root / 'pulled'}",
-    )
-    assert pulled["image_id"] == other["image_id"]
 
 
 def inspect(kind: str, reference: str, architecture: str = "amd64") -> bytes:
@@ -255,14 +244,14 @@ def test_images_that_no_index_can_join_are_refused(
         result = user.run("image", "index", f"{pushed}:4", *sources)
         assert (result.returncode, reason in result.stderr) == (3, True), result.stderr
     assert user.run("image", "index", f"{pushed}:4", f"{pushed}:none").returncode == 9
-    assert user.run("image", "show", f"{pushed}:4").returncode == 9
+    with pytest.raises(subprocess.CalledProcessError):  # nothing was pushed
+        inspect("--raw", f"{pushed}:4")
 
 
 def test_a_platform_that_is_not_locked_is_refused(user: Home, native: object) -> None:
     """And so is an engine for what it does not run; both before anything is done."""
-    for engine in (("--output", "docker"), ("--tag", "lab:1")):
-        result = user.run("image", "build", NAME, "--platform", OTHER, *engine)
-        assert (result.returncode, "does not run images" in result.stderr) == (3, True)
+    result = user.run("image", "build", NAME, "--platform", OTHER, "--output", "docker")
+    assert (result.returncode, "does not run images" in result.stderr) == (3, True)
     folder = user.envs / "one"
     shutil.copytree(user.envs / NAME, folder)
     user.run("lock", "one", "--relock", "--platform", "linux-64")

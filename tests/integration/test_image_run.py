@@ -343,7 +343,7 @@ def test_runs_without_home_and_on_a_read_only_root(toy: Image, client: Any) -> N
 def test_unprivileged_user_runs_it_without_an_engine(toy: Image) -> None:
     """As enroot and Apptainer do, with a user namespace alone."""
     with tempfile.TemporaryDirectory() as name:
-        image.export_image(toy, image.parse_output(f"oci:{name}/layout"), Watching())
+        image.export_image(toy, Path(name, "layout"))
         Path(name).chmod(0o777)
         nobody = [
             "setpriv",

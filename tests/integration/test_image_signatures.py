@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import subprocess
 from pathlib import Path
@@ -90,12 +91,12 @@ def test_push_signs_and_verify_reads_it(
     assert predicates.keys() == {"https://cyclonedx.org/bom", "https://slsa.dev/provenance/v1"}
     definition = predicates["https://slsa.dev/provenance/v1"]["buildDefinition"]
     lock = next(row for row in definition["resolvedDependencies"] if row["name"] == "lock")
-    written = next((folder.parents[1] / "data").rglob("passport.json"))
-    assert lock["digest"]["sha256"] == json.loads(written.read_text())["image"]["lock_sha256"]
+    text = (folder / "conda-lock.yml").read_bytes()
+    assert lock["digest"]["sha256"] == hashlib.sha256(text).hexdigest()
     assert all(
         row.get("digest") or row["name"] == "base" for row in definition["resolvedDependencies"]
     )
-    # The second push with the key added nothing, and openssl alone accepts what is there.
+    # What was attached without a key stays, unsigned. The second push with the key added nothing, and openssl alone accepts what is there.
     manifest = json.loads(get(host, f"lab/signed/manifests/{digest.replace(':', '-')}.sig"))
     (layer,) = manifest["layers"]
     payload = tmp_path / "payload"
@@ -113,10 +114,6 @@ def test_push_signs_and_verify_reads_it(
         "type": "cosign container image signature",
     }
     _, other = make_key(tmp_path / "other.key")
-    for key, exit_code in ((public, 0), (other, 7)):
-        pull = ["image", "pull", place, "--key", str(key), "--output", f"oci:{tmp_path / key.stem}"]
-        assert CliRunner().invoke(cli, pull).exit_code == exit_code
-        assert (tmp_path / key.stem).exists() is (exit_code == 0)
     assert verify(place, other).exit_code == 7
 
 
@@ -130,7 +127,7 @@ def test_a_signature_of_another_image_does_not_count(
     key = openssl.read_private_key(keys[0], "")
     image.sign_image(at, toy.manifest_digest, key)
     statement = image.statement(at, toy.manifest_digest, "https://lab.test/note", {"note": 1})
-    image.attest_image(at, toy.manifest_digest, statement, key)
+    image.attach_statement(at, toy.manifest_digest, statement, key)
     assert image.signed_statements(at, toy.manifest_digest, key.public) == [statement]
     forged = make_image(tmp_path / "forged", small=b"forged")
     push(forged, str(at))
@@ -170,7 +167,7 @@ def test_what_others_put_there_hides_no_signature(
     key = openssl.read_private_key(keys[0], "")
     image.sign_image(at, toy.manifest_digest, key)
     statement = image.statement(at, toy.manifest_digest, "https://lab.test/note", {})
-    image.attest_image(at, toy.manifest_digest, statement, key)
+    image.attach_statement(at, toy.manifest_digest, statement, key)
     assert image.verify_image(at, (toy.manifest_digest,), key.public) == toy.manifest_digest
     assert image.signed_statements(at, toy.manifest_digest, key.public) == [statement]
 

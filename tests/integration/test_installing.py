@@ -6,7 +6,6 @@ import base64
 import functools
 import hashlib
 import http.server
-import posixpath
 import subprocess
 import sys
 import threading
@@ -20,8 +19,7 @@ import pytest
 from provision.adapters import uv
 from provision.adapters.uv.installer import wheels_to_reinstall
 from provision.core.errors import Unreachable
-from provision.core.types import LockedPackage, Prefix
-from provision.image import wheel_files
+from provision.core.types import LockedPackage
 from tests.small import WHEELS, write_index
 
 
@@ -135,21 +133,3 @@ def test_conflicting_file_comes_from_the_last_wheel_by_name(
     uv.install_wheels(locked_packages, python)
     assert (site / "tests/__init__.py").read_text() == "# of zen"
     assert "from tests import zen" in python.with_name("tell").read_text()
-    prefix = Prefix(name="env", path=tmp_path / "env", lock_sha256="")
-    packages = [
-        replace(package, url=f"https://index.invalid/{package.name}.whl")
-        for package in locked_packages
-    ]
-    wheels = wheel_files.installed_wheels(prefix, packages, site.parent.name.removeprefix("python"))
-    shared = wheel_files.shared_files(wheels)
-    assert set(shared) == {"tests/__init__.py", "../../../bin/tell"}
-    assert [package.name for package in wheel_files.co_owners(wheels[:1], shared)] == [
-        "large",
-        "two",
-        "zen",
-    ]
-    entries = {
-        posixpath.basename(path): entry
-        for path, entry in wheel_files.wheels_entries(wheels[:1], shared, prefix).items()
-    }
-    assert b"from tests import zen" in (entries["tell"].content or b"")

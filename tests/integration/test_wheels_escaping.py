@@ -5,15 +5,17 @@ from __future__ import annotations
 import posixpath
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from provision import channel
 from provision.adapters.uv import uv_executable
-from provision.core.types import LockedPackage, Prefix
-from provision.image import wheel_files
+from provision.core.types import LockedPackage
+from provision.image import tree_files
 from tests.integration.test_image import wheel
+from tests.unit.image.test_image_build import LOCK
 
 SITE = f"lib/python{channel.host_minor()}/site-packages"
 
@@ -59,13 +61,12 @@ def test_escaping_member_is_omitted(tmp_path: Path, name: str) -> None:
         "toy-1.0.dist-info",
         "toy.py",
     ]
-    place = Prefix(name="toy", path=prefix, lock_sha256="")
+    for interpreter in prefix.glob("bin/python*"):
+        interpreter.unlink()  # a link out of it
     locked = LockedPackage(manager="pip", name="toy", version="1.0", url="", sha256="")
-    wheels = wheel_files.installed_wheels(place, [locked], channel.host_minor())
-    names = [
-        posixpath.relpath(path, f"opt/env/{SITE}")
-        for path in wheel_files.wheels_entries(wheels, {}, place)
-    ]
+    lock = replace(LOCK, packages=(locked,))
+    entries = tree_files.package_entries(prefix, lock, None, None)["rest"]
+    names = [posixpath.relpath(entry.path, f"opt/env/{SITE}") for entry in entries]
     assert sorted(name for name in names if ".dist-info" not in name) == ["toy.py"]
 
 

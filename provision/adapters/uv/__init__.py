@@ -23,8 +23,6 @@ from provision.adapters.uv.indexes import (
 )
 from provision.adapters.uv.installer import (
     cache_folder,
-    fingerprint,
-    fingerprints,
     hashed_requirements,
     install_wheels,
     recorded_wheels,

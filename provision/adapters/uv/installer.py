@@ -1,12 +1,8 @@
-"""Installs exactly the wheels of a lock, every one checked against its hash; and fingerprints
-installed wheels, so that later changes show."""
+"""Installs exactly the wheels of a lock, every one checked against its hash."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
-import json
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +10,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from provision.adapters.installed_files import normal_path, recorded_paths, wheel_records
+from provision.adapters.installed_files import normal_path, recorded_paths
 from provision.adapters.uv.configuration import IndexSettings
 from provision.adapters.uv.indexes import index_settings
 from provision.adapters.uv.resolve_request import UV_GLIBC, python_platform
@@ -197,21 +193,3 @@ def unpack_wheel(
     command += ["--no-python-downloads", "--python", sys.executable]
     run_uv([*command, requirement], index_settings(mirrors=mirrors))
     return next(target.glob("*.dist-info")).name.removesuffix(".dist-info").rpartition("-")[2]
-
-
-def fingerprints(prefix: Path) -> dict[str, str]:
-    """The fingerprint of every wheel in a prefix, by the name of its dist-info folder."""
-    return {record.parent.name: fingerprint(record) for record in wheel_records(prefix)}
-
-
-def fingerprint(record: Path) -> str:
-    """A hash over a RECORD, which lists each file's hash, and the names of executable files, which
-    no RECORD marks."""
-    content = record.read_bytes()
-    site = record.parent.parent
-    executables = []
-    for path in recorded_paths(record):
-        with suppress(OSError, ValueError):
-            if not path.endswith(".pyc") and os.lstat(f"{site}/{path}").st_mode & 0o100:
-                executables.append(path)
-    return hashlib.sha256(content + json.dumps(sorted(executables)).encode()).hexdigest()

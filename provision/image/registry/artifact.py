@@ -6,9 +6,8 @@ from __future__ import annotations
 from provision.image import manifest as manifests
 from provision.image import oci_layout
 from provision.image.oci_layout import MANIFEST, ImageManifest
-from provision.image.registry.client import RegistryClient
+from provision.image.registry.client import CONTENT_LIMIT, RegistryClient
 from provision.image.registry.reference import RegistryReference
-from provision.image.registry.referrers import CONTENT_LIMIT
 
 TITLE = "org.opencontainers.image.title"
 

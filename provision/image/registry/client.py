@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = (10.0, 120.0)  # to connect; between two signs of life
 TRIES = 5
+CONTENT_LIMIT = 64 << 20  # of a document that is kept as a blob
 PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0
 TOO_MANY_REQUESTS = 429
@@ -287,23 +288,11 @@ def refusal_error(
 
 def _error_message(response: RegistryResponse) -> str:
     """The registry's message: the specification has a list of errors with code and message."""
-    text = response.content[:500].decode(errors="replace") or str(response.reason)
     try:
-        document = parse_json(response.content)
-    except ValueError:
-        return text
-    errors = document.get("errors") if isinstance(document, dict) else None
-    if not isinstance(errors, list):
-        return text
-    messages = [
-        f"{error.get('code')}: {error.get('message')}"
-        for error in errors
-        if isinstance(error, dict)
-    ]
-    return "; ".join(messages) or text
-
-
-# Login
+        errors = parse_json(response.content)["errors"]
+        return "; ".join(f"{error['code']}: {error['message']}" for error in errors)
+    except (ValueError, KeyError, TypeError):
+        return response.content[:500].decode(errors="replace") or str(response.reason)
 
 
 def _authorization(session: Any, reference: RegistryReference, challenge: RegistryResponse) -> str:
@@ -362,17 +351,13 @@ def _request_token(
 def _parse_token(reference: RegistryReference, response: RegistryResponse) -> str:
     try:
         document = parse_json(response.content)
-    except ValueError:
-        document = None
-    if isinstance(document, dict):
-        token = document.get("token") or document.get("access_token")
-        if token:
-            return str(token)
-    raise ToolFailed(
-        [reference.registry, "log in"],
-        response.status,
-        f"{response.url.partition('?')[0]} sent no token",
-    )
+        return str(document.get("token") or document["access_token"])
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ToolFailed(
+            [reference.registry, "log in"],
+            response.status,
+            f"{response.url.partition('?')[0]} sent no token",
+        ) from error
 
 
 def _authenticate_as(authorization: str | None) -> Callable[[Any], Any]:

@@ -55,14 +55,6 @@ class IndexResult:
     platforms: Mapping[str, str]
 
 
-class _UploadLost(Exception):
-    """The registry no longer has the upload. counted: bytes that were counted as sent."""
-
-    def __init__(self, counted: int) -> None:
-        super().__init__()
-        self.counted = counted
-
-
 def push_image(image: Image, reference: RegistryReference, progress: Progress) -> PushResult:
     """Send what the registry lacks, then the manifest.
 
@@ -141,23 +133,59 @@ def put_blob(
     open_file: OpenFile,
     advance: Callable[[int], None],
 ) -> bool:
-    """Upload a blob unless the registry has it; returns whether it had it."""
+    """Upload a blob in chunks unless the registry has it; returns whether it had it.
+
+    After a broken connection it asks the registry how much has arrived, and begins again if the
+    registry has forgotten the upload. Gives up after TRIES failures without progress.
+    """
     if _has_blob(client, digest):
         advance(size)
         return True
     backoff = registry_backoff()
-    while not backoff.is_exhausted:
-        try:
-            with open_file() as file:
-                _upload(client, file, digest, size, advance)
-            return False
-        except _UploadLost as lost:
-            advance(-lost.counted)
-            backoff.count_failure()
-            backoff.wait()
+    url, sent, furthest = "", 0, 0
+    with open_file() as file:
+        while not backoff.is_exhausted:
+            if not url:
+                advance(-sent)
+                begun = client.request(
+                    "POST", "blobs/uploads/", headers=NO_CONTENT, expected=(202,)
+                )
+                url, sent = _upload_url(client, begun), 0
+            if sent == size:
+                end = f"{url}{'&' if '?' in url else '?'}digest={digest}"
+                closed = client.request("PUT", end, headers=NO_CONTENT, expected=(201, 404))
+                # 404 may also mean that an earlier try succeeded, and its response was lost.
+                if closed.status == 201 or _has_blob(client, digest):
+                    return False
+                url = ""
+                backoff.count_failure()
+                backoff.wait()
+                continue
+            file.seek(sent)
+            chunk = file.read(UPLOAD_CHUNK)
+            if not chunk:
+                raise IntegrityError(
+                    f"{digest} became shorter while it was sent.",
+                    advice="Run `provision image build` to make it again.",
+                )
+            response = _send_chunk(client, url, sent, chunk)
+            if response is not None and response.status == 202:
+                url, accepted = _upload_url(client, response), sent + len(chunk)
+            elif response is not None and response.status not in (*RETRY_STATUSES, 404, 416):
+                raise refusal_error(client.reference, f"send {digest[:19]}", response)
+            else:
+                backoff.count_failure()
+                backoff.wait()
+                url, accepted = _upload_status(client, url, sent)
+            # A registry may forget what it had accepted: only what is beyond `furthest` is progress.
+            if accepted > furthest:
+                furthest = accepted
+                backoff.reset()
+            advance(accepted - sent)
+            sent = accepted
     raise Unreachable(
-        f"{client.reference.registry} lost the upload of {digest[:19]} {TRIES} times.",
-        advice="Run the same command again: it continues where it stopped.",
+        f"{client.reference.registry} did not take {digest[:19]}, {TRIES} times in a row.",
+        advice="Run the same command again: it sends what is missing.",
     )
 
 
@@ -200,53 +228,6 @@ def put_manifest(
     return response
 
 
-def _upload(
-    client: RegistryClient,
-    file: IO[bytes],
-    digest: str,
-    size: int,
-    advance: Callable[[int], None],
-) -> None:
-    """Upload a blob in chunks. After a broken connection it asks the registry how much it has.
-    Raises _UploadLost if it has forgotten the upload."""
-    begun = client.request("POST", "blobs/uploads/", headers=NO_CONTENT, expected=(202,))
-    url = _upload_url(client, begun)
-    sent = furthest = 0
-    backoff = registry_backoff()
-    while sent < size:
-        file.seek(sent)
-        chunk = file.read(UPLOAD_CHUNK)
-        if not chunk:
-            raise IntegrityError(
-                f"{digest} became shorter while it was sent.",
-                advice="Run `provision image build` to make it again.",
-            )
-        response = _send_chunk(client, url, sent, chunk)
-        if response is not None and response.status == 202:
-            url, accepted = _upload_url(client, response), sent + len(chunk)
-        elif response is not None and response.status not in (*RETRY_STATUSES, 404, 416):
-            raise refusal_error(client.reference, f"send {digest[:19]}", response)
-        else:
-            backoff.count_failure()
-            if backoff.is_exhausted:
-                raise _UploadLost(sent)
-            backoff.wait()
-            url, accepted = _upload_status(client, url, sent)
-        # A registry may forget what it had accepted: only what is beyond `furthest` is progress.
-        if accepted > furthest:
-            furthest = accepted
-            backoff.reset()
-        advance(accepted - sent)
-        sent = accepted
-    separator = "&" if "?" in url else "?"
-    closed = client.request(
-        "PUT", f"{url}{separator}digest={digest}", headers=NO_CONTENT, expected=(201, 404)
-    )
-    # 404 may also mean that an earlier try succeeded, and its response was lost.
-    if closed.status == 404 and not _has_blob(client, digest):
-        raise _UploadLost(sent)
-
-
 def _upload_url(client: RegistryClient, response: RegistryResponse) -> str:
     """Where to continue an upload."""
     if "Location" not in response.headers:
@@ -270,10 +251,11 @@ def _send_chunk(
 
 
 def _upload_status(client: RegistryClient, url: str, sent: int) -> tuple[str, int]:
-    """Where to continue an upload, and how many bytes the registry has (`Range: 0-99` is 100)."""
+    """Where to continue an upload, and how many bytes the registry has (`Range: 0-99` is 100). No
+    address if the registry no longer has the upload."""
     response = client.request("GET", url, expected=(204, 404))
     if response.status == 404:
-        raise _UploadLost(sent)
+        return "", sent
     last = response.headers.get("Range", "").partition("-")[2]
     # distribution sends 0-0 for no byte as well as for one byte.
     accepted = int(last) + 1 if last.isdecimal() and last != "0" else 0

@@ -18,10 +18,9 @@ from provision.core.schema import InvalidDocument, parse_document
 from provision.image import manifest as manifests
 from provision.image import oci_layout
 from provision.image.oci_layout import CONFIG, MANIFEST, DescriptorRow, ImageManifest
-from provision.image.registry.client import RegistryClient
+from provision.image.registry.client import CONTENT_LIMIT, RegistryClient
 from provision.image.registry.push import put_bytes, put_manifest
 from provision.image.registry.reference import RegistryReference
-from provision.image.registry.referrers import CONTENT_LIMIT
 
 SIGNATURE = "dev.cosignproject.cosign/signature"
 PAYLOAD_TYPE = "cosign container image signature"
@@ -63,19 +62,22 @@ def sign_image(reference: RegistryReference, digest: str, key: openssl.SigningKe
             _add(client, SIGNATURES, digest, payload, {SIGNATURE: signature})
 
 
-def attest_image(
-    reference: RegistryReference, digest: str, statement: Statement, key: openssl.SigningKey
+def attach_statement(
+    reference: RegistryReference, digest: str, statement: Statement, key: openssl.SigningKey | None
 ) -> None:
-    """Attach a signed statement about an image. Does nothing if it is there."""
+    """Attach a statement about an image, signed if there is a key. Does nothing if it is there."""
     payload = oci_layout.canonical(statement)
     with RegistryClient(reference) as client:
-        if payload in _signed_payloads(client, ATTESTATIONS, digest, key.public):
-            return
-        signature = openssl.sign(_signed_bytes(STATEMENT_TYPE, payload), key)
+        signatures = []
+        if key is not None:
+            if payload in _signed_payloads(client, ATTESTATIONS, digest, key.public):
+                return
+            signature = openssl.sign(_signed_bytes(STATEMENT_TYPE, payload), key)
+            signatures = [{"keyid": "", "sig": base64.b64encode(signature).decode()}]
         envelope = {
             "payload": base64.b64encode(payload).decode(),
             "payloadType": STATEMENT_TYPE,
-            "signatures": [{"keyid": "", "sig": base64.b64encode(signature).decode()}],
+            "signatures": signatures,
         }
         annotations = {SIGNATURE: "", "predicateType": statement["predicateType"]}
         _add(client, ATTESTATIONS, digest, oci_layout.canonical(envelope), annotations)
@@ -198,7 +200,10 @@ def _add(
     """Add a document to those that others signed. If two do so at once, the later one wins; cosign
     has no better way."""
     layer = put_bytes(client, content, kind.media_type)
-    rows = [*_rows(client, kind, digest), {**layer.row, "annotations": annotations}]
+    rows = _rows(client, kind, digest)
+    if any(row["digest"] == layer.digest for row in rows):
+        return
+    rows = [*rows, {**layer.row, "annotations": annotations}]
     diff_ids = [row["digest"] for row in rows]
     config = oci_layout.canonical(
         {"architecture": "", "os": "", "rootfs": {"diff_ids": diff_ids, "type": "layers"}}

@@ -21,7 +21,6 @@ from provision.cli.spec_options import base_option, build_request
 from provision.cli.verb import context_of, print_steps, run_or_print, verb
 from provision.core.platforms import PLATFORMS, Platform, build_platform
 from provision.verbs.image import registry_command
-from provision.verbs.image.registry_command import image_output_option
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -89,12 +88,10 @@ jupyter_options = option_group(
 
 @click.group()
 def image() -> None:
-    """Build, push, pull, verify, inspect and run images of environments."""
+    """Build, push, verify, compare and run images of environments."""
 
 
 for _command in (registry_command.push, registry_command.index, registry_command.verify):
-    image.add_command(_command)
-for _command in (registry_command.pull, registry_command.show):
     image.add_command(_command)
 
 
@@ -108,13 +105,12 @@ for _command in (registry_command.pull, registry_command.show):
     metavar="FOLDER",
     help="Put the files that git tracks in this folder into the image.  [default: spec.yml's code]",
 )
-@image_output_option
 @click.option(
-    "--tag",
-    "tags",
+    "--output",
+    "outputs",
     multiple=True,
-    metavar="NAME[:TAG]",
-    help="Another name for the image, in the engine and in archives. Repeatable.",
+    metavar="DEST",
+    help="Where the image goes: docker or oci:DIR. Repeatable.  [default: docker]",
 )
 @click.option(
     "--platform",
@@ -136,7 +132,7 @@ def build(
 ) -> None:
     """Build the image of a locked environment.
 
-    With --output oci:DIR or an archive, no Docker engine is needed: provision pulls the base image
+    With --output oci:DIR, no Docker engine is needed: provision pulls the base image
     itself, or reads it from --base oci:DIR.
     """
     import shlex
@@ -148,20 +144,18 @@ def build(
 
     context = context_of(console, envs, options)
     outputs = tuple(images.parse_output(text) for text in options["outputs"])
-    tags = tuple(images.parse_tag(text) for text in options["tags"])
     request = build_request(name, options, image="demand")
     platform = image_platform or build_platform()
     if dry_run:
-        print_steps(console, [image.preview(context, request, outputs, tags, platform)])
+        print_steps(console, [image.preview(context, request, outputs, platform)])
         return
-    plan, built, is_new = image.build(context, request, outputs, tags, platform)
+    plan, built, is_new = image.build(context, request, outputs, platform)
     status = "made" if is_new else "already exists"
     lines = [f"{status}: {built.reference} ({built.manifest_digest})"]
     lines += [f"wrote {output}" for output in outputs if output.path is not None]
     if platform != build_platform():
         lines.append(f"for {platform}, in {built.layout}")
-    if image.goes_to_this_engine(outputs, tags, platform):
-        lines += [f"tagged {tag}" for tag in tags]
+    if image.goes_to_this_engine(outputs, platform):
         argv = command.run_argv(context, plan, launch.RunOptions(), (), terminal=True)
         lines.append(shlex.join(argv))
     console.result("image-build", built, lines)
@@ -224,10 +218,10 @@ def sbom(console: Console, name: str, envs: Path | None, output: Path | None) ->
     """
     from provision.core.atomic import atomic_write
     from provision.core.sbom import sbom_text
-    from provision.workflow.image.sbom import image_of_platform, image_sbom
+    from provision.workflow.image.sbom import environment_image, image_sbom
 
     context = context_of(console, envs)
-    document = image_sbom(context, name, image_of_platform(context, name)[1])
+    document = image_sbom(context, name, environment_image(context, name))
     for part in document.unread:
         console.info(f"{name}: not read: {part}")
     text = sbom_text(document)

@@ -8,9 +8,8 @@ from pathlib import Path
 from provision import image as images
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
-from provision.environment import passport as passports
 from provision.workflow.context import Context
-from provision.workflow.passport import passport_with_image
+from provision.workflow.image.sbom import environment_image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +41,6 @@ def _layers(context: Context, name: str) -> Sequence[Path]:
     if "/" in name:
         raise InvalidSpec(
             f"{name} is neither an environment nor a layout on this machine.",
-            advice=f"Fetch an image of a registry first: provision image pull {name} --output oci:DIR",
+            advice=f"Fetch an image of a registry first: skopeo copy docker://{name} oci:DIR",
         )
-    return images.layer_files(passports.to_image(passport_with_image(context, name)))
+    return images.layer_files(environment_image(context, name))

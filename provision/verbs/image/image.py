@@ -35,16 +35,14 @@ from provision.workflow.passport import write_passport
 from provision.workflow.plan import BuildRequest, Plan, PlanStep, make_plan
 
 
-def goes_to_this_engine(
-    outputs: Sequence[images.Output], tags: Sequence[str], platform: Platform
-) -> bool:
+def goes_to_this_engine(outputs: Sequence[images.Output], platform: Platform) -> bool:
     """Whether an image gets into the engine: only one for this machine's platform.
 
-    Raises InvalidSpec if another should get there, or a name there.
+    Raises InvalidSpec if another should get there.
     """
     if platform == build_platform():
         return goes_to_engine(outputs)
-    if any(output.path is None for output in outputs) or (tags and not outputs):
+    if any(output.path is None for output in outputs):
         raise InvalidSpec(
             f"The engine of this machine does not run images for {platform}, so it gets none.",
             advice="Name a path with --output, or no output: `image push --platform` needs none.",
@@ -56,17 +54,17 @@ def preview(
     context: Context,
     request: BuildRequest,
     outputs: Sequence[images.Output],
-    tags: Sequence[str],
     platform: Platform,
 ) -> PlanStep:
     """What `build` would do. Raises what `build` would raise before its first change."""
     client = None
-    if goes_to_this_engine(outputs, tags, platform):
+    if goes_to_this_engine(outputs, platform):
         client = images.require_engine(ALTERNATIVE)
     plan = make_plan(context, request)
     check_buildable(context, plan)
-    for output in outputs:
-        images.check_output(output)
+    paths = [output.path for output in outputs if output.path is not None]
+    for path in paths:
+        images.check_output(path)
     if platform != build_platform():
         lock = locks.read(require_existing_lock(plan).path, platform)
         detail = f"make an image for {platform} of {len(lock.packages)} packages"
@@ -78,7 +76,6 @@ def build(
     context: Context,
     request: BuildRequest,
     outputs: Sequence[images.Output],
-    tags: Sequence[str],
     platform: Platform,
 ) -> tuple[Plan, Image, bool]:
     """The image of an environment with a current lock; whether it was made or loaded now.
@@ -86,12 +83,12 @@ def build(
     Installs a missing prefix.
 
     outputs: where the image goes besides the data folder; empty means the engine. Paths need no
-    engine. tags: more names for the image, in the engine and in outputs. platform: one that the lock
-    has packages for.
+    engine. platform: one that the lock has packages for.
     """
-    for output in outputs:
-        images.check_output(output)
-    to_engine = goes_to_this_engine(outputs, tags, platform)
+    paths = [output.path for output in outputs if output.path is not None]
+    for path in paths:
+        images.check_output(path)
+    to_engine = goes_to_this_engine(outputs, platform)
     is_foreign = platform != build_platform()
     client = None
     if to_engine:
@@ -105,16 +102,11 @@ def build(
         ensure_base(context, plan, client, platform)
         prefix, _ = ensure_prefix(context, plan, lock)
         image, is_new = ensure_image(context, plan, image_lock, prefix, client, to_engine=to_engine)
-        if client is not None and to_engine:
-            engine_id = images.find_engine_id(image, client)
-            for tag in tags:
-                images.tag_image(client, engine_id, tag)
         write_passport(context, plan, lock, prefix, image=None if is_foreign else image)
         with reported_steps(context.progress) as steps:
-            for output in outputs:
-                if output.path is not None:
-                    images.export_image(image, output, context.progress, tags)
-                    steps.append(f"wrote {output}")
+            for path in paths:
+                images.export_image(image, path)
+                steps.append(f"wrote oci:{path}")
         return plan, image, is_new
 
 

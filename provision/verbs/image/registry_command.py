@@ -1,14 +1,13 @@
-"""`provision image` with registries: push, index, verify, pull, show."""
+"""`provision image` with registries: push, index, verify."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import Command, no_wait_option
+from provision.cli.options import no_wait_option
 from provision.cli.verb import context_of, verb
 from provision.core.platforms import PLATFORMS, Platform
 
@@ -16,16 +15,6 @@ if TYPE_CHECKING:
     from provision.adapters.openssl import SigningKey
     from provision.cli.console import Console
     from provision.image import Compression
-
-image_output_option = click.option(
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="DEST",
-    help="Where the image goes: docker, oci:DIR, oci-archive:FILE or docker-archive:FILE. "
-    "Repeatable.  [default: docker]",
-)
-
 
 image_platform_option = click.option(
     "--platform",
@@ -40,17 +29,6 @@ sign_option = click.option(
     metavar="KEY",
     help="Sign with this key, as cosign does: an ECDSA or RSA key in PEM.",
 )
-
-
-def public_key_option(*, required: bool) -> Callable[[Command], Command]:
-    """The key that must have signed an image."""
-    return click.option(
-        "--key",
-        required=required,
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Public key in PEM, such as cosign.pub, that must have signed the image.",
-    )
 
 
 @click.command("push")
@@ -89,7 +67,7 @@ def push(
     attaches smoke verdicts, the SBOM and the provenance to the image's digest (OCI referrers). --sign
     signs the image, its SBOM and its provenance.
     """
-    from provision.workflow.image.registry import push_image
+    from provision.verbs.image.registry import push_image
     from provision_runtime.report.text import format_bytes
 
     context = context_of(console, envs, options)
@@ -130,7 +108,7 @@ def index(
     Each IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in the same repository, and of the same lock. Engines
     then pull the one for their platform. Nothing is copied.
     """
-    from provision.workflow.image.registry import index_images
+    from provision.verbs.image.registry import index_images
 
     indexed = index_images(target, sources, _read_key(key) if key else None)
     lines = [f"{platform}  {digest}" for platform, digest in indexed.platforms.items()]
@@ -139,7 +117,13 @@ def index(
 
 @click.command("verify")
 @click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
-@public_key_option(required=True)
+@click.option(
+    "--key",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Public key in PEM, such as cosign.pub, that must have signed the image.",
+)
 @image_platform_option
 @verb
 def verify(
@@ -154,7 +138,7 @@ def verify(
     Accepts the signatures of `image push --sign` and of `cosign sign --key`. Shows which statements
     about the image (provenance, SBOM) the same key signed; --json has them.
     """
-    from provision.workflow.image.registry import verify_image
+    from provision.verbs.image.registry import verify_image
     from provision_runtime.report.text import escape_line
 
     verified = verify_image(target, key, image_platform)
@@ -163,58 +147,3 @@ def verify(
     if not verified.statements:
         lines.append("no signed statement (provenance, SBOM) is attached")
     console.result("image-verify", verified, map(escape_line, [*lines, verified.reference]))
-
-
-@click.command("pull")
-@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
-@image_output_option
-@public_key_option(required=False)
-@image_platform_option
-@no_wait_option
-@verb
-def pull(
-    console: Console,
-    target: str,
-    outputs: tuple[str, ...],
-    key: Path | None,
-    image_platform: Platform | None,
-    envs: Path | None,
-    **options: Any,
-) -> None:
-    """Pull an image from a registry, into the engine or to a file.
-
-    Checks every digest, and resumes an interrupted pull. Only
-    --output docker needs an engine. With --key, an image without a signature by it is refused.
-    """
-    from provision.image import parse_output
-    from provision.workflow.image.registry import pull_image
-
-    context = context_of(console, envs, options)
-    destinations = tuple(map(parse_output, outputs))
-    pulled = pull_image(context, target, destinations, key, image_platform)
-    lines = [f"pulled to {target}" for target in pulled.outputs]
-    console.result("image-pull", pulled, [*lines, pulled.reference])
-
-
-@click.command("show")
-@click.argument("target", metavar="HOST/NAME[:TAG|@DIGEST]")
-@image_platform_option
-@verb
-def show(console: Console, target: str, image_platform: Platform | None, envs: Path | None) -> None:
-    """Show an image in a registry: labels, layers, smoke verdicts."""
-    from provision.workflow.image.registry import show_image
-    from provision_runtime.report.text import escape_line, format_bytes
-
-    summary = show_image(context_of(console, envs), target, image_platform)
-    lines = [summary.reference, f"image id  {summary.image_id}"]
-    for layer in summary.layers:
-        lines.append(f"layer     {format_bytes(layer['size'])}, {layer['mediaType']}")
-    for key, value in sorted(summary.labels.items()):
-        lines.append(f"label     {key}={value}")
-    for verdict in summary.verdicts:
-        started = verdict["report"].get("started_at", "?")
-        lines.append(f"smoke     {verdict['place']}: {verdict['verdict']} at {started}")
-    if not summary.verdicts:
-        lines.append("smoke     no verdict is attached")
-    # Whoever may push there wrote these values.
-    console.result("image-show", summary, map(escape_line, lines))

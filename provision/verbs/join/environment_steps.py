@@ -12,6 +12,7 @@ from pathlib import Path
 
 from provision import image as images
 from provision import lockfile as locks
+from provision.adapters.docker import pull_into_engine
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster import pack as packs
 from provision.cluster.failures import REASONS
@@ -30,7 +31,6 @@ from provision.environment import runtime_package
 from provision.verbs.join.join_run import JoinRun, guarded, notes_of
 from provision.verbs.join.steps import Note, pending, settled, unsettled, warning
 from provision.workflow import installed, kernel
-from provision.workflow.image.registry import pull_image
 from provision.workflow.installed import tree_digests
 from provision.workflow.lab_definition import Cluster, LabEnvironment
 from provision.workflow.plan import BuildRequest, Plan
@@ -188,7 +188,7 @@ def _image(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
         elif images.has_image(client, remote.config_digest):
             yield settled(f"{name}: {reference} is in the engine here")
         elif run.act:
-            pull_image(run.context, reference)
+            pull_into_engine(client, reference, run.context.progress)
             run.changed = True
             yield settled(f"{name}: pulled {reference}")
         else:

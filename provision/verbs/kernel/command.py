@@ -34,13 +34,15 @@ def add(
     **options: Any,
 ) -> None:
     """Register an environment with this user's Jupyter."""
+    import json
+
     from provision.workflow import kernel
 
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
     if dry_run:
         spec = kernel.preview_kernel(context, request)
-        console.result("kernel-add-preview", {"kernel": spec}, spec.text())
+        console.result("kernel-add-preview", {"kernel": spec}, json.dumps(spec, indent=1))
         return
     registered, is_new = kernel.add_kernel(context, request)
     status = "registered" if is_new else "already registered"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -17,7 +15,6 @@ from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.verbs.notebook.notebook import RunningNotebook
 
 
 @click.command()
@@ -49,7 +46,7 @@ def notebook(
     locked: bool,
     **options: Any,
 ) -> None:
-    """Start JupyterLab for an environment, and print its address.
+    """Start JupyterLab for an environment, which prints its address.
 
     FOLDER is where the notebooks are, by default the current folder.
 
@@ -57,37 +54,21 @@ def notebook(
     environment; kernels of others can be chosen. JupyterLab is installed once, in an environment of
     its own, and nothing is added to yours. Ctrl-C stops it.
     """
-    from provision.verbs.notebook import notebook as command
+    from provision.core.process import exec_command
+    from provision.environment import jupyter_server
+    from provision.workflow.kernel import add_kernel
+    from provision.workflow.plan import BuildRequest
     from provision.workflow.project import require_prefix
-
-    def show(server: RunningNotebook) -> None:
-        # The address has a line of its own, so that 80 columns do not cut it.
-        lines = [f"JupyterLab for {server.name}, with the kernel {server.kernel}:", server.address]
-        if "SSH_CONNECTION" in os.environ:
-            number = urlsplit(server.address).port
-            tunnel = f"ssh -N -L {number}:127.0.0.1:{number} {platform.node()}"
-            lines.append(f"from your own machine, first: {tunnel}")
-        lines.append("Ctrl-C stops it.")
-        console.result("notebook", server, lines, shows_token=True)
-
-    def log(line: str) -> None:
-        if console.verbose:
-            console.info(line, shows_token=True)
 
     context = context_of(console, envs, options)
     find = partial(require_prefix, context.folders, name)
     up_to_date(console, name, find, envs=envs, sync=sync, locked=locked)
-    started: list[RunningNotebook] = []
-
-    def start(server: RunningNotebook) -> None:
-        started.append(server)
-        show(server)
-
-    try:
-        command.notebook(
-            context, name, folder=folder, port=port, update=update, on_start=start, on_line=log
-        )
-    except KeyboardInterrupt:
-        if not started:
-            raise
-        console.info("stopped")
+    kernel, _ = add_kernel(context, BuildRequest(name=name))
+    python = jupyter_server.ensure_server(
+        context.folders, context.progress, context.mirrors, update=update
+    )
+    console.info(f"JupyterLab for {name}, with the kernel {kernel.display_name}; Ctrl-C stops it")
+    if "SSH_CONNECTION" in os.environ:
+        console.info("from your own machine, first: ssh -N -L PORT:127.0.0.1:PORT HOST")
+    command = jupyter_server.server_command(python, kernel.name, folder.absolute(), port)
+    exec_command(command, env=jupyter_server.server_variables())

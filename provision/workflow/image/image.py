@@ -1,6 +1,6 @@
 """`provision image build`, `contract` and `run`: making, describing and running an image.
 
-`image_registry` pushes and pulls, `image_sbom` writes the SBOM.
+`registry` pushes, `sbom` writes the SBOM.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,17 @@ from typing import Any
 from provision import image as images
 from provision import launch, render
 from provision import lockfile as locks
-from provision.adapters import conda, docker
-from provision.core.container import WORKSPACE
+from provision.adapters import docker
+from provision.core.container import WORKSPACE, brief_reference
 from provision.core.dataclass import dataclass
-from provision.core.errors import InvalidSpec
+from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.paths import owner_writes_only
-from provision.core.platforms import Platform, build_platform, image_folder
+from provision.core.platforms import ARCHITECTURES, Platform, build_platform, image_folder
 from provision.core.types import Image, Lock, Prefix
 from provision.environment import prefix as prefixes
 from provision.environment import runtime_package
 from provision.workflow.context import Context
 from provision.workflow.image.code import image_code, require_script
-from provision.workflow.image.registry import cached_base, registry_base
 from provision.workflow.plan import NO_ENGINE, Plan, PlanStep
 
 # To an engine, for the error without one.
@@ -57,25 +55,21 @@ def image_step(
     if to_make.action == "skip" or lock is None or not layout.exists():
         return to_make
     client = client or images.connect_engine()[0]
-    on_disk = images.is_on_disk(plan.resolution.spec.base)
-    if client is None and plan.request.image == "auto" and not on_disk:
+    reference = plan.resolution.spec.base
+    is_on_disk = images.is_on_disk(reference)
+    if client is None and not is_on_disk and plan.request.image == "auto":
         return PlanStep(stage="image", action="skip", detail=NO_ENGINE)
-    base = _present_base(context, plan, client)
+    if client is None or is_on_disk:
+        base: images.BaseImage | None = _find_base(context, plan, client, lock.platform)
+    else:
+        base = images.present_engine_base(client, reference)
     if base is None:
         return to_make
-    recipe = _recipe(plan, lock, base, image_code(context, plan))
-    image = images.matching_image(recipe, layout)
+    image = images.matching_image(_recipe(plan, lock, base, image_code(context, plan)), layout)
     if image is None:
         return to_make
-    return _step_of_current_image(image, client, outputs)
-
-
-def _step_of_current_image(
-    image: Image, client: Any | None, outputs: Sequence[images.Output]
-) -> PlanStep:
-    """What a build still does with an image that exists."""
     details = [f"write {output}" for output in outputs if output.path is not None]
-    location = str(image.layout)
+    location = str(layout)
     if client is not None and goes_to_engine(outputs):
         location = "the Docker engine"
         if not images.is_loaded(image, client):
@@ -128,25 +122,18 @@ def ensure_image(
         locks.require_complete(lock, plan.pins_in_environment_file())
         _warn_of_cuda_copies(context, plan, lock, recipe.base)
 
-        def link(staging: Path) -> None:
-            conda.install_packages(
-                lock.by("conda"),
-                staging,
-                final=Path(images.PREFIX),
-                cache=context.folders.packages,
-                progress=context.progress,
-                mirrors=context.mirrors,
+        def install(staging: Path) -> None:
+            prefixes.install_for_image(
+                lock, staging, prefix, context.folders, context.progress, context.mirrors
             )
 
-        with ExitStack() as stack:
-            if recipe.built_on is not None:
-                packages = prefixes.of_other_platform(
-                    lock, prefix, layout, context.folders, context.progress, context.mirrors
-                )
-                prefix = stack.enter_context(packages)
-            image = images.build_image(
-                recipe, prefix, layout=layout, link=link, progress=context.progress
-            )
+        image = images.build_image(
+            recipe,
+            layout=layout,
+            install=install,
+            byte_code=None if recipe.built_on else prefix.path,
+            progress=context.progress,
+        )
     is_loaded = False
     if client is not None and to_engine:
         is_loaded = images.load_image(image, client, context.progress)
@@ -156,7 +143,7 @@ def ensure_image(
 def _warn_of_cuda_copies(context: Context, plan: Plan, lock: Lock, base: images.BaseImage) -> None:
     copies = images.cuda_copies(lock.packages)
     if copies is not None:
-        context.progress.warn(copies.summary)
+        context.progress.warn(copies)
     version = images.base_cuda(base.environment)
     if version is not None and plan.resolution.cuda is not None:
         context.progress.warn(
@@ -180,26 +167,22 @@ def _recipe(
     )
 
 
-def _present_base(context: Context, plan: Plan, client: Any | None) -> images.BaseImage | None:
-    """The base image, if it need not be pulled."""
-    reference = plan.resolution.spec.base
-    if reference is not None and images.is_on_disk(reference):
-        return images.read_disk_base(reference, build_platform())
-    if client is None:
-        return cached_base(context, reference, build_platform())
-    return images.present_engine_base(client, reference, build_platform())
-
-
 def _find_base(
     context: Context, plan: Plan, client: Any | None, platform: Platform
 ) -> images.BaseImage:
-    """The base image; the engine pulls it if needed, or provision does if no engine responds."""
+    """The base image, on disk or in the engine, which pulls it if needed."""
     reference = plan.resolution.spec.base
     if reference is not None and images.is_on_disk(reference):
         return images.read_disk_base(reference, platform)
-    if client is None:
-        return registry_base(context, reference, platform)
-    return images.find_engine_base(client, reference, context.progress, platform)
+    if client is None or platform != build_platform():
+        name = brief_reference(images.chosen_base(reference))
+        architecture = ARCHITECTURES[platform]
+        raise ToolMissing(
+            f"No Docker engine of this machine has the base image {name} for {platform}.",
+            advice=f"`skopeo copy --override-arch {architecture} docker://{name} oci:DIR` puts it on "
+            "disk; --base oci:DIR names it.",
+        )
+    return images.find_engine_base(client, reference, context.progress)
 
 
 def render_job(

@@ -1,38 +1,37 @@
-"""`provision image sbom`: the software bill of materials of an environment's image."""
+"""An environment's image, and its software bill of materials."""
 
 from __future__ import annotations
 
+import hashlib
+
 from provision import image as images
 from provision import lockfile as locks
-from provision.core.documents import Passport
 from provision.core.errors import StaleLock, ToolMissing
 from provision.core.platforms import Platform, build_platform, image_folder
 from provision.core.sbom import Sbom, read_licenses
 from provision.core.types import Image
-from provision.environment import passport as passports
-from provision.workflow.context import Context
-from provision.workflow.passport import passport_with_image, read_passport
+from provision.resolver import spec as specs
+from provision.workflow.context import Context, existing_environments
 
 
-def image_of_platform(
-    context: Context, name: str, platform: Platform | None = None
-) -> tuple[Passport, Image]:
-    """An environment's passport, and its image for this machine's platform or another.
+def environment_image(context: Context, name: str, platform: Platform | None = None) -> Image:
+    """The image of an environment's lock, for this machine's platform or another.
 
-    Raises ToolMissing if there is no such image, StaleLock if it was made from another lock.
+    Raises ToolMissing if there is none, StaleLock if it was made from another lock than the present one.
     """
-    if platform is None or platform == build_platform():
-        passport = passport_with_image(context, name)
-        return passport, passports.to_image(passport)
-    passport = read_passport(context.folders, name)
+    platform = platform or build_platform()
+    folder = context.folders.envs / specs.check_name(name)
     image = images.built_image(context.folders.images / image_folder(name, platform), name)
-    lock = locks.read_file(context.folders.envs / name / locks.FILE)
-    advice = f"`provision image build {name} --platform {platform}` makes it."
+    option = "" if platform == build_platform() else f" --platform {platform}"
+    advice = f"`provision image build {name}{option}` makes it."
     if image is None:
+        if not folder.is_dir():
+            advice = existing_environments(context.folders.envs, name)
         raise ToolMissing(f"Environment `{name}` has no image for {platform}.", advice=advice)
-    if image.lock_sha256 != lock.sha256:
-        raise StaleLock(f"The image of {name} for {platform} is of another lock.", advice=advice)
-    return passport, image
+    path = folder / locks.FILE
+    if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != image.lock_sha256:
+        raise StaleLock(f"The image of {name} is of another lock than {path}.", advice=advice)
+    return image
 
 
 def image_sbom(context: Context, name: str, image: Image, pushed: Image | None = None) -> Sbom:

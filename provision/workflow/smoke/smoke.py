@@ -10,11 +10,11 @@ from typing import Any
 from provision import image as images
 from provision.core.paths import make_private_directory
 from provision.core.types import Image, Place, Prefix, SmokeResult
-from provision.environment import passport as passports
 from provision.environment.activation import activation_variables
 from provision.workflow.context import Context
 from provision.workflow.ensure import ensure_runtime
-from provision.workflow.passport import passport_with_image, record_smoke
+from provision.workflow.image.sbom import environment_image
+from provision.workflow.passport import record_smoke
 from provision.workflow.plan import BuildRequest, Plan, make_plan
 from provision.workflow.project import require_prefix
 from provision.workflow.smoke import runner as smoke_runner
@@ -27,7 +27,7 @@ def smoke(context: Context, request: BuildRequest, targets: Sequence[Place]) -> 
     prefix = require_prefix(context.folders, plan.name, request.prefix)
     client, image = None, None
     if "image" in targets:
-        image = passports.to_image(passport_with_image(context, plan.name))
+        image = environment_image(context, plan.name)
         client = images.require_engine("test the prefix with --in prefix")
     if "prefix" in targets:
         ensure_runtime(context, prefix)

@@ -29,7 +29,7 @@ TESTED_BY = {
     "doctor": "test_doctor_causes.py",
     "drift": "test_drift.py",
     "image build": "test_main_job.py",
-    "image push": "test_image_referrers.py",
+    "image push": "test_image_signatures.py",
     "jobs list": "test_launch_slurm.py",
     "launch": "test_launch_slurm.py",
     "nodes check": "test_nodes_slurm.py",

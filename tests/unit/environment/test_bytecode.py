@@ -86,7 +86,7 @@ def test_a_package_has_the_same_byte_code_next_to_others(tree: Path, tmp_path: P
 
 def test_a_file_of_two_packages_is_compiled_alone(tree: Path) -> None:
     add_wheel(tree, "beta", {"alpha/m0.py": module(0), "beta.py": module(1)})
-    batches = bytecode._batches(tree, installed_files.conda_records(tree))
+    batches = bytecode._batches(tree)
     assert [f"{SITE}/alpha/m0.py"] in batches
     assert [f"{SITE}/beta.py"] in batches
     assert [f"{SITE}/alpha/m{number}.py" for number in range(1, 5)] in batches
@@ -102,7 +102,7 @@ def test_a_file_whose_text_names_the_place_is_compiled_alone(tree: Path) -> None
         {"_path": plain, "path_type": "hardlink"},
     ]
     path.write_text(json.dumps(record))
-    batches = bytecode._batches(tree, installed_files.conda_records(tree))
+    batches = bytecode._batches(tree)
     assert [source] in batches and [plain] in batches
 
 
@@ -292,7 +292,7 @@ def test_a_file_that_conda_and_a_wheels_record_list_is_condas(tree: Path) -> Non
     for name in (*files, "delta-1.dist-info/RECORD"):
         record["paths_data"]["paths"].append({"_path": f"{SITE}/{name}", "path_type": "hardlink"})
     path.write_text(json.dumps(record))
-    batches = bytecode._batches(tree, installed_files.conda_records(tree))
+    batches = bytecode._batches(tree)
     assert [f"lib/{VERSION}/cpkg.py", *(f"{SITE}/{name}" for name in files)] in batches
 
 

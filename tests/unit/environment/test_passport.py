@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -74,39 +72,6 @@ def test_version_chosen_for_a_pin(requirement: str, version: str | None) -> None
         )
         == version
     )
-
-
-VERDICT = {
-    "schema": 1,
-    "place": "image",
-    "verdict": "pass",
-    "measured_on": {"host": "node1"},
-    "report": {"started_at": "2026-01-01T00:00:00Z"},
-}
-
-
-def test_attached_verdict_is_read() -> None:
-    assert passport.read_smoke_attachment(json.dumps(VERDICT).encode()) == VERDICT
-
-
-@pytest.mark.parametrize("change,place", [
-    ({"schema": 2}, "schema"),
-    ({"place": "cloud"}, "place"),
-    ({"verdict": "splendid"}, "verdict"),
-    ({"measured_on": {}}, "measured_on"),
-    ({"report": []}, "report"),
-    ({"report": {"started_at": 1}}, r"report\.started_at"),
-])  # fmt: skip
-def test_refused_verdict_names_the_field(change: dict[str, Any], place: str) -> None:
-    content = json.dumps({**VERDICT, **change}).encode()
-    with pytest.raises(IntegrityError, match=f"of schema 1: {place}: "):
-        passport.read_smoke_attachment(content)
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 10**5])
-def test_attachment_that_is_no_verdict_is_refused(content: bytes) -> None:
-    with pytest.raises(IntegrityError):
-        passport.read_smoke_attachment(content)
 
 
 IMAGE = Image(
@@ -242,7 +207,8 @@ def test_a_damaged_passport_is_refused_with_its_field_or_fits_every_reader(tmp_p
             passport.stamp(document, document)
             compose(tmp_path, None, results, previous=document)
             if document["image"]:
-                passport.smoke_attachments(document, passport.to_image(document))
+                image = dataclasses.replace(IMAGE, image_id=document["image"]["image_id"])
+                passport.smoke_verdicts(document, image)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from provision import __version__, image
-from provision.core.errors import NoSpace, StaleLock
+from provision.core.errors import NoSpace
 from provision.core.spec_fields import Spec
-from provision.core.types import Image, Lock, LockedPackage, MeterContext, Prefix, Resolution
+from provision.core.types import Image, Lock, LockedPackage, MeterContext, Resolution
 from provision.image import oci_layout
 from tests.unit.image.test_image_layers import archive as layer_of
 
@@ -101,8 +101,8 @@ LOCK = Lock(
 )
 
 
-def link(staging: Path) -> None:
-    (staging / "bin").mkdir()
+def install(staging: Path) -> None:
+    (staging / "bin").mkdir(parents=True)
     (staging / "bin" / "python").write_text("python")
 
 
@@ -115,18 +115,17 @@ def fail(number: int) -> Callable[[Path], None]:
 
 def build(
     folder: Path,
-    link: Callable[[Path], None] = link,
+    install: Callable[[Path], None] = install,
     lock: Lock = LOCK,
     base: image.BaseImage = BASE,
     code: bytes = b"print('smoke')\n",
 ) -> Image:
-    prefix = Prefix(name="toy", path=folder / "prefix", lock_sha256=LOCK.sha256)
     runtime = {"provision_runtime/__main__.py": code}
     return image.build_image(
         image.Recipe(resolution=RESOLUTION, lock=lock, base=base, runtime=runtime),
-        prefix,
         layout=folder / "images" / "toy",
-        link=link,
+        install=install,
+        byte_code=None,
         progress=Quiet(),
     )
 
@@ -182,8 +181,3 @@ def test_too_little_space_is_reported_before_writing(
 def test_other_errors_are_raised(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="failed"):
         build(tmp_path, fail(errno.EIO))
-
-
-def test_prefix_of_another_lock_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StaleLock, match="made from another lock"):
-        build(tmp_path, lock=replace(LOCK, sha256="cd" * 32))

@@ -13,11 +13,11 @@ import pytest
 from provision import image
 from provision.adapters.installed_files import INSTALL_RECORD
 from provision.core.errors import IntegrityError
-from provision.core.types import Image, Prefix
+from provision.core.types import Image
 from provision.image import oci_layout
 from tests.unit.image.test_image_build import BASE, LOCK, PYTHON, RESOLUTION, Quiet
 from tests.unit.image.test_image_layer_build import _locked
-from tests.unit.image.test_image_wheel_files import install
+from tests.unit.image.test_image_tree_files import install
 
 SITE = "lib/python3.11/site-packages"
 GREET = f"{SITE}/__pycache__/greet.cpython-311.pyc"
@@ -26,10 +26,8 @@ PATHS = "lib/python3.11/__pycache__/_paths.cpython-311.pyc"
 SOURCES = {"lib/python3.11/codecs.py": b"x = 1\n", "lib/python3.11/_paths.py": b"p = '/opt/env'\n"}
 
 
-def make_prefix(folder: Path) -> Prefix:
-    prefix = Prefix(name="lab", path=folder, lock_sha256=LOCK.sha256)
+def make_prefix(folder: Path) -> Path:
     (folder / SITE).mkdir(parents=True)
-    install(prefix, "greet", {"greet.py": b"y = 1\n"}, "1.0")
     hashes = {}
     for file in (GREET, CODECS, PATHS):
         content = f"byte code {file}".encode()
@@ -41,11 +39,13 @@ def make_prefix(folder: Path) -> Prefix:
         json.dumps({"schema": 1, "distributions": {}, "byte_code": hashes})
     )
     (folder / SITE / "__pycache__" / "greet.cpython-311.opt-1.pyc").write_text("of a run with -O")
-    return prefix
+    return folder
 
 
-def link(staging: Path) -> None:
-    """A conda package that brought byte code, and has a source whose text names the prefix."""
+def install_packages(staging: Path) -> None:
+    """A wheel, and a conda package that brought byte code, and has a source whose text names the
+    prefix."""
+    install(staging, "greet", {"greet.py": b"y = 1\n"}, "1.0")
     rows = []
     for path, content in SOURCES.items():
         (staging / path).parent.mkdir(parents=True, exist_ok=True)
@@ -67,13 +67,13 @@ def link(staging: Path) -> None:
     (staging / "conda-meta" / "python-3.11.7-0.json").write_text(json.dumps(record))
 
 
-def build(prefix: Prefix, layout: Path) -> Image:
+def build(prefix: Path, layout: Path) -> Image:
     lock = replace(LOCK, packages=(PYTHON, _locked("greet", "1.0")))
     return image.build_image(
         image.Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime={}),
-        prefix,
         layout=layout,
-        link=link,
+        install=install_packages,
+        byte_code=prefix,
         progress=Quiet(),
     )
 
@@ -110,11 +110,11 @@ def test_condas_record_lists_what_the_image_has(tmp_path: Path) -> None:
 def test_damaged_byte_code_gets_into_no_image(tmp_path: Path, damage: str) -> None:
     prefix = make_prefix(tmp_path / "prefix")
     if damage == "removed":
-        (prefix.path / GREET).unlink()
+        (prefix / GREET).unlink()
     else:
-        content = bytearray((prefix.path / GREET).read_bytes())
+        content = bytearray((prefix / GREET).read_bytes())
         content[-1] ^= 1
-        (prefix.path / GREET).write_bytes(content)
+        (prefix / GREET).write_bytes(content)
     with pytest.raises(IntegrityError, match=r"greet\.cpython-311\.pyc"):
         build(prefix, tmp_path / "image")
     assert not (tmp_path / "image").exists()

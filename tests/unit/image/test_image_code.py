@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 from dataclasses import replace
@@ -21,7 +22,7 @@ from provision.image.cache_key import Recipe
 from provision.workflow.image.code import relative_script, require_script
 from tests.unit.image.test_image_build import BASE, LOCK, RESOLUTION
 from tests.unit.image.test_image_layer_build import RUNTIME, Lab, Listening
-from tests.unit.image.test_image_wheel_files import install
+from tests.unit.image.test_image_tree_files import install
 
 IDENTITY = {
     f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
@@ -58,13 +59,18 @@ def members(built: Image) -> dict[str, tarfile.TarInfo]:
         return {member.name: member for member in archive}
 
 
-def build(lab: Lab, project: Path, packages: tuple[LockedPackage, ...] = ()) -> Image:
-    prefix = lab.prefix("toy", {})
-    for package in packages:
-        info = install(
-            prefix, package.name, {f"__editable__.{package.name}.pth": f"{project}/src\n".encode()}
-        )
-        (info / "direct_url.json").write_text(json.dumps({"url": project.as_uri()}))
+def build(
+    lab: Lab, project: Path, packages: tuple[LockedPackage, ...] = (), origin: Path | None = None
+) -> Image:
+    """origin: the folder of the packages, which are editable."""
+
+    def install_editables(staging: Path) -> None:
+        lab.install({})(staging)
+        for package in packages:
+            files = {f"__editable__.{package.name}.pth": f"{project}/src\n".encode()}
+            info = install(staging, package.name, files)
+            (info / "direct_url.json").write_text(json.dumps({"url": (origin or project).as_uri()}))
+
     recipe = Recipe(
         resolution=RESOLUTION,
         lock=replace(LOCK, packages=(*LOCK.packages, *packages)),
@@ -72,9 +78,13 @@ def build(lab: Lab, project: Path, packages: tuple[LockedPackage, ...] = ()) -> 
         runtime=RUNTIME,
         code=image.read_code(project),
     )
-    prefix = replace(prefix, lock_sha256=LOCK.sha256)
-    layout = lab.root / "images" / "toy"
-    return image.build_image(recipe, prefix, layout=layout, link=lab.link, progress=Listening())
+    return image.build_image(
+        recipe,
+        layout=lab.root / "images" / "toy",
+        install=install_editables,
+        byte_code=None,
+        progress=Listening(),
+    )
 
 
 @pytest.mark.needs("git")
@@ -134,25 +144,9 @@ def test_an_editable_package_finds_its_folder_in_the_image(tmp_path: Path, proje
         assert file is not None and file.read() == b"/workspace/src\n"
     assert f"{site_packages}/lab-1.0.dist-info/RECORD" in names
     assert str(project).encode() not in layer.read_bytes()
-    outside = replace(editable, name="other")
+    shutil.rmtree(built.layout)
     with pytest.raises(InvalidSpec, match="editable of"):
-        prefix = lab.prefix("toy", {})
-        info = install(prefix, "other", {})
-        (info / "direct_url.json").write_text(json.dumps({"url": tmp_path.as_uri()}))
-        recipe = Recipe(
-            resolution=RESOLUTION,
-            lock=replace(LOCK, packages=(*LOCK.packages, outside), sha256="cd" * 32),
-            base=BASE,
-            runtime=RUNTIME,
-            code=image.read_code(project),
-        )
-        image.build_image(
-            recipe,
-            replace(prefix, lock_sha256="cd" * 32),
-            layout=lab.root / "images" / "other",
-            link=lab.link,
-            progress=Listening(),
-        )
+        build(lab, project, (editable,), origin=tmp_path)
 
 
 @pytest.mark.needs("git")

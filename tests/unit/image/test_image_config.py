@@ -17,11 +17,13 @@ import pytest
 
 from provision import image, render
 from provision.adapters.docker import PING_TIMEOUT_S, engine_errors
+from provision.catalog.data_files import load
 from provision.core import container
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.spec_fields import Spec
 from provision.core.types import Layer, Resolution
-from provision.image import base, conda_files, config, container_smoke
+from provision.image import base, config, container_smoke, own_files
+from provision.image.oci_layout import DIGEST
 from tests.unit.image import test_image_build as build
 
 LOCK = replace(build.LOCK, packages=())
@@ -123,18 +125,18 @@ def test_invalid_source_date_epochs(text: str) -> None:
 
 
 def test_repository_names() -> None:
-    assert image.repository("torch2.3-cuda12.1-py311") == "provision/torch2.3-cuda12.1-py311"
+    assert config.repository("torch2.3-cuda12.1-py311") == "provision/torch2.3-cuda12.1-py311"
     for name in ("Upper", "a..b", "-a", "a-", "a b", "a/b", ""):
         with pytest.raises(InvalidSpec, match="cannot be named"):
-            image.repository(name)
+            config.repository(name)
 
 
 def test_bases_we_ship_are_pinned_and_sourced() -> None:
-    rows = base.shipped_images()
-    assert {row.use for row in rows} == {"base", "builder", "frontend"}
+    rows = load("base_images.yml")["images"]
+    assert {row["use"] for row in rows} == {"base", "builder", "frontend"}
+    for row in rows:
+        assert DIGEST.fullmatch(row["digest"]) and "@" not in row["reference"] and row["source"]
     assert base.pinned("base").startswith("docker.io/library/debian:bookworm-slim@sha256:")
-    with pytest.raises(ValueError, match="needs a use"):
-        base.ShippedImage(use="base", reference="debian", digest="sha256:short", source="x")
 
 
 @pytest.mark.parametrize(
@@ -288,7 +290,7 @@ def test_dockerfile_takes_the_base_of_the_spec() -> None:
 
 def test_entry_script_is_clean(tmp_path: Path) -> None:
     script = tmp_path / "provision-smoke"
-    script.write_text(conda_files.COMMAND_SCRIPT)
+    script.write_text(own_files.COMMAND_SCRIPT)
     checked = subprocess.run(
         [tool("shellcheck"), script], capture_output=True, text=True, check=False
     )

@@ -75,7 +75,10 @@ def _record(version: str) -> str:
 
 @pytest.mark.parametrize(
     "name,message",
-    [("registry.lab:5000/torch:1", "image pull"), ("oci:nowhere", "nowhere")],
+    [
+        ("registry.lab:5000/torch:1", "skopeo copy docker://registry.lab:5000/torch:1 oci:DIR"),
+        ("oci:nowhere", "nowhere"),
+    ],
 )
 def test_an_image_that_is_not_here(name: str, message: str) -> None:
     result = CliRunner().invoke(cli, ["image", "diff", name, name])
@@ -97,32 +100,29 @@ WHEEL = [
 
 
 @pytest.mark.parametrize(
-    "more,requested_by",
+    "more,extra",
     [
         ([], None),
         ([package("conda", "cuda-nvcc", "cuda-cudart"), package("conda", "cuda-cudart")], None),
         ([package("conda", "cudnn")], "cudnn (conda)"),
-        ([package("conda", "cudatoolkit"), package("conda", "old", "cudatoolkit 11.*")], "old (conda)"),
-        ([package("pip", "jax", "nvidia-cudnn-cu13>=9"), package("pip", "nvidia-cudnn-cu13")], "jax (pip)"),
+        ([package("conda", "cudatoolkit"), package("conda", "old", "cudatoolkit 11.*")], "cudatoolkit (conda)"),
+        ([package("pip", "jax", "nvidia-cudnn-cu13>=9"), package("pip", "nvidia-cudnn-cu13")], "nvidia-cudnn-cu13 (pip)"),
     ],
 )  # fmt: skip
-def test_second_copies_are_named_with_what_needs_them(
-    more: list[LockedPackage], requested_by: str | None
-) -> None:
-    copies = cuda_copies([*WHEEL, *more])
-    if requested_by is None:
-        assert copies is None
+def test_second_copies_are_named(more: list[LockedPackage], extra: str | None) -> None:
+    text = cuda_copies([*WHEEL, *more])
+    if extra is None:
+        assert text is None
     else:
-        assert copies is not None and copies.requested_by == (requested_by,)
+        name = extra.partition(" ")[0]
+        assert text and f"and not {extra}. " in text and f"env tree NAME {name}`" in text
 
 
 def test_condas_torch_keeps_condas_copy() -> None:
     conda = [package("conda", "pytorch", "libcublas >=12"), package("conda", "libcublas")]
     wheels = [package("pip", "vllm", "nvidia-cublas-cu12"), package("pip", "nvidia-cublas-cu12")]
-    copies = cuda_copies([*conda, *wheels])
-    assert copies is not None
-    assert (copies.used, copies.extra) == (("libcublas (conda)",), ("nvidia-cublas-cu12 (pip)",))
-    assert copies.requested_by == ("vllm (pip)",)
+    text = cuda_copies([*conda, *wheels])
+    assert text and "torch uses libcublas (conda), and not nvidia-cublas-cu12 (pip)." in text
     assert cuda_copies([*conda, package("conda", "cuda-libcublas")]) is None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -228,49 +227,14 @@ def test_a_flipped_bit_in_a_layer_is_refused(tmp_path: Path) -> None:
         layers_of(disk_base.read_disk_base(f"oci:{folder}"), tmp_path / "blobs")
 
 
-@pytest.mark.parametrize(
-    "text,name",
-    [
-        ("toy", "toy:latest"),
-        ("ml/toy:2.3-cuda_12", "ml/toy:2.3-cuda_12"),
-        ("Host.lab:5000/toy", "Host.lab:5000/toy:latest"),
-    ],
-)
-def test_valid_tags(text: str, name: str) -> None:
-    assert base.parse_tag(text) == name
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "Toy",
-        "toy:",
-        "toy:-x",
-        "a//b",
-        f"toy@sha256:{'0' * 64}",
-        f"sha256:{'0' * 64}",
-        "toy tag",
-        "-toy",
-        "toy:x:y",
-    ],
-)
-def test_invalid_tags(text: str) -> None:
-    with pytest.raises(InvalidSpec, match="is not a valid name for an image"):
-        base.parse_tag(text)
-
-
-def test_skopeos_forms_of_a_base_are_refused_with_ours(tmp_path: Path) -> None:
-    reference = f"oci:{layout(tmp_path / 'the base')}:12"
-    with pytest.raises(InvalidSpec) as refused:
-        disk_base.read_disk_base(reference)
-    assert f"Write oci:{tmp_path / 'the base'};" in refused.value.advice
-    assert f"skopeo copy {shlex.quote(reference)} oci:OTHER" in refused.value.advice
+def test_other_forms_of_a_base_are_refused_with_ours(tmp_path: Path) -> None:
+    with pytest.raises(ToolMissing) as missing:
+        disk_base.read_disk_base(f"oci:{layout(tmp_path / 'the base')}:12")
+    assert "without a tag" in missing.value.advice
     for text in ("docker://debian:bookworm", "docker-daemon:debian:bookworm"):
         with pytest.raises(InvalidSpec) as refused:
             base.chosen_base(text)
         assert refused.value.advice.startswith("Write debian:bookworm, without docker")
     for text in ("docker-archive:base.tar", "oci-archive:/srv/base.tar"):
-        with pytest.raises(InvalidSpec) as refused:
+        with pytest.raises(InvalidSpec, match="is an archive"):
             base.chosen_base(text)
-        assert f"skopeo copy {text} oci:DIR" in refused.value.advice

@@ -20,7 +20,7 @@ from provision import image as images
 from provision.core import tar
 from provision.core.errors import NoSpace, ProvisionError, ToolFailed
 from provision.core.types import Image, Layer
-from provision.image import oci_layout
+from provision.image import docker, oci_layout
 from provision.image.config import LOCK_LABEL
 from tests.unit.image.test_image_build import Quiet
 from tests.unit.image.test_image_disk_base import LAYERS, config, layout
@@ -122,11 +122,11 @@ def test_the_name_of_another_users_image_is_not_moved(tmp_path: Path) -> None:
     assert images.load_image(own, engine, Quiet())
     assert engine.tags == before
     assert not images.load_image(own, engine, Quiet())  # found without a name
-    own_id = images.find_engine_id(own, engine)
+    own_id = docker.find_engine_id(own, engine)
     assert own_id not in before.values()
     assert images.runnable_name(engine, own.layout, REFERENCE) == own_id
     assert images.runnable_name(engine, theirs.layout, REFERENCE) == REFERENCE
-    assert images.removable_images(own.layout, engine) == {own_id[:19]: 1}
+    assert images.removable_images(own.layout, engine) == {own_id: 1}
 
 
 def test_an_own_name_moves_to_the_newer_image(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_name_that_another_user_moved_is_not_removed(tmp_path: Path) -> None:
     images.load_image(own, engine, Quiet())
     own_id = engine.tags[REFERENCE]
     images.load_image(theirs, engine, Quiet())
-    their_id = images.find_engine_id(theirs, engine)
+    their_id = docker.find_engine_id(theirs, engine)
     engine.tags[REFERENCE] = their_id  # `docker tag`
     assert own_id != their_id
     assert list(images.removable_images(own.layout, engine)) == ["provision/lab:latest"]

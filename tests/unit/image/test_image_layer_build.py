@@ -18,14 +18,13 @@ from typing import Any
 import pytest
 
 from provision import image
-from provision.adapters import uv
 from provision.core.errors import IntegrityError, InvalidSpec
-from provision.core.types import Image, LockedPackage, Prefix
+from provision.core.types import Image, LockedPackage
 from provision.image import config, export, layer_build, layer_cache, oci_layout
 from provision.image.cache_key import Recipe
-from provision.image.layers import LARGE
+from provision.image.layers import LARGE, LayerEntry
 from tests.unit.image.test_image_build import BASE, LOCK, PYTHON, RESOLUTION, Quiet
-from tests.unit.image.test_image_wheel_files import install, record_hash
+from tests.unit.image.test_image_tree_files import install
 
 WHEELS = {"nvidia-toy": 3_000_000, "torch": 2_000_000, "numpy": LARGE, "greet": 900, "einops": 1000}
 
@@ -52,40 +51,33 @@ class Lab:
     """Environments whose wheels are random bytes, each told by its version."""
 
     root: Path
-    linked: int = 0
+    installed: int = 0
     progress: Listening = field(default_factory=Listening)
 
-    def prefix(self, name: str, versions: dict[str, str]) -> Prefix:
-        prefix = Prefix(name=name, path=self.root / "prefixes" / name, lock_sha256="")
-        shutil.rmtree(prefix.path, ignore_errors=True)
-        (prefix.path / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
-        for package, version in versions.items():
-            install(
-                prefix,
-                package,
-                {f"{package.replace('-', '_')}.bin": _content(package, version)},
-                version,
-            )
-        return prefix
+    def install(self, versions: dict[str, str]) -> Callable[[Path], None]:
+        def installing(staging: Path) -> None:
+            self.installed += 1
+            (staging / "bin").mkdir(parents=True)
+            (staging / "bin" / "python").write_text("python")
+            for package, version in versions.items():
+                files = {f"{package.replace('-', '_')}.bin": _content(package, version)}
+                install(staging, package, files, version)
 
-    def link(self, staging: Path) -> None:
-        self.linked += 1
-        (staging / "bin").mkdir()
-        (staging / "bin" / "python").write_text("python")
+        return installing
 
-    def build(self, name: str, versions: dict[str, str], prefix: Prefix | None = None) -> Image:
+    def build(self, name: str, versions: dict[str, str], **changed: Any) -> Image:
         packages = (PYTHON, *(_locked(package, version) for package, version in versions.items()))
         lock = replace(
             LOCK, packages=packages, sha256=hashlib.sha256(repr(packages).encode()).hexdigest()
         )
-        prefix = replace(prefix or self.prefix(name, versions), lock_sha256=lock.sha256)
         resolution = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name=name))
         self.progress = Listening()
+        recipe = Recipe(resolution=resolution, lock=lock, base=BASE, runtime=RUNTIME)
         return image.build_image(
-            Recipe(resolution=resolution, lock=lock, base=BASE, runtime=RUNTIME),
-            prefix,
+            replace(recipe, **changed),
             layout=self.root / "images" / name,
-            link=self.link,
+            install=self.install(versions),
+            byte_code=None,
             progress=self.progress,
         )
 
@@ -143,14 +135,10 @@ def test_groups_are_layers_from_large_to_small(lab: Lab) -> None:
 
 
 def test_changed_small_package_rebuilds_only_its_layer(lab: Lab) -> None:
-    """And no file of another is read: they are not there. The digest is that of an image made from nothing."""
+    """The digest is that of an image made from nothing."""
     first = lab.build("toy", FIRST)
     before = inodes(first, ("base", "cuda", "torch", "python", "large"))
-    prefix = lab.prefix("toy", CHANGED)
-    for package in ("nvidia_toy", "torch", "numpy"):
-        (prefix.path / "lib" / "python3.11" / "site-packages" / f"{package}.bin").unlink()
-    second = lab.build("toy", CHANGED, prefix)
-    assert lab.linked == 1
+    second = lab.build("toy", CHANGED)
     assert lab.progress.written < 10_000
     assert inodes(second, before) == before
     assert [
@@ -159,6 +147,17 @@ def test_changed_small_package_rebuilds_only_its_layer(lab: Lab) -> None:
     assert (
         Lab(lab.root / "elsewhere").build("toy", CHANGED).manifest_digest == second.manifest_digest
     )
+
+
+def test_the_same_packages_are_not_installed_again(lab: Lab) -> None:
+    """If only our own files change; but if a layer is corrupt, they are."""
+    first = lab.build("toy", FIRST)
+    assert lab.installed == 1
+    second = lab.build("toy", FIRST, runtime={"provision_runtime/__main__.py": b"other"})
+    assert lab.installed == 1 and second.layers[:-1] == first.layers[:-1] != second.layers
+    flip(oci_layout.blob(second.layout, second.layers[2].digest))
+    assert lab.build("toy", FIRST, runtime=RUNTIME) == first
+    assert lab.installed == 2
 
 
 def test_environments_differing_in_a_small_package_share_the_rest(lab: Lab) -> None:
@@ -178,33 +177,38 @@ def test_environments_differing_in_a_small_package_share_the_rest(lab: Lab) -> N
     assert sum(on_disk.values()) < sum(shared.values()) + 20_000
 
 
-def test_cache_key_covers_everything_that_decides_the_bytes() -> None:
+def test_keys_cover_everything_that_decides_the_bytes() -> None:
     recipe = Recipe(resolution=RESOLUTION, lock=LOCK, base=BASE, runtime={}, epoch=1)
-    package = _locked("greet", "1.0")
-    other_name = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name="other"))
-    local = replace(PYTHON, url="file:///home/one/channel/linux-64/python.conda")
-    same = (
-        replace(recipe, resolution=other_name).layer_key("rest", [package])
-        == recipe.layer_key("rest", [package]),
-        recipe.layer_key("rest", [package, PYTHON]) == recipe.layer_key("rest", [PYTHON, package]),
-        recipe.layer_key("python", [local])
-        == recipe.layer_key(
-            "python", [replace(local, url="file:///home/two/linux-64/python.conda")]
-        ),
-        recipe.layer_key("rest", [replace(package, url="https://mirror.example.org/greet")])
-        == recipe.layer_key("rest", [package]),
-    )
-    assert all(same), same
+    entry = LayerEntry(path="a", mode=0o644, sha256="12" * 32)
     keys = {
-        recipe.layer_key("rest", [package]),
-        recipe.layer_key("large", [package]),
-        recipe.layer_key("rest", [package, PYTHON]),
-        recipe.layer_key("rest", [_locked("greet", "1.1")]),
-        recipe.layer_key("rest", [package], [PYTHON]),
-        replace(recipe, epoch=2).layer_key("rest", [package]),
-        replace(recipe, resolution=replace(RESOLUTION, python="3.12")).layer_key("rest", [package]),
+        recipe.layer_key([entry]),
+        replace(recipe, epoch=2).layer_key([entry]),
+        recipe.layer_key([]),
+        recipe.layer_key([replace(entry, path="b")]),
+        recipe.layer_key([replace(entry, mode=0o755)]),
+        recipe.layer_key([replace(entry, sha256="34" * 32)]),
+        recipe.layer_key([LayerEntry(path="a", kind="link", mode=0o644, target="b")]),
     }
     assert len(keys) == 7
+
+    def of(*packages: LockedPackage, **changed: Any) -> str:
+        return replace(recipe, lock=replace(LOCK, packages=packages), **changed).packages_digest
+
+    greet = _locked("greet", "1.0")
+    local = replace(PYTHON, url="file:///home/one/channel/linux-64/python.conda")
+    other_name = replace(RESOLUTION, spec=replace(RESOLUTION.spec, name="other"))
+    assert of(greet, PYTHON) == of(PYTHON, greet) == of(greet, PYTHON, resolution=other_name)
+    assert of(local) == of(replace(local, url="file:///home/two/linux-64/python.conda"))
+    assert of(greet) == of(replace(greet, url="https://mirror.example.org/greet"))
+    digests = {
+        of(greet),
+        of(greet, PYTHON),
+        of(_locked("greet", "1.1")),
+        of(greet, epoch=2),
+        of(greet, built_on="linux-64"),
+        of(greet, resolution=replace(RESOLUTION, python="3.12")),
+    }
+    assert len(digests) == 6
 
 
 def test_the_recipe_covers_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,18 +255,17 @@ def test_the_required_glibc_is_that_of_the_packages(changed: dict[str, Any], gli
 def test_too_old_base_is_refused_before_the_build(lab: Lab) -> None:
     python = replace(PYTHON, depends=("__glibc >=2.99",))
     lock = replace(LOCK, packages=(python,))
-    prefix = Prefix(name="toy", path=lab.root / "prefix", lock_sha256=lock.sha256)
     with pytest.raises(
         InvalidSpec, match=r"has glibc 2\.36, but the environment was locked for 2\.99 or newer"
     ):
         image.build_image(
             Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime=RUNTIME),
-            prefix,
             layout=lab.root / "images" / "toy",
-            link=lab.link,
+            install=lab.install({}),
+            byte_code=None,
             progress=lab.progress,
         )
-    assert lab.linked == 0
+    assert lab.installed == 0
 
 
 def test_corrupt_layer_is_reported_and_rebuilt(lab: Lab) -> None:
@@ -281,33 +284,24 @@ def test_corrupt_layer_is_reported_and_rebuilt(lab: Lab) -> None:
     assert 2_000_000 < lab.progress.written < 2_010_000
 
 
-@pytest.mark.parametrize("kind", ["oci-archive", "docker-archive"])
-def test_a_corrupt_layer_with_its_old_mtime_is_not_exported(lab: Lab, kind: str) -> None:
+def test_a_corrupt_layer_with_its_old_mtime_is_not_compressed(lab: Lab) -> None:
     """Neither here nor where another environment shares the file."""
     built, other = lab.build("toy", FIRST), lab.build("other", CHANGED)
     torch = next(layer for layer in built.layers if layer.group == "torch")
     flip(oci_layout.blob(built.layout, torch.digest), unseen=True)
     with pytest.raises(IntegrityError, match=f"{torch.digest[7:]} is corrupt"):
-        export.export_image(
-            built, export.parse_output(f"{kind}:{lab.root / 'out' / 'file'}"), lab.progress
-        )
-    assert not list((lab.root / "out").iterdir())
+        image.compress_image(built, "zstd", lab.root / "packed", lab.progress)
     for name, versions, before in (("toy", FIRST, built), ("other", CHANGED, other)):
         assert lab.build(name, versions) == before
-        assert (
-            hashlib.sha256(oci_layout.blob(before.layout, torch.digest).read_bytes()).hexdigest()
-            == torch.digest[7:]
-        )
-        export.export_image(
-            before, export.parse_output(f"{kind}:{lab.root / 'out' / name}"), lab.progress
-        )
+        content = oci_layout.blob(before.layout, torch.digest).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == torch.digest[7:]
 
 
 def test_a_layout_is_checked_before_it_is_linked(lab: Lab) -> None:
     image = lab.build("toy", FIRST)
     flip(oci_layout.blob(image.layout, image.layers[1].digest))
     with pytest.raises(IntegrityError, match="is corrupt"):
-        export.export_image(image, export.parse_output(f"oci:{lab.root / 'out'}"), lab.progress)
+        export.export_image(image, lab.root / "out")
     assert not (lab.root / "out").exists()
 
 
@@ -349,28 +343,6 @@ def test_checking_one_layer_keeps_the_records_of_others(lab: Lab) -> None:
     }
 
 
-def test_a_prefix_with_changed_wheels_is_refused(lab: Lab) -> None:
-    """By their records, and by what may be run, which no record says."""
-    prefix = lab.prefix("toy", FIRST)
-    prefix = replace(prefix, wheels=uv.fingerprints(prefix.path))
-    assert lab.build("toy", FIRST, prefix).layers
-    site = prefix.path / "lib" / "python3.11" / "site-packages"
-    (site / "einops.bin").chmod(0o755)
-    shutil.rmtree(lab.root / "images")
-    with pytest.raises(IntegrityError, match=r"a changed einops-1\.0"):
-        lab.build("toy", FIRST, prefix)
-    (site / "einops.bin").chmod(0o644)
-    (site / "einops.bin").write_bytes(b"patched")
-    (site / "einops-1.0.dist-info" / "RECORD").write_text(
-        f"einops.bin,{record_hash(b'patched')},7\neinops-1.0.dist-info/RECORD,,\n"
-    )
-    with pytest.raises(IntegrityError, match=r"a changed einops-1\.0"):
-        lab.build("toy", FIRST, prefix)
-    (site / "einops-1.0.dist-info" / "RECORD").chmod(0o755)
-    with pytest.raises(IntegrityError, match="every file is executable"):
-        lab.build("toy", FIRST, replace(prefix, wheels={}))
-
-
 def test_a_locale_without_utf_8_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
     with pytest.raises(InvalidSpec, match="is iso8859-1, but images need UTF-8"):
@@ -393,7 +365,7 @@ def test_a_changed_layer_is_not_reused_for_another_image(lab: Lab) -> None:
 def test_layers_json_is_not_part_of_the_image(lab: Lab) -> None:
     image = lab.build("toy", FIRST)
     assert json.loads((image.layout / layer_cache.FILE).read_text())
-    export.export_image(image, export.parse_output(f"oci:{lab.root / 'out'}"), lab.progress)
+    export.export_image(image, lab.root / "out")
     assert sorted(path.name for path in (lab.root / "out").iterdir()) == [
         "blobs",
         "index.json",
@@ -412,15 +384,13 @@ def test_the_number_of_cores_does_not_change_the_image(
 
 def test_conda_cuda_packages_have_their_own_layer(tmp_path: Path) -> None:
     """With its records; and a Python that changes leaves it alone."""
-    linked: list[str] = []
     cudnn = replace(
         PYTHON, name="cudnn", version="9.1", url="https://example.org/c/linux-64/cudnn-9.1-0.conda"
     )
 
-    def link(version: str) -> Callable[[Path], None]:
-        def linking(staging: Path) -> None:
-            linked.append(version)
-            (staging / "conda-meta").mkdir()
+    def install_conda(version: str) -> Callable[[Path], None]:
+        def installing(staging: Path) -> None:
+            (staging / "conda-meta").mkdir(parents=True)
             for name, path, text in (
                 ("python", "bin/python", version),
                 ("cudnn", "lib/libcudnn.so", "cudnn"),
@@ -435,21 +405,19 @@ def test_conda_cuda_packages_have_their_own_layer(tmp_path: Path) -> None:
                 record = {"name": name, "paths_data": {"paths": [row]}}
                 (staging / "conda-meta" / f"{name}.json").write_text(json.dumps(record))
 
-        return linking
+        return installing
 
     def build(version: str) -> Image:
         lock = replace(LOCK, packages=(replace(PYTHON, version=version), cudnn), sha256=version)
-        prefix = Prefix(name="toy", path=tmp_path / "prefix", lock_sha256=version)
         return image.build_image(
             Recipe(resolution=RESOLUTION, lock=lock, base=BASE, runtime=RUNTIME),
-            prefix,
             layout=tmp_path / "images" / "toy",
-            link=link(version),
+            install=install_conda(version),
+            byte_code=None,
             progress=Quiet(),
         )
 
     first, second = build("3.11.7"), build("3.11.8")
-    assert linked == ["3.11.7", "3.11.8"]
     assert [layer.group for layer in second.layers] == ["base", "cuda", "python", "provision"]
     assert [before == other for before, other in zip(first.layers, second.layers, strict=True)] == [
         True,

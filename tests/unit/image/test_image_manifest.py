@@ -61,7 +61,9 @@ def test_invalid_manifests_are_refused(
     manifest: dict[str, Any], error: type[ProvisionError]
 ) -> None:
     with pytest.raises(error, match="toy:1"):
-        manifests.image_descriptors(AT, json.dumps(manifest).encode())
+        content = json.dumps(manifest).encode()
+        root = manifests.Descriptor.of(content, oci_layout.MANIFEST)
+        manifests.read_image(AT, root, content, lambda _: b"")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"1", b"[" * 100_000])

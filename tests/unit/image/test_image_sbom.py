@@ -132,27 +132,25 @@ def test_a_later_layer_overrides_an_earlier_one(tmp_path: Path) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with an environment whose image is in a layout, as `image build` leaves them."""
     monkeypatch.chdir(tmp_path)
-    layout = tmp_path / "layout"
+    layout = tmp_path / "data" / "images" / "lab"
     oci_layout.blobs(layout).mkdir(parents=True)
     layers = []
     for group, content in (("base", DEBIAN), ("base", LINKED), ("rest", OWN)):
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         oci_layout.blob(layout, digest).write_bytes(content)
         layers.append(Layer(group=group, digest=digest, size=len(content)))
-    written = oci_layout.write(
-        layout, config.image_config({}, {}, layers, 1_700_000_000), layers, {}, "provision/lab:1"
-    )
     folder = tmp_path / "envs" / "lab"
     folder.mkdir(parents=True)
     (folder / locks.FILE).write_text(yaml.safe_dump(sound()))
-    sha256 = locks.read_file(folder / locks.FILE).sha256
+    labels = {
+        config.LOCK_LABEL: locks.read_file(folder / locks.FILE).sha256,
+        config.BASE_NAME: "debian:12",
+        config.BASE_ID: "sha256:0",
+    }
+    settings = config.image_config({}, {}, layers, 1_700_000_000)
+    oci_layout.write(layout, settings, layers, labels, "provision/lab:1")
     passport = json.loads((ROOT / "tests" / "data" / "passport.json").read_text())
     passport["name"] = "lab"
-    passport["image"] = {
-        "reference": "provision/lab:1", "layout": str(layout),
-        "manifest_digest": written.manifest_digest, "image_id": written.config_digest,
-        "base": "debian:12", "base_digest": "sha256:0", "lock_sha256": sha256, "layers": [vars(layer) for layer in layers],
-    }  # fmt: skip
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
     evidence.write(tmp_path / "data" / "passports" / "lab" / "passport.json", passport)
     return folder
@@ -174,8 +172,8 @@ def test_cyclonedx_of_an_image(folder: Path) -> None:
         is None
     )
     subject = sbom_document["metadata"]["component"]
-    (passport,) = (folder.parents[1] / "data").rglob("passport.json")
-    digest = json.loads(passport.read_text())["image"]["manifest_digest"]
+    (index,) = (folder.parents[1] / "data").rglob("index.json")
+    digest = json.loads(index.read_text())["manifests"][0]["digest"]
     assert (subject["type"], subject["version"], subject["hashes"][0]["content"]) == (
         "container",
         digest,
@@ -206,6 +204,6 @@ def test_an_sbom_for_another_lock_is_refused(folder: Path) -> None:
 
 
 def test_a_missing_image_is_refused(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "layout").rename(tmp_path / "elsewhere")
+    (tmp_path / "data" / "images" / "lab").rename(tmp_path / "elsewhere")
     result = sbom()
-    assert (result.exit_code, "no longer the complete image" in result.stderr) == (7, True)
+    assert (result.exit_code, "has no image" in result.stderr) == (9, True)

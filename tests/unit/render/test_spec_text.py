@@ -18,10 +18,10 @@ from provision.render.spec_text import with_list
         ("torch: '2.3'", ["a"], "torch: '2.3'\npip:\n  - 'a'\n"),
         ("pip:\n- a  # why\n- b\nx: 1\n", ["a", "c"], "pip:\n- a  # why\n- 'c'\nx: 1\n"),
         ("pip:\n    - a\n# end\n", ["a", "it's"], "pip:\n    - a\n    - 'it''s'\n# end\n"),
-        ("pip: [a, b]  # both\nx: 1\n", ["b"], "pip: ['b']  # both\nx: 1\n"),
+        ("pip: [a, b]  # both\nx: 1\n", ["b"], "pip:\n  - 'b'\n  # both\nx: 1\n"),
         ("x: 1\npip:\n- a\ny: 2\n", [], "x: 1\ny: 2\n"),
         ("pip: [a]\ny: 2\n", [], "y: 2\n"),
-        ("x: 1\npip: []\n", ["a"], "x: 1\npip: ['a']\n"),
+        ("x: 1\npip: []\n", ["a"], "x: 1\npip:\n  - 'a'\n"),
         ("pip:\n- a\n- b", ["a", "b", "c"], "pip:\n- a\n- b\n- 'c'\n"),
     ],
 )

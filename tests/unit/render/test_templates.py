@@ -321,25 +321,3 @@ def test_an_include_does_not_lead_out_of_the_folder_of_templates(lab: Path) -> N
     assert "part.j2 is a link to" in refused.stderr
     assert "top-secret" not in refused.output
     assert not (lab / "envs" / "lab" / "environment.yml").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-            "within",
-        ),
-        ("{{ 'x' * 3000000000 }}", "line 1: it needs more than 1024 MiB of memory"),
-        ("{% for a in range(9999) %}{{ 'x' * 1000 }}{% endfor %}", "more than 4 MiB"),
-    ],
-)
-def test_template_without_end_is_stopped(
-    lab: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
-) -> None:
-    limit_s = 2.0 if message == "within" else 60.0
-    monkeypatch.setattr("provision.render.templates.TIME_LIMIT_S", limit_s)
-    template(lab, "environment.yml", text)
-    result = run("render", "lab")
-    assert result.exit_code == 3 and message in result.stderr
-    assert not (lab / "envs" / "lab" / "environment.yml").exists()

@@ -81,7 +81,6 @@ def change_wheels(folders: Folders, prefix: Prefix) -> None:
         change = prefix_change.WheelChange(
             prefix=prefix,
             new=mock.ANY,
-            wheels={},
             leaving=frozenset(),
             outgoing=replaced,
             incoming=(*replaced, "lib/added.py"),

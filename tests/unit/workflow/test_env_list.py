@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from provision.verbs.drift.drift import read_expectation
 from provision.verbs.report.output import passport_lines
 from provision.workflow import environments as env_list
 from provision.workflow.context import Context
-from provision.workflow.passport import judged_passport, passport_with_image
+from provision.workflow.passport import judged_passport
 from tests import evidence
 from tests.progress import Recorder
 
@@ -125,27 +124,3 @@ def test_readers_say_what_the_passport_is_not_of(context: Context) -> None:
     assert f"than {prefix}" in judged_passport(context.folders, "lab")["outdated"]
     prefixes.remove(prefix)
     assert "not installed" in judged_passport(context.folders, "lab")["outdated"]
-
-
-def test_an_image_of_another_lock_is_refused(context: Context) -> None:
-    path = write_passport(context, "lab", install(context, "lab"))
-    document = json.loads(path.read_text())
-    digest = f"sha256:{'1' * 64}"
-    document["image"] = {
-        "reference": "provision/lab:1",
-        "manifest_digest": digest,
-        "image_id": digest,
-        "base": "debian:12",
-        "base_digest": digest,
-        "lock_sha256": LOCK_SHA256,
-        "layout": "/images/lab",
-        "layers": [],
-    }
-    path.write_text(json.dumps(document))
-    made = passport_with_image(context, "lab")["image"]
-    assert made and made["reference"] == "provision/lab:1"
-    lock = context.folders.envs / "lab" / "conda-lock.yml"
-    lock.parent.mkdir(parents=True)
-    lock.write_text("version: 1\n")
-    with pytest.raises(StaleLock, match="of another lock"):
-        passport_with_image(context, "lab")

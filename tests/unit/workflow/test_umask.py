@@ -16,7 +16,6 @@ import pytest
 from provision import channel
 from provision.cluster import pack as packs
 from provision.core.atomic import atomic_write
-from provision.core.errors import InUse
 from provision.core.paths import Folders, make_private_directory, owner_writes_only
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
@@ -24,7 +23,6 @@ from provision.environment import runtime_package
 from provision.verbs.pack import pack
 from provision.workflow import ensure
 from provision.workflow.context import Context
-from provision.workflow.image import registry as image_registry
 from tests.progress import Recorder
 from tests.unit.environment.test_prefix import lock
 
@@ -131,20 +129,6 @@ def test_work_is_protected_from_its_first_moment(
         call(context, plan)
     assert [oct(umask) for umask in umasks] == ["0o22"]
     assert umask_now() == 0
-
-
-def test_pulled_images_are_the_users_own(context: Context) -> None:
-    layout = context.folders.pulled / ("0" * 64)
-    with image_registry._pull_lock(context, layout):
-        assert context.folders.pulled.stat().st_mode & 0o777 == 0o700
-        assert umask_now() == 0o022
-    waiting = replace(context, wait=False)
-    with (
-        image_registry._pull_lock(context, layout),
-        pytest.raises(InUse),
-        image_registry._pull_lock(waiting, layout),
-    ):
-        pass
 
 
 def test_new_folders(tmp_path: Path) -> None:

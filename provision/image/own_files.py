@@ -1,0 +1,38 @@
+"""The files that provision itself adds to an image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from provision.core.container import PREFIX, PYTHON, WORKSPACE
+from provision.image.layers import LayerEntry
+
+COMMAND = "/usr/local/bin/provision-smoke"
+
+COMMAND_SCRIPT = f"""\
+#!/bin/sh
+# The smoke test of this environment: provision-smoke --out DIR
+exec {PYTHON} -I -m provision_runtime smoke "$@"
+"""
+
+# conda recognizes an environment by this file. rattler leaves it empty, and so do we, because conda
+# would write times into it.
+HISTORY = "conda-meta/history"
+
+
+def site_packages(python: str) -> str:
+    """Where Python packages are in an image. python: minor version, e.g. 3.11."""
+    return f"{PREFIX}/lib/python{python}/site-packages"
+
+
+def provision_entries(runtime: Mapping[str, bytes], python: str) -> list[LayerEntry]:
+    """The runtime package, the command of the smoke test, and a folder that any user may write to.
+
+    runtime: the files of the runtime package by their paths below site-packages.
+    """
+    folder = site_packages(python)
+    entries = [LayerEntry.of(f"{folder}/{path}", content) for path, content in runtime.items()]
+    entries.append(LayerEntry.of(COMMAND, COMMAND_SCRIPT.encode(), executable=True))
+    entries.append(LayerEntry.of(f"{PREFIX}/{HISTORY}", b""))
+    entries.append(LayerEntry(path=WORKSPACE.lstrip("/"), kind="folder", mode=0o1777))
+    return sorted(entries, key=lambda entry: entry.path)
