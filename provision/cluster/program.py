@@ -18,7 +18,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from provision_runtime.node.program import ACTIONS, MARK, SLURM_NODE
+from provision_runtime.node.program import ACTIONS, MARK
 
 PACKAGE = "provision_runtime"
 PROGRAM = f"{PACKAGE}.node.program"
@@ -36,7 +36,6 @@ if sys.version_info < {oldest}:
     import json, os
     text = "%s is Python %s" % (sys.executable or "python3", sys.version.split()[0])
     reply = {{"error": {{"reason": "python-too-old", "message": text}}}}
-    reply["slurm_node"] = os.environ.get({slurm_variable!r})
     sys.stdout.write("\\n" + {mark!r} + json.dumps(reply) + "\\n")
     sys.stdout.flush()
     os._exit(0)
@@ -97,7 +96,6 @@ def _modules_text(action: str) -> bytes:
     header = _HEADER.format(
         oldest=OLDEST_PYTHON,
         mark=MARK,
-        slurm_variable=SLURM_NODE,
         payload=base64.b64encode(payload).decode(),
     )
     return header.encode("ascii")

@@ -58,7 +58,7 @@ def main(action: str, arguments: dict[str, Any]) -> None:
     """Run an action and print the reply."""
     module_name, _, function_name = ACTIONS[action].partition(":")
     function = getattr(importlib.import_module("." + module_name, __package__), function_name)
-    reply: dict[str, object] = {"identity": identity(), "slurm_node": os.environ.get(SLURM_NODE)}
+    reply: dict[str, object] = {"identity": identity()}
     try:
         reply["result"] = function(**_for_simulated_node(arguments))
     except (NodeError, OSError) as error:
