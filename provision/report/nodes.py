@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from provision.core.documents import DriftDeviation, DriftFact, DriftNode, DriftRecord
+from provision.core.documents import DriftFact, DriftNode, DriftRecord
 from provision_runtime.report.text import format_count
 
 # What a node has of a fact: the kind of its mark, and its tooltip.
@@ -79,13 +79,9 @@ def _summary(counts: Mapping[str, int]) -> str:
     return f"{format_count(counts['nodes'], 'node')}: {', '.join(parts)}"
 
 
-def _expected(fact: DriftFact, deviation: DriftDeviation | None = None) -> str:
-    if deviation and deviation["is_below"]:
-        return f"at least {fact['minimum']}"
+def _expected(fact: DriftFact) -> str:
     if fact["reference"] is None:
         return "no value has a majority"
-    if fact["basis"] == "expectation":
-        return f"{fact['reference']}, as expected"
     return f"{fact['reference']} ({format_count(fact['count'], 'node')})"
 
 

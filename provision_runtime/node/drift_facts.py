@@ -23,6 +23,7 @@ from ..fs import mounts
 from . import fabric_libraries
 from .commands import read_text
 from .facts import read_within, system
+from .results import SETTING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,6 +73,8 @@ def node_facts(
         unread.update(dict.fromkeys(LIBRARY_FACTS.values(), unread.pop(HOST_LIBRARIES)))
     values.update(system(top))
     values.update(limit_facts())
+    for setting, text in nccl_settings(top, os.environ).items():
+        values[SETTING + setting] = text
     if not is_installed:
         values["environment"] = None
     elif digests:
@@ -82,7 +85,6 @@ def node_facts(
     return {
         "facts": values,
         "unread": unread,
-        "settings": nccl_settings(top, os.environ),
         "started": started,
         "ended": time.time(),
     }

@@ -132,11 +132,7 @@ def _deviation_lines(record: DriftRecord, sets: NodeSets) -> Iterator[str]:
 def _deviation(fact: DriftFact, deviation: DriftDeviation, sets: NodeSets) -> list[str]:
     """What some nodes have, and what they should have: one line, or two if they are long."""
     value = f"{sets.short(deviation['nodes'])}: {fact['title']} {deviation['value']}"
-    if deviation["is_below"]:
-        expected = f"at least {fact['minimum']} is needed"
-    elif fact["basis"] == "expectation":
-        expected = f"expected: {fact['reference']}"
-    elif fact["basis"] == "majority":
+    if fact["reference"] is not None:
         expected = f"on {format_count(fact['count'], 'node')}: {fact['reference']}"
     elif deviation["value"] == NOT_INSTALLED:
         return [value]
