@@ -25,7 +25,7 @@ from measure import box
 from provision.cli.console import Console
 from provision.cluster.inventory import NodeDefaults, NodeSelection, select_nodes
 from provision.cluster.pack import Pack
-from provision.verbs.drift import output, record, survey
+from provision.verbs.drift import output, survey
 from provision.verbs.nodes import nodes as check
 from provision.verbs.nodes.output import check_lines
 
@@ -78,8 +78,7 @@ def run(verb: str, nodes: NodeSelection) -> list[str]:
     if verb == "ship":
         ship(nodes, packed(box() / "scale"))
         return []
-    request = survey.DriftRequest(name="bench", deep=False, timeout_s=600)
-    compared = record.compose(survey.survey(nodes, request), None, "")
+    compared = survey.survey(survey.DriftRequest(name="bench", selection=nodes))
     return output.drift_lines(compared, verbose=False, width=80)
 
 

@@ -123,8 +123,9 @@ class PackPlan:
 
     def is_made(self, pack: Pack) -> bool:
         """Whether a pack is what this plan would make."""
-        fields = ("key", "format", "compression", "install_path")
-        return all(str(getattr(self, field)) == str(pack.sidecar[field]) for field in fields)
+        made = pack.sidecar
+        planned = (self.key, self.format, self.compression, str(self.install_path))
+        return planned == (made["key"], made["format"], made["compression"], made["install_path"])
 
 
 def pack_key(name: str, lock_sha256: str, runtime_sha256: str) -> str:
@@ -142,6 +143,11 @@ def check_name(name: str) -> None:
             "itself.",
             advice="Give it another name.",
         )
+
+
+def install_path(store: PurePosixPath, key: str) -> PurePosixPath:
+    """Where the files of a pack must be on nodes whose store is at `store`."""
+    return store / "envs" / key
 
 
 def pack_path(folders: Folders, name: str) -> Path:

@@ -48,7 +48,6 @@ def write_pack(
         runtime={"version": "1", "sha256": SOME_HASH},
         python=sys.version.split()[0],
         driver_min=None,
-        shallow_root=SOME_HASH,
         distributions={},
     )
     image.rename(folder / f"{document['key']}.sqsh")

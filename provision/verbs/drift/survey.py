@@ -195,11 +195,11 @@ def compose(
                 for node in groups[digest]:
                     nodes[node]["facts"][DISTRIBUTION + name] = rows.get(name)
     clocks = []
-    for node in nodes.values():
-        clocks.append(float(node["facts"][CLOCK] or 0))
+    for observed in nodes.values():
+        clocks.append(float(observed["facts"][CLOCK] or 0))
         if details and not unexplained:
             # The distributions tell the same in detail, and each has a majority of its own.
-            node["facts"].pop(FILES, None)
+            observed["facts"].pop(FILES, None)
     clock_s = statistics.median(clocks) if clocks else 0.0
     if abs(clock_s) > CLOCK_TOLERANCE_S:
         direction = "behind" if clock_s > 0 else "ahead of"

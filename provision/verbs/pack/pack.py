@@ -40,12 +40,10 @@ def plan_pack(
     lock = require_existing_lock(plan)
     path = find_inventory(context.folders.envs, inventory)
     store = read_inventory(path).defaults.path if path else DEFAULT_PATH
-    text = str(store)
-    is_plain = text.isprintable() and ".." not in store.parts
-    if not store.is_absolute() or not is_plain or len(text) > MAX_STORE_LENGTH:
+    if ".." in store.parts or len(str(store)) > MAX_STORE_LENGTH:
         raise InvalidSpec(
-            f"{text!r} cannot be the store on nodes.",
-            advice=f"Name an absolute path of at most {MAX_STORE_LENGTH} characters.",
+            f"{store} cannot be the store on nodes.",
+            advice=f"Name a path without `..` and of at most {MAX_STORE_LENGTH} characters.",
         )
     if pack_format == "tar":
         if compression == "lz4":
@@ -63,7 +61,7 @@ def plan_pack(
         key=key,
         format=pack_format,
         compression=compression,
-        install_path=store / "envs" / key,
+        install_path=packs.install_path(store, key),
     )
 
 

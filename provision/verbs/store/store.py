@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Generic
 
 from provision.cluster import actions
@@ -66,13 +66,12 @@ def remove(
             "the others.",
             advice=f"When no job uses it: unmount it on every node, then remove {name_or_key} by hand.",
         )
-    identity = run_identity(context)
     arguments = {
         "name": name,
         "keys": keys,
         "active_too": active_too,
         "dry_run": dry_run,
-        "run": {**asdict(identity), **selection.defaults.rules},
+        "run": {**run_identity(context), **selection.defaults.rules},
     }
     report = ask(selection, actions.STORE_REMOVE, arguments)
     if not report.failures and not any(

@@ -16,15 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from provision.cluster import actions
-from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import Node, NodeDefaults
-from provision.cluster.pack import Pack, check_image, node_pack
+from provision.cluster.inventory import Node
+from provision.cluster.pack import Pack, check_image
 from provision.cluster.remote import Arguments, NodeReply, run_action, run_with_data
 from provision.core.process import run_in_threads
 from provision.core.types import Progress
-from provision.workflow.ship.stages import STRAGGLER_FACTOR, ShipOptions
-from provision.workflow.ship.states import TRANSIENT_REASONS
+from provision.workflow.ship.stages import STRAGGLER_FACTOR, ShipRequest
+from provision.workflow.ship.states import is_transient
 from provision_runtime.node.results import StoreStatus
 from provision_runtime.report.text import format_bytes
 
@@ -77,25 +76,23 @@ def plan_wave(
 
 
 class PackDistribution:
-    """One image on its way. run: as nodes record it. on_reply: gets the last reply of each node.
-    is_stopped: asked between rounds."""
+    """One image on its way. arguments: of every action on it. on_reply: gets the last reply of each
+    node. is_stopped: asked between rounds."""
 
     def __init__(
         self,
         pack: Pack,
-        run: Mapping[str, str],
-        options: ShipOptions,
-        defaults: NodeDefaults,
+        request: ShipRequest,
+        arguments: Arguments,
         progress: Progress,
         on_reply: Callable[[NodeReply[Any]], None],
         is_stopped: Callable[[], bool],
     ) -> None:
-        self._pack, self._options, self._defaults = pack, options, defaults
+        self._pack, self._request, self._arguments = pack, request, arguments
+        self._defaults = request.selection.defaults
         self._progress, self._on_reply, self._is_stopped = progress, on_reply, is_stopped
-        self._arguments = {"path": str(defaults.path), "pack": node_pack(pack), "run": dict(run)}
         self._lock = threading.Lock()
         self._tries: Counter[str] = Counter()
-        self._is_source_checked = False
         self.sent_bytes = 0
         self.copies_between_nodes = 0
 
@@ -109,7 +106,9 @@ class PackDistribution:
 
         statuses: the latest result of `store-status` of all of them.
         """
-        if self._options.tree == 0:
+        if not servers:
+            check_image(self._pack)  # our own disk may have damaged it
+        if self._request.tree == 0:
             self._send_to_all(waiting, statuses)
             return
         # What was begun is finished first: it takes the fewest bytes.
@@ -131,29 +130,14 @@ class PackDistribution:
             else:
                 size = format_bytes(self.sent_bytes)
                 message = f"{size} were sent from here, and no node could serve it to others"
-                self._fail_all(queue, message)
+                failure = NodeFailure(stage=STAGE, reason="no-server", message=message)
+                for node in queue:
+                    self._on_reply(NodeReply(node=node, result=None, failure=failure))
                 return
-
-    def _run_on(
-        self, nodes: Sequence[Node], action: Action[ResultT], arguments: Arguments
-    ) -> list[NodeReply[ResultT]]:
-        return run_action(
-            nodes,
-            action,
-            arguments,
-            stage=STAGE,
-            timeout_s=self._time_limit_s(),
-            defaults=self._defaults,
-        )
 
     def _time_limit_s(self, images: int = 1) -> float:
         """For as many images over one connection."""
-        return self._options.deadline_s + images * self._pack.size / SLOWEST_BYTES_PER_S
-
-    def _fail_all(self, nodes: Sequence[Node], message: str) -> None:
-        failure = NodeFailure(stage=STAGE, reason="no-server", message=message)
-        for node in nodes:
-            self._on_reply(NodeReply(node=node, result=None, failure=failure))
+        return self._request.deadline_s + images * self._pack.size / SLOWEST_BYTES_PER_S
 
     def _send_to_all(self, nodes: Sequence[Node], statuses: Mapping[str, StoreStatus]) -> None:
         def send(node: Node) -> None:
@@ -167,26 +151,24 @@ class PackDistribution:
     def _send(self, node: Node, received: int) -> NodeReply[Any]:
         """Stream the rest of the image to one node over its own connection; try again after a
         failure that may pass, from where it stopped."""
-        self._check_source()
         rest = format_bytes(self._pack.size - received)
         self._progress.info(f"sending {rest} to {node.name}")
         reply = self._stream(node, received)
-        for _ in range(self._options.retries):
-            if reply.failure is None or reply.failure.reason not in TRANSIENT_REASONS:
+        for _ in range(self._request.retries):
+            if not is_transient(reply.failure):
                 break
-            [status] = self._run_on([node], actions.STORE_STATUS, self._arguments)
+            [status] = run_action(
+                [node],
+                actions.STORE_STATUS,
+                self._arguments,
+                stage=STAGE,
+                timeout_s=self._request.deadline_s,
+                defaults=self._defaults,
+            )
             if status.result is None:
                 break
             reply = self._stream(node, status.result["received"])
         return reply
-
-    def _check_source(self) -> None:
-        """Before the first byte is sent: our own disk may have damaged the image. Raises
-        IntegrityError."""
-        with self._lock:
-            if not self._is_source_checked:
-                check_image(self._pack)
-            self._is_source_checked = True
 
     def _stream(self, node: Node, offset: int) -> NodeReply[Any]:
         def feed(descriptor: int) -> None:
@@ -216,7 +198,7 @@ class PackDistribution:
         services = plan_wave(
             pool,
             queue,
-            clients_per_server=self._options.tree,
+            clients_per_server=self._request.tree,
             most_clients=self._defaults.fanout,
         )
         replies = self._run_round(services, nodes, statuses)
@@ -225,19 +207,13 @@ class PackDistribution:
             server_failed = replies[service.server].failure is not None
             is_reachable = False
             for client in service.clients:
-                reply = replies[client]
-                failure = reply.failure
+                failure = replies[client].failure
                 is_reachable |= failure is None or failure.reason != "peer-unreachable"
-                if reply.failure is None or reply.failure.reason not in TRANSIENT_REASONS:
-                    retries = False
-                else:
-                    if not server_failed:
-                        self._tries[reply.node.name] += 1
-                    retries = self._tries[reply.node.name] <= self._options.retries
-                if retries:
+                self._tries[client] += not server_failed
+                if is_transient(failure) and self._tries[client] <= self._request.retries:
                     remaining.append(nodes[client])
                     continue
-                self._on_reply(reply)
+                self._on_reply(replies[client])
                 if failure is None:
                     self.copies_between_nodes += 1
                     pool.append(nodes[client])
@@ -277,7 +253,7 @@ class PackDistribution:
             actions.STORE_EXCHANGE,
             lambda node: arguments[node.name],
             stage=STAGE,
-            timeout_s=self._time_limit_s(max(self._options.tree, 1)),
+            timeout_s=self._time_limit_s(max(self._request.tree, 1)),
             straggler_factor=STRAGGLER_FACTOR,
             defaults=replace(self._defaults, fanout=len(arguments)),
         )

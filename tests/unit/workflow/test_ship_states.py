@@ -28,18 +28,21 @@ from provision.workflow.ship.states import (
     expand_waves,
     plan_waves,
     required_nodes,
-    state_of_failure,
 )
 from provision_runtime.node.results import StoreStatus
 from provision_runtime.node.store import StoredPack
 from tests.node_stores import pack_toy
 from tests.ship_runs import SimulatedNodes, shipment, write_image
 
-ACTIVE = NodeState(state="active")
+
+def failure(reason: str, stage: str = "ship") -> NodeFailure:
+    return NodeFailure(stage=stage, reason=reason, message="words")
 
 
 def failed(reason: str, stage: str = "ship") -> NodeState:
-    return state_of_failure(NodeFailure(stage=stage, reason=reason, message="words"))
+    state = NodeState()
+    state.fail(failure(reason, stage))
+    return state
 
 
 def test_reasons_of_these_rules_are_documented() -> None:
@@ -47,7 +50,7 @@ def test_reasons_of_these_rules_are_documented() -> None:
 
 
 def test_a_state_reads_as_its_stage_and_reason() -> None:
-    assert str(ACTIVE) == "active"
+    assert str(NodeState(state="active")) == "active"
     assert str(failed("disk-full")) == "failed:ship:disk-full"
     assert str(failed("timed-out", "check")) == "unknown:check:timed-out"
 
@@ -80,14 +83,10 @@ def test_a_minimum_that_makes_no_sense_is_refused(minimum: str) -> None:
 def test_a_failure_of_many_nodes_stops_the_run(
     failures: list[str], total: int, required: int, is_common: bool
 ) -> None:
-    states = {f"n{number}": ACTIVE for number in range(total)}
-    for number, reason in enumerate(failures):
-        states[f"n{number}"] = failed(reason)
-    common = common_failure(states, required)
+    common = common_failure([*map(failure, failures)], total, required)
     assert (common is not None) == is_common
     if common:
-        assert common.failure.reason == "disk-full"
-        assert len(common.nodes) == len(failures)
+        assert common.reason == "disk-full"
 
 
 def test_the_lock_file_has_one_name() -> None:
