@@ -74,7 +74,7 @@ def selection(count: int, script: Path) -> NodeSelection:
 def run(verb: str, nodes: NodeSelection) -> list[str]:
     console = Console(as_json=True)
     if verb == "check":
-        return check_lines(check.check(nodes, console), 80)
+        return check_lines(check.check(nodes, console), width=80)
     if verb == "ship":
         ship(nodes, packed(box() / "scale"))
         return []

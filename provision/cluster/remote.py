@@ -225,6 +225,19 @@ def merge_same_nodes(nodes: Sequence[NodeReply[ResultT]]) -> list[NodeReply[Resu
     return merged
 
 
+def split_replies(
+    replies: Sequence[NodeReply[ResultT]],
+) -> tuple[dict[str, ResultT], dict[str, NodeFailure]]:
+    """Results and failures by node, each machine once."""
+    results, failures = {}, {}
+    for reply in merge_same_nodes(replies):
+        if reply.failure is not None:
+            failures[reply.node.name] = reply.failure
+        elif reply.result is not None:
+            results[reply.node.name] = reply.result
+    return results, failures
+
+
 def _allocated_nodes(defaults: NodeDefaults) -> set[str]:
     allocated = defaults.allocated or slurm_nodes.allocation()
     if allocated is None:

@@ -173,7 +173,7 @@ class Shipment(StageRun):
             status, name = reply.result, reply.node.name
             if status is None:
                 assert reply.failure is not None
-                self.record_failure(reply.node, reply.failure)
+                self.record_failure(reply.node.name, reply.failure)
                 continue
             self._statuses[name] = status
             state = self.states[name]
@@ -295,9 +295,9 @@ class Shipment(StageRun):
         if failure is None:
             self.states[reply.node.name].reach("verified")
         elif failure.reason == "wrong-bytes":
-            self.record_failure(reply.node, replace(failure, stage="verify"))
+            self.record_failure(reply.node.name, replace(failure, stage="verify"))
         else:
-            self.record_failure(reply.node, failure)
+            self.record_failure(reply.node.name, failure)
 
 
 def _can_mount(status: StoreStatus) -> bool:

@@ -12,7 +12,7 @@ from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
-from provision.cluster.remote import Arguments, NodeReply, merge_same_nodes, run_action
+from provision.cluster.remote import Arguments, NodeReply, run_action, split_replies
 from provision.core.types import Progress
 from provision.workflow.ship.states import (
     NodeState,
@@ -195,13 +195,10 @@ class StageRun:
         limit_s: float | None = None,
     ) -> dict[str, ResultT]:
         """The results of an action on nodes, by node. Failures become the states of their nodes."""
-        results = {}
         replies = self.replies(nodes, action, arguments, stage=stage, limit_s=limit_s)
-        for reply in merge_same_nodes(replies):
-            if reply.failure is not None:
-                self.record_failure(reply.node, reply.failure)
-            elif reply.result is not None:
-                results[reply.node.name] = reply.result
+        results, failures = split_replies(replies)
+        for name, failure in failures.items():
+            self.record_failure(name, failure)
         return results
 
     def replies(
@@ -241,14 +238,14 @@ class StageRun:
                 remaining = [reply.node for reply in latest if is_transient(reply.failure)]
         return [replies[node.name] for node in nodes]
 
-    def record_failure(self, node: Node, failure: NodeFailure) -> None:
+    def record_failure(self, name: str, failure: NodeFailure) -> None:
         """A machine that is listed under two names is used once."""
         if failure.reason == "same-node":
             self._progress.info(f"{failure.message}: it is used once")
-            self._leased.discard(node.name)
-            del self._nodes[node.name], self.states[node.name]
+            self._leased.discard(name)
+            del self._nodes[name], self.states[name]
         else:
-            self.states[node.name].fail(failure)
+            self.states[name].fail(failure)
 
     def is_stopped(self) -> bool:
         """Whether too many nodes failed for one reason. Stragglers do not count before their second
