@@ -29,7 +29,6 @@ ACTIONS = {
     "store-history": "activation:history",
     "store-receive": "transfer:receive",
     "store-exchange": "transfer:exchange",
-    "store-verify": "transfer:verify",
     "store-install": "install:install",
     "store-attach": "install:attach",
     "store-activate": "activation:activate",

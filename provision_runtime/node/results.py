@@ -112,7 +112,6 @@ class StoreStatus(FitnessFacts):
     installed: str | None
     note: str
     received: int
-    has_image: bool
     addresses: list[str]
 
 

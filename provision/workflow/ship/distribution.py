@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from provision.cluster import actions
@@ -41,19 +41,11 @@ PORTS = range(61000, 65536)
 SEND_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Service:
-    """One node that serves others in a round."""
-
-    server: str
-    clients: tuple[str, ...]
-
-
 def plan_wave(
     servers: Sequence[Node], waiting: Sequence[Node], *, clients_per_server: int, most_clients: int
-) -> list[Service]:
-    """The next round: as many of the waiting nodes as can be served, spread over all servers, each by
-    one of its own rack or zone if there is one.
+) -> dict[str, list[str]]:
+    """The next round, by server: as many of the waiting nodes as can be served, spread over all
+    servers, each by one of its own rack or zone if there is one.
 
     In each round every node that has the image serves a few that do not, so their number grows by a
     factor. most_clients: in a round, of all servers together.
@@ -72,7 +64,7 @@ def plan_wave(
             ),
         )
         clients[nearest.name].append(client.name)
-    return [Service(server=name, clients=tuple(names)) for name, names in clients.items()]
+    return clients
 
 
 class PackDistribution:
@@ -203,10 +195,10 @@ class PackDistribution:
         )
         replies = self._run_round(services, nodes, statuses)
         remaining = [node for node in queue if node.name not in replies]
-        for service in services:
-            server_failed = replies[service.server].failure is not None
+        for server, clients in services.items():
+            server_failed = replies[server].failure is not None
             is_reachable = False
-            for client in service.clients:
+            for client in clients:
                 failure = replies[client].failure
                 is_reachable |= failure is None or failure.reason != "peer-unreachable"
                 self._tries[client] += not server_failed
@@ -218,35 +210,38 @@ class PackDistribution:
                     self.copies_between_nodes += 1
                     pool.append(nodes[client])
             if server_failed or not is_reachable:
-                pool.remove(nodes[service.server])
+                pool.remove(nodes[server])
         # Those that have served least come first.
-        served = {service.server for service in services}
-        pool.sort(key=lambda node: node.name in served)
+        pool.sort(key=lambda node: node.name in services)
         return remaining
 
     def _run_round(
         self,
-        services: Sequence[Service],
+        services: Mapping[str, Sequence[str]],
         nodes: Mapping[str, Node],
         statuses: Mapping[str, StoreStatus],
     ) -> dict[str, NodeReply[Any]]:
         """All of them run at the same time, the servers first."""
         servers: dict[str, Arguments] = {}
         clients: dict[str, Arguments] = {}
-        for service, port in zip(services, random.sample(PORTS, len(services))):
-            tokens = [secrets.token_hex(16) for _ in service.clients]
-            servers[service.server] = {
+        for (server, names), port in zip(services.items(), random.sample(PORTS, len(services))):
+            tokens = {client: secrets.token_hex(16) for client in names}
+            servers[server] = {
                 **self._arguments,
                 "role": "serve",
                 "port": port,
-                "tokens": tokens,
+                "tokens": list(tokens.values()),
                 "idle_s": SERVE_IDLE_S,
             }
-            addresses = statuses[service.server]["addresses"]
-            server = {"node": service.server, "addresses": addresses, "port": port}
-            fetch = {**self._arguments, "role": "fetch", "server": server}
-            for client, token in zip(service.clients, tokens):
-                clients[client] = {**fetch, "token": token}
+            for client, token in tokens.items():
+                clients[client] = {
+                    **self._arguments,
+                    "role": "fetch",
+                    "node": server,
+                    "addresses": statuses[server]["addresses"],
+                    "port": port,
+                    "token": token,
+                }
         arguments = {**servers, **clients}
         replies = run_action(
             [nodes[name] for name in arguments],

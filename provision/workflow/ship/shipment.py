@@ -235,8 +235,7 @@ class Shipment(StageRun):
         return None
 
     def _bring_image(self, nodes: Sequence[Node]) -> None:
-        """Verify what has arrived already, and bring the image to all others."""
-        self._verify_present(nodes)
+        """Bring the image to nodes; what has arrived already stays."""
         waiting = self.in_state("fit", among=nodes)
         if not waiting or self.is_stopped():
             return
@@ -265,30 +264,6 @@ class Shipment(StageRun):
             if reply.result is not None and reply.result["verified"]:
                 self._statuses[reply.node.name] = reply.result
         return [node for node in candidates if node.name in self._statuses]
-
-    def _verify_present(self, nodes: Sequence[Node]) -> None:
-        """A whole image that an earlier run left, or that was copied there by other means."""
-        candidates = []
-        for node in self.in_state("fit", among=nodes):
-            status = self._statuses[node.name]
-            if status["received"] == self._pack.size or status["has_image"]:
-                candidates.append(node)
-        if self._request.shared:
-            candidates = candidates[:1]
-        self._leased.update(node.name for node in candidates)
-        for reply in self.replies(
-            candidates,
-            actions.STORE_VERIFY,
-            self._arguments,
-            stage="verify",
-            limit_s=self._request.deadline_s + self._reading_s,
-            retries=0,
-        ):
-            if reply.failure is not None and reply.failure.reason == "wrong-bytes":
-                # It is as if nothing had arrived.
-                self._statuses[reply.node.name]["received"] = 0
-            else:
-                self._record_transfer(reply)
 
     def _record_transfer(self, reply: NodeReply[Any]) -> None:
         failure = reply.failure
