@@ -37,8 +37,6 @@ from provision.verbs.drift.comparison import (
 from provision_runtime.node.results import DriftFacts
 
 KIND, SCHEMA = "drift", 1
-# How many nodes of one environment are asked for its distributions before we give up.
-ATTEMPTS = 3
 # Reading 5 GB takes a node 10 s of a CPU, and minutes from a cold network file system.
 TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
 # The facts that only a node with the environment has.
@@ -145,22 +143,15 @@ def _first_round(
 def _second_round(
     request: DriftRequest, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, Distributions]:
-    """The distributions of each group, from one of its nodes; without groups of which no node
-    replies."""
+    """The distributions of each group, from its first node; without groups of which that does not
+    reply."""
     by_name = {node.name: node for node in request.selection.nodes}
+    representatives = [by_name[members[0]] for members in groups.values()]
     details: dict[str, Distributions] = {}
-    for attempt in range(ATTEMPTS):
-        representatives = {
-            digest: by_name[members[attempt]]
-            for digest, members in groups.items()
-            if digest not in details and attempt < len(members)
-        }
-        replies = request.run(list(representatives.values()), actions.DISTRIBUTIONS)
-        for digest, reply in zip(representatives, replies):
-            # An environment that changed between the rounds speaks for nobody else.
-            result = reply.result
-            if result is None or digest not in (result["files"], result["environment"]):
-                continue
+    for digest, reply in zip(groups, request.run(representatives, actions.DISTRIBUTIONS)):
+        # An environment that changed between the rounds speaks for nobody else.
+        result = reply.result
+        if result is not None and digest in (result["files"], result["environment"]):
             details[digest] = {
                 name: describe_distribution(*row) for name, row in result["distributions"].items()
             }
