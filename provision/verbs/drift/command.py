@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Also write the result to a file, for `provision report --nodes`.",
 )
@@ -55,8 +55,6 @@ def drift(
     from provision.verbs.drift.output import drift_lines
     from provision.verbs.drift.survey import DriftRequest
 
-    if output is not None:
-        command.check_output(output)
     selection = selection_of(envs, options)
     request = DriftRequest(name=name, selection=selection, prefix=prefix or "", deep=deep)
     record = command.compare_nodes(context_of(console, envs), request)

@@ -36,11 +36,5 @@ def compare_nodes(context: Context, request: DriftRequest) -> DriftRecord:
     return record
 
 
-def check_output(path: Path) -> None:
-    """Before nodes are asked: raise InvalidSpec for a path that cannot be a file."""
-    if path.is_dir():
-        raise InvalidSpec(f"{path} is a folder.", advice="Name a file, such as drift.json.")
-
-
 def write_record(path: Path, record: DriftRecord) -> None:
     atomic_write(path, json.dumps(record, indent=1) + "\n")

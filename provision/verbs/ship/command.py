@@ -141,20 +141,7 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     return _print(console, command.ship(context, _request(name, envs, options)))
 
 
-class OnNodes(click.Command):
-    """A verb about nodes, whose name conda has for entering an environment here."""
-
-    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
-        try:
-            return super().make_context(*arguments, **options)
-        except click.MissingParameter as error:
-            if error.param is None or error.param.name != "on":
-                raise
-            message = "`provision shell NAME` enters an environment on this machine."
-            raise click.MissingParameter(message, error.ctx, error.param) from error
-
-
-@click.command(cls=OnNodes)
+@click.command()
 @click.argument("name")
 @cluster_options
 @store_option
@@ -169,7 +156,7 @@ class OnNodes(click.Command):
 def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Activate an environment that nodes already have.
 
-    Sends nothing. Use it after `ship --stage-only`, or after a node has restarted: it mounts the
+    On this machine, `provision shell NAME` enters one. Sends nothing. Use it after `ship --stage-only`, or after a node has restarted: it mounts the
     environment there again. Without --key, it takes the latest pack that this machine made. Running
     jobs stay in the environment that they started in.
     """

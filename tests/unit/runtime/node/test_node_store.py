@@ -224,7 +224,7 @@ def test_a_lock_that_is_held_is_waited_for_and_then_reported(
     store: Store, toy: PackedToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_lock, "LOCK_WAIT_S", 0.0)
-    with store_lock.locked(store, NAME, RUN), pytest.raises(NodeError, match="ann@laptop") as error:
+    with store_lock.locked(store, NAME, RUN), pytest.raises(NodeError) as error:
         receive(store, toy)
     assert error.value.reason == "in-use"
 
