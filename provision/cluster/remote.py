@@ -59,8 +59,8 @@ def run_action(
     arguments: the same for all nodes, or a function of the node. A text is a script of the POSIX
     shell, which runs instead and prints its reply as the node program does. stage: under which
     failures are reported. timeout_s: for each node, from its own start; straggler_factor: or this
-    many times the median of the others, if that is more. on_reply: called with each
-    reply as it comes.
+    many times the median of the others, if that is more. on_reply: called with each reply as it
+    comes.
     """
     if not nodes:
         return []

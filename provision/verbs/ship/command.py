@@ -39,7 +39,7 @@ minimum_option = click.option(
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchSettings:
-    """Of StageOptions."""
+    """Of ShipRequest, for all three verbs."""
 
     retries: int = setting(
         click.IntRange(0),
@@ -56,7 +56,7 @@ class SwitchSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ShipSettings(SwitchSettings):
-    """Of ShipOptions."""
+    """Of ShipRequest."""
 
     tree: int = setting(
         click.IntRange(0),
