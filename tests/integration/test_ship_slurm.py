@@ -39,7 +39,7 @@ def test_an_allocation_gets_its_environment_without_ssh(
         result = subprocess.run(
             [*command, "--on", "slurm:gpu", "--inventory", str(inventory), "--json"],
             env={**home.env, **slurm_cluster.environment},
-            cwd=tmp_path,
+            cwd=home.envs.parent,
             capture_output=True,
             text=True,
         )
