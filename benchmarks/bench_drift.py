@@ -84,8 +84,7 @@ def compare(request: dict[str, Any]) -> None:
     """In a process of its own, whose CPU is the caller's."""
     from provision.adapters import clustershell
     from provision.cluster.inventory import select_nodes
-    from provision.verbs.drift import record as drift_record
-    from provision.verbs.drift import survey as drift
+    from provision.verbs.drift.survey import DriftRequest, survey
 
     received = 0
     run = clustershell.run
@@ -105,17 +104,15 @@ def compare(request: dict[str, Any]) -> None:
             [node.name for node in selection.nodes], "true", worker="exec", timeout_s=600
         )
     else:
-        survey = drift.survey(
-            selection,
-            drift.DriftRequest(
+        record = survey(
+            DriftRequest(
                 name="train",
+                selection=selection,
                 prefix=request["prefix"],
                 root=request["root"],
                 deep=True,
-                timeout_s=600,
-            ),
+            )
         )
-        record = drift_record.compose(survey, None, "")
         json.dumps(record)
         named = [node["name"] for node in record["nodes"] if node["verdict"] == "drift"]
     own = resource.getrusage(resource.RUSAGE_SELF)

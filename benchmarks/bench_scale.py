@@ -25,7 +25,7 @@ from measure import box
 from provision.cli.console import Console
 from provision.cluster.inventory import NodeDefaults, NodeSelection, select_nodes
 from provision.cluster.pack import Pack
-from provision.verbs.drift import output, record, survey
+from provision.verbs.drift import output, survey
 from provision.verbs.nodes import nodes as check
 from provision.verbs.nodes.output import check_lines
 
@@ -74,12 +74,11 @@ def selection(count: int, script: Path) -> NodeSelection:
 def run(verb: str, nodes: NodeSelection) -> list[str]:
     console = Console(as_json=True)
     if verb == "check":
-        return check_lines(check.check(nodes, console), 80)
+        return check_lines(check.check(nodes, console), width=80)
     if verb == "ship":
         ship(nodes, packed(box() / "scale"))
         return []
-    request = survey.DriftRequest(name="bench", deep=False, timeout_s=600)
-    compared = record.compose(survey.survey(nodes, request), None, "")
+    compared = survey.survey(survey.DriftRequest(name="bench", selection=nodes))
     return output.drift_lines(compared, verbose=False, width=80)
 
 

@@ -29,7 +29,7 @@ from provision.cluster.inventory import NodeDefaults, NodeSelection, select_node
 from provision.cluster.pack import Pack, Sidecar
 from provision.core.platforms import PLATFORM
 from provision.workflow.ship.shipment import Shipment
-from provision.workflow.ship.stages import RunIdentity, RunSetup, ShipOptions
+from provision.workflow.ship.stages import ShipRequest
 from provision_runtime.facts import digests
 
 RUNS = 5
@@ -85,15 +85,9 @@ def selection(count: int, folder: str) -> NodeSelection:
 
 
 def ship(nodes: NodeSelection, packed: Pack) -> Shipment:
-    identity = RunIdentity(id="bench", source="bench", by="bench")
-    setup = RunSetup(
-        name="bench",
-        selection=nodes,
-        identity=identity,
-        options=ShipOptions(),
-        progress=Console(as_json=True),
-    )
-    run = Shipment(setup, packed)
+    identity = {"id": "bench", "source": "bench", "by": "bench"}
+    request = ShipRequest(name="bench", selection=nodes)
+    run = Shipment(request, identity, Console(as_json=True), packed)
     run.ship()
     states = {str(state) for state in run.states.values()}
     assert states == {"active"}, states

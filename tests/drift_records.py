@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import NodeSelection
-from provision.verbs.drift import record as drift_record
-from provision.verbs.drift.comparison import ExpectedNode, ObservedNode, Value, compare
-from provision.verbs.drift.survey import DriftRequest, DriftSurvey
+from provision.cluster.inventory import Node, NodeSelection
+from provision.verbs.drift.comparison import Value
+from provision.verbs.drift.survey import DriftRequest, compose
+from provision_runtime.node.results import DriftFacts
 
 DRIVER, KERNEL = "535.183.01", "5.15.0-1053-aws"
 
 
-def facts(**changes: Value) -> ObservedNode:
+def observed(values: Mapping[str, Value], unread: Mapping[str, str] | None = None) -> DriftFacts:
+    facts = {"clock": 0.0, **values}
+    return {"facts": facts, "unread": dict(unread or {}), "started": 0.0, "ended": 0.0}
+
+
+def facts(**changes: Value) -> DriftFacts:
     """A node's facts; changes: those that are not usual."""
     values: dict[str, Value] = {
         "environment": "train-0123456789ab",
@@ -25,38 +30,24 @@ def facts(**changes: Value) -> ObservedNode:
         "sharp": None,
         "kernel": KERNEL,
         "memory": 2 << 40,
-        "clock": 0.0,
     }
-    return ObservedNode(values={**values, **changes})
+    return observed({**values, **changes})
 
 
 def record(
-    nodes: Mapping[str, ObservedNode],
+    nodes: Mapping[str, DriftFacts],
     failures: Mapping[str, NodeFailure] | None = None,
-    expectation: ExpectedNode | None = None,
-    **fields: Any,
+    unexplained: Sequence[str] = (),
 ) -> Any:
     """What the comparison writes. failures: nodes that gave no answer; they come last."""
     failures = failures or {}
-    survey = DriftSurvey(
-        request=DriftRequest(name="train", deep=True),
-        selection=NodeSelection(text="a100", nodes=()),
-        nodes=(*nodes, *failures),
-        failures=failures,
-        facts=tuple(compare(nodes, expectation)),
-        **{
-            "distributions": None,
-            "unexplained": (),
-            "is_shared": False,
-            "has_files": True,
-            "clock_s": 0.0,
-            **fields,
-        },
-    )
-    return drift_record.compose(survey, expectation, "2026-01-01T00:00:00+00:00")
+    listed = tuple(Node(name=name, engine="ssh", address=name) for name in (*nodes, *failures))
+    selection = NodeSelection(text="a100", nodes=listed)
+    request = DriftRequest(name="train", selection=selection, deep=True)
+    return compose(request, nodes, failures, {}, {}, unexplained)
 
 
-def cluster(count: int, **deviating: ObservedNode) -> dict[str, ObservedNode]:
+def cluster(count: int, **deviating: DriftFacts) -> dict[str, DriftFacts]:
     """Nodes n0001, n0002, ... that are equal but for those that are named."""
     nodes = {f"n{number:04}": facts() for number in range(1, count + 1)}
     return {**nodes, **deviating}

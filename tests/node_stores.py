@@ -114,12 +114,12 @@ def receive(
     data: bytes | None = None,
     offset: int = 0,
     run: Mapping[str, str] = RUN,
-) -> dict[str, str | int | None]:
+) -> None:
     """Send an image, or other data, to the store."""
     stdin = SimpleNamespace(buffer=io.BytesIO(toy.image[offset:] if data is None else data))
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("sys.stdin", stdin)
-        return transfer.receive(store.path, toy.pack, run, offset)
+        transfer.receive(store.path, toy.pack, run, offset)
 
 
 def ship(store: Store, toy: PackedToy, run: Mapping[str, str] = RUN) -> Activation:

@@ -17,7 +17,7 @@ from provision.cluster.inventory import NodeDefaults, NodeSelection, select_node
 from provision.cluster.pack import Pack, Sidecar
 from provision.core.types import MeterContext
 from provision.workflow.ship.shipment import Shipment
-from provision.workflow.ship.stages import RunIdentity, RunSetup, ShipOptions
+from provision.workflow.ship.stages import ShipRequest
 from tests.node_stores import PackedToy
 from tests.programs import write_program
 
@@ -47,7 +47,7 @@ REACHED = {
     "readonly": "failed:check:read-only",
     "corrupt": "failed:verify:wrong-bytes",
 }
-SOURCE = RunIdentity(id="run-1", source="laptop:1000:/data", by="ann@laptop")
+SOURCE = {"id": "run-1", "source": "laptop:1000:/data", "by": "ann@laptop"}
 
 
 @dataclass
@@ -152,37 +152,16 @@ def shipment(
     nodes: SimulatedNodes,
     image: Pack,
     progress: Notes | None = None,
-    identity: RunIdentity = SOURCE,
+    identity: Mapping[str, str] = SOURCE,
     **options: Any,
 ) -> Shipment:
-    return Shipment(
-        setup(
-            nodes,
-            image.name,
-            identity=identity,
-            progress=progress,
-            **options,
-        ),
-        image,
-    )
+    """options: of ShipRequest."""
+    request = ship_request(nodes, image.name, **options)
+    return Shipment(request, identity, progress or Notes(), image)
 
 
-def setup(
-    nodes: SimulatedNodes,
-    name: str,
-    *,
-    identity: RunIdentity = SOURCE,
-    progress: Notes | None = None,
-    **options: Any,
-) -> RunSetup:
-    """options: of ShipOptions."""
-    return RunSetup(
-        name=name,
-        selection=nodes.selection(),
-        identity=identity,
-        options=ShipOptions(**options),
-        progress=progress or Notes(),
-    )
+def ship_request(nodes: SimulatedNodes, name: str, **options: Any) -> ShipRequest:
+    return ShipRequest(name=name, selection=nodes.selection(), **options)
 
 
 def states(run: Shipment) -> dict[str, str]:

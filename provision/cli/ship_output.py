@@ -12,7 +12,6 @@ from provision_runtime.report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
     from provision.cluster.failures import NodeFailure
-    from provision.cluster.inventory import Node
     from provision.workflow.ship.ship import ShipReport
     from provision.workflow.ship.states import NodeState
 
@@ -32,167 +31,148 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
     from provision.adapters.clustershell import fold
     from provision.cluster.folding import fold_equal
 
-    texts = {name: _state_text(report, name, state) for name, state in report.states.items()}
+    request, states = report.request, report.states
     sets = NodeSets()
+    texts = {name: _state_text(report, state) for name, state in states.items()}
     lines = folded_lines(texts, width, sets)
-    sentences = advice_lines(state.failure for state in report.states.values())
-    details = report.details
-    sentences += _note_lines({name: node.note for name, node in details.items() if node.note}, sets)
-    unmounted = [name for name, node in details.items() if node.ends_at_boot]
-    if unmounted:
-        sentences.append(
-            f"{sets.short(fold(unmounted))}: a restart ends these mounts, and jobs fail there until "
-            "the next ship: --boot-unit has the nodes mount again by themselves"
-        )
-    removed = {name: node.removed for name, node in details.items()}
-    sentences += _key_lines("removed", removed, sets)
-    in_use = {name: node.in_use for name, node in details.items()}
-    sentences += _key_lines("still used by a job, and retained:", in_use, sets)
+    failures = {name: state.failure for name, state in states.items() if state.failure}
+    sentences = advice_lines(failures.values())
+    nodes_of_note: dict[str, list[str]] = {}
+    for name, state in states.items():
+        for note in _notes(state):
+            nodes_of_note.setdefault(note, []).append(name)
+    sentences += [f"{sets.short(fold(nodes))}: {note}" for note, nodes in nodes_of_note.items()]
     if report.stopped is not None:
-        failure = report.stopped.failure
+        kind = (report.stopped.stage, report.stopped.reason)
+        count = sum((one.stage, one.reason) == kind for one in failures.values())
         sentences.append(
-            f"stopped: {len(report.stopped.nodes)} of {report.stopped.total} nodes failed for one "
-            f"reason ({failure.stage}: {failure.reason}); more nodes would fail too"
+            f"stopped: {count} of {len(states)} nodes failed for one reason "
+            f"({kind[0]}: {kind[1]}); more nodes would fail too"
         )
-    if report.left_out:
-        kinds = {node.name: _state_of_node(node) for node in report.left_out}
+    if request.left_out:
+        kinds = {
+            node.name: ": ".join(filter(None, (node.state, node.reason)))
+            for node in request.left_out
+        }
         parts = [f"{nodes} ({kind})" for nodes, kind in fold_equal(kinds)]
         sentences.append(f"left out: {'; '.join(parts)}; --include-down ships there too")
+    installed = [name for name, failure in failures.items() if failure.stage == "activate"]
     if report.halted:
-        active = [name for name, state in report.states.items() if state.state == "active"]
-        nodes = shlex.quote(report.selection.part(active))
+        active = [name for name, state in states.items() if state.state == "active"]
         sentences.append(
-            f"stopped after {fold(active)}: {report.halted}. The others stay as they were. "
-            f"Go back: provision rollback {report.name} --on {nodes}"
+            f"stopped after {fold(active)}: {report.halted}. The others stay as they were. Go back: "
+            f"provision rollback {request.name} --on {shlex.quote(request.selection.part(active))}"
         )
-    elif installed := _not_activated(report):
+    elif installed:
         sentences.append(
             f"{sets.short(fold(installed))}: it is installed there, and not active: provision activate "
-            f"{report.name} --on {shlex.quote(report.selection.part(installed))}"
+            f"{request.name} --on {shlex.quote(request.selection.part(installed))}"
         )
-    elif (
-        0 < report.possible < report.required and report.goal == "active" and report.verb == "ship"
-    ):
+    elif 0 < report.possible < report.required and report.verb == "ship" and not request.stage_only:
         sentences.append(
             f"only {format_count(report.possible, 'node')} can be ready, and --min requires "
             f"{report.required}. Repair the others, or lower --min; --stage-only ships to those "
             "that can be ready"
         )
-    sentences += [*sets.lines(), _result_line(report)]
-    for sentence in sentences:
+    for sentence in [*sentences, *sets.lines(), _result_line(report)]:
         lines += wrap_line(sentence, width)
     return lines
 
 
-def _not_activated(report: ShipReport) -> list[str]:
-    """The nodes of a ship that failed at its last stage."""
-    failures = {name: state.failure for name, state in report.states.items()}
-    return [name for name, failure in failures.items() if failure and failure.stage == "activate"]
-
-
-def _state_of_node(node: Node) -> str:
-    return f"{node.state}: {node.reason}" if node.reason else node.state
-
-
-def _state_text(report: ShipReport, name: str, state: NodeState) -> str:
+def _state_text(report: ShipReport, state: NodeState) -> str:
     if state.failure is not None:
         failure = state.failure
         return f"{state.state}: {failure.stage}: {failure.reason}: {failure.message}"
-    if report.dry_run and state.state == "fit":
+    if report.request.dry_run and state.state == "fit":
         return "fit: would get the image"
-    if report.dry_run and state.state == "verified" and report.verb != "ship":
+    if report.request.dry_run and state.state == "verified" and report.verb != "ship":
         return "would be activated"
-    method = report.details[name].method
-    return f"{state.state} ({INSTALLED_AS.get(method, method)})" if method else state.state
+    if state.method:
+        return f"{state.state} ({INSTALLED_AS.get(state.method, state.method)})"
+    return state.state
 
 
-def advice_lines(failures: Iterable[NodeFailure | None]) -> list[str]:
+def _notes(state: NodeState) -> list[str]:
+    """What else there is to say of a node."""
+    from provision.cluster.failures import REASONS
+
+    notes = []
+    if state.note:
+        advice = REASONS["not-readable"].advice
+        notes.append(f"no other user can start it: {state.note}. {advice}")
+    if state.ends_at_boot:
+        notes.append(
+            "a restart ends this mount, and jobs fail there until the next ship: --boot-unit has the "
+            "node mount again by itself"
+        )
+    if state.removed:
+        notes.append(f"removed {', '.join(state.removed)}")
+    if state.in_use:
+        notes.append(f"still used by a job, and retained: {', '.join(state.in_use)}")
+    return notes
+
+
+def advice_lines(failures: Iterable[NodeFailure]) -> list[str]:
     """What to do, once for each reason."""
     from provision.cluster.failures import REASONS
 
-    reasons = dict.fromkeys(failure.reason for failure in failures if failure)
+    reasons = dict.fromkeys(failure.reason for failure in failures)
     return [f"{reason}: {REASONS[reason].meaning}. {REASONS[reason].advice}" for reason in reasons]
 
 
-def _note_lines(notes: Mapping[str, str], sets: NodeSets) -> list[str]:
-    from provision.cluster.failures import REASONS
-    from provision.cluster.folding import fold_equal
-
-    advice = REASONS["not-readable"].advice
-    return [
-        f"{sets.short(nodes)}: no other user can start it: {note}. {advice}"
-        for nodes, note in fold_equal(dict(notes))
-    ]
-
-
-def _key_lines(label: str, keys_of: Mapping[str, Sequence[str]], sets: NodeSets) -> list[str]:
-    from provision.cluster.folding import fold_equal
-
-    keys = {name: tuple(keys) for name, keys in keys_of.items() if keys}
-    rows = fold_equal(keys)
-    return [f"{sets.short(nodes)}: {label} {', '.join(values)}" for nodes, values in rows]
-
-
 def _result_line(report: ShipReport) -> str:
-    total = format_count(len(report.states), "node")
-    if report.dry_run and report.verb != "ship":
-        have_it = sum(state.state in ("verified", "active") for state in report.states.values())
-        return f"{report.key or report.name}: would be active on {have_it} of {total}"
-    if report.dry_run:
-        waiting = sum(state.state == "fit" for state in report.states.values())
+    total, key = format_count(len(report.states), "node"), report.key or report.request.name
+    reached = [state.state for state in report.states.values()]
+    if report.request.dry_run and report.verb != "ship":
+        have_it = reached.count("verified") + reached.count("active")
+        return f"{key}: would be active on {have_it} of {total}"
+    if report.request.dry_run:
+        waiting = reached.count("fit")
         if not waiting:
-            return f"{report.key}: would send nothing to {total}"
-        size = format_bytes(report.size)
+            return f"{key}: would send nothing to {total}"
         if not report.succeeded:
-            return f"{report.key}: would send nothing: --min demands {report.required} nodes"
-        return f"{report.key}: would bring {size} to {waiting} of {total}"
+            return f"{key}: would send nothing: --min demands {report.required} nodes"
+        return f"{key}: would bring {format_bytes(report.size)} to {waiting} of {total}"
     if not report.key:
-        return f"{report.name}: nothing to go back to on {total}, so nothing was changed"
-    goal = "ready" if report.goal == "passed" else "active"
-    line = f"{report.key}: {goal} on {report.ready} of {total}"
-    if not report.succeeded and report.required > report.ready:
+        return f"{key}: nothing to go back to on {total}, so nothing was changed"
+    goal = "ready" if report.request.stage_only else "active"
+    line = f"{key}: {goal} on {report.ready} of {total}"
+    if report.required > report.ready:
         line += f"; --min demands {report.required}"
         # A node whose answer to the activation was lost may be active.
-        is_known = all(state.state != "unknown" for state in report.states.values())
-        if report.goal == "active" and report.ready == 0 and is_known:
+        if goal == "active" and report.ready == 0 and "unknown" not in reached:
             line += ", so nothing was activated"
-    if report.verb == "ship":
-        line += f"; {_sent_text(report)}"
+    if report.verb == "ship" and report.sent_bytes + report.copies_between_nodes:
+        line += f"; sent {format_bytes(report.sent_bytes)} from here"
+        if report.copies_between_nodes:
+            noun = "copy" if report.copies_between_nodes == 1 else "copies"
+            line += f", {report.copies_between_nodes} {noun} between nodes"
+    elif report.verb == "ship":
+        line += "; nothing was sent"
     return line
-
-
-def _sent_text(report: ShipReport) -> str:
-    if not report.sent_bytes and not report.copies_between_nodes:
-        return "nothing was sent"
-    text = f"sent {format_bytes(report.sent_bytes)} from here"
-    if report.copies_between_nodes:
-        noun = "copy" if report.copies_between_nodes == 1 else "copies"
-        text += f", {report.copies_between_nodes} {noun} between nodes"
-    return text
 
 
 def ship_json(report: ShipReport) -> dict[str, object]:
     nodes = {}
     for name, state in report.states.items():
-        row = {"state": state.state, **asdict(report.details[name])}
-        if state.failure is not None:
-            row.update(asdict(state.failure))
-        nodes[name] = row
+        row = asdict(state)
+        failure = row.pop("failure")
+        nodes[name] = {**row, **(failure or {})}
     return {
         "verb": report.verb,
-        "name": report.name,
+        "name": report.request.name,
         "key": report.key,
         "goal": report.goal,
         "required": report.required,
         "ready": report.ready,
         "succeeded": report.succeeded,
-        "dry_run": report.dry_run,
+        "dry_run": report.request.dry_run,
         "size": report.size,
         "sent_bytes": report.sent_bytes,
         "copies_between_nodes": report.copies_between_nodes,
         "halted": report.halted,
-        "left_out": [node.name for node in report.left_out],
-        "stopped": report.stopped.failure.reason if report.stopped else None,
+        "left_out": [node.name for node in report.request.left_out],
+        "stopped": report.stopped.reason if report.stopped else None,
         "nodes": nodes,
     }
 

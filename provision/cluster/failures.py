@@ -83,8 +83,13 @@ _SSH_TEXTS: tuple[tuple[str, str], ...] = (
 )
 _SSH_FAILED = 255
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
-# Lines of ssh and of login shells that explain nothing.
-_NOISE = re.compile(r"^(Warning: Permanently added|@|\*\*|debug\d:)")
+# Slurm's daemon on the node does not start the step.
+_SRUN_LAUNCH = r"(?m)^srun: error: (Task launch for|Unable to create step)"
+# Lines of ssh, srun and login shells that explain nothing.
+_NOISE = re.compile(
+    r"^(Warning: Permanently added|@|\*\*|debug\d:"
+    r"|srun: (Job step aborted|error: (Application launch failed|Timed out waiting|\S+: task)))"
+)
 
 
 def classify(status: int | None, stdout: str, stderr: str) -> tuple[str, str]:
@@ -93,6 +98,8 @@ def classify(status: int | None, stdout: str, stderr: str) -> tuple[str, str]:
     message = _last_line(stderr) or _last_line(stdout) or "it printed nothing"
     if status is None:
         return "timed-out", _last_line(stderr) or "no answer within the time limit"
+    if re.search(_SRUN_LAUNCH, stderr):
+        return "no-slurmd", message
     if status == _SSH_FAILED:
         reason = _ssh_reason(stderr)
         if reason is None:

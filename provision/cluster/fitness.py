@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, TypeVar
 
@@ -19,7 +20,7 @@ from provision.cluster.inventory import Node
 from provision.cluster.remote import NodeReply
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import Platform
-from provision_runtime.node.results import FitnessFacts, Gpus, StoreFacts, System
+from provision_runtime.node.results import FitnessFacts
 from provision_runtime.report.text import format_bytes, format_count
 
 # The result of `facts`, or another one with some of these facts.
@@ -51,12 +52,15 @@ class EnvironmentNeeds:
     """What an environment needs of a node. platforms: it has a build for each of them. cuda, build:
     None for a build without CUDA. store_bytes: 0 if it is not known yet."""
 
-    name: str
-    platforms: tuple[Platform, ...]
-    glibc: str | None
+    name: str = ""
+    platforms: tuple[Platform, ...] = ()
+    glibc: str | None = None
     cuda: str | None = None
     build: Build | None = None
     store_bytes: int = 0
+
+
+NO_NEEDS = EnvironmentNeeds()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +77,7 @@ class NodeFitness:
 
 def judge(
     reply: NodeReply[ResultT],
-    needs: EnvironmentNeeds | None = None,
+    needs: EnvironmentNeeds = NO_NEEDS,
     needed: Sequence[str] = NEEDED_FACTS,
 ) -> NodeFitness:
     """Judge a node by its reply to the action `facts`, or to another one with the needed facts; a
@@ -83,30 +87,14 @@ def judge(
     if reply.failure is not None:
         return _judge_failure(reply.node, reply.failure)
     facts: FitnessFacts = reply.result or {"unread": {}}
-    problems = [
-        *_system_problems(facts.get("system"), needs),
-        *_gpu_problems(facts.get("gpus"), needs),
-    ]
-    warnings = list(_warnings(reply.node, facts, needs))
-    environment = facts.get("environment")
-    if environment is not None and environment["problem"] is not None:
-        problems.append(_problem(**environment["problem"]))
-    is_usable = environment is not None and environment["key"] and not environment["problem"]
-    for problem in _store_problems(facts.get("store"), needs):
+    problems = [*_problems(facts, needs), *_clock_problems(clock_skew_s(reply))]
+    warnings = [*_warnings(reply.node, facts, needs)]
+    for problem in _store_problems(facts, needs):
         # Who may not ship there can use what others shipped.
+        environment = facts.get("environment")
+        is_usable = environment and environment["key"] and not environment["problem"]
         is_shippers = is_usable and problem.reason == "permission-denied"
         (warnings if is_shippers else problems).append(problem)
-    host, skew = facts.get("host"), clock_skew_s(reply)
-    if host is not None and not host["addresses"]:
-        problems.append(
-            _problem("no-own-name", f"its host name {host['name']} does not resolve on the node")
-        )
-    if abs(skew) >= MOST_CLOCK_SKEW_S:
-        direction = "ahead of" if skew > 0 else "behind"
-        # Not its own offset, so that nodes with one fault are one line.
-        least = next(text for limit_s, text in CLOCK_SKEWS if abs(skew) >= limit_s)
-        message = f"its clock is more than {least} {direction} this machine's"
-        problems.append(_problem("clock-skew", message))
     unread = []
     for fact in needed:
         if fact not in facts:
@@ -122,23 +110,21 @@ def judge(
         verdict=verdict,
         problems=(*problems, *unread),
         warnings=tuple(warnings),
-        summary=summary(facts),
+        summary=_summary(facts),
         facts=facts,
     )
 
 
-def summary(facts: FitnessFacts) -> str:
+def _summary(facts: FitnessFacts) -> str:
     """`x86_64, glibc 2.36, driver 550.54.15, 8 x NVIDIA H100 80GB HBM3`."""
     parts = []
     if "system" in facts:
-        system = facts["system"]
-        parts.append(system["arch"])
-        parts.append(f"glibc {system['glibc']}" if system["glibc"] else "no glibc")
+        glibc = facts["system"]["glibc"]
+        parts += [facts["system"]["arch"], f"glibc {glibc}" if glibc else "no glibc"]
     if "gpus" in facts:
-        gpus = facts["gpus"]
-        if gpus["driver"]:
-            parts.append(f"driver {gpus['driver']}")
-        counts = Counter(device["name"] for device in gpus["devices"])
+        if facts["gpus"]["driver"]:
+            parts.append(f"driver {facts['gpus']['driver']}")
+        counts = Counter(device["name"] for device in facts["gpus"]["devices"])
         names = [f"{count} x {name}" for name, count in counts.items()]
         parts.append(" + ".join(names) or "no GPU")
     if "environment" in facts and not facts["environment"]["problem"]:
@@ -154,111 +140,96 @@ def _judge_failure(node: Node, failure: NodeFailure) -> NodeFitness:
     elif failure.reason in _UNKNOWN_REASONS:
         verdict = "unknown"
     if not node.responds:
-        reason = f" ({node.reason})" if node.reason else ""
-        message = f"{failure.message}; {node.engine} says {node.state}{reason}"
-        failure = replace(failure, message=message)
+        state = f"{node.state} ({node.reason})" if node.reason else node.state
+        failure = replace(failure, message=f"{failure.message}; {node.engine} says {state}")
     return NodeFitness(node=node, verdict=verdict, problems=(failure,))
 
 
-def _judge_kubernetes(
-    node: Node, facts: KubernetesNode, needs: EnvironmentNeeds | None
-) -> NodeFitness:
+def _judge_kubernetes(node: Node, facts: KubernetesNode, needs: EnvironmentNeeds) -> NodeFitness:
     """Images bring their own glibc and store, so only these matter."""
     problems = [*_arch_problems(facts.arch, needs)]
-    conditions = [*([] if node.responds else [node.state]), *facts.faults]
-    for condition in conditions:
+    for condition in (*([] if node.responds else [node.state]), *facts.faults):
         problems.append(_problem("not-ready", f"Kubernetes says {condition}"))
-    if needs and facts.driver:
-        problems += _driver_problems(needs, facts.driver, PLATFORMS.get(facts.arch))
-    parts = [facts.arch]
     if facts.driver:
-        parts.append(f"driver {facts.driver}")
+        problems += _driver_problems(needs, facts.driver, PLATFORMS.get(facts.arch))
+    driver = f"driver {facts.driver}" if facts.driver else ""
     whole = f"{node.gpus} x {node.gpu_type or 'GPU'}" if node.gpus else ""
     shares = f"shared as {', '.join(facts.gpu_shares)}" if facts.gpu_shares else ""
-    parts.append(" ".join(filter(None, (whole, shares))) or "no GPU")
+    gpus = " ".join(filter(None, (whole, shares))) or "no GPU"
     return NodeFitness(
         node=node,
         verdict="unfit" if problems else "fit",
         problems=tuple(problems),
-        summary=", ".join(parts),
+        summary=", ".join(filter(None, (facts.arch, driver, gpus))),
         facts=asdict(facts),
     )
 
 
-def _system_problems(
-    system: System | None, needs: EnvironmentNeeds | None
-) -> Iterator[NodeFailure]:
-    if system is None or needs is None:
-        return
-    yield from _arch_problems(system["arch"], needs)
-    glibc = system["glibc"]
-    if needs.glibc is None:
-        return
-    if glibc is None:
-        yield _problem("old-glibc", f"no glibc; {needs.glibc} is needed")
-    elif version_key(glibc) < version_key(needs.glibc):
-        yield _problem("old-glibc", f"glibc {glibc} < {needs.glibc}")
+def _problems(facts: FitnessFacts, needs: EnvironmentNeeds) -> Iterator[NodeFailure]:
+    if "system" in facts:
+        glibc = facts["system"]["glibc"]
+        yield from _arch_problems(facts["system"]["arch"], needs)
+        if needs.glibc and glibc is None:
+            yield _problem("old-glibc", f"no glibc; {needs.glibc} is needed")
+        elif needs.glibc and glibc and version_key(glibc) < version_key(needs.glibc):
+            yield _problem("old-glibc", f"glibc {glibc} < {needs.glibc}")
+    if "gpus" in facts:
+        gpus = facts["gpus"]
+        devices, on_bus, driver = gpus["devices"], gpus["on_bus"], gpus["driver"]
+        if on_bus and gpus["problem"]:
+            yield _problem("gpu-driver", gpus["problem"])
+        if devices and len(devices) < on_bus:
+            yield _problem("gpu-missing", f"{len(devices)} of {on_bus} GPUs respond")
+        if devices and driver and needs.platforms:
+            yield from _driver_problems(needs, driver, needs.platforms[0])
+            for name in dict.fromkeys(device["name"] for device in devices):
+                yield from _code_problems(needs, name, driver)
+    if "environment" in facts and facts["environment"]["problem"]:
+        yield _problem(**facts["environment"]["problem"])
+    if "host" in facts and not facts["host"]["addresses"]:
+        name = facts["host"]["name"]
+        yield _problem("no-own-name", f"its host name {name} does not resolve on the node")
 
 
-def _arch_problems(arch: str, needs: EnvironmentNeeds | None) -> Iterator[NodeFailure]:
-    if needs is None:
-        return
-    if PLATFORMS.get(arch) not in needs.platforms:
+def _arch_problems(arch: str, needs: EnvironmentNeeds) -> Iterator[NodeFailure]:
+    if needs.platforms and PLATFORMS.get(arch) not in needs.platforms:
         built_for = [name for name, platform in PLATFORMS.items() if platform in needs.platforms]
         yield _problem("wrong-arch", f"{arch}; the environment is for {', '.join(built_for)}")
-
-
-def _store_problems(
-    store: StoreFacts | None, needs: EnvironmentNeeds | None
-) -> Iterator[NodeFailure]:
-    if store is None:
-        return
-    problem, existing = store["problem"], store["existing"]
-    if problem is not None:
-        yield _problem(problem["reason"], problem["message"])
-        return
-    if not store["is_executable"]:
-        yield _problem("no-exec", f"{existing} is mounted with noexec")
-    needed_bytes = needs.store_bytes if needs else 0
-    if store["free_bytes"] < needed_bytes:
-        free, needed = format_bytes(store["free_bytes"]), format_bytes(needed_bytes)
-        yield _problem("disk-full", f"{free} free in {existing}; {needed} are needed")
-    inodes = store["free_inodes"]
-    if inodes is not None and inodes < LEAST_INODES:
-        yield _problem("no-inodes", f"{format_count(inodes, 'free inode')} in {existing}")
-
-
-def _gpu_problems(gpus: Gpus | None, needs: EnvironmentNeeds | None) -> Iterator[NodeFailure]:
-    if gpus is None:
-        return
-    devices, on_bus, driver = gpus["devices"], gpus["on_bus"], gpus["driver"]
-    if on_bus and gpus["problem"]:
-        yield _problem("gpu-driver", gpus["problem"])
-    if devices and len(devices) < on_bus:
-        yield _problem("gpu-missing", f"{len(devices)} of {on_bus} GPUs respond")
-    if needs is None or driver is None or not devices:
-        return
-    yield from _driver_problems(needs, driver, needs.platforms[0])
-    if needs.build is None:
-        return
-    for name in dict.fromkeys(device["name"] for device in devices):
-        try:
-            gpu = catalog.find_gpu(name)
-        except InvalidSpec:  # a product that the catalog does not have
-            continue
-        for mismatch in code_mismatches(needs.build, gpu, driver):
-            if mismatch.certain:
-                yield _problem("gpu-unsupported", mismatch.why)
 
 
 def _driver_problems(
     needs: EnvironmentNeeds, driver: str, platform: Platform | None
 ) -> Iterator[NodeFailure]:
-    if needs.cuda is None or platform is None:
+    if needs.cuda and platform:
+        for mismatch in driver_mismatches(needs.cuda, driver, platform):
+            if mismatch.certain:
+                yield _problem("old-driver", mismatch.why)
+
+
+def _code_problems(needs: EnvironmentNeeds, name: str, driver: str) -> Iterator[NodeFailure]:
+    """name: of a GPU. The catalog does not have every product."""
+    with suppress(InvalidSpec):
+        gpu = catalog.find_gpu(name)
+        for mismatch in code_mismatches(needs.build, gpu, driver) if needs.build else ():
+            if mismatch.certain:
+                yield _problem("gpu-unsupported", mismatch.why)
+
+
+def _store_problems(facts: FitnessFacts, needs: EnvironmentNeeds) -> Iterator[NodeFailure]:
+    if "store" not in facts:
         return
-    for mismatch in driver_mismatches(needs.cuda, driver, platform):
-        if mismatch.certain:
-            yield _problem("old-driver", mismatch.why)
+    store = facts["store"]
+    if store["problem"] is not None:
+        yield _problem(**store["problem"])
+        return
+    existing, inodes = store["existing"], store["free_inodes"]
+    if not store["is_executable"]:
+        yield _problem("no-exec", f"{existing} is mounted with noexec")
+    if store["free_bytes"] < needs.store_bytes:
+        free, needed = format_bytes(store["free_bytes"]), format_bytes(needs.store_bytes)
+        yield _problem("disk-full", f"{free} free in {existing}; {needed} are needed")
+    if inodes is not None and inodes < LEAST_INODES:
+        yield _problem("no-inodes", f"{format_count(inodes, 'free inode')} in {existing}")
 
 
 def clock_skew_s(reply: NodeReply[ResultT]) -> float:
@@ -266,30 +237,34 @@ def clock_skew_s(reply: NodeReply[ResultT]) -> float:
     facts: FitnessFacts | None = reply.result
     if facts is None or "time" not in facts:
         return 0.0
-    node_time = facts["time"]
-    if node_time > reply.received:
-        return node_time - reply.received
-    return min(0.0, node_time - reply.sent)
+    return facts["time"] - min(max(facts["time"], reply.sent), reply.received)
 
 
-def _warnings(
-    node: Node, facts: FitnessFacts, needs: EnvironmentNeeds | None
-) -> Iterator[NodeFailure]:
-    host, gpus, limits = facts.get("host"), facts.get("gpus"), facts.get("limits")
-    if host and host["is_loopback"]:
-        addresses = ", ".join(host["addresses"])
+def _clock_problems(skew_s: float) -> Iterator[NodeFailure]:
+    if abs(skew_s) >= MOST_CLOCK_SKEW_S:
+        direction = "ahead of" if skew_s > 0 else "behind"
+        # Not its own offset, so that nodes with one fault are one line.
+        least = next(text for limit_s, text in CLOCK_SKEWS if abs(skew_s) >= limit_s)
+        yield _problem("clock-skew", f"its clock is more than {least} {direction} this machine's")
+
+
+def _warnings(node: Node, facts: FitnessFacts, needs: EnvironmentNeeds) -> Iterator[NodeFailure]:
+    if "host" in facts and facts["host"]["is_loopback"]:
+        addresses = ", ".join(facts["host"]["addresses"])
         yield _problem("loopback-name", f"its host name resolves only to {addresses}")
-    if gpus:
-        count = len(gpus["devices"])
+    if "gpus" in facts:
+        count = len(facts["gpus"]["devices"])
         if node.gpus is not None and count < node.gpus:
             counted = format_count(node.gpus, "GPU")
             yield _problem("gpu-count", f"{node.engine} counts {counted}; {count} respond")
-        elif needs and needs.cuda and not count and not gpus["on_bus"]:
+        elif needs.cuda and not count and not facts["gpus"]["on_bus"]:
             yield _problem("no-gpu", f"no GPU, and the environment is for CUDA {needs.cuda}")
     if "methods" in facts and not {"kernel", "fuse"}.intersection(facts["methods"]):
         yield _problem("no-mount", "no way to mount an image")
-    if limits and limits["infiniband"]["adapters"] and limits["memlock"] is not None:
-        yield _problem("memlock", f"locked memory is limited to {format_bytes(limits['memlock'])}")
+    if "limits" in facts and facts["limits"]["infiniband"]["adapters"]:
+        memlock = facts["limits"]["memlock"]
+        if memlock is not None:
+            yield _problem("memlock", f"locked memory is limited to {format_bytes(memlock)}")
 
 
 def _problem(reason: str, message: str) -> NodeFailure:

@@ -17,11 +17,11 @@ _ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(\.\d{1,3}){3}(?![\w.])")
 
 def fold_equal(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
     """Nodes with the same value as one node set; most nodes first, then by their first node."""
-    groups = _groups(values)
+    groups: dict[Value, list[str]] = {}
+    for node, value in values.items():
+        groups.setdefault(value, []).append(node)
     folded = [(clustershell.fold(nodes), value) for value, nodes in groups.items()]
-    sizes = {value: len(nodes) for value, nodes in groups.items()}
-    first = {value: min(nodes) for value, nodes in groups.items()}
-    folded.sort(key=lambda pair: (-sizes[pair[1]], first[pair[1]]))
+    folded.sort(key=lambda pair: (-len(groups[pair[1]]), min(groups[pair[1]])))
     return folded
 
 
@@ -44,14 +44,6 @@ def fold_messages(messages: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(nodes, examples[kind]) for nodes, kind in fold_equal(kinds)]
 
 
-def majority(values: Mapping[str, Value]) -> Value | None:
-    """The value that more than half of the nodes have; None if there is no such value."""
-    for value, nodes in _groups(values).items():
-        if 2 * len(nodes) > len(values):
-            return value
-    return None
-
-
 def fold_failures(failures: Iterable[tuple[str, NodeFailure]]) -> list[tuple[str, NodeFailure]]:
     """Failures of nodes as node sets: one entry for each stage and reason, with the message of its
     first node."""
@@ -62,10 +54,3 @@ def fold_failures(failures: Iterable[tuple[str, NodeFailure]]) -> list[tuple[str
         reasons[node] = key
         examples.setdefault(key, failure)
     return [(nodes, examples[key]) for nodes, key in fold_equal(reasons)]
-
-
-def _groups(values: Mapping[str, Value]) -> dict[Value, list[str]]:
-    groups: dict[Value, list[str]] = {}
-    for node, value in values.items():
-        groups.setdefault(value, []).append(node)
-    return groups

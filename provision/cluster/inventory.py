@@ -162,15 +162,24 @@ def select_nodes(on: str, inventory: Path | None = None) -> NodeSelection:
     """
     lab = read_inventory(inventory) if inventory else Inventory()
     text = on.strip()
-    nodes = _nodes_of_prefix(text)
-    if nodes is None:
+    prefix, colon, rest = text.partition(":")
+    if text == LOCAL:
+        nodes = [Node(name=LOCAL, host=socket.gethostname(), engine="local", address="")]
+    elif colon and prefix == "ssh":
+        nodes = _named_nodes("ssh", rest)
+    elif colon and prefix == "exec":
+        nodes = _named_nodes("exec", rest)
+    elif colon and prefix == "k8s":
+        nodes = _kubernetes_nodes(rest)
+    else:
         _refuse_mistyped_group(text, lab)
         nodes = _nodes_of_node_set(text, lab)
-    distinct = {node.name: node for node in reversed(nodes)}
+    distinct: dict[str, Node] = {}
+    for node in nodes:
+        distinct.setdefault(node.name, node)
     if not distinct:
-        raise InvalidSpec(f"--on `{on}` selects no node.", advice=_FORMS)
-    ordered = tuple(reversed(distinct.values()))
-    return NodeSelection(text=on, nodes=ordered, defaults=lab.defaults)
+        raise InvalidSpec(f"--on `{on}` selects no node.", advice=_groups_advice(lab))
+    return NodeSelection(text=on, nodes=tuple(distinct.values()), defaults=lab.defaults)
 
 
 def assume_nodes(on: str, count: int, inventory: Path | None = None) -> NodeSelection | None:
@@ -251,22 +260,6 @@ def _readers_mistake(document: Mapping[str, Any], lines: YamlLines) -> Iterator[
         yield line, f"`readers: {readers}` leaves out members of `trusted_group`."
 
 
-def _nodes_of_prefix(text: str) -> list[Node] | None:
-    """The nodes of `k8s:`, `ssh:`, `exec:` and `local`; None for other texts."""
-    prefix, colon, rest = text.partition(":")
-    if text == LOCAL:
-        return [Node(name=LOCAL, host=socket.gethostname(), engine="local", address="")]
-    if not colon:
-        return None
-    if prefix == "ssh":
-        return _ssh_nodes(rest)
-    if prefix == "exec":
-        return [Node(name=name, engine="exec", address=name) for name in clustershell.expand(rest)]
-    if prefix == "k8s":
-        return _kubernetes_nodes(rest)
-    return None
-
-
 def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
     """A node set in which groups of nodes.yml and `slurm:PARTITION` may stand for their nodes."""
     nodes_by_name: dict[str, Node] = {}
@@ -280,22 +273,14 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
                 dataclasses.replace(node, rack=rack or node.rack, zone=zone or node.zone)
                 for node in _nodes_of_group(group)
             ]
-        elif operand == "slurm:":
-            raise InvalidSpec(f"`slurm:` in --on `{text}` names no partition.", advice=_FORMS)
-        elif operand == LOCAL:
-            raise InvalidSpec(
-                f"`local` in --on `{text}`: this machine cannot be one of several nodes.",
-                advice="Use its ssh name instead.",
-            )
-        elif operand.startswith("slurm:"):
+        elif operand.startswith("slurm:") and operand != "slurm:":
             nodes = _slurm_nodes(operand.removeprefix("slurm:"))
-        elif operand.count(":") == 1:
-            raise InvalidSpec(
-                f"`{operand.partition(':')[0]}:` in --on `{text}` is not a kind of node.",
-                advice=_groups_advice(lab),
-            )
         elif operand.startswith("@"):
-            nodes = _ssh_nodes(operand)
+            nodes = _named_nodes("ssh", operand)
+        elif operand == LOCAL or operand.count(":") == 1:
+            raise InvalidSpec(
+                f"`{operand}` cannot be part of --on `{text}`.", advice=_groups_advice(lab)
+            )
         else:
             return operand
         if not nodes:
@@ -305,8 +290,6 @@ def _nodes_of_node_set(text: str, lab: Inventory) -> list[Node]:
         return clustershell.fold([node.name for node in nodes])
 
     names = clustershell.expand(clustershell.OPERAND.sub(replace, text))
-    if not names:
-        raise InvalidSpec(f"--on `{text}` selects no node.", advice=_groups_advice(lab))
     by_name = {
         **_ansible_hosts(lab, set(names) - nodes_by_name.keys()),
         **_nodes_by_all_names(nodes_by_name.values()),
@@ -341,8 +324,8 @@ def _nodes_of_group(group: Group) -> list[Node]:
     if group["from"] == "ansible":
         return _ansible_nodes(Path(group["inventory"]), group.get("group", "all"))
     if group["from"] == "clustershell":
-        return _ssh_nodes("@" + group["group"].removeprefix("@"))
-    return _ssh_nodes(group["hosts"])
+        return _named_nodes("ssh", "@" + group["group"].removeprefix("@"))
+    return _named_nodes("ssh", group["hosts"])
 
 
 def _slurm_nodes(partition: str, features: Sequence[str] = ()) -> list[Node]:
@@ -410,8 +393,8 @@ def _ansible_hosts(lab: Inventory, names: Collection[str]) -> dict[str, Node]:
     return hosts
 
 
-def _ssh_nodes(text: str) -> list[Node]:
-    return [Node(name=name, engine="ssh", address=name) for name in clustershell.expand(text)]
+def _named_nodes(engine: Engine, text: str) -> list[Node]:
+    return [Node(name=name, engine=engine, address=name) for name in clustershell.expand(text)]
 
 
 def _groups_advice(lab: Inventory) -> str:

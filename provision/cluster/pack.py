@@ -9,27 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypedDict, cast
+from typing import Literal, TypedDict
 
 from provision.adapters import gzip_stream, openssh, squashfs
 from provision.adapters.http import sha256_of
-from provision.catalog import required_glibc
 from provision.core import tar
-from provision.core.atomic import atomic_stream, atomic_write, remove_tree
+from provision.core.atomic import atomic_write, remove_tree
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.json_text import parse_json
 from provision.core.paths import Folders
 from provision.core.platforms import Platform
 from provision.core.schema import InvalidDocument, parse_document
 from provision.core.similar_names import did_you_mean
-from provision.core.system_errors import disk_full_raises
-from provision.core.types import Lock, Resolution
 from provision_runtime.node.signatures import NAMESPACE
 
 PackFormat = Literal["squashfs", "tar"]
@@ -56,7 +52,6 @@ class PackedDistribution(TypedDict):
     version: str
     kind: str
     digest: str
-    shallow_digest: str
 
 
 class Sidecar(TypedDict):
@@ -81,7 +76,6 @@ class Sidecar(TypedDict):
     glibc_min: str
     driver_min: str | None
     root: str
-    shallow_root: str
     distributions: dict[str, PackedDistribution]
 
 
@@ -129,14 +123,9 @@ class PackPlan:
 
     def is_made(self, pack: Pack) -> bool:
         """Whether a pack is what this plan would make."""
-        sidecar = pack.sidecar
+        made = pack.sidecar
         planned = (self.key, self.format, self.compression, str(self.install_path))
-        return planned == (
-            sidecar["key"],
-            sidecar["format"],
-            sidecar["compression"],
-            sidecar["install_path"],
-        )
+        return planned == (made["key"], made["format"], made["compression"], made["install_path"])
 
 
 def pack_key(name: str, lock_sha256: str, runtime_sha256: str) -> str:
@@ -162,13 +151,8 @@ def install_path(store: PurePosixPath, key: str) -> PurePosixPath:
 
 
 def pack_path(folders: Folders, name: str) -> Path:
-    """The folder of an environment's packs; `read_pack` reads the latest one in it.
-
-    An environment that is described in no project may have been packed by an earlier provision.
-    """
-    path, former = folders.packs / name, folders.data / "packs" / name
-    is_former = former.exists() and not (path.exists() or (folders.envs / name).exists())
-    return former if is_former else path
+    """The folder of an environment's packs; `read_pack` reads the latest one in it."""
+    return folders.packs / name
 
 
 def read_pack(path: Path) -> Pack:
@@ -184,7 +168,10 @@ def read_pack(path: Path) -> Pack:
             f"There is no pack at {path}.",
             advice=f"{did_you_mean(path.name, packed)}`provision pack NAME` makes it.",
         )
-    sidecar = read_sidecar(sidecar_path)
+    try:
+        sidecar: Sidecar = parse_document(sidecar_path.read_bytes(), "pack")
+    except InvalidDocument as error:
+        raise _damaged(sidecar_path, str(error)) from error
     if sidecar_path.name != f"{sidecar['key']}.json":
         raise _damaged(sidecar_path, f"it is the sidecar of {sidecar['key']}")
     image = sidecar_path.with_name(sidecar["key"] + SUFFIXES[sidecar["format"]])
@@ -193,17 +180,6 @@ def read_pack(path: Path) -> Pack:
         state = "is missing" if size is None else f"has {size} bytes, not {sidecar['size']}"
         raise _damaged(sidecar_path, f"{image.name} {state}")
     return Pack(image=image, sidecar=sidecar)
-
-
-def read_sidecar(path: Path) -> Sidecar:
-    """Raises IntegrityError for one that is missing or invalid."""
-    try:
-        sidecar: Sidecar = parse_document(path.read_bytes(), "pack")
-    except FileNotFoundError as error:
-        raise _damaged(path, "it is missing") from error
-    except InvalidDocument as error:
-        raise _damaged(path, str(error)) from error
-    return sidecar
 
 
 def find_pack(folders: Folders, name: str, key: str) -> Pack | None:
@@ -264,8 +240,7 @@ def node_pack(pack: Pack) -> dict[str, object]:
 
 def ensure_latest(pack: Pack) -> None:
     """Make a pack the latest in its folder: the lock may have gone back to an earlier one."""
-    folder = pack.image.parent
-    if _latest_sidecar(folder) != pack.sidecar_path:
+    if _sidecar_of(pack.image.parent) != pack.sidecar_path:
         os.utime(pack.sidecar_path)
 
 
@@ -280,15 +255,11 @@ def check_image(pack: Pack) -> None:
 
 def _sidecar_of(path: Path) -> Path | None:
     if path.is_dir():
-        return _latest_sidecar(path)
+        return max(path.glob("*.json"), key=_modified, default=None)
     for suffix in SUFFIXES.values():
         if path.name.endswith(suffix):
             return path.with_name(path.name.removesuffix(suffix) + ".json")
     return path
-
-
-def _latest_sidecar(folder: Path) -> Path | None:
-    return max(folder.glob("*.json"), key=_modified, default=None)
 
 
 def _modified(path: Path) -> int:
@@ -350,16 +321,6 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield from _walk(Path(item.path))
 
 
-@dataclass(frozen=True, kw_only=True)
-class TreeFacts:
-    """What a tree holds. deep, shallow: its digests by provision_runtime.facts.digests."""
-
-    size: int
-    files: int
-    deep: Mapping[str, Any]
-    shallow: Mapping[str, Any]
-
-
 def tree_size(tree: Path) -> tuple[int, int]:
     """Bytes of all files, and how many inodes a copy needs."""
     size, inodes = 0, 1
@@ -369,46 +330,6 @@ def tree_size(tree: Path) -> tuple[int, int]:
         if stat.S_ISREG(status.st_mode):
             size += status.st_size
     return size, inodes
-
-
-def describe(
-    plan: PackPlan,
-    lock: Lock,
-    resolution: Resolution,
-    runtime: Mapping[str, str],
-    tree: TreeFacts,
-    image: Path,
-) -> Sidecar:
-    """The sidecar of an image. runtime: version and sha256 of the package provision_runtime."""
-    python = lock.find("python")
-    distributions: dict[str, PackedDistribution] = {}
-    for name, entry in tree.deep["distributions"].items():
-        shallow_digest = tree.shallow["distributions"][name]["digest"]
-        fields = {**entry, "shallow_digest": shallow_digest}
-        distributions[name] = cast("PackedDistribution", fields)
-    return {
-        "schema": SCHEMA,
-        "name": plan.name,
-        "key": plan.key,
-        "format": plan.format,
-        "compression": plan.compression,
-        "install_path": str(plan.install_path),
-        "made_with": tool_name(plan.format),
-        "size": image.stat().st_size,
-        "sha256": sha256_of(image),
-        "unpacked_size": tree.size,
-        "unpacked_files": tree.files,
-        "lock_sha256": lock.sha256,
-        "content_hash": lock.content_hash,
-        "runtime": dict(runtime),
-        "python": python.version if python else resolution.python,
-        "platform": lock.platform,
-        "glibc_min": required_glibc(resolution, lock),
-        "driver_min": resolution.driver_floor,
-        "root": tree.deep["root"],
-        "shallow_root": tree.shallow["root"],
-        "distributions": distributions,
-    }
 
 
 def publish(image: Path, sidecar: Sidecar, folder: Path) -> Pack:
@@ -423,12 +344,8 @@ def publish(image: Path, sidecar: Sidecar, folder: Path) -> Pack:
     for suffix in SUFFIXES.values():  # the same environment in another format
         final.with_name(pack.key + suffix).unlink(missing_ok=True)
     image.rename(final)
-    _write_sidecar(pack)
-    return pack
-
-
-def _write_sidecar(pack: Pack) -> None:
     atomic_write(pack.sidecar_path, json.dumps(pack.sidecar, indent=1, sort_keys=True) + "\n")
+    return pack
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -450,28 +367,3 @@ def remove_older(folder: Path) -> None:
         sidecar.unlink()
         for suffix in (*SUFFIXES.values(), ".signature"):
             sidecar.with_name(sidecar.stem + suffix).unlink(missing_ok=True)
-
-
-def export(pack: Pack, directory: Path) -> Pack:
-    """The same pack in another folder, hard-linked where that is possible.
-
-    Raises NoSpace on a full disk.
-    """
-    target = Pack(image=directory / pack.image.name, sidecar=pack.sidecar)
-    with disk_full_raises(target.image):
-        directory.mkdir(parents=True, exist_ok=True)
-        if not (target.image.exists() and target.image.samefile(pack.image)):
-            target.sidecar_path.unlink(missing_ok=True)
-            try:
-                target.image.unlink(missing_ok=True)
-                os.link(pack.image, target.image)
-            except OSError:  # another file system, or one without hard links
-                with atomic_stream(target.image) as file, pack.image.open("rb") as content:
-                    shutil.copyfileobj(content, file, tar.CHUNK)
-                    os.fchmod(file.fileno(), 0o644)
-                    file.flush()
-                    os.fsync(file.fileno())
-        _write_sidecar(target)
-        if signed := signature(pack):
-            atomic_write(target.signature_path, json.dumps(signed, sort_keys=True) + "\n")
-    return target

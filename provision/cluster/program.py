@@ -16,9 +16,10 @@ import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
-from provision_runtime.node.program import ACTIONS, MARK, SLURM_NODE
+from provision_runtime.node.program import ACTIONS, MARK
 
 PACKAGE = "provision_runtime"
 PROGRAM = f"{PACKAGE}.node.program"
@@ -36,7 +37,6 @@ if sys.version_info < {oldest}:
     import json, os
     text = "%s is Python %s" % (sys.executable or "python3", sys.version.split()[0])
     reply = {{"error": {{"reason": "python-too-old", "message": text}}}}
-    reply["slurm_node"] = os.environ.get({slurm_variable!r})
     sys.stdout.write("\\n" + {mark!r} + json.dumps(reply) + "\\n")
     sys.stdout.flush()
     os._exit(0)
@@ -97,7 +97,6 @@ def _modules_text(action: str) -> bytes:
     header = _HEADER.format(
         oldest=OLDEST_PYTHON,
         mark=MARK,
-        slurm_variable=SLURM_NODE,
         payload=base64.b64encode(payload).decode(),
     )
     return header.encode("ascii")
@@ -130,7 +129,9 @@ def _sources(modules: list[str]) -> dict[str, str]:
 def _imported_modules(name: str, is_package: bool, source: str) -> Iterator[str]:
     """The modules that a module of the runtime imports relatively, in functions too."""
     package_parts = name.split(".") if is_package else name.split(".")[:-1]
-    for node in _running_nodes(ast.parse(source)):
+    statements = ast.parse(source).body
+    running = [node for node in statements if not _is_for_type_checkers(node)]
+    for node in chain.from_iterable(map(ast.walk, running)):
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue
         base_parts = package_parts[: len(package_parts) - node.level + 1]
@@ -142,19 +143,8 @@ def _imported_modules(name: str, is_package: bool, source: str) -> Iterator[str]
                 yield submodule
 
 
-def _running_nodes(tree: ast.Module) -> Iterator[ast.AST]:
-    """All nodes of a module but those that only type checkers read."""
-    open_nodes: list[ast.AST] = [tree]
-    while open_nodes:
-        node = open_nodes.pop()
-        if (
-            isinstance(node, ast.If)
-            and isinstance(node.test, ast.Name)
-            and node.test.id == "TYPE_CHECKING"
-        ):
-            continue
-        yield node
-        open_nodes += ast.iter_child_nodes(node)
+def _is_for_type_checkers(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def _source_path(name: str) -> Path:

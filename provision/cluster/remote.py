@@ -3,12 +3,10 @@ not."""
 
 from __future__ import annotations
 
-import re
 import shlex
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -25,6 +23,8 @@ from provision.core.errors import InvalidSpec, OutputTooLong, ProvisionError, Ti
 from provision_runtime.node.program import SIMULATED_NAME
 
 Arguments = Mapping[str, object]
+# srun itself needs a moment to start a step and to collect its end.
+SRUN_EXTRA_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ def run_action(
     arguments: the same for all nodes, or a function of the node. A text is a script of the POSIX
     shell, which runs instead and prints its reply as the node program does. stage: under which
     failures are reported. timeout_s: for each node, from its own start; straggler_factor: or this
-    many times the median of the others, if that is more (not over srun). on_reply: called with each
-    reply as it comes.
+    many times the median of the others, if that is more. on_reply: called with each reply as it
+    comes.
     """
     if not nodes:
         return []
@@ -73,17 +73,59 @@ def run_action(
     else:
         program = node_program(action.name, arguments)
         programs = dict.fromkeys((node.name for node in nodes), program)
-    run = _RemoteRun(
-        action=action,
-        command=command,
-        programs=programs,
-        stage=stage,
-        timeout_s=timeout_s,
-        straggler_factor=straggler_factor,
-        defaults=defaults,
-        on_reply=on_reply,
-    )
-    return run.on(nodes)
+    replies_by_name: dict[str, NodeReply[ResultT]] = {}
+
+    def add(reply: NodeReply[ResultT]) -> None:
+        replies_by_name[reply.node.name] = reply
+        if on_reply is not None:
+            on_reply(reply)
+
+    def run_batch(name: str, batch: Mapping[str, Node]) -> None:
+        text = command
+        if name == "exec":
+            text = f"{SIMULATED_NAME}=%h exec {command}"
+        elif name != "ssh":
+            # ClusterShell puts the host in place of %h.
+            example = replace(next(iter(batch.values())), name="%h")
+            text = shlex.join(node_argv(example, command.replace("%", "%%"), defaults))
+        clustershell.run(
+            list(batch),
+            text,
+            stdin=lambda host: programs[batch[host].name],
+            worker="ssh" if name == "ssh" else "exec",
+            fanout=defaults.fanout,
+            connect_s=defaults.connect_s,
+            timeout_s=timeout_s + (SRUN_EXTRA_S if name == "srun" else 0.0),
+            straggler_factor=straggler_factor,
+            ssh_options=defaults.ssh_options,
+            most_bytes=replies.most_bytes(action.name),
+            on_output=lambda output: add(reply_of(batch[output.node], output, stage, action)),
+        )
+
+    allocated: set[str] | None = None
+    batches: list[tuple[str, dict[str, Node]]] = []
+    for node in nodes:
+        name, host = transport(node, defaults), node.address or node.name
+        if name == "kubernetes":
+            add(_failed(node, stage, "not-run", REASONS["not-run"].meaning))
+            continue
+        if name == "srun":
+            host = node.name
+            allocated = _allocated_nodes(defaults) if allocated is None else allocated
+            if host not in allocated:
+                message = f"the allocation is {clustershell.fold(allocated)}"
+                add(_failed(node, stage, "not-in-allocation", message))
+                continue
+        # Two nodes may have one address (a node under two names): one after the other.
+        for other, batch in batches:
+            if other == name and host not in batch:
+                batch[host] = node
+                break
+        else:
+            batches.append((name, {host: node}))
+    for name, batch in batches:
+        run_batch(name, batch)
+    return [replies_by_name[node.name] for node in nodes]
 
 
 def run_with_data(
@@ -150,20 +192,22 @@ def node_argv(node: Node, command: str, defaults: NodeDefaults) -> list[str]:
     Raises InvalidSpec for a Kubernetes node, which runs no commands of ours.
     """
     name = transport(node, defaults)
+    if name == "kubernetes":
+        raise InvalidSpec(
+            f"{node.name}: {REASONS['not-run'].meaning}.", advice=REASONS["not-run"].advice
+        )
     if name == "ssh":
         return clustershell.ssh_command(
             node.address, command, connect_s=defaults.connect_s, ssh_options=defaults.ssh_options
         )
-    if name == "srun":
-        return [*_SRUN, "--nodes=1", "--ntasks=1", f"--nodelist={node.name}", "sh", "-c", command]
+    shell = ["sh", "-c", command]
+    if name == "srun":  # a step that shares the allocation with others
+        step = ["srun", "--overlap", "--mpi=none", *defaults.srun_options]
+        return [*step, "--nodes=1", "--ntasks=1", f"--nodelist={node.name}", *shell]
     if name == "exec":
         simulated = command.replace("%h", node.name)
         return ["env", f"{SIMULATED_NAME}={node.name}", "sh", "-c", simulated]
-    if name == "local":
-        return ["sh", "-c", command]
-    raise InvalidSpec(
-        f"{node.name}: {REASONS['not-run'].meaning}.", advice=REASONS["not-run"].advice
-    )
+    return shell
 
 
 def merge_same_nodes(nodes: Sequence[NodeReply[ResultT]]) -> list[NodeReply[ResultT]]:
@@ -181,183 +225,27 @@ def merge_same_nodes(nodes: Sequence[NodeReply[ResultT]]) -> list[NodeReply[Resu
     return merged
 
 
-# A step that shares the allocation with others and ends for each node by itself.
-_SRUN = ("srun", "--overlap", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none")
-_SRUN_EXIT = re.compile(r"^srun: error: (\S+): tasks? ([\d,-]+): (.*)$", re.MULTILINE)
-_SRUN_LAUNCH = re.compile(
-    r"^srun: error: Task launch for \S+ failed on node (\S+): (.*)$", re.MULTILINE
-)
-_SRUN_ABORTED = re.compile(r"^srun: Job step aborted", re.MULTILINE)
-_SRUN_LABEL = re.compile(r"^\s*(\d+): (.*)$", re.MULTILINE)
-# srun itself needs a moment to start a step and to collect its end.
-SRUN_EXTRA_S = 30.0
+def split_replies(
+    replies: Sequence[NodeReply[ResultT]],
+) -> tuple[dict[str, ResultT], dict[str, NodeFailure]]:
+    """Results and failures by node, each machine once."""
+    results, failures = {}, {}
+    for reply in merge_same_nodes(replies):
+        if reply.failure is not None:
+            failures[reply.node.name] = reply.failure
+        elif reply.result is not None:
+            results[reply.node.name] = reply.result
+    return results, failures
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RemoteRun(Generic[ResultT]):
-    """One action on nodes with several transports. programs: what each node's command reads."""
-
-    action: Action[ResultT]
-    command: str
-    programs: Mapping[str, bytes]
-    stage: str
-    timeout_s: float
-    straggler_factor: float
-    defaults: NodeDefaults
-    on_reply: Callable[[NodeReply[ResultT]], None] | None
-    replies: dict[str, NodeReply[ResultT]] = field(default_factory=dict)
-
-    def on(self, nodes: Sequence[Node]) -> list[NodeReply[ResultT]]:
-        commands = {
-            "ssh": self.command,
-            "exec": f"{SIMULATED_NAME}=%h exec {self.command}",
-            "local": f"exec {self.command.replace('%', '%%')}",
-        }
-        by_transport: dict[str, list[Node]] = {}
-        for node in nodes:
-            by_transport.setdefault(transport(node, self.defaults), []).append(node)
-        for name, members in by_transport.items():
-            if name == "srun":
-                self.over_srun(members)
-            elif name in commands:
-                worker: clustershell.Worker = "exec"
-                if name == "ssh":
-                    worker = "ssh"
-                self._run_commands(members, commands[name], worker)
-            else:
-                for node in members:
-                    self._fail(node, "not-run", REASONS["not-run"].meaning)
-        return [self.replies[node.name] for node in nodes]
-
-    def _run_commands(
-        self, nodes: Sequence[Node], command: str, worker: clustershell.Worker
-    ) -> None:
-        # Two nodes may have one address (a node under two names): one after the other.
-        remaining = list(nodes)
-        while remaining:
-            by_address: dict[str, Node] = {}
-            later = []
-            for node in remaining:
-                address = node.address or node.name
-                if by_address.setdefault(address, node) is not node:
-                    later.append(node)
-            remaining = later
-            self._run_command(by_address, command, worker)
-
-    def _run_command(
-        self, nodes: Mapping[str, Node], command: str, worker: clustershell.Worker
-    ) -> None:
-        """nodes: by what ClusterShell calls them."""
-        clustershell.run(
-            list(nodes),
-            command,
-            stdin=lambda name: self.programs[nodes[name].name],
-            worker=worker,
-            fanout=self.defaults.fanout,
-            connect_s=self.defaults.connect_s,
-            timeout_s=self.timeout_s,
-            straggler_factor=self.straggler_factor,
-            ssh_options=self.defaults.ssh_options,
-            most_bytes=replies.most_bytes(self.action.name),
-            on_output=lambda output: self._add(
-                reply_of(nodes[output.node], output, self.stage, self.action)
-            ),
+def _allocated_nodes(defaults: NodeDefaults) -> set[str]:
+    allocated = defaults.allocated or slurm_nodes.allocation()
+    if allocated is None:
+        raise InvalidSpec(
+            "`via: srun` works only inside a Slurm job.",
+            advice="Run this in `salloc -N NODES`, or leave out `via` to use ssh.",
         )
-
-    def over_srun(self, nodes: Sequence[Node]) -> None:
-        """One step over all nodes with the same program: srun feeds it to each, and slurmctld is
-        asked once. The steps of different programs run at the same time: some may serve others."""
-        allocated = self.defaults.allocated or slurm_nodes.allocation()
-        if allocated is None:
-            raise InvalidSpec(
-                "`via: srun` works only inside a Slurm job.",
-                advice="Run this in `salloc -N NODES`, or leave out `via` to use ssh.",
-            )
-        inside = set(clustershell.expand(allocated))
-        by_program: dict[bytes, dict[str, Node]] = {}
-        for node in nodes:
-            if node.name in inside:
-                by_program.setdefault(self.programs[node.name], {})[node.name] = node
-            else:
-                self._fail(node, "not-in-allocation", f"the allocation is {allocated}")
-        steps = [(members, program) for program, members in by_program.items()]
-        while steps:
-            remaining = []
-            for (members, program), output in zip(steps, self._srun_steps(steps)):
-                rest = self._add_step(members, output)
-                if rest:
-                    remaining.append((rest, program))
-            steps = remaining
-
-    def _add_step(self, nodes: Mapping[str, Node], output: NodeOutput) -> dict[str, Node]:
-        """Take the replies of a step; returns the nodes that need another one. A node where srun
-        cannot start anything, or whose slurmstepd is gone, ends the step for all (Slurm 22.05)."""
-        documents = srun_documents(output.stdout, self.action.name)
-        messages = srun_messages(output.stderr)
-        causes = step_causes(messages, output.stderr) & set(nodes)
-        rest = {}
-        for name, node in nodes.items():
-            if name in documents:
-                self._add(_reply_of_document(node, documents[name], output, self.stage))
-            elif causes and name not in causes:
-                rest[name] = node
-            elif name not in messages:
-                # The status of the step is that of a task which is named.
-                status = 0 if messages else output.status
-                errors = [
-                    line
-                    for line in output.stderr.splitlines()
-                    if line.startswith("srun: error") and not _SRUN_EXIT.search(line)
-                ]
-                self._fail(node, *classify(status, "", "\n".join(errors)), output)
-            elif messages[name].status is None:
-                self._fail(node, "no-slurmd", messages[name].text, output)
-            else:
-                message = messages[name]
-                self._fail(node, *classify(message.status, "", message.text), output)
-        return rest
-
-    def _srun_steps(self, steps: Sequence[tuple[Mapping[str, Node], bytes]]) -> list[NodeOutput]:
-        """All steps at the same time, each with its program."""
-        branches, programs = [], {}
-        for number, (nodes, program) in enumerate(steps):
-            command = [
-                *_SRUN,
-                *self.defaults.srun_options,
-                f"--nodes={len(nodes)}",
-                f"--ntasks={len(nodes)}",
-                "--ntasks-per-node=1",
-                f"--nodelist={','.join(nodes)}",
-                "--label",
-                "sh",
-                "-c",
-                # The shell stays, and reads what its command left. srun ends a step for all nodes,
-                # at times before the others have replied, if a signal ends a task of one, or if it
-                # cannot write to one (Slurm 22.05). A status does not.
-                f"{self.command}; status=$?; cat >/dev/null; exit $status",
-            ]
-            programs[f"step{number}"] = program
-            branches.append(f"step{number}) exec {shlex.join(command).replace('%', '%%')};;")
-        return clustershell.run(
-            list(programs),
-            f"case %h in {' '.join(branches)} esac",
-            stdin=lambda step: programs[step],
-            worker="exec",
-            fanout=self.defaults.fanout,
-            timeout_s=self.timeout_s + SRUN_EXTRA_S,
-            most_bytes=replies.most_bytes(self.action.name),
-            is_labeled=True,
-        )
-
-    def _fail(
-        self, node: Node, reason: str, message: str, output: NodeOutput | None = None
-    ) -> None:
-        self._add(_failed(node, self.stage, reason, message, output))
-
-    def _add(self, reply: NodeReply[ResultT]) -> None:
-        self.replies[reply.node.name] = reply
-        if self.on_reply is not None:
-            self.on_reply(reply)
+    return set(clustershell.expand(allocated))
 
 
 def reply_of(
@@ -367,7 +255,7 @@ def reply_of(
     if output.is_cut:
         return _failed(node, stage, "bad-answer", replies.too_long(action.name), output)
     stdout = output.stdout.decode(errors="replace")
-    text = replies.marked_text(stdout.split("\n"))
+    text = replies.marked_text(stdout)
     if text is not None:
         try:
             return _reply_of_document(node, replies.decode(text, action.name), output, stage)
@@ -420,70 +308,3 @@ def _failed(
         sent=output.started if output else 0.0,
         received=output.ended if output else 0.0,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SrunMessage:
-    """What srun prints of one node. status: of its task; None if the task could not be started.
-    text: what the task printed to standard error, or srun's words. by_signal: srun may have sent it
-    to end the step."""
-
-    status: int | None
-    text: str
-    by_signal: bool = False
-
-
-def srun_messages(stderr: str) -> dict[str, SrunMessage]:
-    """What `srun --label` prints of nodes whose task failed or could not be started.
-
-    srun folds them: `srun: error: n[1,3]: tasks 0,2: Exited with exit code 2`.
-    """
-    printed: dict[str, list[str]] = {}
-    for task, text in _SRUN_LABEL.findall(stderr):
-        printed.setdefault(task, []).append(text)
-    messages = {}
-    for nodes, tasks, ending in _SRUN_EXIT.findall(stderr):
-        exit_code = re.search(r"exit code (\d+)", ending)
-        status = int(exit_code[1]) if exit_code else 128 + signal.SIGKILL
-        for name, task in zip(clustershell.expand(nodes), clustershell.expand(f"[{tasks}]")):
-            text = "\n".join(printed.get(task, [ending]))
-            messages[name] = SrunMessage(status=status, text=text, by_signal=exit_code is None)
-    for name, text in _SRUN_LAUNCH.findall(stderr):
-        messages[name] = SrunMessage(status=None, text=text)
-    return messages
-
-
-def step_causes(messages: Mapping[str, SrunMessage], stderr: str) -> set[str]:
-    """The nodes because of which srun ended a step for all; empty if it did not, or does not
-    name them."""
-    if _SRUN_ABORTED.search(stderr):
-        return {name for name, message in messages.items() if not message.by_signal}
-    return {name for name, message in messages.items() if message.status is None}
-
-
-def srun_documents(stdout: bytes, action: str) -> dict[str, Mapping[str, Any]]:
-    """The replies in what `srun --label` printed, by Slurm's name of the node. It breaks lines after
-    1,024 bytes or so (22.05): `2: ` begins each piece of what task 2 printed.
-
-    Without replies that are not valid, and without those of a name that several tasks claim.
-    """
-    pieces: dict[str, list[str]] = {}
-    for task, text in _SRUN_LABEL.findall(stdout.decode(errors="replace")):
-        pieces.setdefault(task, []).append(text)
-    documents: dict[str, Mapping[str, Any]] = {}
-    claimed: set[str] = set()
-    for texts in pieces.values():
-        text = replies.marked_text(texts)
-        if text is None:
-            continue
-        try:
-            document = replies.decode(text, action)
-        except ValueError:
-            continue
-        name = str(document.get("slurm_node"))
-        if name in claimed:
-            documents.pop(name, None)
-        else:
-            documents[name] = document
-        claimed.add(name)
-    return documents

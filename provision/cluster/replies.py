@@ -6,7 +6,6 @@ Nodes may be broken or taken over. Whatever one of them prints, it costs at most
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from provision.cluster.failures import REASONS, message_line
@@ -31,17 +30,14 @@ def too_long(action: str) -> str:
     return f"it printed more than {most_bytes(action) >> 20} MiB"
 
 
-def marked_text(pieces: Sequence[str]) -> str | None:
-    """The reply, and what follows it, in the lines that a node printed, or in the pieces of lines
-    that srun made of them; None if there is none."""
-    for number in reversed(range(len(pieces))):
-        if pieces[number].startswith(MARK):
-            return "".join(pieces[number:])[len(MARK) :]
-    return None
+def marked_text(printed: str) -> str | None:
+    """The reply, and what follows it, in what a node printed; None if there is none."""
+    _, mark, text = f"\n{printed}".rpartition(f"\n{MARK}")
+    return text if mark else None
 
 
 def decode(text: str, action: str) -> dict[str, Any]:
-    """The reply to an action: `result` or `error`, with `identity`, and `slurm_node` in Slurm.
+    """The reply to an action: `result` or `error`, with `identity`.
 
     Raises ValueError, which tells what is wrong with it.
     """

@@ -151,7 +151,6 @@ class DriftDeviation(TypedDict):
     value: str
     nodes: str
     count: int
-    is_below: bool
 
 
 class UnreadRow(TypedDict):
@@ -169,8 +168,6 @@ class DriftFact(TypedDict):
     title: str
     group: str
     reference: str | None
-    basis: str
-    minimum: str | None
     count: int
     deviations: list[DriftDeviation]
     unread: list[UnreadRow]
@@ -198,7 +195,6 @@ class DriftRecord(TypedDict, total=False):
     on: str
     path: str
     deep: bool
-    expected: str | None
     verdict: str
     counts: dict[str, int]
     distributions: int | None

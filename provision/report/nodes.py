@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from provision.core.documents import DriftDeviation, DriftFact, DriftNode, DriftRecord
+from provision.core.documents import DriftFact, DriftNode, DriftRecord
 from provision_runtime.report.text import format_count
 
 # The fills of deviating values: further values of a fact share the last one.
@@ -58,13 +58,10 @@ def nodes_values(record: DriftRecord) -> dict[str, Any]:
     }
 
 
-def _expected(fact: DriftFact, deviation: DriftDeviation | None = None) -> str:
-    if deviation and deviation["is_below"]:
-        return f"at least {fact['minimum']}"
+def _expected(fact: DriftFact) -> str:
     if fact["reference"] is None:
         return "no value has a majority"
-    is_stated = fact["basis"] == "expectation"
-    return f"{fact['reference']} ({'as expected' if is_stated else format_count(fact['count'], 'node')})"
+    return f"{fact['reference']} ({format_count(fact['count'], 'node')})"
 
 
 def _color(index: int) -> str:

@@ -23,6 +23,7 @@ from ..fs import mounts
 from . import fabric_libraries
 from .commands import read_text
 from .facts import read_within, system
+from .results import SETTING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,8 +37,12 @@ if TYPE_CHECKING:
 TRANSPORT_PREFIXES = ("FI_", "OFI_NCCL_", "SHARP_COLL_", "UCX_")
 KERNEL_MODULES = ("mlx5_core", "efa", "irdma", "nvidia_peermem", "gdrdrv")
 # As `ulimit` counts them: files and processes as they are, memory in KiB.
-COUNT_LIMITS = {"open_files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC}
-MEMORY_LIMITS = {"locked_memory": resource.RLIMIT_MEMLOCK, "stack": resource.RLIMIT_STACK}
+LIMITS = {
+    "open_files": (resource.RLIMIT_NOFILE, 1),
+    "processes": (resource.RLIMIT_NPROC, 1),
+    "locked_memory": (resource.RLIMIT_MEMLOCK, 1024),
+    "stack": (resource.RLIMIT_STACK, 1024),
+}
 # All libraries of the host are looked for at once.
 HOST_LIBRARIES = "host libraries"
 LIBRARY_FACTS = {
@@ -72,6 +77,8 @@ def node_facts(
         unread.update(dict.fromkeys(LIBRARY_FACTS.values(), unread.pop(HOST_LIBRARIES)))
     values.update(system(top))
     values.update(limit_facts())
+    for setting, text in nccl_settings(top, os.environ).items():
+        values[SETTING + setting] = text
     if not is_installed:
         values["environment"] = None
     elif digests:
@@ -82,7 +89,6 @@ def node_facts(
     return {
         "facts": values,
         "unread": unread,
-        "settings": nccl_settings(top, os.environ),
         "started": started,
         "ended": time.time(),
     }
@@ -140,10 +146,6 @@ def _nccl_version(folder: Path) -> str | None:
     return "; ".join(sorted(names)) or None
 
 
-def _driver(root: Path) -> str | None:
-    return libraries.parse_driver((root / "proc/driver/nvidia/version").read_text(errors="replace"))
-
-
 def _gpu_property(name: str, root: Path) -> str | None:
     """What the driver lists for each GPU under this name; it needs no nvidia-smi, which takes
     seconds a GPU where the driver is not loaded persistently."""
@@ -152,10 +154,6 @@ def _gpu_property(name: str, root: Path) -> str | None:
         for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
     ]
     return _counted(values)
-
-
-def _iommu(root: Path) -> str | None:
-    return _counted([gpu["iommu"] or "none" for gpu in libraries.pci_gpus(root)])
 
 
 def _adapters(root: Path) -> str | None:
@@ -209,34 +207,18 @@ def _memory(root: Path) -> int | None:
     return int(kibibytes) * 1024 if kibibytes else None
 
 
-def _huge_pages(root: Path) -> str | None:
-    # always [madvise] never
-    return _match(r"\[(\w+)\]", root / "sys/kernel/mm/transparent_hugepage/enabled")
-
-
-def _governor(root: Path) -> str | None:
-    return read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-
-
 def limit_facts() -> dict[str, str | int | None]:
     """Those of this session. A job of Slurm has the submitter's limits, or PropagateResourceLimits."""
-    facts: dict[str, str | int | None] = {
-        name: _limit(kind, 1) for name, kind in COUNT_LIMITS.items()
-    }
-    for name, kind in MEMORY_LIMITS.items():
-        facts[name] = _limit(kind, 1024)
+    facts: dict[str, str | int | None] = {}
+    for name, (kind, unit) in LIMITS.items():
+        soft, hard = (
+            "unlimited" if value == resource.RLIM_INFINITY else str(value // unit)
+            for value in resource.getrlimit(kind)
+        )
+        facts[name] = soft if soft == hard else f"{soft} (hard {hard})"
     shared_memory = limits.shared_memory()
     facts["shared_memory"] = shared_memory["bytes"] if shared_memory else None
     return facts
-
-
-def _limit(kind: int, unit: int) -> str:
-    soft, hard = resource.getrlimit(kind)
-    texts = [
-        "unlimited" if value == resource.RLIM_INFINITY else str(value // unit)
-        for value in (soft, hard)
-    ]
-    return texts[0] if texts[0] == texts[1] else f"{texts[0]} (hard {texts[1]})"
 
 
 def nccl_settings(root: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -268,19 +250,27 @@ def _match(pattern: str, path: Path) -> str | None:
     return match[1] if match else None
 
 
+def _line(pattern: str, name: str, root: Path) -> str | None:
+    """What a pattern finds in a file below the folder above /proc and /sys."""
+    return _match(pattern, root / name)
+
+
 # By fact: what reads it below the folder above /proc and /sys, or in the environment's folder.
 HOST_FACTS: Mapping[str, FactReader] = {
-    "driver": _driver,
+    "driver": lambda root: libraries.parse_driver(
+        (root / "proc/driver/nvidia/version").read_text(errors="replace")
+    ),
     "gpus": partial(_gpu_property, "Model"),
     "vbios": partial(_gpu_property, "Video BIOS"),
-    "iommu": _iommu,
+    "iommu": lambda root: _counted([gpu["iommu"] or "none" for gpu in libraries.pci_gpus(root)]),
     "adapters": _adapters,
     "ports": _ports,
     "kernel_modules": _kernel_modules,
     "cpus": _cpus,
     "memory": _memory,
-    "governor": _governor,
-    "huge_pages": _huge_pages,
+    "governor": partial(_line, r"(\S+)", "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+    # always [madvise] never
+    "huge_pages": partial(_line, r"\[(\w+)\]", "sys/kernel/mm/transparent_hugepage/enabled"),
     HOST_LIBRARIES: host_library_facts,
 }
 ENVIRONMENT_FACTS: Mapping[str, FactReader] = {

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .results import Failure
 
 # The reason of a system error. provision/cluster/failures.py explains the reasons.
 REASONS = {
@@ -28,6 +32,11 @@ class NodeError(Exception):
         super().__init__(message)
         self.reason = reason
         self.message = message
+
+
+def describe(error: NodeError | OSError) -> Failure:
+    failure = error if isinstance(error, NodeError) else of_system_error(error)
+    return {"reason": failure.reason, "message": failure.message}
 
 
 def of_system_error(error: OSError) -> NodeError:

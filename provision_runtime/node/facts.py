@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..facts import libraries, limits
 from ..fs import mounts
 from .commands import read_text, which
-from .errors import NodeError, of_system_error
+from .errors import NodeError, describe
 from .install_methods import ROOT, install_methods
 from .store import Store, active_key
 from .store_access import reader_note, require_safe
@@ -161,8 +161,7 @@ def environment(path: str, name: str) -> NodeEnvironment:
         try:
             start_python(store.environment(key))
         except (NodeError, OSError) as error:
-            failure = error if isinstance(error, NodeError) else of_system_error(error)
-            problem = {"reason": failure.reason, "message": failure.message}
+            problem = describe(error)
     return {"key": key, "problem": problem}
 
 
@@ -179,14 +178,11 @@ def _store_problem(existing: str, store: Store) -> Failure | None:
         require_safe(store)
         # A ship opens the store's own folder to those whom the rules name.
         reader_note(store, os.path.dirname(store.path) if store.readers else store.path)
-    except OSError as error:
-        error.filename = existing
-        failure = of_system_error(error)
-    except NodeError as error:
-        failure = error
-    else:
-        return None
-    return {"reason": failure.reason, "message": failure.message}
+    except (NodeError, OSError) as error:
+        if isinstance(error, OSError):
+            error.filename = existing
+        return describe(error)
+    return None
 
 
 def gpus() -> Gpus:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 from pathlib import Path
 
@@ -20,7 +19,7 @@ def install_methods(pack_format: str = "squashfs") -> list[str]:
     if pack_format == "tar":
         return [TREE] if which("tar") and which("gzip") else []
     methods = []
-    if may_mount() and has_squashfs() and not _has_private_mounts():
+    if may_mount() and not _has_private_mounts():
         methods.append(KERNEL)
     if fuse_command() and os.access("/dev/fuse", os.R_OK | os.W_OK) and _can_unmount():
         methods.append(FUSE)
@@ -37,17 +36,6 @@ def may_mount(root: Path = ROOT) -> bool:
     status = read_text(root / "proc/self/status") or ""
     capabilities = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", status, re.MULTILINE)
     return bool(capabilities and int(capabilities[1], 16) >> CAP_SYS_ADMIN & 1)
-
-
-def has_squashfs(root: Path = ROOT) -> bool:
-    """Whether the kernel has squashfs, built in, loaded, or as a module."""
-    for line in (read_text(root / "proc/filesystems") or "").splitlines():
-        if line.split()[-1:] == ["squashfs"]:
-            return True
-    modules = root / "lib/modules" / platform.release()
-    if "/squashfs.ko" in (read_text(modules / "modules.builtin") or ""):
-        return True
-    return any((modules / "kernel/fs/squashfs").glob("squashfs.ko*"))
 
 
 def _can_unmount() -> bool:

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from ..report.credentials import public_document
-from .errors import NodeError, of_system_error
+from .errors import NodeError, describe
 
 MARK = "provision-node: "
 # Action -> where its function is, within this package. A function takes the action's arguments as
@@ -29,7 +29,6 @@ ACTIONS = {
     "store-history": "activation:history",
     "store-receive": "transfer:receive",
     "store-exchange": "transfer:exchange",
-    "store-verify": "transfer:verify",
     "store-install": "install:install",
     "store-attach": "install:attach",
     "store-activate": "activation:activate",
@@ -58,12 +57,11 @@ def main(action: str, arguments: dict[str, Any]) -> None:
     """Run an action and print the reply."""
     module_name, _, function_name = ACTIONS[action].partition(":")
     function = getattr(importlib.import_module("." + module_name, __package__), function_name)
-    reply: dict[str, object] = {"identity": identity(), "slurm_node": os.environ.get(SLURM_NODE)}
+    reply: dict[str, object] = {"identity": identity()}
     try:
         reply["result"] = function(**_for_simulated_node(arguments))
     except (NodeError, OSError) as error:
-        failure = error if isinstance(error, NodeError) else of_system_error(error)
-        reply["error"] = {"reason": failure.reason, "message": failure.message}
+        reply["error"] = describe(error)
     if action != "job-log":  # the user's own, as the job wrote it
         reply = public_document(reply)
     # It begins with a line end: what was printed before may not have ended its line.

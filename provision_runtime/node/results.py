@@ -10,6 +10,8 @@ from typing import Any, TypedDict
 IS_ACTIVE = "it is active (--active removes it too)"
 # The store's folder for metrics, where the health check writes NAME-health.prom.
 METRICS = "metrics"
+# Before the name of a setting of NCCL among the facts of drift.
+SETTING = "setting:"
 
 
 class Failure(TypedDict):
@@ -110,7 +112,6 @@ class StoreStatus(FitnessFacts):
     installed: str | None
     note: str
     received: int
-    has_image: bool
     addresses: list[str]
 
 
@@ -183,7 +184,6 @@ class DriftFacts(TypedDict):
 
     facts: dict[str, str | float | None]
     unread: dict[str, str]
-    settings: dict[str, str]
     started: float
     ended: float
 

@@ -45,6 +45,8 @@ RANK_VARIABLES = (
 # Python looks outside of the environment because of these.
 FOREIGN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
 POLL_S = 0.2
+# An address that no network has (RFC 5737): the way to it is the default route.
+ANYWHERE = "192.0.2.1"
 # After the deadline: how long the ranks may take to write their last states.
 ENDING_S = 10.0
 # The end of each rank's log explains a failure.
@@ -174,7 +176,8 @@ def _environment(assignment: Assignment) -> dict[str, str]:
         PYTHONNOUSERSITE="1",
     )
     environment.setdefault("OMP_NUM_THREADS", "1")
-    interface = _interface_to(assignment["address"])
+    source = _source_address(assignment["address"])
+    interface = addresses.interface_with(source) if source else None
     if interface is not None and assignment["world_size"] > assignment["ranks"]:
         # Else Gloo takes the address of the host's own name, which is often a loopback address.
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -203,33 +206,25 @@ def _result(statuses: dict[str, int], ended_because: str, out: str) -> RanksResu
 
 def _address() -> str:
     """The address at which other nodes reach this one: that of its name, unless that is a loopback
-    address; else that of the interface with the default route."""
+    address; else that of the default route, or of any interface."""
     address = addresses.host_address()
     if address is not None and not addresses.is_loopback(address):
         return address
-    # The interfaces of default routes, as /proc/net/route lists them.
-    with open("/proc/net/route") as file:
-        routes = [line.split() for line in file.readlines()[1:]]
-    default_interfaces = [route[0] for route in routes if route[1] == "00000000"]
-    for interface in default_interfaces:
-        address = addresses.address_of(interface)
-        if address is not None:
-            return address
-    for interface in addresses.interfaces():
-        address = addresses.address_of(interface)
-        if address is not None and not addresses.is_loopback(address):
-            return address
+    interfaces = map(addresses.address_of, addresses.interfaces())
+    for other in (_source_address(ANYWHERE), *interfaces):
+        if other is not None and not addresses.is_loopback(other):
+            return other
     raise NodeError(
         "no-address", f"{socket.gethostname()} has no address that other nodes could reach"
     )
 
 
-def _interface_to(address: str) -> str | None:
-    """The interface that leads to an address; None if there is no route."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+def _source_address(target: str) -> str | None:
+    """This node's address on the way to another one; None if there is no route."""
+    family = socket.AF_INET6 if ":" in target else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((address, 9))  # a datagram socket sends nothing by that
+            probe.connect((target, 9))  # a datagram socket sends nothing by that
         except OSError:
             return None
-        return addresses.interface_with(str(probe.getsockname()[0]))
+        return str(probe.getsockname()[0])

@@ -62,23 +62,11 @@ def _wait_for_lock(descriptor: int, store: Store) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > end:
-                raise NodeError(
-                    "in-use", f"another process works in {store.path}: {_lock_holder(store)}"
-                ) from None
+                raise NodeError("in-use", f"another process works in {store.path}") from None
             time.sleep(LOCK_POLL_S)
         except OSError:
             # A file system without locks. The lease still keeps other runs out.
             return
-
-
-def _lock_holder(store: Store) -> str:
-    """The run of the newest lease."""
-    newest = {"at": 0.0, "by": "unknown"}
-    for file in os.listdir(store.join("staging")):
-        if file.endswith(".lease"):
-            lease = read_json(store.join("staging", file)) or newest
-            newest = max(newest, lease, key=lambda lease: float(lease["at"]))
-    return str(newest["by"])
 
 
 def release(path: str, name: str, run: Mapping[str, str]) -> dict[str, object]:

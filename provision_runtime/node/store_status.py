@@ -54,7 +54,6 @@ def status(
         "installed": method,
         "note": note,
         "received": stores.received_bytes(store, packed),
-        "has_image": os.path.exists(store.image(packed)),
         "addresses": _addresses(),
         **facts.fitness_facts(readers, facts.DEADLINE_S),
     }

@@ -18,10 +18,9 @@ import socketserver
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Any, List
+from dataclasses import asdict
+from typing import IO, TYPE_CHECKING, Any
 
-from ..report.codec import decode
 from . import store as stores
 from . import store_files as files
 from .errors import NodeError, of_system_error
@@ -33,9 +32,6 @@ from .store_lock import locked, require_caller
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    # How many bytes came, and from which node; or how many were sent, and who did not get them.
-    Transfer = dict[str, str | int | None]
-
 CHUNK = 1 << 20
 SEND_BYTES = 16 << 20
 # Another node may start to serve a little later than we ask it.
@@ -43,19 +39,11 @@ CONNECT_S = 20.0
 CONNECT_POLL_S = 0.2
 # No byte arrives for this time: the other side hangs.
 SILENCE_S = 30.0
-TRIES = 3
 
 
-@dataclass(frozen=True)
-class _Peer:
-    """A node that serves an image. node: as messages name it. addresses: to be tried in turn."""
-
-    node: str
-    addresses: List[str]
-    port: int
-
-
-def receive(path: str, pack: Mapping[str, object], run: Mapping[str, str], offset: int) -> Transfer:
+def receive(
+    path: str, pack: Mapping[str, object], run: Mapping[str, str], offset: int
+) -> dict[str, int]:
     """Append what follows on standard input to the part of an image, from `offset` on, and verify
     the image once it is whole.
 
@@ -68,71 +56,65 @@ def receive(path: str, pack: Mapping[str, object], run: Mapping[str, str], offse
         if size < packed.size:
             raise NodeError("cut-off", f"{size} of {packed.size} bytes have arrived")
         _commit(store, packed, run)
-    return {"received": size - offset, "source": "caller"}
+    return {"size": packed.size}
 
 
 def fetch(
     path: str,
     pack: Mapping[str, object],
     run: Mapping[str, str],
-    server: Mapping[str, object],
+    node: str,
+    addresses: Sequence[str],
+    port: int,
     token: str,
-) -> Transfer:
+) -> dict[str, int]:
     """Fetch the rest of an image from a node that serves it, and verify it.
 
-    server: `node`, as messages name it; `addresses`, to be tried in turn; `port`. Raises NodeError
+    node: as messages name it. addresses: of it, to be tried in turn. Raises NodeError
     (peer-unreachable, peer-failed, wrong-bytes, disk-full).
     """
     store, packed = Store(path, run), parse_pack(pack)
-    peer: _Peer = decode(_Peer, server, "the server")
     with locked(store, packed.name, run):
-        start = offset = min(stores.received_bytes(store, packed), packed.size)
-        problem = "no more bytes"
-        for _ in range(TRIES):
-            try:
-                # Fetch until all is there or the connection ends.
-                connection = _connect(peer, offset, packed, token)
-                try:
-                    # An HTTP/1.0 response takes the socket over from its connection.
-                    with connection.getresponse() as response:
-                        if response.status != 206:
-                            message = f"{peer.node} responded {response.status} {response.reason}"
-                            raise NodeError("peer-failed", message)
-                        _append(store, packed, offset, response)
-                finally:
-                    connection.close()
-            except (http.client.HTTPException, socket.timeout, ConnectionError) as error:
-                problem = str(error)
+        offset = min(stores.received_bytes(store, packed), packed.size)
+        headers = {"Authorization": f"Bearer {token}", "Range": f"bytes={offset}-"}
+        connection = _connect(node, addresses, port, f"/{packed.key}", headers)
+        try:
+            # An HTTP/1.0 response takes the socket over from its connection.
+            with connection.getresponse() as response:
+                if response.status != 206:
+                    message = f"{node} responded {response.status} {response.reason}"
+                    raise NodeError("peer-failed", message)
+                offset += _append(store, packed, offset, response)
+            problem = "no more bytes"
+        except (http.client.HTTPException, socket.timeout, ConnectionError) as error:
+            problem = str(error)
+        finally:
+            connection.close()
+        if offset < packed.size:
             offset = stores.received_bytes(store, packed)
-            if offset == packed.size:
-                break
-        else:
-            raise NodeError(
-                "peer-failed",
-                f"{peer.node} broke off after {offset} of {packed.size} bytes: {problem}",
-            )
+            message = f"{node} broke off after {offset} of {packed.size} bytes: {problem}"
+            raise NodeError("peer-failed", message)
         _commit(store, packed, run)
-    return {"received": packed.size - start, "source": peer.node}
+    return {"size": packed.size}
 
 
 def _connect(
-    server: _Peer, offset: int, pack: StoredPack, token: str
+    node: str, addresses: Sequence[str], port: int, path: str, headers: dict[str, str]
 ) -> http.client.HTTPConnection:
     """A connection on which the request was sent."""
     end = time.monotonic() + CONNECT_S
-    headers = {"Authorization": f"Bearer {token}", "Range": f"bytes={offset}-"}
     problem = ""
     while True:
-        for address in server.addresses:
-            connection = http.client.HTTPConnection(address, server.port, timeout=SILENCE_S)
+        for address in addresses:
+            connection = http.client.HTTPConnection(address, port, timeout=SILENCE_S)
             try:
-                connection.request("GET", f"/{pack.key}", headers=headers)
+                connection.request("GET", path, headers=headers)
                 return connection
             except OSError as error:
                 connection.close()
-                problem = f"{address}:{server.port}: {error.strerror or error}"
+                problem = f"{address}:{port}: {error.strerror or error}"
         if time.monotonic() > end:
-            raise NodeError("peer-unreachable", f"{server.node} at {problem}")
+            raise NodeError("peer-unreachable", f"{node} at {problem}")
         require_caller()
         time.sleep(CONNECT_POLL_S)
 
@@ -168,30 +150,6 @@ def _append(
         os.close(descriptor)
 
 
-def verify(path: str, pack: Mapping[str, object], run: Mapping[str, str]) -> Transfer:
-    """Verify an image that is here already: one that has arrived wholly, or one in `images/` that
-    was copied there by other means. Raises NodeError (not-here, wrong-bytes)."""
-    store, packed = Store(path, run), parse_pack(pack)
-    with locked(store, packed.name, run):
-        if stores.received_bytes(store, packed) == packed.size:
-            _commit(store, packed, run)
-        else:
-            image = store.image(packed)
-            if not os.path.exists(image):
-                raise NodeError("not-here", f"there is no {image}")
-            if os.stat(image).st_size != packed.size or file_sha256(image) != packed.sha256:
-                raise NodeError("wrong-bytes", f"{image} holds other bytes")
-            _record_verified(store, packed, image)
-            append_journal(store, "verified", run, name=packed.name, key=packed.key)
-    return {"received": 0, "source": None}
-
-
-def _record_verified(store: Store, pack: StoredPack, image: str) -> None:
-    files.write_json(store.description(pack.key), asdict(pack))
-    record = stores.verified_record(os.stat(image), pack.sha256)
-    files.write_json(store.verified(pack.key), record)
-
-
 def _commit(store: Store, pack: StoredPack, run: Mapping[str, str]) -> None:
     """Verify a part that has arrived wholly and move it to `images/`.
 
@@ -207,7 +165,9 @@ def _commit(store: Store, pack: StoredPack, run: Mapping[str, str]) -> None:
             f"{part} arrived with sha256 {digest[:16]} instead of {pack.sha256[:16]}",
         )
     os.close(open_file(store, part, os.O_RDONLY))  # another program may have brought it
-    _record_verified(store, pack, part)
+    files.write_json(store.description(pack.key), asdict(pack))
+    record = stores.verified_record(os.stat(part), pack.sha256)
+    files.write_json(store.verified(pack.key), record)
     os.replace(part, image)
     for suffix in stores.SUFFIXES.values():  # the same environment in another format
         if not image.endswith(suffix):
@@ -236,12 +196,11 @@ def serve(
     tokens: Sequence[str],
     idle_s: float,
     run: Mapping[str, str],
-) -> Transfer:
+) -> dict[str, int]:
     """Serve a verified image to other nodes, once to the holder of each token.
 
     Ends when all have it, when nobody has read anything for `idle_s`, or when the caller is gone.
-    Returns the number of bytes that were sent. Raises NodeError (unsafe-store, not-verified,
-    port-in-use).
+    Raises NodeError (unsafe-store, not-verified, port-in-use).
     """
     store, packed = Store(path, run), parse_pack(pack)
     require_safe(store)
@@ -259,10 +218,10 @@ def serve(
     finally:
         server.shutdown()
         server.server_close()
-    return {"sent": server.sent, "not_served": len(server.open_tokens)}
+    return {"size": packed.size}
 
 
-def exchange(role: str, **arguments: Any) -> Transfer:
+def exchange(role: str, **arguments: Any) -> dict[str, int]:
     """Serve or fetch: in one round of a shipment some nodes do this and others that."""
     action = serve if role == "serve" else fetch
     return action(**arguments)
@@ -288,9 +247,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(size - offset))
             self.end_headers()
             while offset < size:
-                count = self.connection.sendfile(file, offset, SEND_BYTES)
-                offset += count
-                self.server.add(count)
+                offset += self.connection.sendfile(file, offset, SEND_BYTES)
+                self.server.last_read = time.monotonic()
         self.server.open_tokens.discard(token)
 
     def log_message(self, *arguments: object) -> None:
@@ -307,8 +265,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, port: int, image: str, tokens: Sequence[str]) -> None:
         self.image, self.open_tokens = image, set(tokens)
-        self.sent, self.last_read = 0, time.monotonic()
-        self._lock = threading.Lock()
+        self.last_read = time.monotonic()
         super().__init__(("", port), _Handler)
 
     def server_bind(self) -> None:
@@ -322,8 +279,3 @@ class _Server(http.server.ThreadingHTTPServer):
             if hmac.compare_digest(header.encode(), f"Bearer {token}".encode()):
                 return token
         return None
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self.sent += count
-            self.last_read = time.monotonic()

@@ -19,13 +19,13 @@ SOME_HASH = "0" * 64
 
 
 def write_pack(
-    data: Path, name: str, version: str, store: PurePosixPath, filler: int = 20_000_000
+    project: Path, name: str, version: str, store: PurePosixPath, filler: int = 20_000_000
 ) -> dict[str, Any]:
     """A squashfs of a venv with the runtime package and `filler` bytes, where `provision pack` puts
-    it; returns its sidecar."""
-    folder = data / "packs" / name
+    it; returns its sidecar. project: what the data folder has of the project."""
+    folder = project / "packs" / name
     folder.mkdir(parents=True, exist_ok=True)
-    prefix = data / f"prefix-{version}"
+    prefix = project / f"prefix-{version}"
     # Root ships for all users, and its own Python may lie where they cannot go.
     base = shutil.which("python3", path=os.defpath) or f"{sys.base_prefix}/bin/python3"
     subprocess.run([base, "-m", "venv", "--without-pip", "--symlinks", prefix], check=True)
@@ -48,7 +48,6 @@ def write_pack(
         runtime={"version": "1", "sha256": SOME_HASH},
         python=sys.version.split()[0],
         driver_min=None,
-        shallow_root=SOME_HASH,
         distributions={},
     )
     image.rename(folder / f"{document['key']}.sqsh")

@@ -17,11 +17,7 @@ from provision.cli.main import cli
 from provision.cluster.inventory import select_nodes
 from provision.core.documents import DriftRecord
 from provision.core.schema import schema_error
-from provision.verbs.drift import record as drift_record
-from provision.verbs.drift import survey as drift
-from provision.verbs.drift.survey import DriftRequest
-from provision_runtime.facts.digests import prefix_digests
-from tests import evidence
+from provision.verbs.drift.survey import DriftRequest, survey
 from tests.elf_files import write_library
 from tests.integration.ssh_hosts import SshHosts
 from tests.results import parse_result
@@ -43,11 +39,11 @@ def compare(nodes: SimulatedNodes, **request: Any) -> DriftRecord:
     """The record of a comparison; it must fit its schema."""
     selection = select_nodes(nodes.on)
     assert tuple(node.name for node in selection.nodes) == nodes.names
-    survey = drift.survey(
-        selection,
-        DriftRequest(name="train", prefix=nodes.prefix, root=nodes.root, **request),
+    record = survey(
+        DriftRequest(
+            name="train", selection=selection, prefix=nodes.prefix, root=nodes.root, **request
+        )
     )
-    record = drift_record.compose(survey, None, "2026-01-01T00:00:00+00:00")
     assert schema_error(record, "drift") is None
     return record
 
@@ -136,10 +132,10 @@ def test_shared_store_is_read_by_one_node(nodes: SimulatedNodes) -> None:
     shutil.copytree(nodes.folder / "reference" / "env", folder / "envs" / "train-0123456789ab")
     (folder / "train").symlink_to("envs/train-0123456789ab")
     inventory.write_text(f"schema: 1\ngroups: {{}}\ndefaults: {{path: {folder}, store: shared}}\n")
-    survey = drift.survey(select_nodes(nodes.on, inventory), DriftRequest(name="train"))
-    names = {fact.name: fact.reference for fact in survey.facts}
+    record = survey(DriftRequest(name="train", selection=select_nodes(nodes.on, inventory)))
+    names = {fact["name"]: fact["reference"] for fact in record["facts"]}
     assert names["environment"] == "train-0123456789ab"
-    assert "files" not in names and survey.is_shared
+    assert "files" not in names and "share one store" in record["notes"][0]
 
 
 def run(*arguments: str) -> Result:
@@ -253,81 +249,3 @@ def test_copies_of_a_real_prefix_on_eight_hosts(ssh_hosts: SshHosts, tmp_path: P
         for host in ssh_hosts.network.hosts:
             for name in ("provision", "amazon"):
                 shutil.rmtree(host.folder / "opt" / name, ignore_errors=True)
-
-
-# What a sidecar has, and what these tests do not look at.
-PACK_FIELDS: dict[str, Any] = {
-    "schema": 1,
-    "compression": "zstd",
-    "made_with": "tests",
-    "install_path": "/opt/provision/envs/train",
-    "unpacked_size": 1,
-    "unpacked_files": 1,
-    "lock_sha256": "0" * 64,
-    "content_hash": "0" * 64,
-    "runtime": {"version": "0.1.0", "sha256": "0" * 64},
-    "python": "3.11.9",
-    "platform": "linux-64",
-    "driver_min": None,
-    "shallow_root": "0" * 64,
-    "distributions": {},
-}
-
-
-def write_pack(folder: Path, prefix: Path, key: str) -> Path:
-    """The files of a pack of this prefix; what matters here is its sidecar."""
-    digests = {deep: prefix_digests(str(prefix), deep=deep) for deep in (False, True)}
-    distributions = {}
-    for name, entry in digests[True]["distributions"].items():
-        shallow = digests[False]["distributions"][name]["digest"]
-        distributions[name] = {**entry, "shallow_digest": shallow}
-    sidecar = {
-        **PACK_FIELDS,
-        "name": "train",
-        "key": key,
-        "format": "tar",
-        "size": 5,
-        "sha256": "0" * 64,
-        "lock_sha256": "a" * 64,
-        "glibc_min": "2.17",
-        "driver_min": "9999.0",
-        "root": digests[True]["root"],
-        "shallow_root": digests[False]["root"],
-        "distributions": distributions,
-    }
-    folder.mkdir()
-    (folder / f"{key}.tar.gz").write_bytes(b"image")
-    (folder / f"{key}.json").write_text(json.dumps(sidecar))
-    return folder / f"{key}.json"
-
-
-@pytest.mark.exhaustive
-def test_expected_pack_overrules_the_majority(nodes: SimulatedNodes) -> None:
-    key = "train-0123456789ab"
-    for name in nodes.names:
-        environment = nodes.environment(name)
-        environment.rename(environment.parent / key)
-        environment.symlink_to(key)
-    reference = nodes.folder / "n0001" / key
-    pack = write_pack(nodes.folder / "pack", reference, key)
-    place = ("train", "--on", nodes.on, "--prefix", nodes.prefix, "--expect", str(pack))
-    result = run(*place)
-    assert result.exit_code == 1
-    facts = {fact["name"]: fact for fact in parse_result(run(*place, "--json").stdout)["facts"]}
-    assert facts["driver"]["deviations"][0]["is_below"]
-    assert facts["environment"]["deviations"] == facts["lock"]["deviations"] == []
-    assert not [name for name in facts if name.startswith("distribution:")]
-    for name in nodes.names:
-        flip_byte(nodes.folder / name / key, "package001")
-    assert "package001" not in run(*place).output
-    output = run(*place, "--deep").output
-    assert "n[0001-0005]: package001 1.0 (files " in output and "expected: 1.0 (files " in output
-
-
-def test_expected_passport(nodes: SimulatedNodes) -> None:
-    document = evidence.passport()
-    document["lock"]["sha256"] = "b" * 64
-    file = evidence.write(nodes.folder / "passport.json", document)
-    result = run("train", "--on", nodes.on, "--prefix", nodes.prefix, "--expect", str(file))
-    assert result.exit_code == 1
-    assert f"lock {'a' * 12}; expected: {'b' * 12}" in result.output

@@ -17,7 +17,7 @@ from tests.integration.conftest import Home, make_home
 from tests.lying_nodes import MALFORMED, with_result, write_python
 from tests.node_stores import NAME, pack_toy
 from tests.results import parse_result
-from tests.ship_runs import SimulatedNodes, setup, shipment, write_image
+from tests.ship_runs import SOURCE, Notes, SimulatedNodes, ship_request, shipment, write_image
 
 # One of each kind, for verbs that other lies cannot tell apart.
 SOME_LIES = ("list", "deep list", "nan", "result is a list", "unknown reason", "other action")
@@ -172,7 +172,8 @@ def test_a_ship_goes_on_without_nodes_that_lie(
     for name in lies:
         assert reached[name].startswith("unknown:") and reached[name].endswith(":bad-answer")
 
-    activation = ActivationRun(setup(nodes, NAME, minimum="2", retries=0))
+    request = ship_request(nodes, NAME, minimum="2", retries=0)
+    activation = ActivationRun(request, SOURCE, Notes())
     activation.select(toy.key, activation.ask_history())
     activation.switch(toy.key)
     assert str(activation.states["ok1"]) == "active"

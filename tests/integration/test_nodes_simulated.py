@@ -89,12 +89,12 @@ def check_faults(
     report = command.check(selection, Console(as_json=True), needs)
     reasons = {
         each.node.name: [problem.reason for problem in each.problems]
-        for each in report.nodes
+        for each in report
         if each.verdict != "fit"
     }
     expected = {node: [fault] for node, fault in faulty.items() if fault not in HARMLESS}
     assert reasons == expected
-    assert len(report.nodes) == count
+    assert len(report) == count
 
 
 def test_every_fault_is_named_and_the_others_are_fit(

@@ -111,7 +111,7 @@ def test_outside_of_an_allocation(user: Home, slurm_cluster: SlurmCluster) -> No
 def test_dead_node_of_an_allocation_does_not_end_the_others(
     user: Home, slurm_cluster: SlurmCluster
 ) -> None:
-    """srun ends a step for all nodes where one cannot start it."""
+    """Each node has a step of its own: srun ends one for all its nodes where one cannot start it."""
     use_srun(user)
     slurm_cluster.stop_slurmd("n4")
     report = check_in_allocation(user, slurm_cluster, "--nodes=4")
@@ -122,7 +122,6 @@ def test_dead_node_of_an_allocation_does_not_end_the_others(
 def test_task_that_is_killed_does_not_end_the_others(
     user: Home, slurm_cluster: SlurmCluster
 ) -> None:
-    """For a signal srun ends the whole step, and nodes that were slower lose their answer."""
     python = user.root / "killed-on-n2"
     write_program(
         python,
@@ -139,8 +138,7 @@ def test_task_that_is_killed_does_not_end_the_others(
 def test_task_that_ends_without_reading_does_not_end_the_others(
     slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """srun writes the program to all nodes, and aborts the step for all if it cannot write to one
-    (22.05): a node without Python was enough. The script is long, so that it is not yet sent."""
+    """The script is long, so that it is not yet sent."""
     for name, value in slurm_cluster.environment.items():
         monkeypatch.setenv(name, value)
     job = slurm_cluster.run(
@@ -149,11 +147,8 @@ def test_task_that_ends_without_reading_does_not_end_the_others(
     ).strip()
     slurm_cluster.wait_for_job(job, "RUNNING")
     defaults = NodeDefaults(via="srun", allocated="n[1-4]", srun_options=("--jobid", job))
-    document = (
-        '{\\"identity\\": [\\"%s\\", \\"\\"], \\"slurm_node\\": \\"%s\\", '
-        '\\"result\\": {\\"active\\": false}}'
-    )
-    reply = f'printf "\\n{MARK}{document}\\n" $SLURMD_NODENAME $SLURMD_NODENAME'
+    document = '{\\"identity\\": [\\"%s\\", \\"\\"], \\"result\\": {\\"active\\": false}}'
+    reply = f'printf "\\n{MARK}{document}\\n" $SLURMD_NODENAME'
     script = f"[ $SLURMD_NODENAME = n2 ] && exit 3\n{{ cat >/dev/null; {reply}; exit; }}\n"
     script += "# a comment\n" * 300_000
     replies = run_action(

@@ -36,7 +36,7 @@ class Lab:
 
     @property
     def data(self) -> Path:
-        return Path(self.home.env["PROVISION_DATA"])
+        return self.home.project
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return self.home.start(*arguments, **self.hosts.environment)

@@ -23,7 +23,7 @@ def test_an_allocation_gets_its_environment_without_ssh(
     slurm_cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     home = make_home(tmp_path)
-    document = write_pack(Path(home.env["PROVISION_DATA"]), NAME, "1", STORE, 2_000_000)
+    document = write_pack(home.project, NAME, "1", STORE, 2_000_000)
     inventory = tmp_path / "nodes.yml"
     inventory.write_text("schema: 1\ndefaults: {via: srun}\n")
 
@@ -39,7 +39,7 @@ def test_an_allocation_gets_its_environment_without_ssh(
         result = subprocess.run(
             [*command, "--on", "slurm:gpu", "--inventory", str(inventory), "--json"],
             env={**home.env, **slurm_cluster.environment},
-            cwd=tmp_path,
+            cwd=home.envs.parent,
             capture_output=True,
             text=True,
         )

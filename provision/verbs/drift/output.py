@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from provision.adapters.clustershell import fold
@@ -27,9 +27,28 @@ LINE_WIDTH = 80
 def drift_lines(record: DriftRecord, *, verbose: bool, width: int | None = None) -> list[str]:
     """Who deviates in what, who did not reply, and what to know. verbose: also what all have.
     width: of the terminal."""
+    sets = NodeSets()
+    sentences = [f"{record['name']} on {record['on']}: {_summary(record['counts'])}"]
+    deviations = _deviation_lines(record, sets)
+    for fact in record["facts"]:
+        for row in fact["unread"]:
+            nodes = sets.short(row["nodes"])
+            deviations.append(f"{nodes}: {fact['title']} is unknown: {row['reason']}")
+    if deviations:
+        sentences += ["", *deviations]
+    for failure in record["failures"]:
+        nodes = sets.short(failure["nodes"])
+        sentences += [
+            "",
+            f"{nodes}: no answer, {failure['reason']}: {failure['meaning']}",
+            f"  {failure['message']}",
+            f"  {failure['advice']}",
+        ]
+    if sets.lines():
+        sentences += ["", *sets.lines()]
     lines = []
-    for line in _lines(record):
-        lines += wrap_line(line, width)
+    for sentence in sentences:
+        lines += wrap_line(sentence, width)
     if verbose:
         rows = [
             (fact["title"], str(fact["count"]), fact["reference"])
@@ -39,33 +58,8 @@ def drift_lines(record: DriftRecord, *, verbose: bool, width: int | None = None)
         lines += ["", *table(rows, ("fact", "nodes", "value"), width=width).splitlines()]
     # Commands stay whole, to be copied.
     lines += repair_commands(record)
-    if record["notes"]:
-        lines.append("")
-    for note in record["notes"]:
+    for note in ["", *record["notes"]] if record["notes"] else []:
         lines += wrap_line(note, width)
-    return lines
-
-
-def _lines(record: DriftRecord) -> list[str]:
-    lines = [f"{record['name']} on {record['on']}: {_summary(record['counts'])}"]
-    sets = NodeSets()
-    deviations = [*_deviation_lines(record, sets)]
-    for fact in record["facts"]:
-        for row in fact["unread"]:
-            deviations.append(
-                f"{sets.short(row['nodes'])}: {fact['title']} is unknown: {row['reason']}"
-            )
-    if deviations:
-        lines += ["", *deviations]
-    for failure in record["failures"]:
-        lines += [
-            "",
-            f"{sets.short(failure['nodes'])}: no answer, {failure['reason']}: {failure['meaning']}",
-            f"  {failure['message']}",
-            f"  {failure['advice']}",
-        ]
-    if sets.lines():
-        lines += ["", *sets.lines()]
     return lines
 
 
@@ -112,31 +106,31 @@ def _summary(counts: Mapping[str, int]) -> str:
     return ", ".join(parts) + f", {counts['same']} the same"
 
 
-def _deviation_lines(record: DriftRecord, sets: NodeSets) -> Iterator[str]:
+def _deviation_lines(record: DriftRecord, sets: NodeSets) -> list[str]:
+    lines = []
     distributions: dict[str, list[tuple[DriftFact, DriftDeviation]]] = {}
     for fact in record["facts"]:
         for deviation in fact["deviations"]:
             if fact["group"] == DISTRIBUTIONS:
                 distributions.setdefault(deviation["nodes"], []).append((fact, deviation))
             else:
-                yield from _deviation(fact, deviation, sets)
+                lines += _deviation(fact, deviation, sets)
     for nodes, rows in distributions.items():
         if len(rows) > LISTED_DISTRIBUTIONS:
             names = ", ".join(fact["title"] for fact, _ in rows[:LISTED_DISTRIBUTIONS])
-            yield f"{sets.short(nodes)}: {len(rows)} distributions differ: {names}, ... (--json lists all)"
+            lines.append(
+                f"{sets.short(nodes)}: {len(rows)} distributions differ: {names}, ... (--json lists all)"
+            )
             continue
         for fact, deviation in rows:
-            yield from _deviation(fact, deviation, sets)
+            lines += _deviation(fact, deviation, sets)
+    return lines
 
 
 def _deviation(fact: DriftFact, deviation: DriftDeviation, sets: NodeSets) -> list[str]:
     """What some nodes have, and what they should have: one line, or two if they are long."""
     value = f"{sets.short(deviation['nodes'])}: {fact['title']} {deviation['value']}"
-    if deviation["is_below"]:
-        expected = f"at least {fact['minimum']} is needed"
-    elif fact["basis"] == "expectation":
-        expected = f"expected: {fact['reference']}"
-    elif fact["basis"] == "majority":
+    if fact["reference"] is not None:
         expected = f"on {format_count(fact['count'], 'node')}: {fact['reference']}"
     elif deviation["value"] == NOT_INSTALLED:
         return [value]

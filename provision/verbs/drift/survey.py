@@ -1,4 +1,6 @@
-"""Asks nodes for what may drift, in two rounds, and compares the replies.
+"""Asks nodes for what may drift, in two rounds; the replies compared are a document: `provision drift
+--json` prints it, a file keeps it, and `provision report --nodes` draws it
+(provision/schemas/drift.schema.json).
 
 The first round brings each node's facts and one digest of its environment. Only where digests
 differ does a second round ask for the digest of each distribution: one node for each different
@@ -9,33 +11,34 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 
+from provision import __version__
+from provision.adapters.clustershell import fold
 from provision.cluster import actions
-from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import NodeSelection
+from provision.cluster.actions import Action, ResultT
+from provision.cluster.failures import REASONS, NodeFailure
+from provision.cluster.folding import fold_failures
+from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import NodeReply, merge_same_nodes, run_action
+from provision.core.documents import DriftNode, DriftRecord
 from provision.verbs.drift.comparison import (
     CLOCK,
-    DEFINITIONS,
+    CLOCK_TOLERANCE_S,
     DIGEST_DIGITS,
     DISTRIBUTION,
     FILES,
     INSTALLED,
-    SETTING,
-    ComparedFact,
-    ExpectedNode,
-    ObservedNode,
-    Value,
+    TITLES,
     clock_offsets,
     compare,
 )
 from provision_runtime.node.results import DriftFacts
 
-STAGE = "drift"
-# How many nodes of one environment are asked for its distributions before we give up.
-ATTEMPTS = 3
-
+KIND, SCHEMA = "drift", 1
+# Reading 5 GB takes a node 10 s of a CPU, and minutes from a cold network file system.
+TIMEOUT_S, DEEP_TIMEOUT_S = 60.0, 1800.0
 # The facts that only a node with the environment has.
 OF_INSTALLED = ("lock", FILES, "mounted_as", "nccl")
 
@@ -48,167 +51,107 @@ class DriftRequest:
     """What to compare.
 
     name: of the environment. prefix: its folder on the nodes, if it is not in their store. deep:
-    read every byte of its files. timeout_s: for each node. root: the folder above /proc, /sys and
-    /etc on the nodes.
+    read every byte of its files. root: the folder above /proc, /sys and /etc on the nodes.
     """
 
     name: str
+    selection: NodeSelection
     prefix: str = ""
     deep: bool = False
-    timeout_s: float = 60.0
     root: str = "/"
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether all nodes read the same files."""
+        return self.selection.defaults.store == "shared" and not self.prefix
 
-@dataclass(frozen=True, kw_only=True)
-class DriftSurvey:
-    """What nodes replied, compared.
-
-    nodes: all that were asked, in their order. failures: of those that gave no reply.
-    distributions: how many distributions were compared; None if digests were equal everywhere, or
-    if no node replied. unexplained: nodes whose files differ in unlisted distributions.
-    is_shared: whether all nodes read one copy of the files. has_files: whether files were compared
-    from node to node. clock_s: how far the nodes' clocks are ahead of ours.
-    """
-
-    request: DriftRequest
-    selection: NodeSelection
-    nodes: tuple[str, ...]
-    failures: Mapping[str, NodeFailure]
-    facts: tuple[ComparedFact, ...]
-    distributions: int | None
-    unexplained: tuple[str, ...]
-    is_shared: bool
-    has_files: bool
-    clock_s: float | None
+    def run(
+        self,
+        nodes: Sequence[Node],
+        action: Action[ResultT],
+        on_reply: Callable[[NodeReply[ResultT]], None] | None = None,
+        **arguments: object,
+    ) -> list[NodeReply[ResultT]]:
+        location = {
+            "path": str(self.selection.defaults.path),
+            "name": self.name,
+            "prefix": self.prefix,
+            "deep": self.deep,
+        }
+        return run_action(
+            nodes,
+            action,
+            {**location, **arguments},
+            stage="drift",
+            timeout_s=DEEP_TIMEOUT_S if self.deep else TIMEOUT_S,
+            defaults=self.selection.defaults,
+            on_reply=on_reply,
+        )
 
 
 def survey(
-    selection: NodeSelection,
-    request: DriftRequest,
-    expectation: ExpectedNode | None = None,
-    on_reply: Callable[[NodeReply[DriftFacts]], None] | None = None,
-) -> DriftSurvey:
+    request: DriftRequest, on_reply: Callable[[NodeReply[DriftFacts]], None] | None = None
+) -> DriftRecord:
     """Both rounds, and the comparison. on_reply: called with each reply of the first round."""
-    nodes, failures = _first_round(selection, request, on_reply)
-    is_shared = _is_shared(selection, request)
+    nodes, failures = _first_round(request, on_reply)
     # Nodes with the same environment: by its digest, or by its key if they share one store.
     groups: dict[str, list[str]] = {}
-    for name, facts in nodes.items():
-        identity = facts.values.get(INSTALLED if is_shared else FILES)
+    for name, node in nodes.items():
+        identity = node["facts"].get(INSTALLED if request.is_shared else FILES)
         if isinstance(identity, str):
             groups.setdefault(identity, []).append(name)
-    has_files = any(FILES in facts.values for facts in nodes.values())
-    details: dict[str, Distributions] = {}
-    if len(groups) > 1 or (expectation and expectation.names_distributions):
-        details = _second_round(selection, request, groups)
+    details = _second_round(request, groups) if len(groups) > 1 else {}
     unexplained = []
     for digest, members in groups.items():
         if len(groups) > 1 and digest not in details:
             unexplained += members
-    _add_distributions(nodes, groups, details, expectation)
-    if details and not unexplained:
-        # The distributions tell the same in detail, and each has a majority of its own.
-        for facts in nodes.values():
-            facts.values.pop(FILES, None)
-    clocks = [clock for facts in nodes.values() if isinstance(clock := facts.values[CLOCK], float)]
-    return DriftSurvey(
-        request=request,
-        selection=selection,
-        nodes=tuple(node.name for node in selection.nodes),
-        failures=failures,
-        facts=tuple(compare(nodes, expectation)),
-        distributions=len({name for rows in details.values() for name in rows}) or None,
-        unexplained=tuple(unexplained),
-        is_shared=is_shared,
-        has_files=has_files,
-        clock_s=statistics.median(clocks) if clocks else None,
-    )
-
-
-def _is_shared(selection: NodeSelection, request: DriftRequest) -> bool:
-    return selection.defaults.store == "shared" and not request.prefix
+    return compose(request, nodes, failures, groups, details, unexplained)
 
 
 def _first_round(
-    selection: NodeSelection,
-    request: DriftRequest,
-    on_reply: Callable[[NodeReply[DriftFacts]], None] | None,
-) -> tuple[dict[str, ObservedNode], dict[str, NodeFailure]]:
+    request: DriftRequest, on_reply: Callable[[NodeReply[DriftFacts]], None] | None
+) -> tuple[dict[str, DriftFacts], dict[str, NodeFailure]]:
     # Where all nodes read the same files, one of them does it, in the second round.
-    digests = not _is_shared(selection, request)
-    replies = run_action(
-        selection.nodes,
+    replies = request.run(
+        request.selection.nodes,
         actions.DRIFT_FACTS,
-        {**_location(selection, request), "digests": digests, "root": request.root},
-        stage=STAGE,
-        timeout_s=request.timeout_s,
-        defaults=selection.defaults,
-        on_reply=on_reply,
+        on_reply,
+        digests=not request.is_shared,
+        root=request.root,
     )
-    results, failures, intervals = {}, {}, {}
+    nodes, failures, intervals = {}, {}, {}
     for reply in merge_same_nodes(replies):
-        name = reply.node.name
-        if reply.result is not None:
-            results[name] = reply.result
-            started, ended = reply.result["started"], reply.result["ended"]
-            intervals[name] = (ended - reply.received, started - reply.sent)
-        elif reply.failure is not None:
+        name, result = reply.node.name, reply.result
+        if reply.failure is not None:
             failures[name] = reply.failure
-    offsets = clock_offsets(intervals)
-    nodes = {}
-    for name, result in results.items():
-        values: dict[str, Value] = {**result["facts"], CLOCK: offsets[name]}
-        for setting, text in result["settings"].items():
-            values[SETTING + setting] = text
-        unread = dict(result["unread"])
+        elif result is not None:
+            nodes[name] = result
+            intervals[name] = (result["ended"] - reply.received, result["started"] - reply.sent)
+    for name, offset in clock_offsets(intervals).items():
+        facts = nodes[name]["facts"]
+        facts[CLOCK] = offset
         # What a node must send, or list as unread.
-        left_out = [] if digests else [FILES]
-        if INSTALLED in values and values[INSTALLED] is None:
+        left_out = [FILES] if request.is_shared else []
+        if INSTALLED in facts and facts[INSTALLED] is None:
             left_out += OF_INSTALLED
-        for fact in [fact.name for fact in DEFINITIONS if fact.name not in left_out]:
-            if fact not in values:
-                unread.setdefault(fact, "the node does not say it")
-        nodes[name] = ObservedNode(values=values, unread=unread)
+        for fact in (fact for titles in TITLES.values() for fact in titles):
+            if fact not in facts and fact not in left_out:
+                nodes[name]["unread"].setdefault(fact, "the node does not say it")
     return nodes, failures
 
 
-def _location(selection: NodeSelection, request: DriftRequest) -> dict[str, object]:
-    return {
-        "path": str(selection.defaults.path),
-        "name": request.name,
-        "prefix": request.prefix,
-        "deep": request.deep,
-    }
-
-
 def _second_round(
-    selection: NodeSelection, request: DriftRequest, groups: Mapping[str, Sequence[str]]
+    request: DriftRequest, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, Distributions]:
-    """The distributions of each group, from one of its nodes; without groups of which no node
-    replies."""
-    by_name = {node.name: node for node in selection.nodes}
+    """The distributions of each group, from its first node; without groups of which that does not
+    reply."""
+    by_name = {node.name: node for node in request.selection.nodes}
+    representatives = [by_name[members[0]] for members in groups.values()]
     details: dict[str, Distributions] = {}
-    for attempt in range(ATTEMPTS):
-        representatives = {
-            digest: by_name[members[attempt]]
-            for digest, members in groups.items()
-            if digest not in details and attempt < len(members)
-        }
-        if not representatives:
-            break
-        replies = run_action(
-            list(representatives.values()),
-            actions.DISTRIBUTIONS,
-            _location(selection, request),
-            stage=STAGE,
-            timeout_s=request.timeout_s,
-            defaults=selection.defaults,
-        )
-        for digest, reply in zip(representatives, replies):
-            # An environment that changed between the rounds speaks for nobody else.
-            result = reply.result
-            if result is None or digest not in (result["files"], result["environment"]):
-                continue
+    for digest, reply in zip(groups, request.run(representatives, actions.DISTRIBUTIONS)):
+        # An environment that changed between the rounds speaks for nobody else.
+        result = reply.result
+        if result is not None and digest in (result["files"], result["environment"]):
             details[digest] = {
                 name: describe_distribution(*row) for name, row in result["distributions"].items()
             }
@@ -221,24 +164,72 @@ def describe_distribution(version: str, digest: str) -> str:
     return f"{version} (files {files})" if version else f"digest {files}"
 
 
-def _add_distributions(
-    nodes: Mapping[str, ObservedNode],
+def compose(
+    request: DriftRequest,
+    nodes: Mapping[str, DriftFacts],
+    failures: Mapping[str, NodeFailure],
     groups: Mapping[str, Sequence[str]],
     details: Mapping[str, Distributions],
-    expectation: ExpectedNode | None,
-) -> None:
-    """Add those distributions that are not the same everywhere to the facts of each node."""
-    expected = expectation.exact if expectation else {}
-    names = {name for rows in details.values() for name in rows}
-    names |= {name.removeprefix(DISTRIBUTION) for name in expected if name.startswith(DISTRIBUTION)}
-    differing = []
-    for name in sorted(names):
-        values: set[Value] = {rows.get(name) for rows in details.values()}
-        if DISTRIBUTION + name in expected:
-            values.add(expected[DISTRIBUTION + name])
-        if len(values) > 1:
-            differing.append(name)
-    for digest, rows in details.items():
-        for node in groups[digest]:
-            for name in differing:
-                nodes[node].values[DISTRIBUTION + name] = rows.get(name)
+    unexplained: Sequence[str],
+) -> DriftRecord:
+    """The document of what nodes replied. details: the distributions of each group of nodes with the
+    same files; unexplained: nodes whose files differ in unlisted distributions."""
+    notes = []
+    if request.is_shared:
+        notes.append("The nodes share one store: its files were not compared from node to node.")
+    elif not request.deep and any(FILES in node["facts"] for node in nodes.values()):
+        notes.append("Files were compared by records and sizes; --deep compares every byte.")
+    distributions = sorted({name for rows in details.values() for name in rows})
+    for name in distributions:
+        if len({rows.get(name) for rows in details.values()}) > 1:
+            for digest, rows in details.items():
+                for node in groups[digest]:
+                    nodes[node]["facts"][DISTRIBUTION + name] = rows.get(name)
+    clocks = []
+    for observed in nodes.values():
+        clocks.append(float(observed["facts"][CLOCK] or 0))
+        if details and not unexplained:
+            # The distributions tell the same in detail, and each has a majority of its own.
+            observed["facts"].pop(FILES, None)
+    clock_s = statistics.median(clocks) if clocks else 0.0
+    if abs(clock_s) > CLOCK_TOLERANCE_S:
+        direction = "behind" if clock_s > 0 else "ahead of"
+        notes.append(f"This machine's clock is {abs(clock_s):.1f} s {direction} the nodes'.")
+    if unexplained:
+        notes.append(
+            f"{fold(unexplained)}: the files differ, but no node could list the distributions."
+        )
+    facts, described = compare(nodes)
+    silent = {}
+    for name, failure in failures.items():
+        if failure.reason == "same-node":
+            notes.append(f"{failure.message}; it was compared once.")
+        else:
+            silent[name] = failure
+            described[name] = {"name": name, "verdict": "unknown", "failure": failure.reason}
+    ordered: list[DriftNode] = [
+        described[node.name] for node in request.selection.nodes if node.name in described
+    ]
+    counts = {"nodes": len(ordered)}
+    for verdict in ("same", "drift", "unknown"):
+        counts[verdict] = sum(node["verdict"] == verdict for node in ordered)
+    return {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "made_by": f"provision {__version__}",
+        "written_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "name": request.name,
+        "on": request.selection.text,
+        "path": request.prefix or str(request.selection.defaults.path / request.name),
+        "deep": request.deep,
+        "verdict": next((kind for kind in ("drift", "unknown") if counts[kind]), "same"),
+        "counts": counts,
+        "distributions": len(distributions) or None,
+        "facts": facts,
+        "failures": [
+            {"nodes": folded, **asdict(failure), **asdict(REASONS[failure.reason])}
+            for folded, failure in fold_failures(silent.items())
+        ],
+        "notes": notes,
+        "nodes": ordered,
+    }

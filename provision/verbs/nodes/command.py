@@ -28,11 +28,16 @@ def list_(console: Console, envs: Path | None, **options: Any) -> None:
     Contacts only the engine (Slurm, Kubernetes), not the nodes.
     """
     from provision.cli.console import output_width
-    from provision.verbs.nodes.output import selection_json, selection_lines
+    from provision.cluster.remote import transport
+    from provision.verbs.nodes.output import node_json, selection_lines
 
     selection = selection_of(envs, options)
-    lines = selection_lines(selection, output_width())
-    console.result("nodes-list", selection_json(selection), lines)
+    rows = [
+        {**node_json(node), "reached_by": transport(node, selection.defaults)}
+        for node in selection.nodes
+    ]
+    document = {"on": selection.text, "nodes": rows}
+    console.result("nodes-list", document, selection_lines(selection, output_width()))
 
 
 @nodes.command("check")
@@ -53,13 +58,24 @@ def check(console: Console, name: str | None, envs: Path | None, **options: Any)
     provision nodes check train --on 'n[01-64]'
     """
     from provision.cli.console import output_width
+    from provision.cluster.fitness import NO_NEEDS
     from provision.verbs.nodes import nodes as command
-    from provision.verbs.nodes.output import check_json, check_lines
+    from provision.verbs.nodes.output import check_lines, node_json
 
     selection = selection_of(envs, options)
-    needs = None
-    if name is not None:
-        needs = command.environment_needs(context_of(console, envs), name)
+    needs = NO_NEEDS if name is None else command.environment_needs(context_of(console, envs), name)
     report = command.check(selection, console, needs)
-    console.result("nodes-check", check_json(report), check_lines(report, output_width()))
-    return 0 if report.is_fit else 1
+    is_fit = all(row.verdict in ("fit", "same") for row in report)
+    rows = [
+        {
+            **node_json(row.node),
+            "verdict": row.verdict,
+            "problems": row.problems,
+            "warnings": row.warnings,
+            "facts": row.facts,
+        }
+        for row in report
+    ]
+    document = {"environment": needs.name or None, "is_fit": is_fit, "nodes": rows}
+    console.result("nodes-check", document, check_lines(report, needs.name, output_width()))
+    return 0 if is_fit else 1

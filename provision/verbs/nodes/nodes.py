@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from provision.cluster import actions
-from provision.cluster.fitness import EnvironmentNeeds, NodeFitness, judge
+from provision.cluster.fitness import NO_NEEDS, EnvironmentNeeds, NodeFitness, judge
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.remote import merge_same_nodes, run_action
 from provision.core.types import Progress
@@ -14,38 +12,26 @@ from provision.workflow.context import Context
 CHECK_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodesReport:
-    """What `provision nodes check` found. environment: None if no environment was named."""
-
-    environment: str | None
-    nodes: tuple[NodeFitness, ...]
-
-    @property
-    def is_fit(self) -> bool:
-        return all(report.verdict in ("fit", "same") for report in self.nodes)
-
-
 def check(
-    selection: NodeSelection, progress: Progress, needs: EnvironmentNeeds | None = None
-) -> NodesReport:
+    selection: NodeSelection, progress: Progress, needs: EnvironmentNeeds = NO_NEEDS
+) -> list[NodeFitness]:
     """Ask every node for its facts and judge them."""
+    arguments = {
+        "path": str(selection.defaults.path),
+        "rules": selection.defaults.rules,
+        "name": needs.name,
+    }
     with progress.meter("checking nodes", len(selection.nodes)) as meter:
         replies = run_action(
             selection.nodes,
             actions.FACTS,
-            {
-                "path": str(selection.defaults.path),
-                "rules": selection.defaults.rules,
-                "name": needs.name if needs else "",
-            },
+            arguments,
             stage="check",
             timeout_s=CHECK_TIMEOUT_S,
             defaults=selection.defaults,
             on_reply=lambda _: meter.advance(1),
         )
-    reports = [judge(reply, needs) for reply in merge_same_nodes(replies)]
-    return NodesReport(environment=needs.name if needs else None, nodes=tuple(reports))
+    return [judge(reply, needs) for reply in merge_same_nodes(replies)]
 
 
 def environment_needs(context: Context, name: str) -> EnvironmentNeeds:

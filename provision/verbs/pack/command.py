@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     help="squashfs, which nodes mount; or tar (tar.gz), which nodes unpack.",
 )
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Also put the pack into this folder.",
-)
-@click.option(
     "--sign",
     type=click.Path(path_type=Path),
     metavar="KEY",
@@ -49,30 +42,23 @@ if TYPE_CHECKING:
 @dry_run_option
 @no_wait_option
 @verb
-def pack(
-    console: Console, name: str, envs: Path | None, output: Path | None, **options: Any
-) -> None:
+def pack(console: Console, name: str, envs: Path | None, **options: Any) -> None:
     """Pack a locked environment into one file for nodes.
 
     The file is a squashfs image (or tar.gz) of the environment as it will be on the nodes, with
-    byte code for every module; `path` of nodes.yml says where that is. The same lock gives the same bytes. A JSON file next to it holds
-    hashes, and what the environment needs of a node. `provision ship` brings both to nodes.
+    byte code for every module; `path` of nodes.yml says where that is. The same lock gives the same
+    bytes. A JSON file next to it holds hashes, and what the environment needs of a node. `provision
+    ship` brings both to nodes.
     """
     from provision.verbs.pack import pack as command
     from provision.verbs.pack.output import pack_json, pack_lines
 
     context = context_of(console, envs, options)
-    pack_options = command.PackOptions(
-        format=options["format"],
-        fast=options["compression"] == "lz4",
-        store=command.default_store(context, options["inventory"]),
-    )
+    chosen = (options["format"], options["compression"], options["inventory"])
     if options["dry_run"]:
-        steps = command.preview(context, name, pack_options)
+        steps = command.preview(context, name, *chosen)
         document = {"steps": [{"stage": stage, "would": would} for stage, would in steps]}
         console.result("plan", document, [f"{stage}: {would}" for stage, would in steps])
         return
-    image, is_new = command.pack(
-        context, name, pack_options, output, options["inventory"], options["sign"]
-    )
+    image, is_new = command.pack(context, name, *chosen, options["sign"])
     console.result("pack", pack_json(image, is_new), pack_lines(image, is_new))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from provision import lockfile as locks
+from provision.adapters.http import sha256_of
+from provision.catalog import required_glibc
 from provision.cluster import pack as packs
 from provision.cluster.inventory import DEFAULT_PATH, find_inventory, read_inventory
 from provision.cluster.pack import Pack, PackCompression, PackFormat, PackPlan
@@ -23,71 +24,86 @@ from provision.workflow.context import Context
 from provision.workflow.ensure import locked_plan, require_existing_lock
 from provision.workflow.installed import tree_digests
 from provision.workflow.plan import BuildRequest, Plan, make_plan
-from provision.workflow.trust import require_trusted_path
 
 # conda's packages have room for 255 bytes where their files name the path of the environment.
 MAX_STORE_LENGTH = 120
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackOptions:
-    """How to pack. store: the folder of the store on the nodes."""
-
-    format: PackFormat = "squashfs"
-    fast: bool = False
-    store: PurePosixPath = DEFAULT_PATH
-
-    def __post_init__(self) -> None:
-        path = str(self.store)
-        is_plain = path.isprintable() and ".." not in self.store.parts
-        if not self.store.is_absolute() or not is_plain or len(path) > MAX_STORE_LENGTH:
-            raise InvalidSpec(
-                f"{path!r} cannot be the store on nodes.",
-                advice=f"Name an absolute path of at most {MAX_STORE_LENGTH} characters.",
-            )
-        if self.fast and self.format != "squashfs":
+def plan_pack(
+    context: Context,
+    plan: Plan,
+    pack_format: PackFormat,
+    compression: PackCompression,
+    inventory: Path | None,
+) -> tuple[Lock, PackPlan]:
+    """What a plan's lock is to be packed as, for the store that the lab's nodes.yml names."""
+    lock = require_existing_lock(plan)
+    path = find_inventory(context.folders.envs, inventory)
+    store = read_inventory(path).defaults.path if path else DEFAULT_PATH
+    if ".." in store.parts or len(str(store)) > MAX_STORE_LENGTH:
+        raise InvalidSpec(
+            f"{store} cannot be the store on nodes.",
+            advice=f"Name a path without `..` and of at most {MAX_STORE_LENGTH} characters.",
+        )
+    if pack_format == "tar":
+        if compression == "lz4":
             raise InvalidSpec(
                 "--compression lz4 is for squashfs only.",
                 advice="Leave out --compression or --format tar.",
             )
-
-
-def default_store(context: Context, inventory: Path | None) -> PurePosixPath:
-    """The folder of the store on the nodes, as the lab's nodes.yml has it."""
-    path = find_inventory(context.folders.envs, inventory)
-    return read_inventory(path).defaults.path if path else DEFAULT_PATH
+        compression = "gzip"
+    packs.check_name(plan.name)
+    locks.require_this_platform(plan.name, lock.platforms)
+    locks.require_no_editables(lock, "a pack")
+    key = packs.pack_key(plan.name, lock.sha256, runtime_package.load().sha256)
+    return lock, PackPlan(
+        name=plan.name,
+        key=key,
+        format=pack_format,
+        compression=compression,
+        install_path=packs.install_path(store, key),
+    )
 
 
 def pack(
     context: Context,
     name: str,
-    options: PackOptions,
-    output: Path | None = None,
+    pack_format: PackFormat,
+    compression: PackCompression,
     inventory: Path | None = None,
-    key: Path | None = None,
+    signing_key: Path | None = None,
 ) -> tuple[Pack, bool]:
     """`provision pack`: the pack of an environment's lock, and whether it was made now.
 
-    Reads an existing image, and makes it again if it is damaged. output: another folder to put it
-    into, which nobody may write to but those whom the lab's nodes.yml trusts. key: of ssh, to sign
-    the pack with.
+    Reads an existing image, and makes it again if it is damaged. signing_key: of ssh, to sign the
+    pack with.
     """
     with locked_plan(context, BuildRequest(name=name)) as plan:
-        packed, is_new = ensure_pack(context, plan, options, read_image=True)
-        if key is not None:
-            packs.sign(packed, key, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        if output is not None:
-            require_trusted_path(context.folders, output.absolute(), inventory)
-            packed = packs.export(packed, output.absolute())
+        lock, pack_plan = plan_pack(context, plan, pack_format, compression, inventory)
+        packed = _intact_pack(context, pack_plan)
+        is_new = packed is None
+        if packed is None:
+            packs.tool_name(pack_plan.format)  # before an installation of minutes
+            packed = _make(context, plan, lock, pack_plan)
+        else:
+            packs.remove_leftovers(packed.image.parent)  # of a run that was killed at its end
+            packs.ensure_latest(packed)
+        if signing_key is not None:
+            packs.sign(packed, signing_key, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         return packed, is_new
 
 
-def preview(context: Context, name: str, options: PackOptions) -> list[tuple[str, str]]:
+def preview(
+    context: Context,
+    name: str,
+    pack_format: PackFormat,
+    compression: PackCompression,
+    inventory: Path | None = None,
+) -> list[tuple[str, str]]:
     """What `pack` would do, stage by stage. Raises what `pack` would raise before its first
     change."""
     plan = make_plan(context, BuildRequest(name=name))
-    lock = require_existing_lock(plan)
-    pack_plan = _plan_pack(plan, lock, options)
+    lock, pack_plan = plan_pack(context, plan, pack_format, compression, inventory)
     existing = packs.find_pack(context.folders, plan.name, pack_plan.key)
     if existing is not None and pack_plan.is_made(existing):
         return [("pack", f"nothing: {existing.image} is current")]
@@ -99,57 +115,22 @@ def preview(context: Context, name: str, options: PackOptions) -> list[tuple[str
     ]
 
 
-def ensure_pack(
-    context: Context, plan: Plan, options: PackOptions, *, read_image: bool = False
-) -> tuple[Pack, bool]:
-    """The pack of a plan's lock, and whether it was made now. The caller holds the environment's
-    lock.
-
-    read_image: read an existing image instead of trusting its size.
-    """
-    lock = require_existing_lock(plan)
-    pack_plan = _plan_pack(plan, lock, options)
-    existing = packs.find_pack(context.folders, plan.name, pack_plan.key)
-    is_current = existing is not None and pack_plan.is_made(existing)
-    if existing is not None and is_current and read_image:
-        is_current = _is_intact(context, existing)
-    if existing is not None and is_current:
-        packs.remove_leftovers(existing.image.parent)  # of a run that was killed at its end
-        packs.ensure_latest(existing)
-        return existing, False
-    packs.tool_name(pack_plan.format)  # before an installation of minutes
-    return _make(context, plan, lock, pack_plan), True
-
-
-def _is_intact(context: Context, existing: Pack) -> bool:
+def _intact_pack(context: Context, pack_plan: PackPlan) -> Pack | None:
+    existing = packs.find_pack(context.folders, pack_plan.name, pack_plan.key)
+    if existing is None or not pack_plan.is_made(existing):
+        return None
     try:
         packs.check_image(existing)
     except IntegrityError as error:
         context.progress.warn(f"{error.message} It will be made again.")
-        return False
-    return True
-
-
-def _plan_pack(plan: Plan, lock: Lock, options: PackOptions) -> PackPlan:
-    packs.check_name(plan.name)
-    locks.require_this_platform(plan.name, lock.platforms)
-    locks.require_no_editables(lock, "a pack")
-    key = packs.pack_key(plan.name, lock.sha256, runtime_package.load().sha256)
-    compression: PackCompression = "lz4" if options.fast else "zstd"
-    if options.format == "tar":
-        compression = "gzip"
-    return PackPlan(
-        name=plan.name,
-        key=key,
-        format=options.format,
-        compression=compression,
-        install_path=packs.install_path(options.store, key),
-    )
+        return None
+    return existing
 
 
 @owner_writes_only()
 def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack:
     folder = packs.pack_path(context.folders, plan.name)
+    runtime, python = runtime_package.load(), lock.find("python")
     with _staging(folder, pack_plan) as (tree, image):
         portable.install_portable(
             lock,
@@ -163,24 +144,32 @@ def _make(context: Context, plan: Plan, lock: Lock, pack_plan: PackPlan) -> Pack
         )
         context.progress.info("reading every file")
         size, files = packs.tree_size(tree)
-        facts = packs.TreeFacts(
-            size=size,
-            files=files,
-            deep=tree_digests(tree, deep=True),
-            shallow=tree_digests(tree, deep=False),
-        )
+        digests = tree_digests(tree, deep=True)
         tool = packs.tool_name(pack_plan.format)
         context.progress.info(f"writing {pack_plan.filename} with {tool} ({pack_plan.compression})")
         packs.write_image(tree, image, pack_plan.compression)
-        runtime = runtime_package.load()
-        sidecar = packs.describe(
-            pack_plan,
-            lock,
-            plan.resolution,
-            {"version": runtime.version, "sha256": runtime.sha256},
-            facts,
-            image,
-        )
+        sidecar: packs.Sidecar = {
+            "schema": packs.SCHEMA,
+            "name": plan.name,
+            "key": pack_plan.key,
+            "format": pack_plan.format,
+            "compression": pack_plan.compression,
+            "install_path": str(pack_plan.install_path),
+            "made_with": tool,
+            "size": image.stat().st_size,
+            "sha256": sha256_of(image),
+            "unpacked_size": size,
+            "unpacked_files": files,
+            "lock_sha256": lock.sha256,
+            "content_hash": lock.content_hash,
+            "runtime": {"version": runtime.version, "sha256": runtime.sha256},
+            "python": python.version if python else plan.resolution.python,
+            "platform": lock.platform,
+            "glibc_min": required_glibc(plan.resolution, lock),
+            "driver_min": plan.resolution.driver_floor,
+            "root": digests["root"],
+            "distributions": digests["distributions"],
+        }
         packed = packs.publish(image, sidecar, folder)
     packs.remove_older(folder)
     return packed

@@ -10,7 +10,7 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import InvalidSpec, StaleLock
 from provision.core.paths import Folders
 from provision.report import Page
-from provision.workflow.evidence import evidence_file, load_evidence
+from provision.verbs.report.evidence import evidence_file, load_evidence
 
 
 def gather(folders: Folders, targets: Sequence[str]) -> Page:

@@ -9,8 +9,8 @@ from provision.core.atomic import atomic_write
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.paths import Folders
 from provision.environment import passport as passports
+from provision.verbs.report.evidence import evidence_file
 from provision.workflow import lab_definition
-from provision.workflow.evidence import evidence_file
 from provision.workflow.passport import read_passport
 
 # What a signature is for (ssh-keygen -n), so that one of another file does not count.

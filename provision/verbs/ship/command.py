@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from provision.cli.console import Console
-    from provision.workflow.ship.ship import ShipReport, ShipRequest, Verb
+    from provision.workflow.ship.ship import ShipReport, Verb
+    from provision.workflow.ship.stages import ShipRequest
 
 store_option = click.option(
     "--to",
@@ -38,7 +39,7 @@ minimum_option = click.option(
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchSettings:
-    """Of StageOptions."""
+    """Of ShipRequest, for all three verbs."""
 
     retries: int = setting(
         click.IntRange(0),
@@ -55,7 +56,7 @@ class SwitchSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ShipSettings(SwitchSettings):
-    """Of ShipOptions."""
+    """Of ShipRequest."""
 
     tree: int = setting(
         click.IntRange(0),
@@ -134,29 +135,13 @@ def ship(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     provision ship train --on slurm:gpu
     provision ship train --on 'n[001-128]' --min 95%
     """
-    from provision.core.errors import InvalidSpec
     from provision.workflow.ship import ship as command
 
-    if options["canary"] and options["stage_only"]:
-        raise InvalidSpec("--stage-only activates nothing, so it cannot be combined with --canary.")
     context = context_of(console, envs, options)
     return _print(console, command.ship(context, _request(name, envs, options)))
 
 
-class OnNodes(click.Command):
-    """A verb about nodes, whose name conda has for entering an environment here."""
-
-    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
-        try:
-            return super().make_context(*arguments, **options)
-        except click.MissingParameter as error:
-            if error.param is None or error.param.name != "on":
-                raise
-            message = "`provision shell NAME` enters an environment on this machine."
-            raise click.MissingParameter(message, error.ctx, error.param) from error
-
-
-@click.command(cls=OnNodes)
+@click.command()
 @click.argument("name")
 @cluster_options
 @store_option
@@ -171,7 +156,7 @@ class OnNodes(click.Command):
 def activate(console: Console, name: str, envs: Path | None, **options: Any) -> int:
     """Activate an environment that nodes already have.
 
-    Sends nothing. Use it after `ship --stage-only`, or after a node has restarted: it mounts the
+    On this machine, `provision shell NAME` enters one. Sends nothing. Use it after `ship --stage-only`, or after a node has restarted: it mounts the
     environment there again. Without --key, it takes the latest pack that this machine made. Running
     jobs stay in the environment that they started in.
     """
@@ -203,19 +188,34 @@ def _switch(
 ) -> int:
     from provision.workflow.ship import ship as command
 
-    context = context_of(console, envs, options)
     request = _request(name, envs, options)
+    context = context_of(console, envs, options)
     return _print(console, command.switch(context, verb, request, options["key"]))
 
 
 def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRequest:
     from provision.cluster.service import is_out_of_service
     from provision.core.errors import CheckFailed, InvalidSpec
-    from provision.workflow.ship.ship import ShipRequest
-    from provision.workflow.ship.stages import ShipOptions
+    from provision.workflow.ship.stages import ShipRequest
     from provision.workflow.ship.states import expand_waves
 
+    canary, module = options.get("canary"), options.get("module") or ""
     selection = selection_of(envs, options)
+    is_shared = (options["target"] or selection.defaults.store) == "shared"
+    if canary and is_shared:
+        raise InvalidSpec(
+            "--canary: nodes that share a store are activated together.",
+            advice="Leave it out, or ship with --to local.",
+        )
+    if canary and options["stage_only"]:
+        raise InvalidSpec("--stage-only activates nothing, so it cannot be combined with --canary.")
+    if options.get("smoke") and not canary:
+        raise InvalidSpec("--smoke needs --canary.", advice="Add --canary 1,all.")
+    if module and not module.startswith("/"):
+        raise InvalidSpec(
+            f"--module {module} is not a folder on the nodes.",
+            advice="Write an absolute path, which is in their MODULEPATH.",
+        )
     left_out = []
     if not options["include_down"]:
         left_out = [node for node in selection.nodes if is_out_of_service(node)]
@@ -226,37 +226,20 @@ def _request(name: str, envs: Path | None, options: Mapping[str, Any]) -> ShipRe
             f"All nodes of `{selection.text}` are out of service: {states}.",
             advice="--include-down uses them anyway; `sinfo -R` has the reasons.",
         )
-    selection = replace(selection, nodes=usable)
-    if options.get("smoke") and not options["canary"]:
-        raise InvalidSpec("--smoke needs --canary.", advice="Add --canary 1,all.")
-    waves = expand_waves((options.get("canary") or "all").split(","), selection.nodes)
-    is_shared = (options["target"] or selection.defaults.store) == "shared"
-    if options.get("canary") and is_shared:
-        raise InvalidSpec(
-            "--canary: nodes that share a store are activated together.",
-            advice="Leave it out, or ship with --to local.",
-        )
-    if options.get("module") and not options["module"].startswith("/"):
-        raise InvalidSpec(
-            f"--module {options['module']} is not a folder on the nodes.",
-            advice="Write an absolute path, which is in their MODULEPATH.",
-        )
-    ship_options = ShipOptions(
-        minimum=options["minimum"],
-        retries=options["settings"].retries,
-        deadline_s=options["settings"].deadline,
-        shared=is_shared,
-        tree=getattr(options["settings"], "tree", 0),
-        stage_only=options.get("stage_only", False),
-        waves=waves,
-        module_folder=options.get("module") or "",
-        boot_unit=options.get("boot_unit", False),
-        allow_older=options.get("allow_older", True),
-    )
+    settings = options["settings"]
     return ShipRequest(
         name=name,
-        selection=selection,
-        options=ship_options,
+        selection=replace(selection, nodes=usable),
+        minimum=options["minimum"],
+        retries=settings.retries,
+        deadline_s=settings.deadline,
+        shared=is_shared,
+        tree=getattr(settings, "tree", 0),
+        stage_only=options.get("stage_only", False),
+        waves=expand_waves((canary or "all").split(","), usable),
+        module_folder=module,
+        boot_unit=options.get("boot_unit", False),
+        allow_older=options.get("allow_older", True),
         dry_run=options["dry_run"],
         smoke=options.get("smoke"),
         left_out=tuple(left_out),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,11 @@ from provision.cli.options import dry_run_option
 from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from provision.cli.console import Console
+    from provision.cluster.actions import ResultT
+    from provision.verbs.store.store import StoreReport
 
 
 @click.group()
@@ -29,7 +34,12 @@ def list_(console: Console, envs: Path | None, **options: Any) -> int:
     Includes environments that nobody ships any more. The last use is when its image was last read,
     if the node's file system records that.
     """
-    return _print_contents(console, envs, options, "list_lines")
+    from provision.cluster import actions
+    from provision.verbs.store import output
+    from provision.verbs.store.store import ask
+
+    report = ask(selection_of(envs, options), actions.STORE_CONTENTS)
+    return _print(console, "store", report, output.list_lines)
 
 
 @store.command("disk")
@@ -37,18 +47,26 @@ def list_(console: Console, envs: Path | None, **options: Any) -> int:
 @verb
 def disk(console: Console, envs: Path | None, **options: Any) -> int:
     """Show what environments take of the nodes' disks, and what is free."""
-    return _print_contents(console, envs, options, "disk_lines")
-
-
-def _print_contents(console: Console, envs: Path | None, options: Any, lines: str) -> int:
-    from provision.cli.console import output_width
     from provision.cluster import actions
     from provision.verbs.store import output
-    from provision.verbs.store import store as command
+    from provision.verbs.store.store import ask
 
-    report = command.ask(selection_of(envs, options), actions.STORE_CONTENTS, {})
-    text = getattr(output, lines)(report, output_width())
-    console.result("store", output.report_json(report), text)
+    report = ask(selection_of(envs, options), actions.STORE_CONTENTS)
+    return _print(console, "store", report, output.disk_lines)
+
+
+def _print(
+    console: Console,
+    schema: str,
+    report: StoreReport[ResultT],
+    lines: Callable[[Mapping[str, ResultT], int | None], list[str]],
+) -> int:
+    from provision.cli.console import output_width
+    from provision.verbs.store.output import failure_lines
+
+    width = output_width()
+    text = [*lines(report.nodes, width), *failure_lines(report.failures, width)]
+    console.result(schema, {"nodes": report.nodes, "failures": report.failures}, text)
     return 1 if report.failures else 0
 
 
@@ -58,16 +76,12 @@ def _print_contents(console: Console, envs: Path | None, options: Any, lines: st
 @verb
 def log(console: Console, of_name: str | None, envs: Path | None, **options: Any) -> int:
     """Show who shipped, activated and removed what on nodes, and from where."""
-    from provision.cli.console import output_width
     from provision.cluster import actions
     from provision.verbs.store import output
-    from provision.verbs.store import store as command
+    from provision.verbs.store.store import ask
 
-    arguments = {"name": of_name or ""}
-    report = command.ask(selection_of(envs, options), actions.STORE_LOG, arguments)
-    lines = output.log_lines(report, output_width())
-    console.result("store-log", output.report_json(report), lines)
-    return 1 if report.failures else 0
+    report = ask(selection_of(envs, options), actions.STORE_LOG, name=of_name or "")
+    return _print(console, "store-log", report, output.log_lines)
 
 
 @store.command("remove")
@@ -85,7 +99,6 @@ def remove(
     as you may see the processes of that node. The exit code is 1 if one stays for another reason,
     or if nothing was removed.
     """
-    from provision.cli.console import output_width
     from provision.verbs.store import output
     from provision.verbs.store import store as command
 
@@ -97,6 +110,5 @@ def remove(
         active_too=active,
         dry_run=dry_run,
     )
-    lines = output.remove_lines(report, dry_run, output_width())
-    console.result("store-remove", output.report_json(report), lines)
+    _print(console, "store-remove", report, partial(output.remove_lines, dry_run))
     return 0 if command.is_done(report) else 1

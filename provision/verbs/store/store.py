@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Generic
+from dataclasses import dataclass
+from typing import Generic
 
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import NodeSelection
-from provision.cluster.remote import Arguments, merge_same_nodes, run_action
+from provision.cluster.remote import run_action, split_replies
 from provision.core.errors import InvalidSpec
 from provision.resolver import spec as specs
 from provision.workflow.context import Context
@@ -32,24 +32,18 @@ class StoreReport(Generic[ResultT]):
 
 
 def ask(
-    selection: NodeSelection, action: Action[ResultT], arguments: Mapping[str, Any]
+    selection: NodeSelection, action: Action[ResultT], **arguments: object
 ) -> StoreReport[ResultT]:
     """The replies of nodes to a question about their stores."""
-    request: Arguments = {"path": str(selection.defaults.path), **arguments}
     replies = run_action(
         selection.nodes,
         action,
-        request,
+        {"path": str(selection.defaults.path), **arguments},
         stage="store",
         timeout_s=TIMEOUT_S,
         defaults=selection.defaults,
     )
-    nodes, failures = {}, {}
-    for reply in merge_same_nodes(replies):
-        if reply.failure is not None:
-            failures[reply.node.name] = reply.failure
-        elif reply.result is not None:
-            nodes[reply.node.name] = reply.result
+    nodes, failures = split_replies(replies)
     return StoreReport(nodes=nodes, failures=failures)
 
 
@@ -58,26 +52,24 @@ def remove(
 ) -> StoreReport[RemovedEnvironments]:
     """Remove an environment from nodes: one key, or all that have a name."""
     match = KEY.fullmatch(name_or_key)
-    name, keys = (match["name"], [name_or_key]) if match else (name_or_key, [])
-    specs.check_name(name)
+    name = specs.check_name(match["name"] if match else name_or_key)
     if selection.defaults.store == "shared" and not dry_run:
         raise InvalidSpec(
             "Nothing is removed from a store that nodes share: no node sees the jobs and mounts of "
             "the others.",
             advice=f"When no job uses it: unmount it on every node, then remove {name_or_key} by hand.",
         )
-    identity = run_identity(context)
-    arguments = {
-        "name": name,
-        "keys": keys,
-        "active_too": active_too,
-        "dry_run": dry_run,
-        "run": {**asdict(identity), **selection.defaults.rules},
-    }
-    report = ask(selection, actions.STORE_REMOVE, arguments)
-    if not report.failures and not any(
-        result["removed"] or result["retained"] for result in report.nodes.values()
-    ):
+    report = ask(
+        selection,
+        actions.STORE_REMOVE,
+        name=name,
+        keys=[name_or_key] if match else [],
+        active_too=active_too,
+        dry_run=dry_run,
+        run={**run_identity(context), **selection.defaults.rules},
+    )
+    results = report.nodes.values()
+    if not report.failures and not any(row["removed"] or row["retained"] for row in results):
         raise InvalidSpec(
             f"No node of `{selection.text}` has {name_or_key}.",
             advice=f"`provision store list --on '{selection.text}'` shows what they have.",

@@ -9,7 +9,6 @@ from provision.cluster.failures import NodeFailure
 from provision.cluster.folding import fold_equal
 from provision.core.errors import InvalidSpec
 from provision.workflow.ship.stages import StageRun
-from provision.workflow.ship.states import NodeState
 from provision_runtime.node.results import History
 
 
@@ -19,7 +18,7 @@ class ActivationRun(StageRun):
     def ask_history(self) -> dict[str, History]:
         """What each node has."""
         nodes = self.in_state("pending", "unknown")
-        arguments = {"path": self._path, "name": self.name}
+        arguments = {"path": self._path, "name": self._request.name}
         return self.ask(nodes, actions.STORE_HISTORY, arguments, stage="check")
 
     def previous_key(self, histories: Mapping[str, History]) -> str | None:
@@ -48,9 +47,9 @@ class ActivationRun(StageRun):
             if self.states[name].state == "failed":
                 continue
             if history["active"] == key:
-                self.record(name, NodeState(state="active"))
+                self.states[name].reach("active")
             elif key in history["installed"]:
-                self.record(name, NodeState(state="verified"))
+                self.states[name].reach("verified")
             else:
                 installed = ", ".join(history["installed"]) or "none"
                 self._fail(name, "not-here", f"{key} is not there; {installed}")
@@ -61,11 +60,10 @@ class ActivationRun(StageRun):
         active = self.in_state("active")
         self.install(self.in_state("verified", "active"), key)
         for node in self.in_state("passed", among=active):
-            self.record(node.name, NodeState(state="active"))
+            self.states[node.name].reach("active")
         if self.may_activate():
             self.activate(self.in_state("passed"), key)
         self.release()
 
     def _fail(self, name: str, reason: str, message: str) -> None:
-        failure = NodeFailure(stage="check", reason=reason, message=message)
-        self.record(name, NodeState(state="failed", failure=failure))
+        self.states[name].fail(NodeFailure(stage="check", reason=reason, message=message))

@@ -12,19 +12,18 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from provision.cluster import actions
-from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
-from provision.cluster.inventory import Node, NodeDefaults
-from provision.cluster.pack import Pack, check_image, node_pack
+from provision.cluster.inventory import Node
+from provision.cluster.pack import Pack, check_image
 from provision.cluster.remote import Arguments, NodeReply, run_action, run_with_data
 from provision.core.process import run_in_threads
 from provision.core.types import Progress
-from provision.workflow.ship.stages import STRAGGLER_FACTOR, ShipOptions
-from provision.workflow.ship.states import TRANSIENT_REASONS
+from provision.workflow.ship.stages import STRAGGLER_FACTOR, ShipRequest
+from provision.workflow.ship.states import is_transient
 from provision_runtime.node.results import StoreStatus
 from provision_runtime.report.text import format_bytes
 
@@ -42,19 +41,11 @@ PORTS = range(61000, 65536)
 SEND_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Service:
-    """One node that serves others in a round."""
-
-    server: str
-    clients: tuple[str, ...]
-
-
 def plan_wave(
     servers: Sequence[Node], waiting: Sequence[Node], *, clients_per_server: int, most_clients: int
-) -> list[Service]:
-    """The next round: as many of the waiting nodes as can be served, spread over all servers, each by
-    one of its own rack or zone if there is one.
+) -> dict[str, list[str]]:
+    """The next round, by server: as many of the waiting nodes as can be served, spread over all
+    servers, each by one of its own rack or zone if there is one.
 
     In each round every node that has the image serves a few that do not, so their number grows by a
     factor. most_clients: in a round, of all servers together.
@@ -73,29 +64,27 @@ def plan_wave(
             ),
         )
         clients[nearest.name].append(client.name)
-    return [Service(server=name, clients=tuple(names)) for name, names in clients.items()]
+    return clients
 
 
 class PackDistribution:
-    """One image on its way. run: as nodes record it. on_reply: gets the last reply of each node.
-    is_stopped: asked between rounds."""
+    """One image on its way. arguments: of every action on it. on_reply: gets the last reply of each
+    node. is_stopped: asked between rounds."""
 
     def __init__(
         self,
         pack: Pack,
-        run: Mapping[str, str],
-        options: ShipOptions,
-        defaults: NodeDefaults,
+        request: ShipRequest,
+        arguments: Arguments,
         progress: Progress,
         on_reply: Callable[[NodeReply[Any]], None],
         is_stopped: Callable[[], bool],
     ) -> None:
-        self._pack, self._options, self._defaults = pack, options, defaults
+        self._pack, self._request, self._arguments = pack, request, arguments
+        self._defaults = request.selection.defaults
         self._progress, self._on_reply, self._is_stopped = progress, on_reply, is_stopped
-        self._arguments = {"path": str(defaults.path), "pack": node_pack(pack), "run": dict(run)}
         self._lock = threading.Lock()
         self._tries: Counter[str] = Counter()
-        self._is_source_checked = False
         self.sent_bytes = 0
         self.copies_between_nodes = 0
 
@@ -109,7 +98,9 @@ class PackDistribution:
 
         statuses: the latest result of `store-status` of all of them.
         """
-        if self._options.tree == 0:
+        if not servers:
+            check_image(self._pack)  # our own disk may have damaged it
+        if self._request.tree == 0:
             self._send_to_all(waiting, statuses)
             return
         # What was begun is finished first: it takes the fewest bytes.
@@ -131,29 +122,14 @@ class PackDistribution:
             else:
                 size = format_bytes(self.sent_bytes)
                 message = f"{size} were sent from here, and no node could serve it to others"
-                self._fail_all(queue, message)
+                failure = NodeFailure(stage=STAGE, reason="no-server", message=message)
+                for node in queue:
+                    self._on_reply(NodeReply(node=node, result=None, failure=failure))
                 return
-
-    def _run_on(
-        self, nodes: Sequence[Node], action: Action[ResultT], arguments: Arguments
-    ) -> list[NodeReply[ResultT]]:
-        return run_action(
-            nodes,
-            action,
-            arguments,
-            stage=STAGE,
-            timeout_s=self._time_limit_s(),
-            defaults=self._defaults,
-        )
 
     def _time_limit_s(self, images: int = 1) -> float:
         """For as many images over one connection."""
-        return self._options.deadline_s + images * self._pack.size / SLOWEST_BYTES_PER_S
-
-    def _fail_all(self, nodes: Sequence[Node], message: str) -> None:
-        failure = NodeFailure(stage=STAGE, reason="no-server", message=message)
-        for node in nodes:
-            self._on_reply(NodeReply(node=node, result=None, failure=failure))
+        return self._request.deadline_s + images * self._pack.size / SLOWEST_BYTES_PER_S
 
     def _send_to_all(self, nodes: Sequence[Node], statuses: Mapping[str, StoreStatus]) -> None:
         def send(node: Node) -> None:
@@ -167,26 +143,24 @@ class PackDistribution:
     def _send(self, node: Node, received: int) -> NodeReply[Any]:
         """Stream the rest of the image to one node over its own connection; try again after a
         failure that may pass, from where it stopped."""
-        self._check_source()
         rest = format_bytes(self._pack.size - received)
         self._progress.info(f"sending {rest} to {node.name}")
         reply = self._stream(node, received)
-        for _ in range(self._options.retries):
-            if reply.failure is None or reply.failure.reason not in TRANSIENT_REASONS:
+        for _ in range(self._request.retries):
+            if not is_transient(reply.failure):
                 break
-            [status] = self._run_on([node], actions.STORE_STATUS, self._arguments)
+            [status] = run_action(
+                [node],
+                actions.STORE_STATUS,
+                self._arguments,
+                stage=STAGE,
+                timeout_s=self._request.deadline_s,
+                defaults=self._defaults,
+            )
             if status.result is None:
                 break
             reply = self._stream(node, status.result["received"])
         return reply
-
-    def _check_source(self) -> None:
-        """Before the first byte is sent: our own disk may have damaged the image. Raises
-        IntegrityError."""
-        with self._lock:
-            if not self._is_source_checked:
-                check_image(self._pack)
-            self._is_source_checked = True
 
     def _stream(self, node: Node, offset: int) -> NodeReply[Any]:
         def feed(descriptor: int) -> None:
@@ -216,68 +190,65 @@ class PackDistribution:
         services = plan_wave(
             pool,
             queue,
-            clients_per_server=self._options.tree,
+            clients_per_server=self._request.tree,
             most_clients=self._defaults.fanout,
         )
         replies = self._run_round(services, nodes, statuses)
         remaining = [node for node in queue if node.name not in replies]
-        for service in services:
-            server_failed = replies[service.server].failure is not None
+        for server, clients in services.items():
+            server_failed = replies[server].failure is not None
             is_reachable = False
-            for client in service.clients:
-                reply = replies[client]
-                failure = reply.failure
+            for client in clients:
+                failure = replies[client].failure
                 is_reachable |= failure is None or failure.reason != "peer-unreachable"
-                if reply.failure is None or reply.failure.reason not in TRANSIENT_REASONS:
-                    retries = False
-                else:
-                    if not server_failed:
-                        self._tries[reply.node.name] += 1
-                    retries = self._tries[reply.node.name] <= self._options.retries
-                if retries:
+                self._tries[client] += not server_failed
+                if is_transient(failure) and self._tries[client] <= self._request.retries:
                     remaining.append(nodes[client])
                     continue
-                self._on_reply(reply)
+                self._on_reply(replies[client])
                 if failure is None:
                     self.copies_between_nodes += 1
                     pool.append(nodes[client])
             if server_failed or not is_reachable:
-                pool.remove(nodes[service.server])
+                pool.remove(nodes[server])
         # Those that have served least come first.
-        served = {service.server for service in services}
-        pool.sort(key=lambda node: node.name in served)
+        pool.sort(key=lambda node: node.name in services)
         return remaining
 
     def _run_round(
         self,
-        services: Sequence[Service],
+        services: Mapping[str, Sequence[str]],
         nodes: Mapping[str, Node],
         statuses: Mapping[str, StoreStatus],
     ) -> dict[str, NodeReply[Any]]:
         """All of them run at the same time, the servers first."""
         servers: dict[str, Arguments] = {}
         clients: dict[str, Arguments] = {}
-        for service, port in zip(services, random.sample(PORTS, len(services))):
-            tokens = [secrets.token_hex(16) for _ in service.clients]
-            servers[service.server] = {
+        for (server, names), port in zip(services.items(), random.sample(PORTS, len(services))):
+            tokens = {client: secrets.token_hex(16) for client in names}
+            servers[server] = {
                 **self._arguments,
                 "role": "serve",
                 "port": port,
-                "tokens": tokens,
+                "tokens": list(tokens.values()),
                 "idle_s": SERVE_IDLE_S,
             }
-            addresses = statuses[service.server]["addresses"]
-            server = {"node": service.server, "addresses": addresses, "port": port}
-            fetch = {**self._arguments, "role": "fetch", "server": server}
-            for client, token in zip(service.clients, tokens):
-                clients[client] = {**fetch, "token": token}
+            for client, token in tokens.items():
+                clients[client] = {
+                    **self._arguments,
+                    "role": "fetch",
+                    "node": server,
+                    "addresses": statuses[server]["addresses"],
+                    "port": port,
+                    "token": token,
+                }
         arguments = {**servers, **clients}
         replies = run_action(
             [nodes[name] for name in arguments],
             actions.STORE_EXCHANGE,
             lambda node: arguments[node.name],
             stage=STAGE,
-            timeout_s=self._time_limit_s(max(self._options.tree, 1)),
+            timeout_s=self._time_limit_s(max(self._request.tree, 1)),
             straggler_factor=STRAGGLER_FACTOR,
             defaults=replace(self._defaults, fanout=len(arguments)),
         )

@@ -63,11 +63,10 @@ if $active; then
 fi
 read -r host < /proc/sys/kernel/hostname
 read -r boot < /proc/sys/kernel/random/boot_id
-slurm_node=null
-if [ -n "$SLURMD_NODENAME" ]; then host=$SLURMD_NODENAME slurm_node="\\"$host\\""; fi
+if [ -n "$SLURMD_NODENAME" ]; then host=$SLURMD_NODENAME; fi
 if [ -n "${simulated}" ]; then host=${simulated} boot=simulated; fi
-printf '\\n%s{{"identity": ["%s", "%s"], "slurm_node": %s, "result": {{"active": %s}}}}\\n' \\
-  {mark} "$host" "$boot" "$slurm_node" "$active"
+printf '\\n%s{{"identity": ["%s", "%s"], "result": {{"active": %s}}}}\\n' \\
+  {mark} "$host" "$boot" "$active"
 """
 
 

@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from provision.cluster import pack as packs
+from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import Pack
 from provision.core.errors import InvalidSpec, ProvisionError
@@ -25,47 +26,36 @@ from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
 from provision.workflow.ship.activation import ActivationRun
 from provision.workflow.ship.shipment import Shipment
-from provision.workflow.ship.stages import RunIdentity, RunSetup, ShipOptions, StageRun
-from provision.workflow.ship.states import (
-    CommonFailure,
-    NodeDetails,
-    NodeState,
-    State,
-    plan_waves,
-    required_nodes,
-)
+from provision.workflow.ship.stages import Profile, ShipRequest, StageRun
+from provision.workflow.ship.states import NodeState, State, plan_waves, required_nodes
 
 # provision.lockfile.FILE; importing that package would take as long as asking 20 nodes.
 LOCK_FILE = "conda-lock.yml"
 LAB_FILE = "lab.yml"
-Profile = Literal["quick", "default", "full"]
 Verb = Literal["ship", "activate", "rollback"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShipReport:
-    """What a verb did, by node where it differs.
-
-    goal: the state that nodes should reach; required: how many of them. stopped: the reason for
-    which too many nodes failed, if that ended the run. sent_bytes: by this machine. halted: why a
-    wave was the last. left_out: nodes out of service.
-    """
+    """What a verb did. required: how many nodes should reach the goal. stopped: the reason for which
+    too many nodes failed, if that ended the run. sent_bytes: by this machine. halted: why a wave was
+    the last."""
 
     verb: Verb
-    name: str
-    selection: NodeSelection
     key: str
-    goal: State
+    request: ShipRequest
     required: int
     states: Mapping[str, NodeState]
-    details: Mapping[str, NodeDetails]
-    stopped: CommonFailure | None
+    stopped: NodeFailure | None = None
     size: int = 0
     sent_bytes: int = 0
     copies_between_nodes: int = 0
-    dry_run: bool = False
     halted: str = ""
-    left_out: tuple[Node, ...] = ()
+
+    @property
+    def goal(self) -> State:
+        """The state that nodes should reach."""
+        return "passed" if self.request.stage_only else "active"
 
     @property
     def ready(self) -> int:
@@ -76,7 +66,7 @@ class ShipReport:
     @property
     def succeeded(self) -> bool:
         """Whether enough nodes are; for a dry run, whether enough could be."""
-        if not self.dry_run:
+        if not self.request.dry_run:
             return self.ready >= self.required and not self.halted
         return self.possible >= self.required
 
@@ -86,21 +76,9 @@ class ShipReport:
         return sum(state.state not in ("failed", "unknown") for state in self.states.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShipRequest:
-    """smoke: the profile with which each wave is tested. left_out: nodes out of service."""
-
-    name: str
-    selection: NodeSelection
-    options: ShipOptions
-    dry_run: bool = False
-    smoke: Profile | None = None
-    left_out: tuple[Node, ...] = ()
-
-
 def ship(context: Context, request: ShipRequest) -> ShipReport:
     """Bring an environment's latest pack to nodes and activate it there."""
-    selection, options = request.selection, request.options
+    selection = request.selection
     refuse_mistyped_name(context.folders, specs.check_name(request.name))
     pack = packs.read_pack(packs.pack_path(context.folders, request.name))
     # The lock may have been updated since it was packed.
@@ -113,18 +91,18 @@ def ship(context: Context, request: ShipRequest) -> ShipReport:
                 "packs the new lock."
             )
     _check_path(pack, selection)
-    required = required_nodes(options.minimum, len(selection.nodes))
-    waves = plan_waves(options.waves, selection.nodes, len(selection.nodes))
+    required = required_nodes(request.minimum, len(selection.nodes))
+    waves = plan_waves(request.waves, selection.nodes, len(selection.nodes))
     test_wave = None
     if request.smoke:
         from provision.workflow.plan import BuildRequest, make_plan
 
         make_plan(context, BuildRequest(name=request.name))  # raises before anything is activated
         test_wave = partial(_test_wave, context, request, request.smoke)
-    with _locked_run(context, request) as run:
-        shipment = Shipment(run, pack, test_wave)
+    with _locked_run(context, request) as identity:
+        shipment = Shipment(request, identity, context.progress, pack, test_wave)
         if request.dry_run:
-            shipment.check(shipment.in_state("pending"), options.deadline_s)
+            shipment.check(shipment.in_state("pending"), request.deadline_s)
         else:
             shipment.ship()
     return replace(
@@ -171,14 +149,14 @@ def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) 
     refuse_mistyped_name(context.folders, specs.check_name(name))
     if key is None and verb == "activate":
         key = packs.read_pack(packs.pack_path(context.folders, name)).key
-    required_nodes(request.options.minimum, len(request.selection.nodes))
+    required_nodes(request.minimum, len(request.selection.nodes))
     if key is not None and not re.fullmatch(re.escape(name) + "-[0-9a-f]{12}", key):
         raise InvalidSpec(
             f"--key {key} is not a key of {name}.",
             advice=f"Keys look like {name}-0123456789ab: the folders in `envs` on the nodes.",
         )
-    with _locked_run(context, request) as run:
-        activation = ActivationRun(run)
+    with _locked_run(context, request) as identity:
+        activation = ActivationRun(request, identity, context.progress)
         histories = activation.ask_history()
         if key is None:
             key = activation.previous_key(histories)
@@ -192,33 +170,22 @@ def switch(context: Context, verb: Verb, request: ShipRequest, key: str | None) 
 def _report(verb: Verb, key: str, request: ShipRequest, run: StageRun) -> ShipReport:
     return ShipReport(
         verb=verb,
-        name=run.name,
-        selection=request.selection,
         key=key,
-        goal="passed" if request.options.stage_only else "active",
+        request=request,
         required=run.required(),
-        states=dict(run.states),
-        details=dict(run.details),
+        states=run.states,
         stopped=run.stopped,
-        dry_run=request.dry_run,
-        left_out=request.left_out,
     )
 
 
 @contextmanager
-def _locked_run(context: Context, request: ShipRequest) -> Iterator[RunSetup]:
-    """One run of an environment from here at a time. Builds and packs may go on meanwhile."""
+def _locked_run(context: Context, request: ShipRequest) -> Iterator[dict[str, str]]:
+    """One run of an environment from here at a time, as nodes record it. Builds and packs may go on
+    meanwhile."""
     lock = f"{request.name}.ship"
     with environment_lock(context.folders, lock, context.progress, wait=context.wait):
         try:
-            yield RunSetup(
-                name=request.name,
-                selection=request.selection,
-                identity=run_identity(context),
-                options=request.options,
-                progress=context.progress,
-                signers=_lab_signers(context),
-            )
+            yield {**run_identity(context), "signers": _lab_signers(context)}
         except KeyboardInterrupt:
             context.progress.warn(
                 "nodes may have changed up to now; the same command again asks them, and goes on "
@@ -252,8 +219,9 @@ def _check_path(pack: Pack, selection: NodeSelection) -> None:
         )
 
 
-def run_identity(context: Context) -> RunIdentity:
-    """Of a run that changes stores from here."""
+def run_identity(context: Context) -> dict[str, str]:
+    """A run that changes stores from here, as nodes record it. source: the machine, user and folder that
+    it runs from, where one run of an environment is at work at a time. by: the same for people."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # no such number in the user database
@@ -261,8 +229,8 @@ def run_identity(context: Context) -> RunIdentity:
     if "SUDO_USER" in os.environ:
         user = f"{os.environ['SUDO_USER']} as {user}"
     host = socket.gethostname()
-    return RunIdentity(
-        id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
-        source=f"{host}:{os.getuid()}:{context.folders.data}",
-        by=f"{user}@{host} (process {os.getpid()})",
-    )
+    return {
+        "id": f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
+        "source": f"{host}:{os.getuid()}:{context.folders.data}",
+        "by": f"{user}@{host} (process {os.getpid()})",
+    }

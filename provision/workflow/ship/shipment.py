@@ -7,7 +7,7 @@ simply run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,11 @@ from provision.cluster.inventory import Node
 from provision.cluster.pack import Pack, node_pack, signature
 from provision.cluster.remote import NodeReply
 from provision.core.errors import InvalidSpec
+from provision.core.types import Progress
 from provision.workflow.ship.distribution import SLOWEST_BYTES_PER_S, PackDistribution
 from provision.workflow.ship.probe import probe_script
-from provision.workflow.ship.stages import RunSetup, StageRun
-from provision.workflow.ship.states import NodeState, plan_waves, state_of_failure
+from provision.workflow.ship.stages import ShipRequest, StageRun
+from provision.workflow.ship.states import plan_waves
 from provision_runtime.node.results import StoreStatus
 from provision_runtime.report.text import format_bytes, format_count
 
@@ -36,34 +37,37 @@ WaveTest = Callable[[Sequence[Node]], str]
 
 
 class Shipment(StageRun):
-    """One run over nodes whose stores are their own."""
+    """One run over nodes. halted: why no further wave was activated."""
 
-    def __init__(self, setup: RunSetup, pack: Pack, test_wave: WaveTest | None = None) -> None:
-        super().__init__(setup)
+    def __init__(
+        self,
+        request: ShipRequest,
+        identity: Mapping[str, str],
+        progress: Progress,
+        pack: Pack,
+        test_wave: WaveTest | None = None,
+    ) -> None:
+        super().__init__(request, identity, progress)
         self._test_wave = test_wave
-        # Why no further wave was activated.
         self.halted = ""
-        self._pack, self._key = pack, pack.key
-        self._pack_arguments = {"path": self._path, "pack": node_pack(pack), "run": self._run}
+        self._pack = pack
+        self._arguments = {
+            "path": self._path,
+            "pack": node_pack(pack),
+            "run": self._common["run"],
+        }
         self._signed = signature(pack)
-        self._status_arguments = {**self._pack_arguments, "signed": self._signed}
         self._reading_s = pack.size / SLOWEST_BYTES_PER_S
         self._statuses: dict[str, StoreStatus] = {}
         self.distribution = PackDistribution(
-            pack,
-            self._run,
-            setup.options,
-            setup.selection.defaults,
-            setup.progress,
-            self._record_transfer,
-            self.is_stopped,
+            pack, request, self._arguments, progress, self._record_transfer, self.is_stopped
         )
 
     def ship(self) -> None:
         """All stages. A straggler has a second chance at the end, before the decision whether to
         activate."""
-        first_check_s = FIRST_CHECK_SHARE * self._options.deadline_s
-        second_check_s = self._options.deadline_s - first_check_s
+        first_check_s = FIRST_CHECK_SHARE * self._request.deadline_s
+        second_check_s = self._request.deadline_s - first_check_s
         self.check(self.in_state("pending"), first_check_s)
         if not self._is_worth_sending():
             # Before gigabytes go out that nobody could activate.
@@ -72,12 +76,12 @@ class Shipment(StageRun):
             self._prepare(self.in_state("fit", "verified", "passed"))
             if stragglers := self._check_again(second_check_s):
                 self._prepare(stragglers)
-        if not self._options.stage_only and self.may_activate():
+        if not self._request.stage_only and self.may_activate():
             self._activate_waves(second_check_s)
-        if self._options.boot_unit:
+        if self._request.boot_unit:
             self._install_boot_unit()
-        if self._options.module_folder:
-            arguments = {**self._common, "folder": self._options.module_folder}
+        if self._request.module_folder:
+            arguments = {**self._common, "folder": self._request.module_folder}
             self.ask(self.in_state("active"), actions.STORE_MODULE, arguments, stage="module")
         self.release()
 
@@ -87,16 +91,16 @@ class Shipment(StageRun):
         remake = ("provision", "ship", "NAME", "--boot-unit")
         arguments = {
             "path": self._path,
-            "run": self._run,
+            "run": self._common["run"],
             "script": render.render_node_script(render.MOUNT_SCRIPT, {}, remake=remake),
             "unit": render.render_node_script(render.MOUNT_UNIT, {}, remake=remake),
         }
         ready = self.in_state("passed", "active")
         for name in self.ask(ready, actions.STORE_BOOT, arguments, stage="boot"):
-            self.details[name].ends_at_boot = False
+            self.states[name].ends_at_boot = False
 
     def _is_worth_sending(self) -> bool:
-        return self._options.stage_only or self.can_be_ready()
+        return self._request.stage_only or self.can_be_ready()
 
     def _check_again(self, check_s: float) -> list[Node]:
         """The second chance of nodes that did not respond in time."""
@@ -112,14 +116,14 @@ class Shipment(StageRun):
     def _activate_waves(self, check_s: float) -> None:
         """Activate one wave after the other, until one is not good."""
         ready = self.in_state("passed", "active")
-        for wave in plan_waves(self._options.waves, ready, len(self._nodes)):
+        for wave in plan_waves(self._request.waves, ready, len(self._nodes)):
             passed = self.in_state("passed", among=wave)
-            self.activate(passed, self._key)
+            self.activate(passed, self._pack.key)
             stragglers = self.in_state("unknown", among=passed)
             self.check(stragglers, check_s)
-            self.activate(self.in_state("passed", among=stragglers), self._key)
+            self.activate(self.in_state("passed", among=stragglers), self._pack.key)
             inactive = [node for node in passed if node not in self.in_state("active")]
-            if inactive and len(self._options.waves) > 1:
+            if inactive and len(self._request.waves) > 1:
                 self.halted = (
                     f"{format_count(len(inactive), 'node')} of a wave could not be activated"
                 )
@@ -132,12 +136,16 @@ class Shipment(StageRun):
         """Bring nodes up to `passed`; those that are active already stay so."""
         self._bring_image(nodes)
         allowed: tuple[str, ...] = ()
-        if self._options.shared and not all(map(_can_mount, self._statuses.values())):
+        if self._request.shared and not all(map(_can_mount, self._statuses.values())):
             # A shared store is unpacked unless all nodes can mount its image.
             allowed = ("tree",)
         candidates = self.in_state("verified", among=nodes)
         self.install(
-            candidates, self._key, extra_s=self._reading_s, allowed=allowed, signed=self._signed
+            candidates,
+            self._pack.key,
+            extra_s=self._reading_s,
+            allowed=allowed,
+            signed=self._signed,
         )
 
     def check(self, nodes: Sequence[Node], check_s: float) -> None:
@@ -145,38 +153,43 @@ class Shipment(StageRun):
 
         check_s: how long a node may take for each of the two replies, in seconds.
         """
-        suffix = self._pack.image.name.removeprefix(self._key)
-        script = probe_script(self._path, self._pack, suffix, self._selection.defaults.readers)
-        probes = self.ask(nodes, actions.PROBE, script, stage="check", deadline_s=check_s)
+        suffix = self._pack.image.name.removeprefix(self._pack.key)
+        script = probe_script(self._path, self._pack, suffix, self._defaults.readers)
+        probes = self.ask(nodes, actions.PROBE, script, stage="check", limit_s=check_s)
         remaining = []
         for name, probe in probes.items():
             if probe["active"]:
-                self.record(name, NodeState(state="active"))
+                self.states[name].reach("active")
             else:
                 remaining.append(self._nodes[name])
         self._check_stores(remaining, check_s)
 
+    def _ask_statuses(self, nodes: Sequence[Node], limit_s: float) -> list[NodeReply[StoreStatus]]:
+        arguments = {**self._arguments, "signed": self._signed}
+        return self.replies(nodes, actions.STORE_STATUS, arguments, stage="check", limit_s=limit_s)
+
     def _check_stores(self, nodes: Sequence[Node], check_s: float) -> None:
-        for reply in self.replies(
-            nodes, actions.STORE_STATUS, self._status_arguments, stage="check", limit_s=check_s
-        ):
+        for reply in self._ask_statuses(nodes, check_s):
             status, name = reply.result, reply.node.name
             if status is None:
                 assert reply.failure is not None
-                self.record_failure(reply, reply.failure)
+                self.record_failure(reply.node.name, reply.failure)
                 continue
             self._statuses[name] = status
-            self.details[name].note = status.get("note", "")
-            if not status["verified"]:
-                state = NodeState(state="fit")
+            state = self.states[name]
+            state.note = status.get("note", "")
+            failure = None
+            if not (status["installed"] and status["verified"]):
+                failure = self._unfit(reply)
+            if failure is not None:
+                state.fail(failure)
+            elif not status["verified"]:
+                state.reach("fit")
             elif not status["installed"]:
-                state = NodeState(state="verified")
+                state.reach("verified")
             else:
-                is_active = status["active"] == self._key
-                state = NodeState(state="active" if is_active else "passed")
-            failure = None if status["installed"] and status["verified"] else self._unfit(reply)
-            self.record(name, state_of_failure(failure) if failure else state)
-        if not self._options.shared:
+                state.reach("active" if status["active"] == self._pack.key else "passed")
+        if not self._request.shared:
             # Raise InvalidSpec if several nodes have the same network file system at the path:
             # each would write into the store of the others.
             users: dict[tuple[str | None, str | None], str] = {}
@@ -222,16 +235,15 @@ class Shipment(StageRun):
         return None
 
     def _bring_image(self, nodes: Sequence[Node]) -> None:
-        """Verify what has arrived already, and bring the image to all others."""
-        self._verify_present(nodes)
+        """Bring the image to nodes; what has arrived already stays."""
         waiting = self.in_state("fit", among=nodes)
         if not waiting or self.is_stopped():
             return
-        servers = [] if self._options.shared else self._servers()
+        servers = [] if self._request.shared else self._servers()
         self._leased.update(node.name for node in waiting)
         size = format_bytes(self._pack.size)
         self._progress.info(f"shipping {size} to {len(waiting)} of {len(self._nodes)} nodes")
-        if self._options.shared:
+        if self._request.shared:
             # One copy for all nodes: the others see what one of them verified.
             for node in waiting:
                 if self.in_state("verified", "passed", "active") or self.is_stopped():
@@ -239,7 +251,7 @@ class Shipment(StageRun):
                 self.distribution.distribute([node], [], self._statuses)
             if self.in_state("verified", "passed", "active"):
                 for node in self.in_state("fit", among=waiting):
-                    self.record(node.name, NodeState(state="verified"))
+                    self.states[node.name].reach("verified")
         else:
             self.distribution.distribute(waiting, servers, self._statuses)
 
@@ -248,50 +260,19 @@ class Shipment(StageRun):
         have not sent them yet, and a few of them are enough."""
         candidates = self.in_state("verified", "passed", "active")
         unasked = [node for node in candidates if node.name not in self._statuses]
-        for reply in self.replies(
-            unasked[:ASKED_SERVERS],
-            actions.STORE_STATUS,
-            self._status_arguments,
-            stage="check",
-            limit_s=self._options.deadline_s,
-        ):
+        for reply in self._ask_statuses(unasked[:ASKED_SERVERS], self._request.deadline_s):
             if reply.result is not None and reply.result["verified"]:
                 self._statuses[reply.node.name] = reply.result
         return [node for node in candidates if node.name in self._statuses]
 
-    def _verify_present(self, nodes: Sequence[Node]) -> None:
-        """A whole image that an earlier run left, or that was copied there by other means."""
-        candidates = []
-        for node in self.in_state("fit", among=nodes):
-            status = self._statuses[node.name]
-            if status["received"] == self._pack.size or status["has_image"]:
-                candidates.append(node)
-        if self._options.shared:
-            candidates = candidates[:1]
-        self._leased.update(node.name for node in candidates)
-        for reply in self.replies(
-            candidates,
-            actions.STORE_VERIFY,
-            self._pack_arguments,
-            stage="verify",
-            limit_s=self._options.deadline_s + self._reading_s,
-            retries=0,
-        ):
-            if reply.failure is not None and reply.failure.reason == "wrong-bytes":
-                # It is as if nothing had arrived.
-                self._statuses[reply.node.name]["received"] = 0
-            else:
-                self._record_transfer(reply)
-
     def _record_transfer(self, reply: NodeReply[Any]) -> None:
-        name, failure = reply.node.name, reply.failure
+        failure = reply.failure
         if failure is None:
-            self.record(name, NodeState(state="verified"))
+            self.states[reply.node.name].reach("verified")
         elif failure.reason == "wrong-bytes":
-            self.record(name, NodeState(state="shipped"))
-            self.record_failure(reply, replace(failure, stage="verify"))
+            self.record_failure(reply.node.name, replace(failure, stage="verify"))
         else:
-            self.record_failure(reply, failure)
+            self.record_failure(reply.node.name, failure)
 
 
 def _can_mount(status: StoreStatus) -> bool:

@@ -5,26 +5,25 @@ decision whether to activate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Literal
 
 from provision.cluster import actions
 from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
-from provision.cluster.remote import Arguments, NodeReply, merge_same_nodes, run_action
+from provision.cluster.remote import Arguments, NodeReply, run_action, split_replies
 from provision.core.types import Progress
 from provision.workflow.ship.states import (
-    TRANSIENT_REASONS,
-    CommonFailure,
-    NodeDetails,
     NodeState,
     State,
     common_failure,
+    is_transient,
     required_nodes,
-    state_of_failure,
 )
 from provision_runtime.node.results import Installation
 
+Profile = Literal["quick", "default", "full"]
 # A node is a straggler when it takes longer than the deadline and three times the median of the
 # others.
 STRAGGLER_FACTOR = 3.0
@@ -35,14 +34,20 @@ SHARED_WAIT_S = 90.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShipOptions:
-    """minimum: how many nodes must be ready before any is activated (`required_nodes`). retries: of
-    a stage on a node, after a failure that may pass. deadline_s: of a stage, without the time for
+class ShipRequest:
+    """What to do with an environment on nodes.
+
+    minimum: how many nodes must be ready before any is activated (`required_nodes`). retries: of a
+    stage on a node, after a failure that may pass. deadline_s: of a stage, without the time for
     copying. shared: all nodes see one store. tree: how many nodes fetch from one at the same time;
     0: every node gets its copy from here. boot_unit: nodes mount the environments again after a
-    restart. allow_older: than the active one, where packs are signed. waves: which
-    nodes are activated before others (`plan_waves`). module_folder: where nodes get modulefiles."""
+    restart. allow_older: than the active one, where packs are signed. waves: which nodes are activated
+    before others (`plan_waves`). module_folder: where nodes get modulefiles. smoke: the profile with
+    which each wave is tested. left_out: nodes out of service.
+    """
 
+    name: str
+    selection: NodeSelection
     minimum: str = "all"
     retries: int = 2
     deadline_s: float = 120.0
@@ -53,51 +58,32 @@ class ShipOptions:
     allow_older: bool = False
     waves: tuple[str, ...] = ("all",)
     module_folder: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunIdentity:
-    """The run, as nodes record it. source: the machine, user and folder that it runs from, where
-    one run of an environment is at work at a time. by: the same for people."""
-
-    id: str
-    source: str
-    by: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSetup:
-    """One run of an environment over nodes. signers: of the lab, whose packs alone nodes take."""
-
-    name: str
-    selection: NodeSelection
-    identity: RunIdentity
-    options: ShipOptions
-    progress: Progress
-    signers: str = ""
+    dry_run: bool = False
+    smoke: Profile | None = None
+    left_out: tuple[Node, ...] = ()
 
 
 class StageRun:
-    """A run in stages."""
+    """A run in stages. identity: as nodes record it (`run_identity`), with `signers` of the lab, whose
+    packs alone they take."""
 
-    def __init__(self, setup: RunSetup) -> None:
-        selection, name = setup.selection, setup.name
-        self._selection, self.name, self._options = selection, name, setup.options
-        self._progress = setup.progress
-        self._run = {**asdict(setup.identity), **selection.defaults.rules}
-        if setup.options.allow_older:
-            self._run["allow_older"] = "yes"
-        if setup.signers:
-            self._run["signers"] = setup.signers
-        self._nodes = {node.name: node for node in selection.nodes}
-        self._path = str(selection.defaults.path)
+    def __init__(
+        self, request: ShipRequest, identity: Mapping[str, str], progress: Progress
+    ) -> None:
+        self._request, self._progress = request, progress
+        self._defaults = request.selection.defaults
+        run = {**identity, **self._defaults.rules}
+        if request.allow_older:
+            run["allow_older"] = "yes"
+        self._path = str(self._defaults.path)
         # What every action on the store of an environment needs.
-        self._common = {"path": self._path, "name": name, "run": self._run}
+        self._common = {"path": self._path, "name": request.name, "run": run}
+        self._nodes = {node.name: node for node in request.selection.nodes}
         self._leased: set[str] = set()
         self._had_second_chance: set[str] = set()
-        self.states = {name: NodeState(state="pending") for name in self._nodes}
-        self.details = {name: NodeDetails() for name in self._nodes}
-        self.stopped: CommonFailure | None = None
+        self.states = {name: NodeState() for name in self._nodes}
+        # The reason for which too many nodes failed, if that ended the run.
+        self.stopped: NodeFailure | None = None
 
     def install(
         self,
@@ -116,17 +102,35 @@ class StageRun:
             self._leased.update(node.name for node in nodes)
             self._reach_passed(nodes, actions.STORE_INSTALL, arguments, extra_s)
 
-        if self._options.shared:
-            rest = self._until_one_is("passed", candidates, install_on)
-            self._attach(rest, key, active=False)
-        else:
-            install_on(candidates)
+        rest = self._by_one_or_all("passed", candidates, install_on)
+        self._attach(rest, key, active=False)
 
-    def _until_one_is(
+    def activate(self, candidates: Sequence[Node], key: str) -> None:
+        """Switch nodes to an environment. In a shared store one node does it for all."""
+        arguments = {**self._common, "key": key, "is_shared": self._request.shared}
+
+        def activate_on(nodes: Sequence[Node]) -> None:
+            self._leased.update(node.name for node in nodes)
+            results = self.ask(nodes, actions.STORE_ACTIVATE, arguments, stage="activate")
+            for name, activation in results.items():
+                self._leased.discard(name)
+                state = self.states[name]
+                state.reach("active")
+                state.removed, state.in_use = activation["removed"], activation["in_use"]
+
+        rest = self._by_one_or_all("active", candidates, activate_on)
+        self._attach(rest, key, active=True)
+        for node in self.in_state("passed", among=rest):
+            self.states[node.name].reach("active")
+
+    def _by_one_or_all(
         self, state: State, nodes: Sequence[Node], step: Callable[[Sequence[Node]], None]
     ) -> list[Node]:
-        """Take a step on one node after the other until one reaches a state; returns the nodes
-        after it."""
+        """Take a step on all nodes; in a shared store on one after the other until one reaches a
+        state. Returns the nodes after it."""
+        if not self._request.shared:
+            step(nodes)
+            return []
         remaining = list(nodes)
         while remaining:
             writer = remaining.pop(0)
@@ -146,12 +150,14 @@ class StageRun:
         arguments: Arguments,
         extra_s: float,
     ) -> None:
-        results = self.ask(nodes, action, arguments, stage="install", extra_s=extra_s)
+        limit_s = self._request.deadline_s + extra_s
+        results = self.ask(nodes, action, arguments, stage="install", limit_s=limit_s)
         for name, installation in results.items():
-            self.details[name].method = installation["method"]
-            self.details[name].note = installation.get("note", "")
-            self.details[name].ends_at_boot = installation.get("ends_at_boot", False)
-            self.record(name, NodeState(state="passed"))
+            state = self.states[name]
+            state.reach("passed")
+            state.method = installation["method"]
+            state.note = installation.get("note", "")
+            state.ends_at_boot = installation.get("ends_at_boot", False)
 
     def may_activate(self) -> bool:
         """Whether enough nodes are ready, and the run was not stopped."""
@@ -164,28 +170,7 @@ class StageRun:
         return len(self._nodes) - hopeless >= self.required()
 
     def required(self) -> int:
-        return required_nodes(self._options.minimum, len(self._nodes))
-
-    def activate(self, candidates: Sequence[Node], key: str) -> None:
-        """Switch nodes to an environment. In a shared store one node does it for all."""
-
-        def activate_on(nodes: Sequence[Node]) -> None:
-            self._leased.update(node.name for node in nodes)
-            arguments = {**self._common, "key": key, "is_shared": self._options.shared}
-            results = self.ask(nodes, actions.STORE_ACTIVATE, arguments, stage="activate")
-            for name, activation in results.items():
-                self._leased.discard(name)
-                self.record(name, NodeState(state="active"))
-                self.details[name].removed = activation["removed"]
-                self.details[name].in_use = activation["in_use"]
-
-        if self._options.shared:
-            rest = self._until_one_is("active", candidates, activate_on)
-            self._attach(rest, key, active=True)
-            for node in self.in_state("passed", among=rest):
-                self.record(node.name, NodeState(state="active"))
-        else:
-            activate_on(candidates)
+        return required_nodes(self._request.minimum, len(self._nodes))
 
     def release(self) -> None:
         """Let other runs in where this one ended before the activation. Where nobody responds, the
@@ -197,7 +182,7 @@ class StageRun:
             self._common,
             stage="release",
             timeout_s=RELEASE_S,
-            defaults=self._selection.defaults,
+            defaults=self._defaults,
         )
 
     def ask(
@@ -207,18 +192,13 @@ class StageRun:
         arguments: Arguments | str,
         *,
         stage: str,
-        deadline_s: float | None = None,
-        extra_s: float = 0.0,
+        limit_s: float | None = None,
     ) -> dict[str, ResultT]:
         """The results of an action on nodes, by node. Failures become the states of their nodes."""
-        deadline_s = self._options.deadline_s if deadline_s is None else deadline_s
-        replies = self.replies(nodes, action, arguments, stage=stage, limit_s=deadline_s + extra_s)
-        results = {}
-        for reply in merge_same_nodes(replies):
-            if reply.failure is not None:
-                self.record_failure(reply, reply.failure)
-            elif reply.result is not None:
-                results[reply.node.name] = reply.result
+        replies = self.replies(nodes, action, arguments, stage=stage, limit_s=limit_s)
+        results, failures = split_replies(replies)
+        for name, failure in failures.items():
+            self.record_failure(name, failure)
         return results
 
     def replies(
@@ -228,11 +208,13 @@ class StageRun:
         arguments: Arguments | str,
         *,
         stage: str,
-        limit_s: float,
+        limit_s: float | None = None,
         retries: int | None = None,
     ) -> list[NodeReply[ResultT]]:
         """The replies of nodes to an action, which runs again where it failed for a reason that may
         pass."""
+        if not nodes:
+            return []
         replies: dict[str, NodeReply[ResultT]] = {}
         remaining = list(nodes)
         with self._progress.meter(stage, len(nodes)) as meter:
@@ -241,49 +223,40 @@ class StageRun:
                 if reply.node.name not in replies:
                     meter.advance(1)
 
-            for _ in range((self._options.retries if retries is None else retries) + 1):
-                if not remaining:
-                    break
+            for _ in range((self._request.retries if retries is None else retries) + 1):
                 latest = run_action(
                     remaining,
                     action,
                     arguments,
                     stage=stage,
-                    timeout_s=limit_s,
+                    timeout_s=self._request.deadline_s if limit_s is None else limit_s,
                     straggler_factor=STRAGGLER_FACTOR,
-                    defaults=self._selection.defaults,
+                    defaults=self._defaults,
                     on_reply=on_reply,
                 )
                 replies.update((reply.node.name, reply) for reply in latest)
-                remaining = [
-                    reply.node
-                    for reply in latest
-                    if reply.failure is not None and reply.failure.reason in TRANSIENT_REASONS
-                ]
+                remaining = [reply.node for reply in latest if is_transient(reply.failure)]
         return [replies[node.name] for node in nodes]
 
-    def record(self, name: str, state: NodeState) -> None:
-        self.states[name] = state
-
-    def record_failure(self, reply: NodeReply[ResultT], failure: NodeFailure) -> None:
+    def record_failure(self, name: str, failure: NodeFailure) -> None:
         """A machine that is listed under two names is used once."""
-        name = reply.node.name
         if failure.reason == "same-node":
             self._progress.info(f"{failure.message}: it is used once")
             self._leased.discard(name)
-            del self._nodes[name], self.states[name], self.details[name]
+            del self._nodes[name], self.states[name]
         else:
-            self.record(name, state_of_failure(failure))
+            self.states[name].fail(failure)
 
     def is_stopped(self) -> bool:
         """Whether too many nodes failed for one reason. Stragglers do not count before their second
         chance."""
         if self.stopped is None:
-            counted = {}
-            for name, state in self.states.items():
-                is_open = state.state == "unknown" and name not in self._had_second_chance
-                counted[name] = NodeState(state="pending") if is_open else state
-            self.stopped = common_failure(counted, self.required())
+            failures = [
+                state.failure
+                for name, state in self.states.items()
+                if state.failure and (state.state == "failed" or name in self._had_second_chance)
+            ]
+            self.stopped = common_failure(failures, len(self.states), self.required())
         return self.stopped is not None
 
     def in_state(self, *states: State, among: Iterable[Node] | None = None) -> list[Node]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,45 +43,35 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 _PLACE = re.compile("(rack|zone):")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeState:
-    """failure: for failed and unknown, what happened."""
-
-    state: State
-    failure: NodeFailure | None = None
-
-    def __str__(self) -> str:
-        if self.failure is None:
-            return self.state
-        return f"{self.state}:{self.failure.stage}:{self.failure.reason}"
-
-
 @dataclass(kw_only=True)
-class NodeDetails:
-    """What else a run learned of a node. method: by which the environment was installed. note: why
-    only the account that ships can start it. removed: older environments; in_use: those that would
-    be removed, and stay because jobs use them. ends_at_boot: a restart ends the mount for good."""
+class NodeState:
+    """failure: for failed and unknown, what happened. method: by which the environment was installed.
+    note: why only the account that ships can start it. ends_at_boot: a restart ends the mount for good.
+    removed: older environments; in_use: those that would be removed, and stay because jobs use them."""
 
+    state: State = "pending"
+    failure: NodeFailure | None = None
     method: str | None = None
     note: str = ""
     ends_at_boot: bool = False
     removed: Sequence[str] = ()
     in_use: Sequence[str] = ()
 
+    def __str__(self) -> str:
+        if self.failure is None:
+            return self.state
+        return f"{self.state}:{self.failure.stage}:{self.failure.reason}"
 
-@dataclass(frozen=True, kw_only=True)
-class CommonFailure:
-    """One reason for which too many nodes failed."""
+    def reach(self, state: State) -> None:
+        self.state, self.failure = state, None
 
-    failure: NodeFailure
-    nodes: tuple[str, ...]
-    total: int
+    def fail(self, failure: NodeFailure) -> None:
+        self.state = "unknown" if failure.reason in UNKNOWN_REASONS else "failed"
+        self.failure = failure
 
 
-def state_of_failure(failure: NodeFailure) -> NodeState:
-    if failure.reason in UNKNOWN_REASONS:
-        return NodeState(state="unknown", failure=failure)
-    return NodeState(state="failed", failure=failure)
+def is_transient(failure: NodeFailure | None) -> bool:
+    return failure is not None and failure.reason in TRANSIENT_REASONS
 
 
 def required_nodes(minimum: str, total: int, option: str = "--min") -> int:
@@ -156,19 +147,15 @@ def plan_waves(waves: Sequence[str], nodes: Sequence[Node], total: int) -> list[
     return planned
 
 
-def common_failure(states: Mapping[str, NodeState], required: int) -> CommonFailure | None:
+def common_failure(
+    failures: Sequence[NodeFailure], total: int, required: int
+) -> NodeFailure | None:
     """The reason for which more than a fifth of the nodes failed, and more than may fail by `--min`.
 
     One node is never a pattern.
     """
-    groups: dict[tuple[str, str], list[str]] = {}
-    for node, state in states.items():
-        if state.failure is not None:
-            groups.setdefault((state.failure.stage, state.failure.reason), []).append(node)
-    nodes = max(groups.values(), key=len, default=[])
-    count, total = len(nodes), len(states)
-    if count < 2 or count <= COMMON_SHARE * total or count <= total - required:
-        return None
-    failure = states[nodes[0]].failure
-    assert failure is not None
-    return CommonFailure(failure=failure, nodes=tuple(nodes), total=total)
+    counts = Counter((failure.stage, failure.reason) for failure in failures)
+    for kind, count in counts.most_common(1):
+        if count >= 2 and count > COMMON_SHARE * total and count > total - required:
+            return next(one for one in failures if (one.stage, one.reason) == kind)
+    return None

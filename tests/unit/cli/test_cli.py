@@ -114,7 +114,6 @@ def test_help_has_the_summary_of_every_command() -> None:
         (("venv",), "Did you mean `provision build`?"),
         (("env", "sync", "lab"), "Did you mean `provision env create`?"),
         (("env", "rm", "lab"), "Did you mean `provision env remove`?"),
-        (("activate", "lab"), "`provision shell NAME` enters an environment on this machine."),
     ],
 )
 def test_words_of_conda_name_our_verbs(words: tuple[str, ...], message: str) -> None:

@@ -12,7 +12,8 @@ from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.inventory import Node, NodeSelection, select_nodes
 from provision.verbs.drift.output import drift_lines
 from provision.workflow.ship.ship import ShipReport
-from provision.workflow.ship.states import NodeDetails, NodeState
+from provision.workflow.ship.stages import ShipRequest
+from provision.workflow.ship.states import NodeState
 from tests.drift_records import cluster, record, timed_out
 
 TERMINAL = 80
@@ -28,11 +29,15 @@ def failed(name: str) -> NodeState:
 SHIPPED = {"n1": NodeState(state="active"), "n2": failed("n2"), "n3": failed("n3")}
 
 
-def shipped(states: Mapping[str, NodeState] = SHIPPED, note: str = "", **fields: Any) -> ShipReport:
+def shipped(
+    states: Mapping[str, NodeState] = SHIPPED,
+    selection: NodeSelection | None = None,
+    **fields: Any,
+) -> ShipReport:
+    request = ShipRequest(name="train", selection=selection or select_nodes("n[1-3]"))
     values: dict[str, Any] = {
-        "verb": "ship", "name": "train", "key": KEY, "goal": "active", "required": 3,
-        "states": states, "details": {name: NodeDetails(note=note) for name in states},
-        "selection": select_nodes("n[1-3]"), "stopped": None, "sent_bytes": 5 << 30, "copies_between_nodes": 7,
+        "verb": "ship", "key": KEY, "request": request, "required": 3, "states": states,
+        "sent_bytes": 5 << 30, "copies_between_nodes": 7,
     }  # fmt: skip
     return ShipReport(**{**values, **fields})
 
@@ -71,7 +76,10 @@ def test_in_a_pipe_a_node_set_is_one_line() -> None:
 def test_a_long_node_set_is_printed_once() -> None:
     names = [f"gpu-{number:03}-ib" for number in range(0, 400, 7)]
     assert len(clustershell.fold(names)) > LONGEST_NODE_SET
-    lines = ship_lines(shipped({name: failed(name) for name in names}, note="x"), TERMINAL)
+    states = {name: failed(name) for name in names}
+    for state in states.values():
+        state.note = "x"
+    lines = ship_lines(shipped(states), TERMINAL)
     text = "\n".join(lines)
     assert text.count("gpu-[000,") == 1 and text.count("58 nodes [1]") == 2, text
 
@@ -83,10 +91,11 @@ def test_a_rack_is_named() -> None:
 
 def test_what_only_its_owner_can_start_is_said_with_the_next_step() -> None:
     note = "/opt/envs/x is mounted with FUSE, and only the user ann can read it"
-    [line] = [line for line in ship_lines(shipped(note=note)) if note in line]
+    states = {name: NodeState(state="passed", note=note) for name in ("n1", "n2", "n3")}
+    [line] = [line for line in ship_lines(shipped(states)) if note in line]
     assert line.startswith(f"n[1-3]: no other user can start it: {note}. ")
     assert "user_allow_other" in line and "`readers: all`" in line
-    document: Any = ship_json(shipped(note=note))
+    document: Any = ship_json(shipped(states))
     assert document["nodes"]["n1"]["note"] == note
 
 

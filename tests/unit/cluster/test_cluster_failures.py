@@ -17,6 +17,13 @@ Host key for n1 has changed and you have requested strict checking.
 Host key verification failed."""
 
 
+# Slurm 22.05.
+NO_SLURMD = """\
+srun: error: Task launch for StepId=5.0 failed on node n4: Communication connection failure
+srun: error: Application launch failed: Communication connection failure
+srun: Job step aborted"""
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -94,6 +101,9 @@ def test_message_is_the_telling_line_among_banners() -> None:
         (0, "Welcome", "", "bad-answer"),
         (1, "", "Traceback ...\nKeyError: 'x'", "bad-answer"),
         (1, "This account is currently not available.", "", "account-unusable"),
+        (1, "", NO_SLURMD, "no-slurmd"),
+        (127, "", "sh: 1: python: not found\nsrun: error: n1: task 0: Exited 127", "no-python"),
+        (137, "", "srun: error: n2: task 0: Killed", "killed"),
     ],
 )
 def test_commands_without_an_answer(
@@ -105,6 +115,14 @@ def test_commands_without_an_answer(
 def test_message_of_a_bug_is_its_last_line() -> None:
     _, message = classify(1, "", "Traceback (most recent call last):\n  ...\nKeyError: 'x'\n")
     assert message == "status 1; KeyError: 'x'"
+
+
+def test_message_of_a_step_is_what_its_task_said() -> None:
+    assert classify(2, "", "KeyError: 'x'\nsrun: error: n1: task 0: Exited with exit code 2\n") == (
+        "bad-answer",
+        "status 2; KeyError: 'x'",
+    )
+    assert classify(1, "", NO_SLURMD)[1].startswith("srun: error: Task launch for StepId=5.0")
 
 
 def test_reasons_of_the_node_are_in_the_registry() -> None:

@@ -9,7 +9,6 @@ from provision.cluster.folding import (
     fold_equal,
     fold_failures,
     fold_messages,
-    majority,
     slurm_host_list,
 )
 
@@ -81,20 +80,6 @@ def test_folding_keeps_every_node_once(values: dict[str, int]) -> None:
             assert node not in unfolded
             unfolded[node] = value
     assert unfolded == values
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({}, None),
-        ({"a": 1}, 1),
-        ({"a": 1, "b": 2}, None),
-        ({"a": 1, "b": 2, "c": 1}, 1),
-        ({"a": 1, "b": 2, "c": 3}, None),
-    ],
-)
-def test_majority_is_more_than_half(values: dict[str, int], expected: int | None) -> None:
-    assert majority(values) == expected
 
 
 def test_failures_fold_by_stage_and_reason() -> None:

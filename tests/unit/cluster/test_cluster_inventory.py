@@ -172,7 +172,7 @@ def test_no_node(on: str) -> None:
 def test_this_machine_is_not_a_host_named_local(on: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         select_nodes(on)
-    assert f"`local` in --on `{on}`" in str(caught.value)
+    assert f"`local` cannot be part of --on `{on}`" in str(caught.value)
 
 
 def test_misspelled_group_among_other_nodes(inventory: Path) -> None:
@@ -186,7 +186,7 @@ def test_misspelled_group_among_other_nodes(inventory: Path) -> None:
 def test_misspelled_prefix(on: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         select_nodes(on)
-    assert f"`slrum:` in --on `{on}` is not a kind of node." in str(caught.value)
+    assert f"`slrum:gpu` cannot be part of --on `{on}`." in str(caught.value)
     assert "slurm:PARTITION" in caught.value.advice
 
 

@@ -26,7 +26,7 @@ RANKS = {"statuses": {"0": 0}, "ended_because": "", "report": None, "states": {}
 
 
 def decoded(result: Any, action: str) -> Any:
-    text = json.dumps({"identity": IDENTITY, "slurm_node": None, "result": result})
+    text = json.dumps({"identity": IDENTITY, "result": result})
     return replies.decode(text, action)["result"]
 
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import subprocess
-import tempfile
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,7 +16,6 @@ from provision.adapters import squashfs
 from provision.cluster import pack as packs
 from provision.cluster.pack import Pack, PackedDistribution, PackPlan, Sidecar
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
-from provision.verbs.pack.pack import PackOptions
 from provision_runtime.node import store as stores
 from provision_runtime.node.results import METRICS
 from provision_runtime.node.signatures import SIGNERS
@@ -40,7 +38,6 @@ def sidecar(content: bytes, plan: PackPlan = PLAN) -> Sidecar:
         "version": "1",
         "kind": "wheel",
         "digest": SHA,
-        "shallow_digest": SHA,
     }
     return {
         "schema": 1,
@@ -62,7 +59,6 @@ def sidecar(content: bytes, plan: PackPlan = PLAN) -> Sidecar:
         "glibc_min": "2.28",
         "driver_min": None,
         "root": SHA,
-        "shallow_root": SHA,
         "distributions": {"torch": entry},
     }
 
@@ -183,43 +179,6 @@ def test_two_latest_packs_are_kept(tmp_path: Path) -> None:
     packs.remove_older(tmp_path)
     expected = [f"lab-{digits * 12}{suffix}" for digits in "23" for suffix in (".json", ".sqsh")]
     assert names(tmp_path) == expected
-
-
-def test_export_is_complete_and_repeatable(tmp_path: Path) -> None:
-    made = publish(tmp_path / "packs")
-    for _ in range(2):
-        exported = packs.export(made, tmp_path / "new" / "folder")
-        assert packs.read_pack(tmp_path / "new" / "folder") == exported
-        packs.check_image(exported)
-    assert packs.export(made, tmp_path / "packs") == made
-    assert names(tmp_path / "packs") == [f"{KEY}.json", f"{KEY}.sqsh"]
-
-
-def test_export_to_another_disk_replaces_what_is_there(tmp_path: Path) -> None:
-    made = publish(tmp_path)
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        folder = Path(name)
-        if folder.stat().st_dev == tmp_path.stat().st_dev:
-            pytest.skip("/dev/shm is no file system of its own here")
-        publish(folder, b"an older one")
-        packs.check_image(packs.export(made, folder))
-        assert packs.read_pack(folder).image.read_bytes() == b"image"
-        assert names(folder) == [f"{KEY}.json", f"{KEY}.sqsh"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"store": PurePosixPath("relative")},
-        {"store": PurePosixPath("/opt/../etc")},
-        {"store": PurePosixPath("/a\nb")},
-        {"store": PurePosixPath("/" + "long/" * 40)},
-        {"fast": True, "format": "tar"},
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidSpec):
-        PackOptions(**options)
 
 
 def test_names_of_the_store_are_no_names_of_packs() -> None:

@@ -78,7 +78,7 @@ def test_an_image_is_streamed_behind_the_program(tmp_path: Path) -> None:
     toy = pack_toy(tmp_path, "1")
     reply = send(toy, toy.image, tmp_path / "%h")
     assert reply.failure is None
-    assert reply.result == {"received": len(toy.image), "source": "caller"}
+    assert reply.result == {"size": len(toy.image)}
     image = Store(str(tmp_path / "n1")).image(toy.parsed)
     assert Path(image).read_bytes() == toy.image
 

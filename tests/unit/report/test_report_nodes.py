@@ -17,8 +17,7 @@ from provision.cli import console
 from provision.cli.main import cli
 from provision.core.documents import DriftRecord
 from provision.report.nodes import Span, node_spans
-from provision.verbs.drift.comparison import ObservedNode
-from tests.drift_records import cluster, facts, record, timed_out
+from tests.drift_records import cluster, facts, observed, record, timed_out
 from tests.unit.report.test_report_page import Page
 
 OLD = facts(driver="535.104.05")
@@ -75,9 +74,9 @@ def test_another_value_has_another_color() -> None:
 
 
 def test_node_without_the_environment_is_blank_where_there_is_nothing_to_compare() -> None:
-    values = {**facts().values, "environment": None}
+    values = {**facts()["facts"], "environment": None}
     del values["lock"]
-    document = record(cluster(3, n0002=ObservedNode(values=values)))
+    document = record(cluster(3, n0002=observed(values)))
     assert {span.kind for span in spans(document, "lock")} == {"same", "blank"}
     assert "value0" in {span.kind for span in spans(document, "environment")}
 

@@ -17,7 +17,7 @@ from provision import render, report
 from provision.cli.main import cli
 from provision.core.errors import IntegrityError
 from provision.core.paths import default_folders
-from provision.workflow.evidence import load_evidence
+from provision.verbs.report.evidence import load_evidence
 from tests import evidence
 from tests.damage import NOTHING, changed, paths
 from tests.evidence import MIB, collectives, finding, passport, phase, row

@@ -28,18 +28,21 @@ from provision.workflow.ship.states import (
     expand_waves,
     plan_waves,
     required_nodes,
-    state_of_failure,
 )
 from provision_runtime.node.results import StoreStatus
 from provision_runtime.node.store import StoredPack
 from tests.node_stores import pack_toy
 from tests.ship_runs import SimulatedNodes, shipment, write_image
 
-ACTIVE = NodeState(state="active")
+
+def failure(reason: str, stage: str = "ship") -> NodeFailure:
+    return NodeFailure(stage=stage, reason=reason, message="words")
 
 
 def failed(reason: str, stage: str = "ship") -> NodeState:
-    return state_of_failure(NodeFailure(stage=stage, reason=reason, message="words"))
+    state = NodeState()
+    state.fail(failure(reason, stage))
+    return state
 
 
 def test_reasons_of_these_rules_are_documented() -> None:
@@ -47,7 +50,7 @@ def test_reasons_of_these_rules_are_documented() -> None:
 
 
 def test_a_state_reads_as_its_stage_and_reason() -> None:
-    assert str(ACTIVE) == "active"
+    assert str(NodeState(state="active")) == "active"
     assert str(failed("disk-full")) == "failed:ship:disk-full"
     assert str(failed("timed-out", "check")) == "unknown:check:timed-out"
 
@@ -80,14 +83,10 @@ def test_a_minimum_that_makes_no_sense_is_refused(minimum: str) -> None:
 def test_a_failure_of_many_nodes_stops_the_run(
     failures: list[str], total: int, required: int, is_common: bool
 ) -> None:
-    states = {f"n{number}": ACTIVE for number in range(total)}
-    for number, reason in enumerate(failures):
-        states[f"n{number}"] = failed(reason)
-    common = common_failure(states, required)
+    common = common_failure([*map(failure, failures)], total, required)
     assert (common is not None) == is_common
     if common:
-        assert common.failure.reason == "disk-full"
-        assert len(common.nodes) == len(failures)
+        assert common.reason == "disk-full"
 
 
 def test_the_lock_file_has_one_name() -> None:
@@ -104,12 +103,9 @@ def test_a_wave_uses_all_servers_and_no_more_clients_than_allowed() -> None:
     waiting = [node_of(f"w{number}") for number in range(10)]
     servers = [*map(node_of, "abc")]
     services = plan_wave(servers[:2], waiting, clients_per_server=2, most_clients=64)
-    assert [(service.server, service.clients) for service in services] == [
-        ("a", ("w0", "w2")),
-        ("b", ("w1", "w3")),
-    ]
+    assert services == {"a": ["w0", "w2"], "b": ["w1", "w3"]}
     services = plan_wave(servers, waiting, clients_per_server=2, most_clients=2)
-    assert [service.clients for service in services] == [("w0",), ("w1",)]
+    assert services == {"a": ["w0"], "b": ["w1"]}
 
 
 def test_a_node_is_served_within_its_rack_or_zone() -> None:
@@ -117,7 +113,7 @@ def test_a_node_is_served_within_its_rack_or_zone() -> None:
     waiting = [node_of("c", "r2", "z2"), node_of("d", "r3", "z2"), node_of("e", "r1", "z1")]
     waiting.append(node_of("f"))
     services = plan_wave(servers, waiting, clients_per_server=2, most_clients=64)
-    assert [service.clients for service in services] == [("e", "f"), ("c", "d")]
+    assert services == {"a": ["e", "f"], "b": ["c", "d"]}
 
 
 def node_of(name: str, rack: str = "", zone: str = "") -> Node:
@@ -137,10 +133,9 @@ def test_waves_reach_every_node_once(
             clients_per_server=clients_per_server,
             most_clients=most_clients,
         )
-        clients = [client for service in services for client in service.clients]
+        clients = [client for row in services.values() for client in row]
         assert 0 < len(clients) <= most_clients
-        assert all(len(service.clients) <= clients_per_server for service in services)
-        assert len({service.server for service in services}) == len(services)
+        assert all(len(row) <= clients_per_server for row in services.values())
         assert clients == sorted(clients, key=queue.index) or len(services) > 1
         pool += clients
         queue = [node for node in queue if node not in clients]
@@ -175,7 +170,6 @@ def reply_of_a_store(node: Node, is_network: bool) -> NodeReply[StoreStatus]:
         "verified": False,
         "installed": None,
         "received": 0,
-        "has_image": False,
         "addresses": [],
         "methods": ["kernel"],
         "unread": {},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -133,23 +132,6 @@ def test_store_that_other_users_cannot_reach(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_store_where_this_user_cannot_write() -> None:
     assert problem_of("/usr")[0] == "permission-denied"
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "expected"),
-    [
-        ("proc/filesystems", "nodev\tsysfs\n\tsquashfs\n", True),
-        ("proc/filesystems", "nodev\tsysfs\n\text4\n", False),
-        ("lib/modules/{}/modules.builtin", "kernel/fs/squashfs/squashfs.ko\n", True),
-        ("lib/modules/{}/kernel/fs/squashfs/squashfs.ko.xz", "", True),
-        ("lib/modules/{}/kernel/fs/ext4/ext4.ko", "", False),
-    ],
-)
-def test_squashfs_of_the_kernel(file: str, text: str, expected: bool, tmp_path: Path) -> None:
-    path = tmp_path / file.format(platform.release())
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    assert install_methods.has_squashfs(tmp_path) is expected
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,6 @@ def test_where_a_stranger_has_a_hand_nothing_runs_and_nothing_is_written(
         actions |= {
             "status": lambda: store_status.status(store.path, toy.pack, RUN),
             "receive": lambda: receive(store, toy),
-            "verify": lambda: transfer.verify(store.path, toy.pack, RUN),
             "serve": lambda: transfer.serve(
                 store.path, toy.pack, free_port(), ["secret"], 0.1, RUN
             ),
@@ -416,7 +415,7 @@ def test_another_account_ships_for_itself_and_says_so(open_folder: Path, readers
         run=run,
         offset=0,
     )
-    assert reply["result"]["received"] == len(toy.image)
+    assert reply["result"]["size"] == len(toy.image)
     reply = reply_to_a_stranger("store-install", path=path, name=NAME, key=toy.key, run=run)
     note = f"other users may not read {home} (mode 700)"
     if readers == "all":

@@ -1,4 +1,4 @@
-"""What a node's store promises after a power failure, of copied images, and of what pruning leaves."""
+"""What a node's store promises after a power failure, and of what pruning leaves."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from provision_runtime.node import activation, install, transfer
+from provision_runtime.node import activation, install
 from provision_runtime.node import store as stores
 from provision_runtime.node.store import Store
-from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, refused, ship
+from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, ship
 
 
 def test_each_file_is_on_the_disk_before_its_name_and_the_name_before_what_follows(
@@ -44,17 +44,6 @@ def test_each_file_is_on_the_disk_before_its_name_and_the_name_before_what_follo
             assert ("sync", inode) in events[:position]
         elif kind == "name":
             assert ("sync", inode) in events[position:]
-
-
-def test_a_copied_image_of_the_right_size_with_other_bytes_is_refused(
-    store: Store, toy: PackedToy
-) -> None:
-    image = Path(store.image(toy.parsed))
-    image.parent.mkdir(parents=True)
-    image.write_bytes(bytes([toy.image[0] ^ 1]) + toy.image[1:])
-    with refused("wrong-bytes"):
-        transfer.verify(store.path, toy.pack, RUN)
-    assert not stores.is_verified(store, toy.parsed)
 
 
 def test_nothing_is_removed_from_a_store_that_other_nodes_use(store: Store, tmp_path: Path) -> None:
