@@ -49,7 +49,7 @@ class Rehash:
     def start(self, backend: Backend) -> None:
         """Does nothing while the last thread is still running."""
         is_running = self._thread is not None and self._thread.is_alive()
-        if is_running or not backend.traits.links:
+        if is_running or not backend.is_folder:
             return
         self._thread = threading.Thread(
             target=self._run, args=(backend,), name="provision-rehash", daemon=True
@@ -117,7 +117,7 @@ def read_times(backend: Backend, now: int) -> list[int]:
 
 def _check(backend: Backend, content: Content, stop: threading.Event) -> Iterator[str]:
     """Hashes every copy of a content, and repairs what is damaged."""
-    block = memoryview(bytearray(backend.traits.block))
+    block = memoryview(bytearray(backend.block))
     for folder, name in content.copies.values():
         start = time.thread_time()
         backend.drop_cache(folder, name)
