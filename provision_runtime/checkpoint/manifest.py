@@ -396,10 +396,10 @@ def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
         if record.offsets or record.sizes:
             raise ValueError(f"{what} has elements")
     check_metadata(content.metadata)
-    # Two records of a file are the same one, or apart.
+    # Two records of a file are the same bytes, or apart.
     ends: dict[str, int] = {}
-    ranges = {record[:4] for _, record in content.records()}
-    for file, at, size, _ in sorted(ranges):
+    ranges = {record[:3] for _, record in content.records()}
+    for file, at, size in sorted(ranges):
         if at < ends.get(file, 0):
             names = ", ".join(map(repr, content.names_in(file)[:3]))
             raise ValueError(f"records of {names} overlap in {file}")

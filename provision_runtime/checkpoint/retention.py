@@ -151,6 +151,7 @@ def remaining_folders(backend: Backend, removed: Sequence[str]) -> list[str]:
 def _remove(backend: Backend, folders: Sequence[str]) -> dict[str, OSError]:
     """Removes all that it can; why it could not remove the others."""
     failed = {}
+    backend.remove_rests()
     for folder in folders:
         try:
             backend.remove(folder)

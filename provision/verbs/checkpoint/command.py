@@ -65,15 +65,16 @@ def _run(console: Console, name: str, arguments: dict[str, Any]) -> int:
 def _parameter(option: Option) -> click.Option:
     if not option.kind:
         return click.Option([option.name], is_flag=True, help=option.help)
+    default = {} if option.required else {"default": option.default}  # None would count as given
     return click.Option(
         [option.name],
         type=Parsed(option.kind),
         multiple=option.multiple,
-        default=option.default,
         show_default=bool(option.default),
         required=option.required,
         metavar=option.metavar,
         help=option.help,
+        **default,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.cli.console import table, wrap
-from provision_runtime.checkpoint.export import Transfer
 from provision_runtime.checkpoint.inspection.audit import Audit, CheckpointVerdict
 from provision_runtime.checkpoint.inspection.contents import Contents
 from provision_runtime.checkpoint.inspection.inventory import (
@@ -14,6 +13,7 @@ from provision_runtime.checkpoint.inspection.inventory import (
     Cleanup,
     Unfinished,
 )
+from provision_runtime.checkpoint.inspection.transfer import Transfer
 from provision_runtime.report.text import escape_line, format_bytes, format_count
 
 MAX_NAMES = 3

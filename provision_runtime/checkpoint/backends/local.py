@@ -258,6 +258,8 @@ class FileBackend:
         except FileNotFoundError:
             return None
         except IsADirectoryError:
+            if not (self._root / layout.LATEST).is_symlink():
+                raise
             content = b""  # somebody's link to a step
         return parse_latest(content, self.root)
 
@@ -288,6 +290,9 @@ class FileBackend:
             layout.abandoned.add(path.name)
             raise
         layout.abandoned.discard(path.name)
+
+    def remove_rests(self) -> None:
+        """Interrupted removals leave temporary folders, which are removed by their names."""
 
     def free(self) -> int:
         """Bytes that may still be written."""

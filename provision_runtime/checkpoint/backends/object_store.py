@@ -144,9 +144,6 @@ class ObjectBackend:
         return parse_latest(content, self.root)
 
     def remove(self, folder: str) -> None:
-        """Also deletes the markers of committed checkpoints, and folders that have neither manifest
-        nor marker.
-        """
         layout.abandoned.add(folder)
         if layout.parse(folder):
             removed = [marker for marker, target in self._markers().items() if target == folder]
@@ -154,6 +151,13 @@ class ObjectBackend:
         else:
             removed = [folder]
         request_all(self._store.delete, removed)
+        self.remove_rests()
+        layout.abandoned.discard(folder)
+
+    def remove_rests(self) -> None:
+        """Deletes the markers of committed checkpoints, and folders that have neither manifest nor
+        marker.
+        """
         markers, commits = self._list_root()
         unneeded = [marker for marker, target in markers.items() if commits.get(target)]
         for rest, is_committed in commits.items():
@@ -162,7 +166,6 @@ class ObjectBackend:
             if name and name.token and not is_committed and rest not in markers.values():
                 unneeded += [f"{rest}/{file}" for file in self._store.list(rest)[0]]
         request_all(self._store.delete, unneeded)
-        layout.abandoned.discard(folder)
 
     def _list_root(self) -> tuple[dict[str, str], dict[str, bool]]:
         """The markers; and the folders of checkpoints, and whether each is committed."""

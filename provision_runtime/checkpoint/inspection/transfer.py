@@ -11,7 +11,8 @@ from ...comm.ranks import single_process
 from .. import catalog, layout, manifest
 from ..backends import open_root
 from ..errors import CheckpointError, DamagedFile
-from ..export import ExportOptions, Transfer, export, renamed
+from ..export import ExportOptions, export, renamed
+from ..export import Transfer as Transfer
 from ..nested import Expansion
 from .contents import look_up
 from .root import DAMAGED, INVALID, InspectionError, opened
