@@ -159,8 +159,9 @@ def test_optimizer_without_state_is_refused(
 ) -> None:
     for outcome in (outcome["new_optimizers"] for outcome in rank_results):
         assert [name for name, _ in outcome] == ["CheckpointError"] * 3
-        names = [text.partition(" has no state yet")[0] for _, text in outcome]
-        assert names == ["the optimizer optim", "the optimizer runs.a.0.optim", "the optimizer"]
+        assert all(
+            "before its first step its state_dict() has no state" in text for _, text in outcome
+        )
 
 
 def test_documented_example_restores_the_optimizer(

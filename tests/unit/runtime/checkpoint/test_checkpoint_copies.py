@@ -499,7 +499,7 @@ def test_one_kept_beside_old_ones_is_there_twice(tmp_path: Path) -> None:
 class PrunedMeanwhile(FileBackend):
     """Another process removes the older step after the steps were surveyed, before they are copied."""
 
-    def free(self) -> int | None:
+    def free(self) -> int:
         self.remove("step-000000000001")
         return super().free()
 
