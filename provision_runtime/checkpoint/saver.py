@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
-from . import manifest, streams
+from . import layout, manifest, streams
 from .async_save import BackgroundSave, HostSnapshot
 from .commit import commit
 from .plan import plan_save
@@ -76,7 +75,7 @@ def prepare(
     started = time.monotonic()
     backend, problem = None, None
     try:
-        step = check_step(step)
+        step = layout.check_step(step)
         manifest.check_metadata(metadata)
         backend = open_backend()
     except Exception as error:
@@ -120,17 +119,6 @@ def prepare(
         )
 
     return write
-
-
-def check_step(step: int) -> int:
-    """Raises ValueError unless it is a whole number of 0 or more."""
-    try:
-        number = -1 if isinstance(step, bool) else operator.index(step)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise ValueError(f"step={step!r}: it must be a whole number of 0 or more")
-    return number
 
 
 def _raise_in_callback(error: Exception) -> SaveCallback:

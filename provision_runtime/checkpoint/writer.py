@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, List, Tuple
 
@@ -120,25 +120,18 @@ class Writer:
             try:
                 futures = [pool.submit(self._write, pack) for pack in packs(tensors)]
                 futures += [pool.submit(self._write, pack) for pack in packs(objects)]
-                # The results in order. Raises the error of the first future that fails, without
-                # waiting for the others to start.
-                finished, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-                errors = [error for future in finished if (error := future.exception()) is not None]
-                if errors:
-                    for future in waiting:
-                        future.cancel()
-                    for error in errors:
-                        if not isinstance(error, SaveAborted):
-                            raise error
-                    raise errors[0]
+                for future in as_completed(futures):
+                    future.result()
             except BaseException:
-                self._stop.set()
+                self._stop.set()  # the others raise SaveAborted, after this error
                 raise
         self._backend.flush(self._folder)
         return [future.result() for future in futures]
 
     def _write(self, pack: Sequence[Item]) -> WrittenFile:
         """Writes or links the file of a pack."""
+        if self._stop.is_set():
+            raise SaveAborted()
         self._staging.clear()
         parts = []
         for piece in pack:
@@ -147,8 +140,6 @@ class Writer:
                 memoryview(piece.data) if is_object else self._staging.bytes_of(piece.data)
             )
         content = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-        if self._stop.is_set():
-            raise SaveAborted()
         content_hash = hashes.new(content).hexdigest()
         entry = self._link(content_hash, content) or self._write_file(content_hash, content)
         records = []

@@ -64,8 +64,8 @@ def test_bad_load_options_of_one_rank_raise_on_all(rank_results: list[dict[str, 
     *options, no_dict, (name, unknown) = own[0]
     assert options == [
         ["ValueError", "on_damage='zzz': pass 'refuse' or 'previous'"],
-        ["ValueError", "step='newest': pass the number of a step, or 'latest'"],
-        ["ValueError", "step=1.5: pass the number of a step, or 'latest'"],
+        ["ValueError", "step='newest': it must be a whole number of 0 or more"],
+        ["ValueError", "step=1.5: it must be a whole number of 0 or more"],
     ]
     assert no_dict == [
         "CheckpointError",

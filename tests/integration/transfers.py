@@ -104,7 +104,7 @@ def exported() -> Any:
     )
     export("renamed", part="model", rename=(("^weight$", "a.w"), (r"^(b)ias", r"\1")))
     by_step = export_step(
-        str(ROOT / "step-000000000001"),
+        str(ROOT),
         {},
         "latest",
         str(FOLDER / "by-step"),

@@ -7,7 +7,7 @@ removes old ones; with --dry-run it shows what that would free.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...comm.ranks import single_process
 from .. import catalog, copies, disk_usage, layout, retention
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # How often to list again when a job changes the root meanwhile.
 TRIES = 5
+MANIFEST_FACTS = ("sequence", "parent", "world_size", "torch")
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,10 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
         state, problem, content = _read_manifest(backend, folder)
         if state == "committed" and newest[name.step] != name:
             state = "replaced"
+        facts: dict[str, Any] = {}
+        if content is not None:
+            facts = {fact: getattr(content, fact) for fact in MANIFEST_FACTS}
+            facts.update(tensors=len(content.tensors), objects=len(content.objects))
         row = Checkpoint(
             step=name.step,
             generation=name.generation,
@@ -146,17 +151,8 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
             latest=folder == latest_folder,
             files=len(usages[folder]),
             bytes=disk_usage.folder_bytes(usages[folder]),
+            **facts,
         )
-        if content is not None:
-            row = replace(
-                row,
-                sequence=content.sequence,
-                parent=content.parent,
-                world_size=content.world_size,
-                torch=content.torch,
-                tensors=len(content.tensors),
-                objects=len(content.objects),
-            )
         rows.append(row)
     # What vanished meanwhile is not damaged.
     present = set(backend.folders())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...comm.ranks import single_process
-from .. import catalog, layout, manifest
+from .. import catalog
 from ..backends import open_root
 from ..errors import CheckpointError, DamagedFile
 from ..export import ExportOptions, export, renamed
@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 def export_step(
     root: str, options: Mapping[str, object], step: Step, target: str, chosen: ExportOptions
 ) -> Transfer:
-    """root: of the checkpoints, or the folder of one of them. Raises InspectionError."""
+    """Raises InspectionError."""
     _require_torch("export")
-    name = layout.parse(Path(root).resolve().name)
-    if name is not None and (Path(root) / manifest.NAME).exists():
-        root, step = str(Path(root).resolve().parent), name.step
     with opened(root, options) as backend:
         folder, damage = look_up(backend, step)
         try:

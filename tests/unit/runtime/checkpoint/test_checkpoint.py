@@ -44,8 +44,8 @@ from provision_runtime.checkpoint import path as checkpoint_path
 from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.backends import local as file
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, PACK_BYTES
+from provision_runtime.checkpoint.layout import check_step
 from provision_runtime.checkpoint.plan import Box, assign
-from provision_runtime.checkpoint.saver import check_step
 from provision_runtime.checkpoint.writer import MAX_LINKS
 from provision_runtime.comm import collective
 from provision_runtime.comm.ranks import Ranks
