@@ -99,9 +99,13 @@ def blank(value: Any) -> Any:
         )
     if isinstance(value, dict):
         return {key: blank(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [blank(inner) for inner in value]
+    if isinstance(value, list) or any(isinstance(inner, torch.Tensor) for inner in _items(value)):
+        return type(value)(blank(inner) for inner in value)
     return None
+
+
+def _items(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else ()
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:

@@ -195,7 +195,7 @@ def test_verify_names_file_and_contents_and_reads_shared_files_once(root: Path) 
     result = invoke("verify", root, "--step", 100)
     assert result.exit_code == 1
     hash_name = "XXH128" if hashes.XXH3_128 else "SHA-256"
-    message = f"{file_of(root, FIRST, 'w')}: its {hash_name} is not the committed one (it holds w)"
+    message = f"{file_of(root, FIRST, 'w')} is damaged: its {hash_name} is not the committed one (it holds w)"
     assert message in result.output
 
 
