@@ -291,7 +291,7 @@ class Bench:
         dcp.load(self.state, checkpoint_id=str(self.place / "dcp"))
 
     def raw(self, *, early: bool = False) -> None:
-        from provision_runtime.checkpoint.serialize import memory_of
+        from provision_runtime.checkpoint.memory import memory_of
 
         from provision_runtime import fs
 
