@@ -292,7 +292,7 @@ class Bench:
 
     def raw(self, *, early: bool = False) -> None:
         from provision_runtime import fs
-        from provision_runtime.checkpoint.serialize import memory_of
+        from provision_runtime.checkpoint.memory import memory_of
 
         with (self.place / "raw").open("wb", buffering=0) as file:
             for value in self.state.values():

@@ -10,16 +10,13 @@ from typing import Any
 from provision_runtime.checkpoint import catalog, choice, layout
 from provision_runtime.checkpoint.backends import Backend, open_root
 from provision_runtime.checkpoint.commit import Committed, commit
-from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item, SavePlan
+from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, Item
 from provision_runtime.checkpoint.manifest import Manifest
 from provision_runtime.comm.ranks import Ranks, single_process
 
 
-def plan(contents: Mapping[str, object]) -> SavePlan:
-    return SavePlan(
-        tuple(Item(name, OBJECT, content) for name, content in contents.items()),
-        {name: (name,) for name in contents},
-    )
+def plan(contents: Mapping[str, object]) -> list[Item]:
+    return [Item(name, OBJECT, content) for name, content in contents.items()]
 
 
 def save(
@@ -29,7 +26,7 @@ def save(
     ranks: Ranks | None = None,
     **options: Any,
 ) -> Committed:
-    settings = {"incremental": True, "progress": lambda _: None, **options}
+    settings = {"metadata": {}, "incremental": True, "progress": lambda _: None, **options}
     return commit(open_root(root), step, plan(contents), ranks or single_process(), **settings)
 
 

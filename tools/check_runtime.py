@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 
 def main(venv: str, is_bundled: bool) -> None:
@@ -68,12 +69,12 @@ def commit(root: Path, step: int) -> None:
     except ImportError:
         from provision_runtime.checkpoint import items
         from provision_runtime.checkpoint.backends import open_root
-        from provision_runtime.checkpoint.commit import commit as commit_plan
+        from provision_runtime.checkpoint.commit import commit as commit_items
         from provision_runtime.comm.ranks import single_process
 
         item = items.Item("value", items.OBJECT, b"content")
-        plan, job = items.SavePlan((item,), {"value": ("value",)}), single_process()
-        commit_plan(open_root(root), step, plan, job, incremental=False, progress=lambda _: None)
+        options: dict[str, Any] = {"metadata": {}, "incremental": False, "progress": print}
+        commit_items(open_root(root), step, [item], single_process(), **options)
         return
     checkpoint.save({"value": torch.arange(4)}, root, step=step)
     state = {"value": torch.zeros(4, dtype=torch.int64)}

@@ -5,16 +5,15 @@
 
 A failure on one rank is NotCommitted on all. CheckpointManager does this every so many steps.
 
-A save writes to a temporary folder, syncs it, and renames it into place. Plain
-`torch.distributed.checkpoint.load` can read the result: `path(root)` is its checkpoint_id.
+A save writes to a temporary folder, syncs it, and renames it into place.
 
 From the state dict to the disk: nested.py (live objects in it), plan.py (which rank writes what),
-serialize.py (one piece as bytes), writer.py (hashing, writing, linking), commit.py (the order of
+memory.py (the bytes of tensors), writer.py (hashing, writing, linking), commit.py (the order of
 the steps), publication.py (rank 0's part), backends/ (kinds of stores), manifest.py and layout.py
 (what is on the disk). Back: catalog.py, choice.py, verification.py, loader.py (the order), match.py
 (what a state dict needs), reader.py (into memory). inspection/ is the command `checkpoint`. path,
 latest, list_steps, contents, metadata, verify and prune work without torch. training_run.py is
-CheckpointManager, plain.py reads torch's own checkpoints.
+CheckpointManager, plain.py and export.py read and write the files of others.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from . import catalog, choice, loader, retention, saver, verification
-from .backends import Backend, Traits, open_root
+from .backends import open_root
 from .choice import LATEST, REFUSE
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, NotCommitted
 from .items import OBJECT, StateDict
 from .loader import LoadReport
+from .memory import dtype_of
 from .plain import read_plain
 from .progress import LoadProgress, SaveProgress
 from .retention import Pruned
@@ -41,12 +41,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
-    from .backends import Root, Step, StorageOptions
+    from .backends import Backend, Root, Step, StorageOptions
     from .manifest import Manifest
     from .progress import LoadCallback, SaveCallback
 
 __all__ = [
-    "Backend",
     "CheckpointError",
     "CheckpointManager",
     "CheckpointWarning",
@@ -61,7 +60,6 @@ __all__ = [
     "Rng",
     "SaveProgress",
     "SaveReport",
-    "Traits",
     "contents",
     "latest",
     "list_steps",
@@ -88,7 +86,6 @@ def save(
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
-    for_dcp: bool | None = None,
     metadata: Mapping[str, object] | None = None,
     progress: SaveCallback | None = None,
     deadline_s: float = DEADLINE_S,
@@ -108,14 +105,10 @@ def save(
     Args:
         state_dict: This rank's values by name: tensors of any shape, dtype and device, objects with
             state_dict, and what pickle can hold.
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         step: The number of the training step, 0 or more.
         ranks: How the ranks exchange values. Default: through the store of the default process group.
         incremental: Links what has not changed since the latest checkpoint, instead of writing it.
-        for_dcp: Writes what `torch.distributed.checkpoint.load` needs: `.metadata`, and an archive
-            around each tensor. Rank 0 then imports that module, which takes seconds on a slow disk.
-            None: unless there are more than 1,000 tensors and the archives would take more space
-            than they do; rank 0 warns then.
         metadata: Values of your own for the manifest, anything that JSON can hold. Rank 0's count.
         progress: Called on every rank at least once a second, with the bytes of all ranks. An
             exception in it ends the save. None: rank 0 prints a line to standard error every ten
@@ -136,17 +129,17 @@ def save(
             or the metadata are not what JSON can hold.
         TypeError: On the rank that was passed them, for storage_options of a folder.
     """
-    request = saver.SaveRequest(
+    write = saver.prepare(
         state_dict,
         partial(open_root, root, storage_options),
         step,
         _default_ranks(ranks, deadline_s),
-        metadata,
-        incremental,
-        for_dcp,
-        progress,
+        copies=False,
+        metadata=metadata,
+        incremental=incremental,
+        progress=progress,
     )
-    return saver.save(request)
+    return write()
 
 
 def save_async(
@@ -156,7 +149,6 @@ def save_async(
     step: int,
     ranks: Ranks | None = None,
     incremental: bool = True,
-    for_dcp: bool | None = None,
     metadata: Mapping[str, object] | None = None,
     progress: SaveCallback | None = None,
     deadline_s: float = DEADLINE_S,
@@ -175,7 +167,6 @@ def save_async(
         step: As for save.
         ranks: As for save.
         incremental: As for save.
-        for_dcp: As for save.
         metadata: As for save.
         progress: As for save, called in the background's thread.
         deadline_s: As for save.
@@ -190,17 +181,17 @@ def save_async(
         CheckpointError: As save.
         TypeError: As save.
     """
-    request = saver.SaveRequest(
+    write = saver.prepare(
         state_dict,
         partial(open_root, root, storage_options),
         step,
         _default_ranks(ranks, deadline_s),
-        metadata,
-        incremental,
-        for_dcp,
-        progress,
+        copies=True,
+        metadata=metadata,
+        incremental=incremental,
+        progress=progress,
     )
-    return saver.save_async(request)
+    return saver.BACKGROUND.start(write)
 
 
 def load(
@@ -231,7 +222,7 @@ def load(
 
     Args:
         state_dict: What to fill on this rank. Tensors have the global shapes of the save.
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         step: The number of a step, or "latest": the one that was committed last.
         ranks: How the ranks exchange values. Default: through the store of the default process group.
         on_damage: "refuse", or "previous": skips a checkpoint with damage that cannot be healed for
@@ -283,7 +274,7 @@ def read(
     Verifies every file, as load does.
 
     Args:
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         step: The number of a step, or "latest".
         allow_pickle: As for load.
         storage_options: fsspec's options for a URL, as for save.
@@ -304,8 +295,10 @@ def read(
 
     state_dict: StateDict = {}
     for name, (kind, shape) in contents(root, step=step, storage_options=storage_options).items():
-        dtype = getattr(torch, kind.rpartition(".")[2], None)
-        state_dict[name] = None if kind == OBJECT else torch.empty(shape, dtype=dtype, device="cpu")
+        if kind == OBJECT:
+            state_dict[name] = None
+        else:
+            state_dict[name] = torch.empty(shape, dtype=dtype_of(kind), device="cpu")
     load(
         state_dict,
         root,
@@ -323,7 +316,7 @@ def latest(root: Root, *, storage_options: StorageOptions = None) -> int | None:
     If `latest` is damaged, the last of those that can be read.
 
     Args:
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         storage_options: fsspec's options for a URL, as for save.
 
     Returns:
@@ -341,10 +334,10 @@ def path(
     step: Step = LATEST,
     storage_options: StorageOptions = None,
 ) -> str:
-    """The folder of a checkpoint, for other readers: `dcp.load(state_dict, checkpoint_id=path(root))`.
+    """The folder of a checkpoint.
 
     Args:
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         step: The number of a step, or "latest".
         storage_options: fsspec's options for a URL, as for save.
 
@@ -364,7 +357,7 @@ def list_steps(root: Root, *, storage_options: StorageOptions = None) -> list[in
     """The committed steps, without unfinished ones.
 
     Args:
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         storage_options: fsspec's options for a URL, as for save.
 
     Returns:
@@ -385,7 +378,7 @@ def contents(
     """The names in a checkpoint, with their types and shapes. Reads only the manifest.
 
     Args:
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         step: The number of a step, or "latest".
         storage_options: fsspec's options for a URL, as for save.
 
@@ -414,7 +407,7 @@ def metadata(
     """The metadata that `save` was given.
 
     Args:
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         step: The number of a step, or "latest".
         storage_options: fsspec's options for a URL, as for save.
 
@@ -442,7 +435,7 @@ def verify(
     """Hashes every byte of a checkpoint. Changes nothing, and needs no torch.
 
     Args:
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         step: The number of a step, or "latest".
         storage_options: fsspec's options for a URL, as for save.
 
@@ -471,7 +464,7 @@ def prune(
     CheckpointWarning and in the result's `problems`; the others are removed.
 
     Args:
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         keep: How many of the last committed steps stay, 1 or more.
         every: Steps that are multiples of this number stay too.
         dry_run: Removes nothing.

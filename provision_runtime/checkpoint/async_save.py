@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import streams
 from .items import pieces
-from .serialize import is_plain
+from .memory import is_plain
 from .writer import hashing_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
-    from .items import BoxKey, Item, SavePlan
+    from .items import BoxKey, Item
 
 T = TypeVar("T")
 
@@ -107,14 +107,14 @@ class HostSnapshot:
     def __init__(self) -> None:
         self._memory: dict[BoxKey, torch.Tensor] = {}
 
-    def take(self, plan: SavePlan) -> SavePlan:
-        """The same plan, on the copy.
+    def take(self, items: Sequence[Item]) -> list[Item]:
+        """The same items, on the copy.
 
         Raises MemoryError or RuntimeError (torch's) if host memory is too small.
         """
         import torch
 
-        tensors = {item.box_key: item for item in plan.items if not item.is_object}
+        tensors = {item.box_key: item for item in items if not item.is_object}
         devices = streams.devices_of(item.data for item in tensors.values())
         # Frees memory that does not fit, and allocates what is missing.
         for box_key, memory in tuple(self._memory.items()):
@@ -139,7 +139,7 @@ class HostSnapshot:
         with ThreadPoolExecutor(hashing_threads(), thread_name_prefix="provision-snapshot") as pool:
             list(pool.map(_copy_memory, sources, targets))
         streams.wait_for(devices)
-        return replace(plan, items=tuple(copies.get(item.box_key, item) for item in plan.items))
+        return [copies.get(item.box_key, item) for item in items]
 
 
 def _fits(memory: torch.Tensor, item: Item) -> bool:

@@ -5,7 +5,6 @@ Works without torch.
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -94,33 +93,17 @@ def named(backend: Backend) -> str | None:
 
 
 def newest_first(backend: Backend) -> list[str]:
-    """All folders, the last commit first.
-
-    If a manifest cannot be read, only a checkpoint that was committed after it tells its age. If
-    there is none, it may be the newest, and comes first.
+    """All folders, the last commit first. A manifest that cannot be read does not tell its age: it
+    may be the newest, and comes first.
     """
-    return _list_settled(backend, lambda names: _newest_first(backend, names))
 
+    def look(names: list[CheckpointName]) -> list[str]:
+        intact = intact_newest_first(backend, names)
+        unreadable = {str(name) for name in names}.difference(intact)
+        present = map(str, reversed(committed(backend)))
+        return [folder for folder in present if folder in unreadable] + intact
 
-def _newest_first(backend: Backend, names: list[CheckpointName]) -> list[str]:
-    manifests = {str(name): manifest_if_intact(backend, str(name)) for name in names}
-    first_child: dict[str, int] = {}
-    for content in manifests.values():
-        if content and content.parent:
-            sequence = first_child.get(content.parent, content.sequence)
-            first_child[content.parent] = min(content.sequence, sequence)
-    ages = []
-    still_present: set[str] | None = None
-    for folder, content in manifests.items():
-        if content is not None:
-            ages.append((float(content.sequence), layout.parse(folder), folder))
-            continue
-        if still_present is None:
-            still_present = {str(name) for name in committed(backend)}
-        if folder in still_present:
-            # Just before the first commit that had it as its parent.
-            ages.append((first_child.get(folder, math.inf) - 0.5, layout.parse(folder), folder))
-    return [folder for _, _, folder in sorted(ages, reverse=True)]
+    return _list_settled(backend, look)
 
 
 def step_of(folder: str | None) -> int | None:

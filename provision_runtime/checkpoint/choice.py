@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING
 
-from . import catalog
+from . import catalog, layout
 from .errors import DamagedFile, NoCheckpoint
 
 if TYPE_CHECKING:
@@ -17,12 +16,7 @@ REFUSE, PREVIOUS = "refuse", "previous"
 
 def step_number(step: Step) -> int | None:
     """None for the latest. Raises ValueError if it is neither a number nor `latest`."""
-    if step == LATEST:
-        return None
-    try:
-        return int(step) if isinstance(step, str) else operator.index(step)
-    except (TypeError, ValueError):
-        raise ValueError(f"step={step!r}: pass the number of a step, or {LATEST!r}") from None
+    return None if step == LATEST else layout.check_step(step)
 
 
 def choose(backend: Backend, step: Step, on_damage: str) -> tuple[list[str], DamagedFile | None]:

@@ -25,19 +25,18 @@ from ..comm.store import RanksMissing, StoreLost
 from . import catalog, copies, corrupt_files, publication
 from .errors import CheckpointError, NotCommitted, as_rank_failed
 from .progress import SaveProgress
-from .publication import Opened
-from .writer import ParentIndex, Writer
+from .writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
     from .backends import Backend
-    from .items import Item, SavePlan
+    from .items import Item
     from .manifest import Manifest
     from .progress import SaveCallback
-    from .writer import RankPart
+    from .writer import WrittenFile
 
 VISIBLE_S = 30.0
 # Extra free space that a save requires: for folders, archives around the tensors, the manifest,
@@ -56,26 +55,26 @@ class Committed:
 def commit(
     backend: Backend,
     step: int,
-    plan: SavePlan,
+    items: Sequence[Item],
     ranks: Ranks,
     *,
+    metadata: Mapping[str, object],
     incremental: bool,
     progress: SaveCallback,
 ) -> Committed:
-    """Commits one checkpoint made of every rank's plan.
+    """Commits one checkpoint made of every rank's items.
 
     On return it is whole and durable, and `latest` names it. A failure on any rank is raised on all
     of them (NotCommitted, which names the ranks) and leaves nothing visible.
     """
     started = time.monotonic()
-    save = _Save(backend, step, plan, ranks, progress)
+    save = _Save(backend, step, items, ranks, progress)
     try:
-        save.check_same_step()
         try:
-            opened = save.begin(incremental)
-            total, rewritten = save.write(opened)
+            folder, parent = save.begin(incremental)
+            total, rewritten = save.write(folder, parent)
             written = time.monotonic()
-            folder = save.publish(opened)
+            folder = save.publish(folder, metadata)
         except BaseException:
             save.undo()
             raise
@@ -98,44 +97,49 @@ class _Save:
         self,
         backend: Backend,
         step: int,
-        plan: SavePlan,
+        items: Sequence[Item],
         ranks: Ranks,
         progress: SaveCallback,
     ) -> None:
         self.is_publishing = False
         self._backend = backend
         self._step = step
-        self._plan = plan
+        self._items = items
         self._ranks = ranks
         self._progress = progress
-        # The temporary folder, and the checkpoint's; on rank 0.
+        # On rank 0: the temporary folder, the checkpoint before this one, and this one's folder.
         self._begun: str | None = None
-        # The parent's manifest, which rank 0 reads first. What this rank wrote.
-        self._parent: Manifest | None = None
-        self._part: Manifest | None = None
+        self._parent: str | None = None
+        self._parent_content: Manifest | None = None
+        self._sequence = 0
         self._published: str | None = None
+        # What this rank wrote.
+        self._part: Manifest | None = None
 
-    def check_same_step(self) -> None:
+    def begin(self, incremental: bool) -> tuple[str, str | None]:
+        """The temporary folder, and the checkpoint whose files may be linked."""
         steps = self._ranks.exchange("checkpoint/step", self._step)
         if len(set(steps)) > 1:
             text = ", ".join(f"{number} on rank {rank}" for rank, number in enumerate(steps))
             raise CheckpointError(f"nothing was saved: the ranks save different steps ({text})")
 
-    def begin(self, incremental: bool) -> Opened:
-        def make_folder() -> Opened:
-            opened, self._parent = publication.begin(self._backend, self._step, incremental)
-            self._begun = opened.folder
-            return opened
+        def make_folder() -> tuple[str, str | None]:
+            self._parent, self._parent_content = publication.find_parent(self._backend)
+            if self._parent_content:
+                self._sequence = self._parent_content.sequence + 1
+            self._begun = self._backend.begin(self._step)
+            return self._begun, self._parent if incremental else None
 
-        return Opened(*_broadcast_slow("checkpoint/open", self._ranks, make_folder))
+        folder, parent = _broadcast_slow("checkpoint/open", self._ranks, make_folder)
+        return folder, parent
 
-    def write(self, opened: Opened) -> tuple[SaveProgress, set[str]]:
+    def write(self, folder: str, parent: str | None) -> tuple[SaveProgress, set[str]]:
         """Writes this rank's files into the temporary folder, and a list of them.
 
         On return all files are durable. Files that a rank knew to be corrupt are not linked; returns
         those of which this save has the content, and so wrote it again.
         """
-        backend, ranks, folder = self._backend, self._ranks, opened.folder
+        backend, ranks = self._backend, self._ranks
 
         def enter() -> list[str]:
             backend.wait_for(folder, VISIBLE_S)
@@ -144,38 +148,35 @@ class _Save:
         corrupt: set[str] = set()
         corrupt.update(*collective.run_on_all("checkpoint/enter", ranks, enter))
         corrupt_files.add(backend.root, *corrupt)
-        # The parent as this rank sees it; an empty index if it was removed meanwhile.
-        parent = opened.parent if opened.incremental else None
-        content = self._parent if parent else None
-        if parent and ranks.rank:
+        # The parent as this rank sees it; None if it was removed meanwhile.
+        content = self._parent_content if parent else None
+        self._parent_content = None  # it may be large
+        if ranks.rank:
             content = catalog.manifest_if_intact(backend, parent)
-        self._parent = None
-        writer = Writer(backend, folder, ParentIndex(parent, content), self._plan.is_bare)
-        _check_space(backend, self._plan.items, ranks, may_link=parent is not None)
-        total, part = self._run_writer(writer)
+        _ensure_space(backend, self._items, ranks, may_link=parent is not None)
+        total, written = self._run_writer(Writer(backend, folder, parent, content))
 
         def finish() -> list[str]:
             self._progress(total)
-            self._part = publication.part_of(self._plan, part, ranks.world_size)
+            self._part = publication.part_of(written, ranks.world_size)
             if ranks.rank:
-                publication.write_part(backend, opened, self._part, ranks.rank)
-                backend.flush(folder)
-            return sorted(corrupt.intersection(entry.name for entry in part.files))
+                publication.write_part(backend, folder, self._part, ranks.rank)
+            return sorted(corrupt.intersection(entry.name for entry, _ in written))
 
         rewritten: set[str] = set()
         rewritten.update(*collective.run_on_all("checkpoint/part", ranks, finish))
         return total, rewritten
 
-    def _run_writer(self, writer: Writer) -> tuple[SaveProgress, RankPart]:
-        """All ranks' bytes, and this rank's part.
+    def _run_writer(self, writer: Writer) -> tuple[SaveProgress, list[WrittenFile]]:
+        """All ranks' bytes, and this rank's files.
 
         The ranks exchange their progress at least every LONGEST_PAUSE_S, so a lost rank is missed,
         and a failure on one rank stops all.
         """
         started = time.monotonic()
-        total = SaveProgress(0, 0, 0, 0.0)
+        total = SaveProgress(0, 0, 0.0)
 
-        def beat(future: Future[RankPart]) -> bool:
+        def beat(future: Future[list[WrittenFile]]) -> bool:
             nonlocal total
 
             def report() -> tuple[bool, int, int, int]:
@@ -189,13 +190,14 @@ class _Save:
             reports = collective.run_on_all("checkpoint/write", self._ranks, report)
             are_over, *counts = zip(*reports)
             size, written, linked = map(sum, counts)
-            total = SaveProgress(size, written, linked, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            total = SaveProgress(size, written + linked, seconds, written, linked)
             return all(are_over)
 
-        future = run_with_beats(lambda: writer.run(self._plan.items), beat, writer.stop)
+        future = run_with_beats(lambda: writer.run(self._items), beat, writer.stop)
         return total, future.result()
 
-    def publish(self, opened: Opened) -> str:
+    def publish(self, folder: str, metadata: Mapping[str, object]) -> str:
         """Returns the checkpoint's name. The step counts as committed once rank 0 has committed it,
         even if another rank or the store is lost before the news arrives.
 
@@ -208,12 +210,18 @@ class _Save:
         def make_visible() -> str:
             assert self._part is not None
             self._published = publication.publish(
-                self._backend, opened, self._step, self._part, self._plan.metadata
+                self._backend,
+                folder,
+                self._step,
+                self._part,
+                parent=self._parent,
+                sequence=self._sequence,
+                metadata=metadata,
             )
             return self._published
 
         try:
-            folder: str = _broadcast_slow("checkpoint/publish", self._ranks, make_visible)
+            return str(_broadcast_slow("checkpoint/publish", self._ranks, make_visible))
         except RankFailed:
             self.is_publishing = False  # rank 0 reported that it failed
             raise
@@ -221,13 +229,12 @@ class _Save:
             committed = self._published or _reported_folder(error)
             if committed is None:
                 raise
-            folder = committed
             warnings.warn(
                 f"step {self._step} was committed, but the ranks were lost before all of them "
                 f"knew: {error}",
                 stacklevel=4,
             )
-        return folder
+            return committed
 
     def undo(self) -> None:
         """Removes the temporary folder, unless it became a checkpoint."""
@@ -254,7 +261,7 @@ def _broadcast_slow(name: str, ranks: Ranks, choose: Callable[[], Any]) -> Any:
     return collective.broadcast(name, ranks, future.result)
 
 
-def _check_space(backend: Backend, items: Sequence[Item], ranks: Ranks, may_link: bool) -> None:
+def _ensure_space(backend: Backend, items: Sequence[Item], ranks: Ranks, may_link: bool) -> None:
     """Removes the second copies if the checkpoint may not fit: a new checkpoint is worth more, and
     the next prune makes them again.
 
@@ -264,24 +271,21 @@ def _check_space(backend: Backend, items: Sequence[Item], ranks: Ranks, may_link
     rank_bytes = sum(item.bytes for item in items)
     size = sum(collective.run_on_all("checkpoint/whole", ranks, lambda: rank_bytes))
 
-    def lacking() -> bool:
+    def is_lacking() -> bool:
         free = backend.free()
         return free is not None and size * SPACE_MARGIN > free
 
-    if not any(collective.run_on_all("checkpoint/free", ranks, lacking)):
-        return
-    collective.broadcast("checkpoint/copies", ranks, lambda: copies.remove_all(backend))
+    def make_space() -> None:
+        if is_lacking():
+            copies.remove_all(backend)
+            if is_lacking() and not may_link:
+                text = (
+                    f"the save needs {size} bytes and a tenth more as a margin; "
+                    f"{backend.free()} are free"
+                )
+                raise OSError(errno.ENOSPC, text, backend.root)
 
-    def refuse() -> None:
-        """Raises on the ranks that see too little space."""
-        if lacking() and not may_link:
-            text = (
-                f"the save needs {size} bytes and a tenth more as a margin; "
-                f"{backend.free()} are free"
-            )
-            raise OSError(errno.ENOSPC, text, backend.root)
-
-    collective.run_on_all("checkpoint/space", ranks, refuse)
+    _broadcast_slow("checkpoint/space", ranks, make_space)
 
 
 def _wait_until_visible(backend: Backend, folder: str, ranks: Ranks) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Hashable, Tuple
 
 from . import catalog, corrupt_files, manifest
 from .errors import DamagedFile
-from .hashes import checker, has_digest
+from .hashes import has_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -254,6 +254,4 @@ def _read_intact(backend: Backend, folder: str, name: str, entry: FileEntry) -> 
             return content if is_intact(name_of(entry), content) else None
     except OSError:
         return None
-    _, digest, committed = checker(entry.digest)
-    digest.update(content)
-    return content if digest.hexdigest() == committed else None
+    return content if has_digest(content, entry.digest) else None

@@ -1,40 +1,40 @@
-"""A checkpoint as files of safetensors, as Hugging Face reads them.
-
-Needs torch only to change types. One tensor at a time is in memory. Every record that is read is
-compared with its SHA-256.
+"""A checkpoint as the files of others: safetensors, as Hugging Face reads them, or a folder of
+torch.distributed.checkpoint.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import os
 import re
 import shutil
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..fs.files import fsync_directory, write_synced
 from . import catalog, layout
-from .errors import CheckpointError, DamagedFile
-from .hashes import checker, has_digest
-from .items import OBJECT
-from .manifest import element_bytes
-from .safetensors import INDEX, NAMES, SUFFIX, Layout, header_bytes
+from .errors import CheckpointError
+from .items import StateDict
+from .loader import verify_files
+from .match import match
+from .memory import dtype_of
+from .nested import Expansion
+from .reader import Reader
+from .writer import ByteCount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from .backends import Backend
-    from .manifest import FileEntry, Manifest, Record
+    from .manifest import Manifest
 
 MAX_NAMES_IN_TEXT = 5
 # What `dtype` may be: types that weights of models are published in.
 DTYPES = ("float32", "float16", "bfloat16")
-FLOATS = frozenset(f"torch.{name}" for name in ("float64", *DTYPES))
-SHARD_GB = 5.0  # Hugging Face's own
+FLOATS = ("torch.float64", "torch.float32", "torch.float16", "torch.bfloat16")
+SHARD_BYTES = 5e9  # Hugging Face's own
+INDEX = "model.safetensors.index.json"
 PURPOSE = "export"
 
 
@@ -42,15 +42,15 @@ PURPOSE = "export"
 class ExportOptions:
     """What becomes of a checkpoint's values.
 
-    part: only what is below this name, which is left out of the names. rename: patterns of `re.sub`
-    and their replacements, applied to each name in turn. dtype: one of DTYPES, for all tensors of
-    floats. shard_gb: the size of a file, in 1000^3 bytes.
+    for_dcp: for torch.distributed.checkpoint. part: only what is below this name, which is left out
+    of the names. rename: patterns of `re.sub` and their replacements, applied to each name in turn.
+    dtype: one of DTYPES, for all tensors of floats.
     """
 
+    for_dcp: bool = False
     part: str = ""
     rename: Sequence[tuple[str, str]] = ()
     dtype: str | None = None
-    shard_gb: float = SHARD_GB
 
 
 @dataclass(frozen=True)
@@ -66,25 +66,13 @@ class Transfer:
 def export(backend: Backend, folder: str, target: Path, options: ExportOptions) -> Transfer:
     """Writes the files, and makes the target visible by one rename.
 
-    Raises CheckpointError, with the names, for values that safetensors cannot hold, and if the
-    target exists; DamagedFile; OSError.
+    Raises CheckpointError, with the names, for values that the format cannot hold, and if the target
+    exists; DamagedFile; OSError.
     """
     if os.path.lexists(target):
         raise CheckpointError(f"{target} exists: name a folder that does not")
     content = catalog.read_manifest(backend, folder)
-    sources = _chosen(content, options)
-    layouts = {}
-    for name, source in sources.items():
-        tensor = content.tensors[source]
-        dtype = tensor.dtype
-        if options.dtype and dtype in FLOATS:
-            dtype = f"torch.{options.dtype}"
-        layouts[name] = Layout(dtype, tensor.shape)
-    shards = list(_shards(layouts, options.shard_gb * 1e9))
-    files = ["model" + SUFFIX]
-    if len(shards) > 1:
-        files = [f"model-{n:05}-of-{len(shards):05}{SUFFIX}" for n in range(1, len(shards) + 1)]
-    total = sum(tensor.bytes for tensor in layouts.values())
+    sources = _choose(content, options)
     # What killed exports left in this folder, whatever their targets were.
     for path in target.parent.glob(f"{layout.TEMPORARY}{layout.SEPARATOR}{PURPOSE}*"):
         if layout.is_leftover(path.name):
@@ -92,16 +80,23 @@ def export(backend: Backend, folder: str, target: Path, options: ExportOptions) 
     temporary = target.with_name(layout.temporary(PURPOSE))
     temporary.mkdir(parents=True)
     try:
-        for file, names in zip(files, shards):
-            with (temporary / file).open("xb") as output:
-                output.write(header_bytes({name: layouts[name] for name in names}))
-                for name in names:
-                    output.write(_elements(backend, folder, content, sources[name], layouts[name]))
-                output.flush()
-                os.fsync(output.fileno())
+        shards = [[*sources]] if options.for_dcp else _shards(sources, content)
+        size = 0
+        for number, names in enumerate(shards, 1):
+            values = read_values(backend, folder, content, [sources[name] for name in names])
+            chosen = {name: _converted(values[sources[name]], name, options) for name in names}
+            if options.for_dcp:
+                _save_for_dcp(chosen, temporary)
+            else:
+                _save_safetensors(chosen, temporary / _file_name(number, len(shards)))
+            size += sum(getattr(value, "nbytes", 0) for value in chosen.values())
         if len(shards) > 1:
-            weight_map = {name: file for file, names in zip(files, shards) for name in names}
-            index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            weight_map = {
+                name: _file_name(number, len(shards))
+                for number, names in enumerate(shards, 1)
+                for name in names
+            }
+            index = {"metadata": {"total_size": size}, "weight_map": weight_map}
             write_synced(temporary / INDEX, json.dumps(index).encode())
         fsync_directory(temporary)
         os.rename(temporary, target)
@@ -109,10 +104,29 @@ def export(backend: Backend, folder: str, target: Path, options: ExportOptions) 
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return Transfer(content.step, str(target), len(layouts), total)
+    return Transfer(content.step, str(target), len(sources), size)
 
 
-def _chosen(content: Manifest, options: ExportOptions) -> dict[str, str]:
+def read_values(
+    backend: Backend, folder: str, content: Manifest, names: Sequence[str]
+) -> StateDict:
+    """Values of a checkpoint in host memory, once their files were verified."""
+    import torch
+
+    state: StateDict = dict.fromkeys(names)
+    for name in content.tensors.keys() & state.keys():
+        tensor = content.tensors[name]
+        state[name] = torch.empty(tensor.shape, dtype=dtype_of(tensor.dtype), device="cpu")
+    plan = match(Expansion(state), content)
+    verify_files(backend, folder, content, plan.files(content), ByteCount())
+    reader = Reader(backend, folder, content)
+    reader.read_tensors(plan.tensors, lambda _: None)
+    for name in plan.objects:
+        state[name] = reader.read_object(name, allow_pickle=False)
+    return state
+
+
+def _choose(content: Manifest, options: ExportOptions) -> dict[str, str]:
     """The names in the checkpoint by those in the files."""
     prefix = f"{options.part}." if options.part else ""
     sources: dict[str, str] = {}
@@ -121,9 +135,8 @@ def _chosen(content: Manifest, options: ExportOptions) -> dict[str, str]:
         if not name.startswith(prefix):
             continue
         new_name = renamed(name[len(prefix) :], options.rename)
-        dtype = content.tensors[name].dtype if name in content.tensors else OBJECT
-        if dtype not in NAMES:
-            problems.append(f"{name} is {dtype}, which safetensors does not have")
+        if name in content.objects and not options.for_dcp:
+            problems.append(f"{name} is an object, which safetensors does not have")
         elif sources.setdefault(new_name, name) != name or not new_name:
             problems.append(f"{name} gets the name {new_name!r} too")
     if problems or not sources:
@@ -142,87 +155,57 @@ def renamed(name: str, patterns: Sequence[tuple[str, str]]) -> str:
     return name
 
 
-def _shards(layouts: Mapping[str, Layout], limit: float) -> Iterator[list[str]]:
-    """The names in each file. The widest types come first in it, so that all are aligned."""
-    size = 0.0
+def _shards(sources: Mapping[str, str], content: Manifest) -> list[list[str]]:
+    """The names in each file."""
+    size = 0
     shards: list[list[str]] = [[]]
-    for name, tensor in layouts.items():
-        size += tensor.bytes
-        if size > limit and shards[-1]:
+    for name, source in sources.items():
+        tensor_bytes = sum(record.size for record in content.tensors[source].records)
+        if shards[-1] and size + tensor_bytes > SHARD_BYTES:
             shards.append([])
-            size = tensor.bytes
+            size = 0
         shards[-1].append(name)
-    for shard in shards:
-        yield sorted(shard, key=lambda name: (-element_bytes(layouts[name].dtype), name))
+        size += tensor_bytes
+    return shards
 
 
-def _elements(
-    backend: Backend, folder: str, content: Manifest, name: str, layout: Layout
-) -> memoryview:
-    """All elements of a tensor in order, in the type of the layout."""
-    tensor = content.tensors[name]
-    width = element_bytes(tensor.dtype)
-    memory = memoryview(bytearray(math.prod(tensor.shape) * width))
-    entries = {entry.name: entry for entry in content.files}
-    for record in tensor.records if memory else ():
-        entry = entries[record.file]
-        whole = memoryview(bytearray(record.size))
-        backend.read_into(folder, record.file, record.at, whole)
-        if record.data is None or not _is_as_committed(whole, record, entry):
-            path = f"{backend.root}/{folder}/{record.file}"
-            raise DamagedFile(path, "its digest is not the committed one", (name,))
-        box = whole[record.data - record.at :]
-        for begin, part in contiguous_runs(tensor.shape, record, box, width):
-            memory[begin : begin + len(part)] = part
-    return (
-        memory if layout.dtype == tensor.dtype else _converted(name, memory, tensor.dtype, layout)
-    )
+def _file_name(number: int, count: int) -> str:
+    return "model.safetensors" if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
 
 
-def _is_as_committed(content: memoryview, record: Record, entry: FileEntry) -> bool:
-    """A record that is a whole file has the file's digest."""
-    if record.size < entry.size:
-        return has_digest(content, record.digest)
-    _, computed, committed = checker(entry.digest)
-    computed.update(content)
-    return bool(computed.hexdigest() == committed)
+def _converted(value: Any, name: str, options: ExportOptions) -> Any:
+    """A tensor of floats in another type. Raises CheckpointError if a number does not fit into it."""
+    if not options.dtype or str(getattr(value, "dtype", "")) not in FLOATS:
+        return value
+    converted = value.to(dtype_of(options.dtype))
+    if bool((value.isfinite() & ~converted.isfinite()).any()):
+        raise CheckpointError(f"{name} has numbers that are too large for torch.{options.dtype}")
+    return converted
 
 
-def contiguous_runs(
-    shape: Sequence[int], record: Record, box: memoryview, width: int
-) -> Iterator[tuple[int, memoryview]]:
-    """A box in parts that are contiguous in the tensor, with the byte at which each begins."""
-    # The last dimensions that the box spans wholly, and the one before them, are one run.
-    axis = max(len(shape) - 1, 0)
-    while axis > 0 and record.sizes[axis] == shape[axis]:
-        axis -= 1
-    length = math.prod(record.sizes[axis:]) * width
-    rows = itertools.product(*map(range, record.sizes[:axis]))
-    for number, row in enumerate(rows):
-        begin = 0
-        for size, offset, position in itertools.zip_longest(
-            shape, record.offsets, row, fillvalue=0
-        ):
-            begin = begin * size + offset + position
-        yield begin * width, box[number * length : (number + 1) * length]
-
-
-def _converted(name: str, elements: memoryview, dtype: str, layout: Layout) -> memoryview:
-    """The elements in another type. Raises CheckpointError if a number does not fit into it."""
+def _save_safetensors(tensors: StateDict, path: Path) -> None:
     try:
-        import torch
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
     except ImportError as error:
-        raise CheckpointError(
-            "changing types needs torch: provision run NAME -- python -m provision_runtime checkpoint "
-            "export, with the same options"
-        ) from error
-    from .dcp import dtype_of
-    from .serialize import memory_of
+        raise CheckpointError("writing safetensors needs: pip install safetensors") from error
+    for name, tensor in {tensor.dtype: (name, tensor) for name, tensor in tensors.items()}.values():
+        try:  # one of each type, to name it: the format has no complex128, for example
+            save_file({name: tensor.new_empty(0)}, path)
+        except (SafetensorError, KeyError) as error:
+            raise CheckpointError(
+                f"{name} is {tensor.dtype}, which safetensors does not have"
+            ) from error
+    save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses files without it
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
-    if not elements:
-        return elements
-    before = torch.frombuffer(elements, dtype=dtype_of(dtype))
-    after = before.to(dtype_of(layout.dtype))
-    if bool((before.isfinite() & ~after.isfinite()).any()):
-        raise CheckpointError(f"{name} has numbers that are too large for {layout.dtype}")
-    return memory_of(after)
+
+def _save_for_dcp(values: StateDict, folder: Path) -> None:
+    try:
+        from torch.distributed.checkpoint import save
+    except ImportError as error:
+        raise CheckpointError("exporting for DCP needs torch 2.2 or later") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it runs on a single process
+        save(values, checkpoint_id=folder)

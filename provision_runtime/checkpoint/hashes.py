@@ -13,10 +13,6 @@ import hashlib
 import zlib
 from typing import Any
 
-# Of CRC-32, with the coefficient of x**0 in the highest bit.
-POLYNOMIAL = 0xEDB88320
-ONE, X = 1 << 31, 1 << 30
-
 
 def _import_xxh3_128() -> Any:
     try:
@@ -29,23 +25,26 @@ def _import_xxh3_128() -> Any:
 XXH3_128 = _import_xxh3_128()
 
 
-def new() -> Any:
+def new(content: bytes | memoryview = b"") -> Any:
     """What computes the best hash there is."""
-    return XXH3_128() if XXH3_128 else hashlib.sha256()
+    return XXH3_128(content) if XXH3_128 else hashlib.sha256(content)
 
 
-def digest(content_hash: str, crc32: int) -> str:
+def digest(content_hash: str, content: bytes | memoryview) -> str:
     """Of a FileEntry: SHA-256 (64 digits), or XXH128 and CRC-32 (40). content_hash: hexadecimal, as
     `new` computes it.
+
+    The CRC-32 reads all of the content (2.5 to 2.9 GB/s per core, measured) without the
+    interpreter's lock.
     """
-    return f"{content_hash}{crc32:08x}" if XXH3_128 else content_hash
+    return f"{content_hash}{zlib.crc32(content):08x}" if XXH3_128 else content_hash
 
 
 class Crc32:
     """In the form of the other hashes."""
 
-    def __init__(self, content: bytes | memoryview = b"") -> None:
-        self._value = zlib.crc32(content)
+    def __init__(self) -> None:
+        self._value = 0
 
     def update(self, content: bytes | memoryview) -> None:
         self._value = zlib.crc32(content, self._value)
@@ -70,39 +69,8 @@ def checker(digest: str) -> tuple[str, Any, str]:
     return "CRC-32", Crc32(), digest[32:]
 
 
-def has_digest(content: bytes | memoryview, digest: str) -> bool:
-    """Whether the content has a hash of this many digits; XXH128 counts as right without the
-    package, unless the CRC-32 follows it.
-    """
-    if len(digest) == 64:
-        return hashlib.sha256(content).hexdigest() == digest
-    if len(digest) == 8:
-        return Crc32(content).hexdigest() == digest
-    if XXH3_128:
-        return bool(XXH3_128(content).hexdigest() == digest[:32])
-    return not digest[32:] or has_digest(content, digest[32:])
-
-
-def joined_crc32(first: int, second: int, length: int) -> int:
-    """The CRC-32 of two contents, one after the other, from those of each. length: of the second.
-
-    As zlib's crc32_combine does: the first is multiplied by x once for each bit of the second.
-    """
-    factor, power, bits = ONE, X, 8 * length
-    while bits:
-        if bits & 1:
-            factor = _product(power, factor)
-        power = _product(power, power)
-        bits >>= 1
-    return _product(factor, first) ^ second
-
-
-def _product(first: int, second: int) -> int:
-    """Of two polynomials, modulo that of CRC-32."""
-    product = 0
-    while first:
-        if first & ONE:
-            product ^= second
-        first = first << 1 & 0xFFFFFFFF
-        second = second >> 1 ^ (POLYNOMIAL if second & 1 else 0)
-    return product
+def has_digest(content: bytes, digest: str) -> bool:
+    """Whether it is the content of a file of this digest."""
+    _, computed, committed = checker(digest)
+    computed.update(content)
+    return bool(computed.hexdigest() == committed)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Tuple
 
 # A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into pieces.
@@ -21,8 +21,6 @@ Names = Tuple[str, ...]
 Shape = Tuple[int, ...]
 # A box's name and where in the tensor it begins.
 BoxKey = Tuple[str, Shape]
-# Where each name is in the nested state dict.
-Paths = Dict[str, Tuple[object, ...]]
 OBJECT = "object"
 
 
@@ -56,21 +54,6 @@ class Item:
         return int(self.data.numel()) * int(self.data.element_size())
 
 
-@dataclass(frozen=True)
-class SavePlan:
-    """What this rank writes.
-
-    paths: where each name is in the nested state dict, for the names of all ranks. metadata: the
-    caller's own, for the manifest; that of rank 0 counts. is_bare: tensors are written without
-    archives around them.
-    """
-
-    items: tuple[Item, ...]
-    paths: Paths = field(default_factory=dict)
-    metadata: Mapping[str, object] = field(default_factory=dict)
-    is_bare: bool = False
-
-
 def pieces(item: Item, limit: int = MAX_PIECE_BYTES) -> Iterator[Item]:
     """The item in boxes of at most `limit` bytes, in order. They are views: nothing is copied.
 
@@ -83,13 +66,11 @@ def pieces(item: Item, limit: int = MAX_PIECE_BYTES) -> Iterator[Item]:
     row_bytes = item.bytes // item.sizes[axis]
     step = max(1, limit // row_bytes)
     for begin in range(0, item.sizes[axis], step):
-        length = min(step, item.sizes[axis] - begin)
-        offsets = (*item.offsets[:axis], item.offsets[axis] + begin, *item.offsets[axis + 1 :])
-        sizes = (*item.sizes[:axis], length, *item.sizes[axis + 1 :])
-        yield from pieces(
-            replace(item, data=item.data.narrow(axis, begin, length), offsets=offsets, sizes=sizes),
-            limit,
-        )
+        data = item.data.narrow(axis, begin, min(step, item.sizes[axis] - begin))
+        offsets = list(item.offsets)
+        offsets[axis] += begin
+        piece = replace(item, data=data, offsets=tuple(offsets), sizes=tuple(data.shape))
+        yield from pieces(piece, limit)
 
 
 def packs(all_pieces: Iterable[Item], limit: int = PACK_BYTES) -> Iterator[list[Item]]:

@@ -14,6 +14,7 @@ latest                   the name of the checkpoint that was committed last, and
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
 import secrets
 import socket
@@ -72,6 +73,16 @@ class FolderWriter(NamedTuple):
             return processes.UNKNOWN
         namespace = processes.this_process()[0]
         return processes.state([namespace, self.number, self.started])
+
+
+def check_step(step: object) -> int:
+    """Raises ValueError unless it is a whole number of 0 or more."""
+    number = -1
+    if hasattr(step, "__index__") and not isinstance(step, bool):
+        number = operator.index(step)
+    if number < 0:
+        raise ValueError(f"step={step!r}: it must be a whole number of 0 or more")
+    return number
 
 
 def parse(folder: str) -> CheckpointName | None:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..comm import collective
 from ..comm.store import RanksMissing, StoreLost
-from . import catalog, copies, corrupt_files, streams, verification
+from . import catalog, copies, corrupt_files, optimizer_state, streams, verification
 from .choice import PREVIOUS, REFUSE, choose, describe_absence, step_number
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, Vanished
 from .items import Names, StateDict
-from .match import compare, match
-from .nested import Expansion, merged
-from .optimizer_state import adapt_optimizers
+from .match import LoadPlan, match
+from .nested import Expansion
 from .progress import LoadProgress, line_printer
 from .rank_errors import exchange_or_fail, run_together
 from .reader import Reader
@@ -28,12 +28,11 @@ from .saver import BACKGROUND
 from .writer import ByteCount
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ..comm.ranks import Ranks
     from .backends import Backend, Step
-    from .manifest import Manifest, Record
-    from .match import LoadPlan
+    from .manifest import Manifest
     from .progress import LoadCallback
 
 # How often a load starts again when its checkpoint is overwritten or pruned meanwhile.
@@ -74,12 +73,12 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What a rank holds once it may read. values: of the objects, in the plan's order."""
+    """What a rank holds once it may read. objects: the loaded ones by name. bytes: to read."""
 
     expansion: Expansion
     reader: Reader
     plan: LoadPlan
-    values: list[Any]
+    objects: Mapping[str, Any]
     content: Manifest
     bytes: int
 
@@ -219,26 +218,29 @@ class _Load:
         """Plans this rank's reads, verifies their files and its share of the others, and unpickles
         the objects.
         """
-        backend = self._backend
         content = None
         try:
-            content = _read_manifest(backend, folder)
-            expansion = Expansion(self._state_dict, for_load=True)
-            adapt_optimizers(expansion, content)
+            content = _read_manifest(self._backend, folder)
+            adapt = partial(optimizer_state.adapt, content)
+            expansion = Expansion(self._state_dict, adapt)
             plan = match(expansion, content, self._strict)
-            records = [read.record for read in plan.tensors]
-            records += [content.objects[leaf.name] for leaf in plan.objects]
-            _verify_share(backend, folder, content, records, self._ranks, self._count)
-            reader = Reader(backend, folder, content)
-            reader.check_tensors(plan.tensors)
-            values = [reader.read_object(leaf.name, self._allow_pickle) for leaf in plan.objects]
-            self._count.add(sum(content.objects[leaf.name].size for leaf in plan.objects))
-            plan = compare(plan, values, self._strict)
+            self._count.total = plan.bytes(content)
+            # The files that this rank reads, and its share of the others.
+            files = plan.files(content)
+            rank, world_size = self._ranks.rank, self._ranks.world_size
+            files.update(entry.name for entry in content.files[rank::world_size])
+            verify_files(self._backend, folder, content, files, self._count)
+            if rank == 0:
+                for damage in verification.find_foreign_files(self._backend, folder, content):
+                    raise damage.error(self._backend.root)
+            reader = Reader(self._backend, folder, content)
+            reader.check_packs(plan.tensors)
+            objects = {name: reader.read_object(name, self._allow_pickle) for name in plan.objects}
+            self._count.add(sum(content.objects[name].size for name in objects))
         except (DamagedFile, OSError) as error:
-            _raise_if_vanished(backend, folder, content, error)
+            _raise_if_vanished(self._backend, folder, content, error)
             raise
-        size = sum(record.size for record in records)
-        return _Prepared(expansion, reader, plan, values, content, size)
+        return _Prepared(expansion, reader, plan, objects, content, plan.bytes(content))
 
     def _check_same(self, folder: str, prepared: _Prepared) -> None:
         """Raises Vanished, on all ranks, if they do not see the same checkpoint; CheckpointError
@@ -256,29 +258,27 @@ class _Load:
         unused = {name for _, names in reports for name in names}
         if not unused:
             return
-        used = {read.name for read in plan.tensors} | {leaf.name for leaf in plan.objects}
+        used = prepared.expansion.values.keys()
         for names in self._ranks.exchange("checkpoint/use", sorted(unused & used)):
             unused.difference_update(names)
         if unused:
             raise CheckpointError(
                 f"the state dict has no value for {', '.join(sorted(unused))} of the checkpoint: "
-                "pass strict=False to leave them out"
+                "pass strict=False to leave them out (of an optimizer, pass itself: before its first "
+                "step its state_dict() has no state)"
             )
 
     def _fill(self, folder: str, prepared: _Prepared) -> None:
-        reads, objects = prepared.plan.tensors, prepared.plan.objects
-        devices = streams.devices_of(read.target() for read in reads)
-        devices |= streams.devices_of(streams.tensors_in([leaf.value for leaf in objects]))
+        reads = prepared.plan.tensors
+        devices = streams.devices_of(read.target for read in reads)
         streams.wait_for(devices)  # earlier work could still overwrite what is read
         try:
             prepared.reader.read_tensors(reads, self._count.add)
         except OSError as error:
             _raise_if_vanished(self._backend, folder, prepared.content, error)
             raise
-        for leaf, value in zip(objects, prepared.values):
-            leaf.container[leaf.key] = merged(leaf.value, value)
         streams.wait_for(devices)
-        prepared.expansion.restore()
+        prepared.expansion.restore(prepared.objects)
 
 
 def _read_manifest(backend: Backend, folder: str) -> Manifest:
@@ -296,29 +296,13 @@ def _warn_of_healing(error: DamagedFile) -> None:
     warnings.warn(text, CheckpointWarning, stacklevel=2)
 
 
-def _verify_share(
-    backend: Backend,
-    folder: str,
-    content: Manifest,
-    records: Sequence[Record],
-    ranks: Ranks,
-    count: ByteCount | None = None,
+def verify_files(
+    backend: Backend, folder: str, content: Manifest, names: Collection[str], count: ByteCount
 ) -> None:
-    """Raises the first damage in the files that this rank reads, or in its share of all files, and
-    that cannot be healed. count: of what this rank verifies, and then reads.
-    """
-    count = count or ByteCount()
-    needed = {record.file for record in records}
-    entries = {
-        entry.name: entry
-        for number, entry in enumerate(content.files)
-        if entry.name in needed or number % ranks.world_size == ranks.rank
-    }
-    count.total = sum(entry.size for entry in entries.values())
-    count.total += sum(record.size for record in records)
+    """Raises the first damage in these files that cannot be healed. count: of what is verified."""
+    entries = {entry.name: entry for entry in content.files if entry.name in names}
+    count.total += sum(entry.size for entry in entries.values())
     damages = []
-    if ranks.rank == 0:
-        damages += verification.find_foreign_files(backend, folder, content)
     for damage in verification.check_files(
         backend, folder, content, [*entries.values()], count.add
     ):

@@ -11,14 +11,16 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ..report.codec import decode
 from .errors import CheckpointError, DamagedFile
+from .items import MIN_FILE_BYTES, OBJECT, Shape
 
-SCHEMA = 6
+SCHEMA = 7
 NAME = "manifest.json"
 # The manifest begins with the digest of all that follows it, so that a flipped bit in the manifest
 # is noticed too.
@@ -26,9 +28,7 @@ HEAD = b'{"sha256": "'
 AFTER = b'",\n'
 DIGITS = 64
 BODY_AT = len(HEAD) + DIGITS + len(AFTER)
-# Of files, and of records (hashes.py).
 DIGEST = "[0-9a-f]{64}|[0-9a-f]{40}"
-RECORD_DIGEST = "[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{8}"
 CRC_DIGITS = 8
 DTYPE = r"torch\.[a-z0-9_]+"
 # The size of a manifest; 550 bytes for a piece of 32 MiB. A value takes 80 bytes of memory at most, and the
@@ -40,6 +40,7 @@ MAX_VALUES = 8_000_000
 MAX_TENSORS = 1_000_000
 MAX_DIMENSIONS = 64
 MAX_NUMBER = 2**63 - 1
+Bytes = Union[bytes, memoryview]
 # How deep the caller's metadata may nest.
 MAX_DEPTH = 100
 # Characters of what is wrong with a manifest.
@@ -59,26 +60,23 @@ class FileEntry:
 
 
 class Record(NamedTuple):
-    """One box of a tensor, or one object: `size` bytes of `file` from `at` on, as torch.save wrote
-    it, or the elements alone. In JSON it is a list, since there are many.
+    """One box of a tensor, or one object: `size` bytes of `file` from `at` on. Of a tensor these are
+    its elements, of an object what torch.save wrote. In JSON it is a list, since there are many.
 
-    digest: CRC-32 of a record of several in a file; of another the hash of what comes before the
-    CRC-32 of its elements. The elements begin at byte `data` of the file; None for an object, or if
-    only torch.load can tell. offsets, sizes: the box within the whole tensor, in elements.
+    A record of MIN_FILE_BYTES and more is a whole file. digest: `record_digest`. offsets, sizes: the
+    box within the whole tensor, in elements.
     """
 
     file: str
     at: int
     size: int
     digest: str
-    data: Optional[int] = None
     offsets: Tuple[int, ...] = ()
     sizes: Tuple[int, ...] = ()
 
     @property
-    def is_bare(self) -> bool:
-        """Whether it is the elements alone."""
-        return self.data == self.at
+    def is_packed(self) -> bool:
+        return self.size < MIN_FILE_BYTES
 
 
 @dataclass(frozen=True)
@@ -90,10 +88,13 @@ class Tensor:
     records: Tuple[Record, ...]
 
 
+NO_TENSOR = Tensor(OBJECT, (), ())
+
+
 @dataclass(frozen=True)
 class Run:
-    """Bare records of whole tensors of one type and shape, one after the other in a file: there may
-    be many, and each needs only its name and its digest, a CRC-32.
+    """Packed records of whole tensors of one type and shape, one after the other in a file: there may
+    be many, and each needs only its name and its digest.
     """
 
     file: str
@@ -112,7 +113,7 @@ class Run:
         size, offsets = self.size, (0,) * len(self.shape)
         for number, name in enumerate(self.names):
             at, digest = self.at + number * size, self.digests[CRC_DIGITS * number :][:CRC_DIGITS]
-            record = Record(self.file, at, size, digest, at, offsets, self.shape)
+            record = Record(self.file, at, size, digest, offsets, self.shape)
             yield name, Tensor(self.dtype, self.shape, (record,))
 
 
@@ -151,9 +152,36 @@ class Manifest:
                 yield name, record
         yield from self.objects.items()
 
+    def digest_of(self, name: str, record: Record, content: Bytes) -> str:
+        """The digest that a record of this content would have."""
+        tensor = self.tensors.get(name, NO_TENSOR)
+        return record_digest(content, tensor.dtype, tensor.shape, record.offsets, record.sizes)
+
     def names_in(self, file: str) -> tuple[str, ...]:
         """The tensors and objects in a file, for people."""
         return tuple(sorted({name for name, record in self.records() if record.file == file}))
+
+
+def record_digest(content: Bytes, dtype: str, shape: Shape, offsets: Shape, sizes: Shape) -> str:
+    """CRC-32 of what a record is, and of its bytes; of a record that is a whole file, of the file's
+    digest in their place. So it finds other bytes, and a type or box that is not theirs.
+    """
+    kind = f"{dtype} {[*shape]} {[*offsets]} {[*sizes]}"
+    return f"{zlib.crc32(content, zlib.crc32(kind.encode())):08x}"
+
+
+def join_boxes(boxes: Iterable[tuple[str, str, Shape, Record]]) -> dict[str, Tensor]:
+    """The tensors of boxes with their names, types and shapes, each with its boxes in order."""
+    kinds = {}
+    records: dict[str, list[Record]] = {}
+    for name, dtype, shape, record in boxes:
+        kinds[name] = dtype, shape
+        records.setdefault(name, []).append(record)
+    tensors = {}
+    for name, (dtype, shape) in kinds.items():
+        ordered = sorted(records[name], key=lambda record: record.offsets)
+        tensors[name] = Tensor(dtype, shape, tuple(ordered))
+    return tensors
 
 
 def dumps(manifest: Manifest) -> bytes:
@@ -177,7 +205,7 @@ def _body(manifest: Manifest) -> bytes:
     expected = None
     for name, tensor in manifest.tensors.items():
         record = tensor.records[0]
-        if not record.is_bare or record.sizes != tensor.shape or len(record.digest) != CRC_DIGITS:
+        if not record.is_packed or record.sizes != tensor.shape:
             others[name] = tensor
             continue
         kind = record.file, tensor.dtype, tensor.shape
@@ -211,9 +239,9 @@ def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
         _check_numbers("schema", schema)
         if schema != SCHEMA:
             raise CheckpointError(
-                f"{path} has schema {schema}, this code reads {SCHEMA}: use the version that wrote it"
+                f"{path} has schema {schema}, this code reads {SCHEMA}: use the version that wrote it "
+                "(torch.distributed.checkpoint, and so `checkpoint import`, reads most of schema 6)"
             )
-        _check_homes(document, path)
         runs = decode(List[Run], document.pop("runs", None), "runs")
         manifest: Manifest = decode(Manifest, document, "manifest")
         _check(manifest, runs, is_part)
@@ -222,18 +250,6 @@ def loads(content: bytes, path: object, is_part: bool = False) -> Manifest:
         raise DamagedFile(path, "it is nested too deeply") from error
     except ValueError as error:
         raise DamagedFile(path, str(error)[:MAX_PROBLEM]) from error
-
-
-def _check_homes(document: Dict[str, Any], path: object) -> None:
-    """Until November 2026, a file had the folder of another checkpoint, to which an object store
-    referred. Raises CheckpointError if there is one.
-    """
-    files = document.get("files")
-    for entry in files if isinstance(files, list) else ():
-        if isinstance(entry, dict) and entry.pop("home", None) is not None:
-            raise CheckpointError(
-                f"{path} refers to files of other checkpoints: load it with the version that wrote it"
-            )
 
 
 def check_size(content: bytes) -> None:
@@ -353,7 +369,7 @@ def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
         if not tensor.records:
             raise ValueError(f"{what} has no record")
         for record in tensor.records:
-            _check_record(what, record, files)
+            _check_record(what, record, tensor, files)
             _check_elements(what, record, tensor)
         problem = None if is_part else coverage_problem(tensor.shape, tensor.records)
         if problem:
@@ -374,29 +390,37 @@ def _check(content: Manifest, runs: Sequence[Run], is_part: bool) -> None:
             content.tensors[name] = tensor
     for name, record in content.objects.items():
         what = f"object {name!r:.80}"
-        _check_record(what, record, files)
+        _check_record(what, record, NO_TENSOR, files)
         if name in content.tensors:
             raise ValueError(f"{what} is a tensor too")
-        if record.data is not None or record.offsets or record.sizes:
+        if record.offsets or record.sizes:
             raise ValueError(f"{what} has elements")
     check_metadata(content.metadata)
-    # Two records of a file are the same one, or apart.
+    # Two records of a file are the same bytes, or apart.
     ends: dict[str, int] = {}
-    ranges = {record[:4] for _, record in content.records()}
-    for file, at, size, _ in sorted(ranges):
+    ranges = {record[:3] for _, record in content.records()}
+    for file, at, size in sorted(ranges):
         if at < ends.get(file, 0):
             names = ", ".join(map(repr, content.names_in(file)[:3]))
             raise ValueError(f"records of {names} overlap in {file}")
         ends[file] = at + size
 
 
-def _check_record(what: str, record: Record, files: Mapping[str, FileEntry]) -> None:
-    _check_numbers(what, record.at, record.size, record.data or 0)
-    _check_text(f"the digest of {what}", record.digest, RECORD_DIGEST)
+def _check_record(
+    what: str, record: Record, tensor: Tensor, files: Mapping[str, FileEntry]
+) -> None:
+    _check_numbers(what, record.at, record.size)
     if record.file not in files:
         raise ValueError(f"{what} is in {record.file!r:.80}, which is not one of the files")
-    if record.at + record.size > files[record.file].size:
+    file = files[record.file]
+    if record.at + record.size > file.size:
         raise ValueError(f"a record of {what} goes beyond the end of its file")
+    if record.is_packed:
+        _check_text(f"the digest of {what}", record.digest, "[0-9a-f]{8}")
+        return
+    kind = tensor.dtype, tensor.shape, record.offsets, record.sizes
+    if record.size != file.size or record.digest != record_digest(file.digest.encode(), *kind):
+        raise ValueError(f"{what}: a record is not the file that it names")
 
 
 def _check_elements(what: str, record: Record, tensor: Tensor) -> None:
@@ -406,12 +430,8 @@ def _check_elements(what: str, record: Record, tensor: Tensor) -> None:
     for length, begin, size in zip(tensor.shape, record.offsets, record.sizes):
         if begin + size > length:
             raise ValueError(f"{what}: a record is outside of its shape")
-    length = math.prod(record.sizes) * element_bytes(tensor.dtype)
-    begin = record.at if record.data is None else record.data
-    if not record.at <= begin <= begin + length <= record.at + record.size:
-        raise ValueError(f"{what}: its elements are outside of their record")
-    if record.is_bare and length != record.size:
-        raise ValueError(f"{what}: its record is not its elements")
+    if math.prod(record.sizes) * element_bytes(tensor.dtype) != record.size:
+        raise ValueError(f"{what}: a record is not its elements")
 
 
 def _check_kind(what: str, dtype: str, shape: Sequence[int]) -> None:

@@ -8,49 +8,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import dcp
-from .nested import name_of, values
+from .memory import dtype_of
+from .nested import Expansion
 
 if TYPE_CHECKING:
     import torch
 
     from .manifest import Manifest
-    from .nested import Expansion
 
 
-def adapt_optimizers(expansion: Expansion, content: Manifest) -> None:
-    """Changes the state dict of each optimizer whose state has other names in the checkpoint."""
-    for path, optimizer, node in expansion.objects:
-        is_optimizer = hasattr(optimizer, "param_groups") and isinstance(node, dict)
-        if is_optimizer and isinstance(node.get("state"), dict) and "param_groups" in node:
-            _adapt(node, optimizer, path, content)
-
-
-def _adapt(
-    node: dict[str, dict[int, object]], optimizer: Any, path: tuple[Any, ...], content: Manifest
-) -> None:
-    prefix = name_of((*path, "state"))
-    if prefix in content.objects:  # of torch before 2.4, and without tensors
-        node["state"] = {}
+def adapt(content: Manifest, optimizer: Any, state_dict: Any, name: str) -> None:
+    """Changes the state dict of an optimizer whose state has other names in the checkpoint."""
+    if not hasattr(optimizer, "param_groups") or not isinstance(state_dict, dict):
+        return
+    state = state_dict.get("state")
+    if not isinstance(state, dict) or not all(isinstance(number, int) for number in state):
         return
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    prefix = f"{name}.state."
     by_number: dict[int, dict[tuple[str, ...], str]] = {}
     has_groups = False
-    for name in (*content.tensors, *content.objects):
-        has_groups = has_groups or name.startswith(name_of((*path, "param_groups")))
-        digits, *field = name[len(prefix) + 1 :].split(".")
-        is_state = name.startswith(f"{prefix}.") and digits.isdigit() and field
+    for full_name in (*content.tensors, *content.objects):
+        has_groups = has_groups or full_name.startswith(f"{name}.param_groups")
+        digits, *field = full_name[len(prefix) :].split(".")
+        is_state = full_name.startswith(prefix) and digits.isdigit() and field
         if is_state and int(digits) < len(parameters):
-            by_number.setdefault(int(digits), {})[tuple(field)] = name
-    state = node["state"]
-    if not has_groups or not all(isinstance(number, int) for number in state):
-        return  # the checkpoint has nothing of it; or its state is by other names
+            by_number.setdefault(int(digits), {})[tuple(field)] = full_name
+    if not has_groups:
+        return  # the checkpoint has nothing of it
     for number in {*state, *by_number}:
         fields = by_number.get(number, {})
-        names = {name_of(inner) for inner, _ in values(state.get(number, {}), (prefix, number))}
+        live = Expansion({f"{prefix}{number}": state.get(number, {})}).values
         if not fields:
             del state[number]
-        elif names != set(fields.values()):
+        elif live.keys() != set(fields.values()):
             state[number] = _nest(fields, parameters[number], content)
 
 
@@ -74,7 +65,7 @@ def _empty(content: Manifest, name: str, parameter: torch.Tensor) -> torch.Tenso
     import torch
 
     committed = content.tensors[name]
-    dtype = dcp.dtype_of(committed.dtype)
+    dtype = dtype_of(committed.dtype)
     if committed.shape == tuple(parameter.shape):
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
     return torch.empty(committed.shape, dtype=dtype, device="cpu")

@@ -3,18 +3,21 @@ DCP, and safetensors."""
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
 import tempfile
-from typing import Any
+from pathlib import Path
+from typing import Any, Dict
 
-from . import safetensors
+from ..report.codec import decode
 from .errors import CheckpointError
-from .layout import parse
+from .export import INDEX
 from .manifest import NAME as MANIFEST
 
 METADATA = ".metadata"
+SUFFIX = ".safetensors"
 UNPICKLED = re.compile(r"(?:GLOBAL|class) ([\w.]+\.\w+)")
 
 
@@ -39,15 +42,27 @@ def read_plain(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> d
             older than 2.3.
         OSError: If it cannot be read.
     """
-    path = os.fspath(path)
-    if os.path.isdir(path):
-        return _read_folder(path, allow_pickle)
-    if path.endswith(safetensors.SUFFIX):
-        return safetensors.read(path)
-    return _read_file(path, allow_pickle)
+    path = Path(path)
+    if path.suffix == SUFFIX:
+        return _read_safetensors([path])
+    if not path.is_dir():
+        return _read_file(path, allow_pickle)
+    if (path / METADATA).exists():
+        return _read_dcp(path, allow_pickle)
+    if (path / MANIFEST).exists():
+        raise CheckpointError(f"{path} is a checkpoint of provision: use load, with its root")
+    files = [*path.glob("*" + SUFFIX)]
+    if (path / INDEX).exists():
+        return _read_indexed(path)
+    if len(files) != 1:
+        raise CheckpointError(
+            f"{path} is no checkpoint of torch.distributed.checkpoint: it has no {METADATA}; "
+            f"and it has no {INDEX}"
+        )
+    return _read_safetensors(files)
 
 
-def _read_file(path: str, allow_pickle: bool) -> dict[str, Any]:
+def _read_file(path: Path, allow_pickle: bool) -> dict[str, Any]:
     import torch
 
     try:
@@ -66,17 +81,7 @@ def _read_file(path: str, allow_pickle: bool) -> dict[str, Any]:
     return content if isinstance(content, dict) else {"value": content}
 
 
-def _read_folder(path: str, allow_pickle: bool) -> dict[str, Any]:
-    name = os.path.basename(os.path.normpath(path))
-    if parse(name) is not None or os.path.exists(os.path.join(path, MANIFEST)):
-        raise CheckpointError(f"{path} is a checkpoint of provision: use load, with its root")
-    if not os.path.exists(os.path.join(path, METADATA)):
-        if any(entry.endswith(safetensors.SUFFIX) for entry in os.listdir(path)):
-            return safetensors.read(path)
-        raise CheckpointError(
-            f"{path} is no checkpoint of torch.distributed.checkpoint: it has no {METADATA}; "
-            "and it has no file of safetensors"
-        )
+def _read_dcp(path: Path, allow_pickle: bool) -> dict[str, Any]:
     if not allow_pickle:
         raise CheckpointError(
             f"{path}/{METADATA} is a pickle, which can run code: "
@@ -88,7 +93,39 @@ def _read_folder(path: str, allow_pickle: bool) -> dict[str, Any]:
         raise CheckpointError(
             "reading a folder of DCP without its state dict needs torch 2.3 or later"
         ) from error
-    with tempfile.TemporaryDirectory(prefix=".plain-", dir=os.path.dirname(path) or ".") as folder:
-        file = os.path.join(folder, "whole.pt")
+    with tempfile.TemporaryDirectory(prefix=".plain-", dir=path.parent) as folder:
+        file = Path(folder, "whole.pt")
         dcp_to_torch_save(path, file)
         return _read_file(file, allow_pickle)
+
+
+def _read_indexed(path: Path) -> dict[str, Any]:
+    """Raises CheckpointError if the files lack a tensor that the index lists."""
+    try:
+        document = json.loads((path / INDEX).read_text())
+        weight_map = decode(Dict[str, str], document["weight_map"], "weight_map")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path}/{INDEX} is damaged: {error}") from error
+    names = sorted(set(weight_map.values()))
+    if any(name != os.path.basename(name) for name in names):
+        raise CheckpointError(f"{path}/{INDEX} names files outside of its folder")
+    tensors = _read_safetensors([path / name for name in names])
+    missing = sorted(weight_map.keys() - tensors)
+    if missing:
+        raise CheckpointError(f"{path} has no {', '.join(missing)}")
+    return tensors
+
+
+def _read_safetensors(paths: list[Path]) -> dict[str, Any]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise CheckpointError("reading safetensors needs: pip install safetensors") from error
+    tensors: dict[str, Any] = {}
+    for path in paths:
+        try:
+            tensors.update(load_file(path))
+        except SafetensorError as error:
+            raise CheckpointError(f"{path} is no file of safetensors: {error}") from error
+    return tensors

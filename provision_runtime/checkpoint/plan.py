@@ -1,9 +1,8 @@
 """From a state dict to what each rank writes: boxes of tensors and objects, each written by one
 rank.
 
-If torch has distributed checkpoints (2.0 and later), its own planner names and cuts the state dict,
-so that nested dicts, DTensor and ShardedTensor mean here what they mean to `dcp.load`. Older
-releases get plain tensors in nested dicts.
+torch's own planner cuts DTensor, ShardedTensor and other types that know which part of them is
+local; it came with torch 2.0.
 """
 
 from __future__ import annotations
@@ -12,65 +11,45 @@ import hashlib
 import io
 import json
 import warnings
-from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
 
 from ..comm.store import RanksMissing, StoreLost
-from . import streams
 from .errors import CheckpointError
-from .items import OBJECT, Item, Paths, SavePlan, Shape
-from .nested import Expansion, hidden_state, is_distributed, name_of, values
+from .items import OBJECT, Item
+from .memory import has_memory
+from .nested import Expansion, hidden_state
 from .rank_errors import exchange_or_fail
-from .serialize import has_memory
 from .unpickle import runs_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import torch
-
     from ..comm.ranks import Ranks
 
 CONSEQUENCE = "nothing was saved"
-# What torch.save writes around the elements of a tensor. Few tensors always get it.
-ARCHIVE_BYTES = 1600
-MANY = 1000
-SMALL_TENSORS = (
-    "the state dict has so many small tensors that what torch.distributed.checkpoint.load needs "
-    "would take more space than they do: it was left out, and only provision_runtime.checkpoint.load "
-    "reads this checkpoint. Pass for_dcp=True to write it, or for_dcp=False to omit this warning"
-)
 
 
 def plan_save(
-    state_dict: Mapping[str, object],
-    ranks: Ranks,
-    for_dcp: bool | None = None,
-    problem: Exception | None = None,
-) -> SavePlan:
+    state_dict: Mapping[str, object], ranks: Ranks, problem: Exception | None = None
+) -> list[Item]:
     """What this rank writes. All ranks call it.
 
-    for_dcp: whether plain DCP can read it; None: unless the archives around the tensors would take
-    more than these. problem: why this rank cannot save at all; raised here, after the other
-    ranks have received it.
+    problem: why this rank cannot save at all; raised here, after the other ranks have received it.
 
     Raises CheckpointError, on every rank, if a state dict holds what cannot be saved, or if ranks
     hold different boxes at one place of a tensor, or different shapes of one tensor.
     """
     items: list[Item] = []
-    paths: Paths = {}
     if problem is None:
         try:
-            items, paths = local_items(state_dict)
+            items = local_items(state_dict)
         except Exception as error:  # whatever it is, the other ranks wait for the exchange
             problem = error
     try:
-        items, is_bare = _rank_share(items, for_dcp, problem, ranks)
-        items = _pickle_objects(items, ranks)
+        return _pickle_objects(_rank_share(items, problem, ranks), ranks)
     except (RanksMissing, StoreLost) as error:
         raise CheckpointError(f"nothing was saved: {error}") from error
-    return SavePlan(tuple(items), {} if is_bare else paths, is_bare=is_bare)
 
 
 # Which rank writes what
@@ -94,10 +73,8 @@ class Box(NamedTuple):
         return (self.name, *self.offsets)
 
 
-def _rank_share(
-    items: list[Item], for_dcp: bool | None, problem: Exception | None, ranks: Ranks
-) -> tuple[list[Item], bool]:
-    """The items that this rank writes, and whether without archives around the tensors.
+def _rank_share(items: list[Item], problem: Exception | None, ranks: Ranks) -> list[Item]:
+    """The items that this rank writes.
 
     The ranks exchange their lists only if these differ: with replicas a digest is all they send.
     """
@@ -109,27 +86,15 @@ def _rank_share(
     if ranks.world_size > 1:
         digest = hashlib.sha256(json.dumps(boxes).encode()).hexdigest()
     digests = exchange_or_fail("checkpoint/plans", ranks, digest, problem, CONSEQUENCE)
+    if ranks.world_size == 1:
+        return items
     boxes_by_rank = [boxes] * ranks.world_size
     if len(set(digests)) > 1:
         boxes_by_rank = []
         for fields_of_boxes in ranks.exchange("checkpoint/boxes", boxes):
             boxes_by_rank.append([Box(*fields) for fields in fields_of_boxes])
-    is_bare = not for_dcp
-    if for_dcp is None:
-        is_bare = _are_small(boxes_by_rank)
-        if is_bare and ranks.rank == 0:
-            warnings.warn(SMALL_TENSORS, stacklevel=2)
-    if ranks.world_size == 1:
-        return items, is_bare
     writers = assign(boxes_by_rank)
-    share = [item for item, box in zip(items, boxes) if writers[box.key] == ranks.rank]
-    return share, is_bare
-
-
-def _are_small(boxes_by_rank: Sequence[Sequence[Box]]) -> bool:
-    """Whether archives around the tensors would take more than the tensors. The same on all ranks."""
-    tensors = {box.key: box.size for boxes in boxes_by_rank for box in boxes if box.dtype != OBJECT}
-    return len(tensors) > MANY and sum(tensors.values()) < len(tensors) * ARCHIVE_BYTES
+    return [item for item, box in zip(items, boxes) if writers[box.key] == ranks.rank]
 
 
 def assign(boxes_by_rank: Sequence[Sequence[Box]]) -> dict[tuple[object, ...], int]:
@@ -176,8 +141,6 @@ def _pickle_objects(items: Sequence[Item], ranks: Ranks) -> list[Item]:
     pickled: list[Item] = []
     problem = None
     try:
-        objects = [item.data for item in items if item.is_object]
-        streams.wait_for(streams.devices_of(streams.tensors_in(objects)))
         for item in items:
             pickled.append(replace(item, data=_pickle(item)) if item.is_object else item)
     except Exception as error:  # whatever it is, the other ranks wait for the exchange
@@ -189,16 +152,11 @@ def _pickle_objects(items: Sequence[Item], ranks: Ranks) -> list[Item]:
 def _pickle(item: Item) -> bytes:
     import torch
 
-    problem = hidden_state(item.name, item.data)
+    problem = hidden_state(item.data)
     if problem:
-        raise CheckpointError(problem)
+        raise CheckpointError(f"{item.name} {problem}")
     buffer = io.BytesIO()
-    try:
-        torch.save(item.data, buffer)
-    except Exception as error:  # pickle lets through whatever an object's own methods raise
-        raise CheckpointError(
-            f"{item.name} cannot be pickled: {type(error).__name__}: {error}"
-        ) from error
+    torch.save(item.data, buffer)
     content = buffer.getvalue()
     if runs_code(content):
         warnings.warn(
@@ -213,109 +171,78 @@ def _pickle(item: Item) -> bytes:
 # The items of one rank
 
 
-def local_items(
-    state_dict: Mapping[str, object],
-) -> tuple[list[Item], Paths]:
-    """The items of this rank, and each name's path; objects are not pickled yet."""
-    expansion = Expansion(state_dict)
-    # Only releases with distributed checkpoints: 1.13 has no planner to agree with.
+def local_items(state_dict: Mapping[str, object]) -> list[Item]:
+    """The items of this rank; objects are not pickled yet."""
     import torch
 
-    major, minor = torch.__version__.split(".")[:2]
-    leaves = list(
-        values(
-            expansion.tree,
-            as_before_2_4=major == "2" and minor.isdigit() and int(minor) < 4,
-            copies=expansion.copies,
-        )
-    )
-    counts = Counter(name_of(path) for path, _ in leaves)
-    duplicates = sorted(name for name, count in counts.items() if count > 1)
-    if duplicates:
-        raise CheckpointError(
-            f"the state dict cannot be saved: two values have the name {', '.join(duplicates)}"
-        )
-    named = {name_of(path): value for path, value in leaves}
-    paths = {name_of(path): path for path, _ in leaves}
-    items = None
-    if any(is_distributed(value) for value in named.values()):
-        items = _plan_by_torch(named)
-    if items is None:
-        items = _plan_plain(named)
-    storable = []
-    for item in items:
-        # A tensor that is cut into fewer parts than there are ranks has empty boxes on some.
-        is_empty_box = not item.is_object and 0 in item.sizes and 0 not in item.shape
-        if not is_empty_box:
-            _check_storable(item)
-            storable.append(item)
-    return storable, paths
+    expansion = Expansion(state_dict)
+    if expansion.duplicates:
+        names = ", ".join(sorted({*expansion.duplicates}))
+        raise CheckpointError(f"the state dict cannot be saved: two values have the name {names}")
+    values = expansion.values
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    objects = [Item(name, OBJECT, values[name]) for name in values if name not in tensors]
+    # A tensor that is cut into fewer parts than there are ranks has empty boxes on some.
+    boxes = [box for box in local_boxes(tensors) if 0 not in box.sizes or 0 in box.shape]
+    for box in boxes:
+        _check_storable(box)
+    return boxes + objects
 
 
-def _plan_by_torch(named: Mapping[str, object]) -> list[Item] | None:
-    """None if torch has no distributed checkpoints."""
-    try:
-        from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-        from torch.distributed.checkpoint.planner import WriteItemType
-    except ImportError:
-        return None
+def local_boxes(tensors: Mapping[str, Any]) -> list[Item]:
+    """The parts of tensors that this rank holds, which share their memory."""
+    boxes = []
+    cut = {}
+    for name, tensor in tensors.items():
+        if is_distributed(tensor):
+            cut[name] = tensor
+        else:
+            shape = tuple(tensor.shape)
+            boxes.append(_box(name, tensor, shape, (0,) * len(shape), shape))
+    return boxes + _cut_by_torch(cut) if cut else boxes
+
+
+def is_distributed(value: Any) -> bool:
+    """Whether it is a DTensor, a ShardedTensor or another type that knows which part of it is
+    local.
+
+    Plain tensors are planned without torch's planner, whose import takes a second and more.
+    """
+    marks = ("placements", "local_shards", "__create_write_items__")
+    return any(hasattr(type(value), mark) for mark in marks)
+
+
+def _cut_by_torch(tensors: Mapping[str, Any]) -> list[Item]:
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
     planner = DefaultSavePlanner(flatten_state_dict=False)
-    try:
-        # The coordinator plans the objects too (2.3); here every rank does, and _rank_share leaves
-        # each object to one rank.
-        planner.set_up_planner(named, is_coordinator=True)
-    except ValueError as error:
-        raise CheckpointError(f"the state dict cannot be saved: {error}") from error
-    for name, value in planner.state_dict.items():
+    planner.set_up_planner(tensors, is_coordinator=True)
+    for name, tensor in tensors.items():
         # torch would save one rank's summand as if it were the sum.
-        placements = getattr(value, "placements", ()) if is_distributed(value) else ()
+        placements = getattr(tensor, "placements", ())
         if any(placement.is_partial() for placement in placements):
             raise CheckpointError(
                 f"{name} is a DTensor whose ranks hold summands ({placements}): "
                 "redistribute it first"
             )
-    items = []
+    boxes = []
     for write in planner.create_local_plan().items:
-        name = write.index.fqn
-        if write.type == WriteItemType.BYTE_IO:
-            items.append(Item(name, OBJECT, planner.state_dict[name]))
-            continue
+        name, shape, chunk = write.index.fqn, write.tensor_data.size, write.tensor_data.chunk
         data = planner.resolve_data(write)
-        chunk = write.tensor_data.chunk
-        shape = tuple(write.tensor_data.size)
-        items.append(_box(name, data, shape, tuple(chunk.offsets), tuple(chunk.sizes)))
-    return items
-
-
-def _plan_plain(named: Mapping[str, object]) -> list[Item]:
-    import torch
-
-    items: list[Item] = []
-    for name, value in named.items():
-        if isinstance(value, torch.Tensor):
-            shape = tuple(value.shape)
-            items.append(_box(name, value, shape, (0,) * value.dim(), shape))
-        else:
-            items.append(Item(name, OBJECT, value))
-    return items
+        boxes.append(_box(name, data, shape, chunk.offsets, chunk.sizes))
+    return boxes
 
 
 def _box(
-    name: str,
-    data: torch.Tensor,
-    shape: Shape,
-    offsets: Shape,
-    sizes: Shape,
+    name: str, data: Any, shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]
 ) -> Item:
-    return Item(name, str(data.dtype), data.detach(), shape, offsets, sizes)
+    return Item(name, str(data.dtype), data.detach(), tuple(shape), tuple(offsets), tuple(sizes))
 
 
 def _check_storable(item: Item) -> None:
     """Raises CheckpointError for a tensor that has no bytes to save."""
     import torch
 
-    if item.is_object:
-        return
     data = item.data
     if data.device.type == "meta":
         raise CheckpointError(f"{item.name} is on the meta device: it has no values to save")

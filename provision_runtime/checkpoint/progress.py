@@ -34,41 +34,30 @@ class LoadProgress:
 
 
 @dataclass(frozen=True)
-class SaveProgress:
+class SaveProgress(LoadProgress):
     """How far a save is, over all ranks.
 
     Attributes:
         total: Bytes of tensors that the checkpoint will have.
+        done: Bytes that are written or linked.
+        seconds: Since this rank began to write.
         written: Bytes of them that are written.
         linked: Bytes of them that are linked, because the parent has them.
-        seconds: Since this rank began to write.
     """
 
-    total: int
-    written: int
-    linked: int
-    seconds: float
-
-    @property
-    def done(self) -> int:
-        """Bytes that are written or linked."""
-        return self.written + self.linked
-
-    @property
-    def rate(self) -> float:
-        """Bytes per second so far: done / seconds."""
-        return self.done / self.seconds if self.seconds else 0.0
+    written: int = 0
+    linked: int = 0
 
 
 SaveCallback = Callable[[SaveProgress], None]
 LoadCallback = Callable[[LoadProgress], None]
 
 
-def line_printer(what: str, ranks: Ranks) -> Callable[[SaveProgress | LoadProgress], None]:
+def line_printer(what: str, ranks: Ranks) -> LoadCallback:
     """A callback that prints a line to standard error every LINE_S seconds, on rank 0."""
     printed = 0.0
 
-    def print_line(progress: SaveProgress | LoadProgress) -> None:
+    def print_line(progress: LoadProgress) -> None:
         nonlocal printed
         if ranks.rank == 0 and progress.seconds >= printed + LINE_S:
             printed = progress.seconds

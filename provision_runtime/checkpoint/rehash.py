@@ -12,10 +12,9 @@ import json
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Iterator, List
+from dataclasses import replace
+from typing import TYPE_CHECKING, Iterator
 
-from ..report.codec import decode
 from . import catalog, copies, corrupt_files, verification
 from .errors import CheckpointError
 
@@ -31,13 +30,6 @@ MAX_RECORD_BYTES = 4096
 CPU_SHARE = 0.25
 
 
-@dataclass(frozen=True)
-class RehashRecord:
-    """times: when each part was hashed last, in seconds since 1970."""
-
-    times: List[int]
-
-
 class Rehash:
     """One thread at a time, and the damage that it has found."""
 
@@ -49,7 +41,7 @@ class Rehash:
     def start(self, backend: Backend) -> None:
         """Does nothing while the last thread is still running."""
         is_running = self._thread is not None and self._thread.is_alive()
-        if is_running or not backend.traits.links:
+        if is_running or not backend.is_folder:
             return
         self._thread = threading.Thread(
             target=self._run, args=(backend,), name="provision-rehash", daemon=True
@@ -93,31 +85,29 @@ def rehash(backend: Backend, now: int, stop: threading.Event) -> Iterator[str]:
             if stop.is_set():
                 return
         times[part] = now
-        record = json.dumps(asdict(RehashRecord(times)))
-        backend.replace(copies.FOLDER, RECORD, record.encode())
+        backend.replace(copies.FOLDER, RECORD, json.dumps({"times": times}).encode())
 
 
 def read_times(backend: Backend, now: int) -> list[int]:
-    """When each part was hashed last. A part without a time was never hashed: it is older than what
-    is hashed now, and its age counts from now on.
+    """When each part was hashed last, in seconds since 1970. A part without a time was never hashed:
+    it is older than what is hashed now, and its age counts from now on.
     """
     buffer = memoryview(bytearray(MAX_RECORD_BYTES))
-    times: list[int] = []
+    times: object = None
     try:
         size = backend.read_into(copies.FOLDER, RECORD, 0, buffer)
-        document = json.loads(bytes(buffer[:size]))
-        record: RehashRecord = decode(RehashRecord, document, "record")
-        times = record.times
-    except (OSError, ValueError, RecursionError):  # none yet, or damaged
+        times = json.loads(bytes(buffer[:size]))["times"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # none yet, or damaged
         pass
-    if len(times) != PARTS:
-        times = [now - 1] * PARTS
-    return [then if then <= now else now - 1 for then in times]  # the clock may have been set back
+    unknown = now - 1  # also after the clock was set back
+    if not isinstance(times, list) or len(times) != PARTS:
+        return [unknown] * PARTS
+    return [then if isinstance(then, int) and then <= now else unknown for then in times]
 
 
 def _check(backend: Backend, content: Content, stop: threading.Event) -> Iterator[str]:
     """Hashes every copy of a content, and repairs what is damaged."""
-    block = memoryview(bytearray(backend.traits.block))
+    block = memoryview(bytearray(backend.block))
     for folder, name in content.copies.values():
         start = time.thread_time()
         backend.drop_cache(folder, name)

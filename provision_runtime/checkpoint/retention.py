@@ -76,13 +76,11 @@ def plan_pruning(
     keep: int | None,
     *,
     every: int | None = None,
-    unfinished: Sequence[str] = (),
     protected: Sequence[int] = (),
 ) -> Pruned:
     """What prune would remove.
 
-    keep: None keeps all. unfinished: folders to remove because the caller knows that their writer
-    has ended.
+    keep: None keeps all.
     """
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: keep at least one checkpoint")
@@ -91,8 +89,7 @@ def plan_pruning(
     for name in backend.folders():
         if layout.parse(name) is not None:
             continue
-        is_dead = name in unfinished or layout.is_leftover(name)
-        (dead if is_dead else unknown).append(name)
+        (dead if layout.is_leftover(name) else unknown).append(name)
     removed: list[str] = []
     unreadable: list[str] = []
     if keep is not None:
@@ -154,13 +151,12 @@ def remaining_folders(backend: Backend, removed: Sequence[str]) -> list[str]:
 def _remove(backend: Backend, folders: Sequence[str]) -> dict[str, OSError]:
     """Removes all that it can; why it could not remove the others."""
     failed = {}
-    # A store without renames looks for files to delete once, after all manifests are gone.
-    groups = [[folder] for folder in folders] if backend.traits.rename else [folders]
-    for group in groups:
+    backend.remove_rests()
+    for folder in folders:
         try:
-            backend.remove(*group)
+            backend.remove(folder)
         except OSError as error:
-            failed.update(dict.fromkeys(group, error))
+            failed[folder] = error
     return failed
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
-from . import manifest, streams
+from . import layout, manifest, streams
 from .async_save import BackgroundSave, HostSnapshot
 from .commit import commit
-from .items import SavePlan
 from .plan import plan_save
 from .progress import line_printer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from concurrent.futures import Future
 
     from ..comm.ranks import Ranks
     from .backends import Backend
@@ -56,78 +53,57 @@ class SaveReport:
         return self.bytes / seconds if seconds else 0.0
 
 
-@dataclass(frozen=True)
-class SaveRequest:
-    """What `checkpoint.save` was called with. open_backend: opens the root."""
-
-    state_dict: Mapping[str, object]
-    open_backend: Callable[[], Backend]
-    step: int
-    ranks: Ranks
-    metadata: Mapping[str, object] | None = None
-    incremental: bool = True
-    for_dcp: bool | None = None
-    progress: SaveCallback | None = None
-
-
 BACKGROUND = BackgroundSave()
 SNAPSHOT = HostSnapshot()
 
 
-def save(request: SaveRequest) -> SaveReport:
+def prepare(
+    state_dict: Mapping[str, object],
+    open_backend: Callable[[], Backend],
+    step: int,
+    ranks: Ranks,
+    *,
+    copies: bool,
+    metadata: Mapping[str, object] | None = None,
+    incremental: bool = True,
+    progress: SaveCallback | None = None,
+) -> Callable[[], SaveReport]:
+    """Waits for a save in the background, plans this one, and copies the state to host memory if
+    `copies`. Returns what writes it, which may run in another thread then.
+    """
     BACKGROUND.finish()
-    return _prepare(request, copies=False)()
-
-
-def save_async(
-    request: SaveRequest, after: Callable[[], None] = lambda: None
-) -> Future[SaveReport]:
-    """after: called in the background once the checkpoint is committed."""
-    BACKGROUND.finish()
-    write = _prepare(request, copies=True)
-
-    def run() -> SaveReport:
-        report = write()
-        after()
-        return report
-
-    return BACKGROUND.start(run)
-
-
-def _prepare(request: SaveRequest, copies: bool) -> Callable[[], SaveReport]:
-    """Plans the save, and copies the state to host memory; returns what writes it."""
     started = time.monotonic()
-    step, backend, problem = 0, None, None
+    backend, problem = None, None
     try:
-        step = check_step(request.step)
-        manifest.check_metadata(request.metadata)
-        backend = request.open_backend()
+        step = layout.check_step(step)
+        manifest.check_metadata(metadata)
+        backend = open_backend()
     except Exception as error:
         # It is raised at the first exchange of the ranks: raised here, it would leave the others
         # waiting there, and one save behind from then on.
         problem = error
-    plan = plan_save(request.state_dict, request.ranks, request.for_dcp, problem)
-    plan = replace(plan, metadata=request.metadata or {})
+    items = plan_save(state_dict, ranks, problem)
     assert backend is not None
     planned = time.monotonic()
-    progress = request.progress or line_printer(f"saving step {step}", request.ranks)
+    report_progress = progress or line_printer(f"saving step {step}", ranks)
     try:
-        tensors = (item.data for item in plan.items if not item.is_object)
+        tensors = (item.data for item in items if not item.is_object)
         streams.wait_for(streams.devices_of(tensors))
         if copies:
-            plan = SNAPSHOT.take(plan)
+            items = SNAPSHOT.take(items)
     except (MemoryError, RuntimeError) as error:
-        plan, progress = SavePlan(()), _raise_in_callback(error)
+        items, report_progress = [], _raise_in_callback(error)
     copied = time.monotonic()
 
     def write() -> SaveReport:
         committed = commit(
             backend,
             step,
-            plan,
-            request.ranks,
-            incremental=request.incremental,
-            progress=progress,
+            items,
+            ranks,
+            metadata=metadata or {},
+            incremental=incremental,
+            progress=report_progress,
         )
         total = committed.progress
         return SaveReport(
@@ -143,17 +119,6 @@ def _prepare(request: SaveRequest, copies: bool) -> Callable[[], SaveReport]:
         )
 
     return write
-
-
-def check_step(step: int) -> int:
-    """Raises ValueError unless it is a whole number of 0 or more."""
-    try:
-        number = -1 if isinstance(step, bool) else operator.index(step)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise ValueError(f"step={step!r}: it must be a whole number of 0 or more")
-    return number
 
 
 def _raise_in_callback(error: Exception) -> SaveCallback:

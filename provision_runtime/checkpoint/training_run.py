@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from ..comm.ranks import Ranks
     from .backends import Root, StorageOptions
-    from .saver import SaveReport
 
 # Signals by which schedulers announce the end: saves and stops, and saves and goes on.
 STOP, SAVE = "SIGTERM", "SIGUSR1"
@@ -45,7 +44,7 @@ class CheckpointManager:
     that many steps, on all ranks at the same one.
 
     Args:
-        root: The folder of the run's checkpoints, a URL that fsspec supports, or a store of your own.
+        root: The folder of the run's checkpoints, or a URL that fsspec supports.
         state_dict: What to save and to fill, as for `save` and `load`.
         every: Steps between saves.
         keep: How many of the last checkpoints stay; None: all.
@@ -54,7 +53,6 @@ class CheckpointManager:
         background: Saves as `save_async` does.
         on_signal: Saves at SIGUSR1; saves and stops at SIGTERM.
         agree_every: Steps between two comparisons of the signals.
-        for_dcp: Whether plain DCP can read the checkpoints, as for `save`.
         ranks: How the ranks exchange values. Default: through the store of the default process group.
         deadline_s: Seconds that a rank may be silent, as for `save`.
         storage_options: fsspec's options for a URL, as for `save`.
@@ -76,7 +74,6 @@ class CheckpointManager:
         background: bool = False,
         on_signal: bool = True,
         agree_every: int = 10,
-        for_dcp: bool | None = None,
         ranks: Ranks | None = None,
         deadline_s: float = 120.0,
         storage_options: StorageOptions = None,
@@ -100,8 +97,7 @@ class CheckpointManager:
         self._every, self._keep, self._agree_every = every, keep, agree_every
         self._best, self._best_mode = best, best_mode
         self._background = background
-        self._for_dcp = for_dcp
-        self._saving: Future[SaveReport] | None = None
+        self._saving: Future[None] | None = None
         self._rehash = Rehash()
         # The last prune left a checkpoint in place of second copies. The same on all ranks.
         self._lacks_copies = False
@@ -206,14 +202,23 @@ class CheckpointManager:
         if self._lacks_copies:
             self._prune(with_copies=False)  # its space may be needed
         metadata = {METRICS: metrics} if metrics else None
-        request = saver.SaveRequest(
-            self.state_dict, self._open, step, self._ranks, metadata, for_dcp=self._for_dcp
+        write = saver.prepare(
+            self.state_dict,
+            self._open,
+            step,
+            self._ranks,
+            copies=self._background,
+            metadata=metadata,
         )
-        if self._background:
-            self._saving = saver.save_async(request, after=self._prune)
-        else:
-            saver.save(request)
+
+        def write_and_prune() -> None:
+            write()
             self._prune()
+
+        if self._background:
+            self._saving = saver.BACKGROUND.start(write_and_prune)
+        else:
+            write_and_prune()
 
     def finish(self) -> None:
         """Waits for a save in the background.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable
 
 from . import catalog, choice, corrupt_files, layout, manifest
 from .errors import DamagedFile
-from .hashes import checker, has_digest
+from .hashes import checker
 from .items import Names
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def check_files(
 
     def check(entry: FileEntry) -> str | None:
         if not hasattr(buffers, "block"):
-            buffers.block = memoryview(bytearray(backend.traits.block))
+            buffers.block = memoryview(bytearray(backend.block))
         try:
             return check_file(backend, folder, entry, buffers.block)
         finally:
@@ -130,7 +130,8 @@ def damaged_names(backend: Backend, folder: str, content: Manifest, entry: FileE
             name
             for name, record in content.records()
             if record.file == entry.name
-            and not has_digest(read[record.at : record.at + record.size], record.digest)
+            and content.digest_of(name, record, read[record.at : record.at + record.size])
+            != record.digest
         }
         names = tuple(sorted(damaged)) or names
     return names

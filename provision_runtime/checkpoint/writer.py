@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, List, Tuple
 
 from . import corrupt_files, hashes
-from .items import packs, pieces
-from .manifest import FileEntry, Record
-from .serialize import StagingMemory, serialize
+from .items import MIN_FILE_BYTES, packs, pieces
+from .manifest import FileEntry, Record, record_digest
+from .memory import StagingMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .backends import Backend
     from .items import Item
     from .manifest import Manifest
-    from .serialize import Serialized
 
 SUFFIX = ".distcp"
 # A file is linked by at most so many saves in a row, then its content is written again. A hard link
@@ -40,16 +39,12 @@ WORKERS = 7
 OBJECT_STORE_WORKERS = 3
 
 
+# A file, and what it holds.
+WrittenFile = Tuple[FileEntry, List[Tuple["Item", Record]]]
+
+
 class SaveAborted(Exception):
     """The save failed elsewhere."""
-
-
-@dataclass(frozen=True)
-class RankPart:
-    """What one rank contributes to the manifest."""
-
-    files: list[FileEntry]
-    records: list[tuple[Item, Record]]
 
 
 @dataclass
@@ -65,28 +60,6 @@ class ByteCount:
         with self._lock:
             self.written += written
             self.linked += linked
-
-
-class ParentIndex:
-    """What the parent checkpoint holds, by the hashes of its content: an incremental save may link
-    it.
-    """
-
-    def __init__(self, folder: str | None, parent: Manifest | None) -> None:
-        self.folder = folder
-        self._entries: dict[str, FileEntry] = {}
-        if parent:
-            # A file of several records is known by the hash that `new` computes.
-            self._entries = {hashes.content_hash(entry.digest): entry for entry in parent.files}
-            entries = {entry.name: entry for entry in parent.files}
-            for _, record in parent.records():
-                if record.size == entries[record.file].size:
-                    self._entries[record.digest] = entries[record.file]
-
-    def find(self, digest: str, size: int) -> FileEntry | None:
-        """The file of this hash, or whose only record has this digest."""
-        entry = self._entries.get(digest)
-        return entry if entry and entry.size == size else None
 
 
 def may_link(entry: FileEntry) -> bool:
@@ -105,28 +78,23 @@ def hashing_threads() -> int:
     return min(WORKERS, max(2, processors // ranks_of_host))
 
 
-def _count_workers(backend: Backend) -> int:
-    """For a disk, one more than the hashing threads: its syncs come last.
-
-    More workers would only take the processors from those that hash (measured: 7 were slower than 3
-    on 2 processors).
-    """
-    if not backend.traits.sync:
-        return OBJECT_STORE_WORKERS
-    return min(WORKERS, hashing_threads() + 1)
-
-
 class Writer:
-    """Writes items into one folder. Make one per save; `run` may be called from any thread."""
+    """Writes items into one folder. Make one per save; `run` may be called from any thread.
+
+    parent, content: the checkpoint whose files may be linked, by the hashes of their content.
+    """
 
     def __init__(
-        self, backend: Backend, folder: str, parent: ParentIndex, is_bare: bool = False
+        self, backend: Backend, folder: str, parent: str | None, content: Manifest | None
     ) -> None:
         self.count = ByteCount()
         self._backend = backend
         self._folder = folder
         self._parent = parent
-        self._is_bare = is_bare
+        self._linkable = {}
+        for entry in content.files if content and backend.is_folder else ():
+            if may_link(entry) and not corrupt_files.has(backend.root, entry.name):
+                self._linkable[hashes.content_hash(entry.digest), entry.size] = entry
         self._stop = threading.Event()
         self._staging = StagingMemory()
 
@@ -134,7 +102,7 @@ class Writer:
         """Makes `run` raise SaveAborted soon."""
         self._stop.set()
 
-    def run(self, items: Sequence[Item]) -> RankPart:
+    def run(self, items: Sequence[Item]) -> list[WrittenFile]:
         """Writes all items; every file is durable on return.
 
         Raises what the first failing thread raised; removes nothing.
@@ -143,127 +111,74 @@ class Writer:
         tensors = [piece for item in items if not item.is_object for piece in pieces(item)]
         # An object's size may change from save to save, which must not cut other packs of tensors.
         objects = [item for item in items if item.is_object]
-        with ThreadPoolExecutor(
-            _count_workers(self._backend), thread_name_prefix="provision-checkpoint"
-        ) as pool:
+        # For a disk, one more than the hashing threads, since its syncs come last. More would only
+        # take the processors from those that hash (measured: 7 were slower than 3 on 2 processors).
+        workers = OBJECT_STORE_WORKERS
+        if self._backend.is_folder:
+            workers = min(WORKERS, hashing_threads() + 1)
+        with ThreadPoolExecutor(workers, thread_name_prefix="provision-checkpoint") as pool:
             try:
                 futures = [pool.submit(self._write, pack) for pack in packs(tensors)]
                 futures += [pool.submit(self._write, pack) for pack in packs(objects)]
-                # The results in order. Raises the error of the first future that fails, without
-                # waiting for the others to start.
-                finished, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-                errors = [error for future in finished if (error := future.exception()) is not None]
-                if errors:
-                    for future in waiting:
-                        future.cancel()
-                    for error in errors:
-                        if not isinstance(error, SaveAborted):
-                            raise error
-                    raise errors[0]
-                parts = [future.result() for future in futures]
+                for future in as_completed(futures):
+                    future.result()
             except BaseException:
-                self._stop.set()
+                self._stop.set()  # the others raise SaveAborted, after this error
                 raise
         self._backend.flush(self._folder)
-        files = {entry.name: entry for part in parts for entry in part.files}
-        return RankPart(list(files.values()), [pair for part in parts for pair in part.records])
+        return [future.result() for future in futures]
 
-    def _write(self, pack: list[Item]) -> RankPart:
-        self._staging.clear()
-        serialized = [serialize(piece, self._staging, self._is_bare) for piece in pack]
-        if len(pack) == 1:
-            return self._write_piece(pack[0], serialized[0])
-        return self._write_pack(pack, serialized)
-
-    def _write_piece(self, piece: Item, serialized: Serialized) -> RankPart:
-        """The record's digest ends before the CRC-32 of its elements: if the parent has it, the CRC
-        need not be computed.
-        """
-        before = serialized.archive.before
-        digest = hashes.new()
-        self._raise_if_stopped()
-        digest.update(before)
-        digest.update(serialized.elements)
-        content_hash = digest.hexdigest()
-        entry = self._link(content_hash, serialized.size, piece.bytes)
-        if entry is None:
-            crc32 = serialized.crc32()
-            *_, after = parts = serialized.parts(crc32)
-            digest.update(after)
-            file_crc32 = hashes.joined_crc32(zlib.crc32(before), crc32, len(serialized.elements))
-            named = hashes.digest(digest.hexdigest(), zlib.crc32(after, file_crc32))
-            entry = self._write_file(parts, named, piece.bytes)
-        record = Record(
-            entry.name,
-            0,
-            serialized.size,
-            content_hash,
-            serialized.data,
-            piece.offsets,
-            piece.sizes,
-        )
-        return RankPart([entry], [(piece, record)])
-
-    def _write_pack(self, pack: Sequence[Item], serialized: Sequence[Serialized]) -> RankPart:
-        """Each record's digest is a CRC-32: it tells which records of a damaged file are damaged."""
-        content = memoryview(
-            b"".join([part for each in serialized for part in each.parts(each.crc32())])
-        )
-        digest = hashes.new()
-        self._raise_if_stopped()
-        digest.update(content)
-        content_hash = digest.hexdigest()
-        payload = sum(piece.bytes for piece in pack)
-        entry = self._link(content_hash, len(content), payload)
-        if entry is None:
-            named = hashes.digest(content_hash, zlib.crc32(content))
-            entry = self._write_file([content], named, payload)
-        records = []
-        at = 0
-        for piece, part in zip(pack, serialized):
-            end = at + part.size
-            data = None if part.data is None else at + part.data
-            crc32 = f"{zlib.crc32(content[at:end]):08x}"
-            record = Record(entry.name, at, end - at, crc32, data, piece.offsets, piece.sizes)
-            records.append((piece, record))
-            at = end
-        return RankPart([entry], records)
-
-    def _raise_if_stopped(self) -> None:
+    def _write(self, pack: Sequence[Item]) -> WrittenFile:
+        """Writes or links the file of a pack."""
         if self._stop.is_set():
             raise SaveAborted()
+        self._staging.clear()
+        parts = []
+        for piece in pack:
+            is_object = piece.is_object
+            parts.append(
+                memoryview(piece.data) if is_object else self._staging.bytes_of(piece.data)
+            )
+        content = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        content_hash = hashes.new(content).hexdigest()
+        entry = self._link(content_hash, content) or self._write_file(content_hash, content)
+        records = []
+        at = 0
+        for piece, part in zip(pack, parts):
+            kind = piece.dtype, piece.shape, piece.offsets, piece.sizes
+            is_packed = len(part) < MIN_FILE_BYTES
+            digest = record_digest(part if is_packed else entry.digest.encode(), *kind)
+            record = Record(entry.name, at, len(part), digest, piece.offsets, piece.sizes)
+            records.append((piece, record))
+            at += len(part)
+        return entry, records
 
-    def _write_file(self, parts: Sequence[memoryview], digest: str, payload: int) -> FileEntry:
-        """payload: bytes of tensors in it."""
-        entry = FileEntry(digest + SUFFIX, sum(map(len, parts)), digest)
+    def _write_file(self, content_hash: str, content: memoryview) -> FileEntry:
+        digest = hashes.digest(content_hash, content)
+        entry = FileEntry(digest + SUFFIX, len(content), digest)
         try:
-            self._backend.write(self._folder, entry.name, parts)
+            self._backend.write(self._folder, entry.name, content)
         except FileExistsError:
             # This save has the same content twice: the first writer completes the file.
-            self.count.add(linked=payload)
+            self.count.add(linked=len(content))
         else:
-            self.count.add(written=payload)
+            self.count.add(written=len(content))
         return entry
 
-    def _link(self, digest: str, size: int, payload: int) -> FileEntry | None:
+    def _link(self, content_hash: str, content: memoryview) -> FileEntry | None:
         """Makes a file of the parent part of the folder.
 
-        Returns None if there is none of this digest, or it is known to be corrupt, has been linked
-        often enough, or cannot be linked (the file system has no links, the file too many, or the
-        parent was just removed).
+        Returns None if there is none of this content, or it cannot be linked (the file system has no
+        links, the file too many, or the parent was just removed).
         """
-        entry = self._parent.find(digest, size)
-        if entry is None or corrupt_files.has(self._backend.root, entry.name):
+        entry = self._linkable.get((content_hash, len(content)))
+        if entry is None or self._parent is None:
             return None
-        if not (self._backend.traits.links and may_link(entry)):
-            return None
-        source = self._parent.folder
-        assert source is not None
         try:
-            if self._backend.stat(source, entry.name).size != entry.size:
+            if self._backend.stat(self._parent, entry.name).size != entry.size:
                 return None
-            self._backend.reuse(source, entry.name, self._folder)
+            self._backend.reuse(self._parent, entry.name, self._folder)
         except OSError:
             return None
-        self.count.add(linked=payload)
+        self.count.add(linked=len(content))
         return replace(entry, links=entry.links + 1)

@@ -29,7 +29,7 @@ def _program(path: str) -> Program:
     try:
         return read_program(Path(path))
     except (OSError, SyntaxError, ValueError):
-        return Program("", "", [], ast.Module([], []), {}, {}, [], {}, {})
+        return Program("", "", [], ast.Module([], []), {}, {}, [], {})
 
 
 def _around(frame: Frame, *kinds: type) -> list[Any]:

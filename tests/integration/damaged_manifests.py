@@ -109,15 +109,20 @@ def mutated(document: dict[str, Any], draw: random.Random) -> tuple[Any, dict[st
 def consistent(document: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
     """What only the files contradict: the same bytes would be other numbers."""
     cases = []
-    for name in ("big", "floats", "same as more"):
-        for dtype in ("torch.int32", "torch.float16", "torch.bool"):
+    for dtype in ("torch.int32", "torch.float16", "torch.bool"):
+        other = copy.deepcopy(document)
+        other["tensors"]["big"]["dtype"] = dtype
+        cases.append((["big", dtype], other))
+        for number, run in enumerate(document["runs"]):
             other = copy.deepcopy(document)
-            other["tensors"][name]["dtype"] = dtype
-            cases.append(([name, dtype], other))
+            other["runs"][number]["dtype"] = dtype
+            if run["dtype"] != dtype:
+                cases.append(([f"run {number}", dtype], other))
+    for number in range(len(document["runs"])):
         for shift in (-4, 4):
             other = copy.deepcopy(document)
-            other["tensors"][name]["records"][0][4] += shift
-            cases.append(([name, str(shift)], other))
+            other["runs"][number]["at"] += shift
+            cases.append(([f"run {number}", str(shift)], other))
     return cases
 
 

@@ -6,7 +6,6 @@ Usage: nested_states.py FOLDER. Every case is a function; the last line is what 
 from __future__ import annotations
 
 import collections
-import io
 import json
 import os
 import sys
@@ -23,9 +22,6 @@ from torch import distributed, nn
 from torch.optim.swa_utils import AveragedModel
 
 from provision_runtime import checkpoint
-from provision_runtime.checkpoint import backends
-from provision_runtime.checkpoint.commit import commit
-from provision_runtime.checkpoint.items import OBJECT, Item, SavePlan
 from provision_runtime.comm import ranks
 
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -328,31 +324,6 @@ def refused_loads() -> Any:
     return [texts, whole, [weights(loose["model"]), loose["plain"], report.missing, left]]
 
 
-def older() -> Any:
-    """Checkpoints of the versions that pickled live objects below the top."""
-    buffers = []
-    for value in (filled(1.0), [filled(2.0)]):
-        buffer = io.BytesIO()
-        torch.save(value, buffer)
-        buffers.append(buffer.getvalue())
-    items = (Item("nets.G", OBJECT, buffers[0]), Item("list", OBJECT, buffers[1]))
-    root = FOLDER / "older"
-    backend = backends.open_root(root)
-    plan = SavePlan(items if RANK == 0 else (), {"nets.G": ("nets", "G"), "list": ("list",)})
-    commit(backend, 1, plan, US, incremental=True, progress=lambda _: None)
-    generator, other = filled(0.0), filled(0.0)
-    nets = {"G": generator}
-    state: dict[str, Any] = {"nets": nets, "list": [other]}
-    outcome = []
-    for allow_pickle, strict in ((False, True), (True, True), (True, False)):
-        load = partial(checkpoint.load, allow_pickle=allow_pickle, strict=strict)
-        outcome.append(refusal(partial(load, state, root, ranks=US)))
-    untouched = [weights(generator, other), nets["G"] is generator]
-    requested: dict[str, Any] = {"nets": {"G": None}, "list": None}
-    checkpoint.load(requested, root, ranks=US, allow_pickle=True)
-    return [outcome, untouched, weights(requested["nets"]["G"], requested["list"][0])]
-
-
 def parts_of_ranks() -> Any:
     """A model that is cut into stages: each rank has names of its own below the same one."""
 
@@ -429,26 +400,6 @@ def managed() -> Any:
     return [restored, same, weights(other) == weights(model)]
 
 
-def exported() -> Any:
-    """By torch's own reader, on one rank: names and nesting are its own."""
-    root = save("exported", {"nets": {"G": filled(4.0)}, "parts": [{"d": filled(3.0)}]})
-    if RANK != 0:
-        return None
-    try:
-        from torch.distributed.checkpoint import FileSystemReader, load_state_dict
-    except ImportError:
-        return None
-    plain: dict[str, Any] = {
-        "nets": {"G": filled(0.0).state_dict()},
-        "parts": [{"d": filled(0.0).state_dict()}],
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        reader = FileSystemReader(checkpoint.path(root))
-        load_state_dict(plain, reader, no_dist=True)
-    return [float(plain["nets"]["G"]["weight"][0, 0]), float(plain["parts"][0]["d"]["bias"][0])]
-
-
 CASES = (
     gan,
     containers,
@@ -459,11 +410,9 @@ CASES = (
     adapters,
     refused_saves,
     refused_loads,
-    older,
     parts_of_ranks,
     wrapped,
     managed,
-    exported,
 )
 
 

@@ -68,7 +68,9 @@ def commit(root: Path, content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
     (folder / f"{digest}.distcp").write_bytes(content)
     entry = manifest.FileEntry(f"{digest}.distcp", len(content), digest)
-    record = manifest.Record(entry.name, 0, entry.size, digest)
+    record = manifest.Record(
+        entry.name, 0, entry.size, manifest.record_digest(content, "object", (), (), ())
+    )
     (folder / manifest.NAME).write_bytes(
         manifest.dumps(manifest.Manifest(1, 1, 0, (entry,), objects={"value": record}))
     )

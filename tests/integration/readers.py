@@ -16,6 +16,8 @@ import torch
 
 from provision_runtime import checkpoint
 from provision_runtime.checkpoint import items
+from provision_runtime.checkpoint.export import ExportOptions
+from provision_runtime.checkpoint.inspection.transfer import export_step
 
 warnings.simplefilter("ignore")
 # Tensors of a few kilobytes are then cut as those of gigabytes are.
@@ -97,9 +99,13 @@ def blank(value: Any) -> Any:
         )
     if isinstance(value, dict):
         return {key: blank(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [blank(inner) for inner in value]
+    if isinstance(value, list) or any(isinstance(inner, torch.Tensor) for inner in _items(value)):
+        return type(value)(blank(inner) for inner in value)
     return None
+
+
+def _items(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else ()
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
@@ -162,35 +168,26 @@ def read(folder: Path) -> dict[str, list[str]]:
     state = blank(expected)
     checkpoint.load(state, folder / "all")
     result = {"ours": wrong(state, expected)}
-    if importlib.util.find_spec("torch.distributed.checkpoint") and not saved["torch"].startswith(
-        "1."
-    ):
+    if importlib.util.find_spec("torch.distributed.checkpoint.format_utils"):
         result.update(read_by_torch(folder, dtypes))
-        # Dicts without tensors are one object up to torch 2.3, and their values later; later ones read both.
-        if not torch.__version__.startswith("2.3") or saved["torch"].startswith("2.3"):
-            result["converted"] = wrong(converted(folder / "all"), expected)
     return result
 
 
 def read_by_torch(folder: Path, dtypes: list[str]) -> dict[str, list[str]]:
+    """What `checkpoint export --dcp` writes. Releases before 2.4 have other names for dicts without
+    tensors, so only the tensors are read.
+    """
     from torch.distributed import checkpoint as dcp
-
-    expected, place = tensors(dtypes), checkpoint.path(folder / "tensors")
-    loaded, through_reader = blank(expected), blank(expected)
-    dcp.load(loaded, checkpoint_id=place)
-    dcp.load(through_reader, storage_reader=dcp.FileSystemReader(place))
-    return {
-        "dcp.load": wrong(loaded, expected),
-        "FileSystemReader": wrong(through_reader, expected),
-        "dcp_to_torch_save": wrong(converted(folder / "tensors"), expected),
-    }
-
-
-def converted(root: Path) -> Any:
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-    dcp_to_torch_save(checkpoint.path(root), root / "converted.pt")
-    return torch.load(root / "converted.pt", weights_only=False)
+    exported = str(folder / f"exported-{torch.__version__}")
+    export_step(str(folder / "tensors"), {}, 1, exported, ExportOptions(for_dcp=True))
+    expected = tensors(dtypes)
+    loaded = blank(expected)
+    dcp.load(loaded, checkpoint_id=exported)
+    dcp_to_torch_save(exported, folder / "converted.pt")
+    converted = torch.load(folder / "converted.pt", weights_only=False)
+    return {"dcp.load": wrong(loaded, expected), "dcp_to_torch_save": wrong(converted, expected)}
 
 
 if __name__ == "__main__":

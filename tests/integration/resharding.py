@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.distributed import checkpoint as dcp
 from torch.distributed._shard import sharded_tensor
 
 try:
@@ -161,20 +160,6 @@ def read_ours(saved_by: int) -> list[str]:
     return wrong(loaded_state, saved_by) + ([] if report.step == saved_by else ["report"])
 
 
-def read_by_torch(saved_by: int) -> list[str]:
-    loaded_state = state(False, saved_by)
-    options = (
-        loaded_state
-        if loaded_state["own"]
-        else {name: value for name, value in loaded_state.items() if name != "own"}
-    )  # to 2.3 that is a name
-    dcp.load(options, checkpoint_id=checkpoint.path(FOLDER / "state", step=saved_by))
-    parameters = (
-        17 if torch.__version__.startswith("2.3.") else options["step"]
-    )  # 2.3 forgets values beside tensors that it has read
-    return wrong({**loaded_state, **options, "step": parameters}, saved_by)
-
-
 def fsdp(fill: bool) -> tuple[Any, Any]:
     """A sharded model and its optimizer, after a step that all numbers of ranks compute alike."""
     from torch.distributed.fsdp import fully_shard
@@ -227,10 +212,8 @@ def fsdp_read() -> list[str]:
 
 
 def tensors_of(states: Any) -> list[tuple[str, Any]]:
-    leaves = nested.values({"model": states[0], "optimizer": states[1]})
-    return [
-        (".".join(path), value) for path, value in leaves if isinstance(value, dtensors.DTensor)
-    ]
+    values = nested.Expansion({"model": states[0], "optimizer": states[1]}).values
+    return [(name, value) for name, value in values.items() if isinstance(value, dtensors.DTensor)]
 
 
 def partial_sums() -> str:
@@ -257,12 +240,8 @@ def main() -> dict[str, Any]:
     in_group(2, 1, save)
     for number, readers in enumerate((1, 4)):
         result[f"2 to {readers}"] = in_group(readers, 10 + number, lambda: read_ours(2))
-        result[f"2 to {readers} by torch"] = (
-            in_group(readers, 20 + number, lambda: read_by_torch(2)) if OBJECTS_TRAVEL else []
-        )
     in_group(4, 30, save)
     result["4 to 2"] = in_group(2, 31, lambda: read_ours(4))
-    result["4 to 2 by torch"] = in_group(2, 32, lambda: read_by_torch(4)) if OBJECTS_TRAVEL else []
     result["partial"] = in_group(2, 33, partial_sums)
     if hasattr(distributed.fsdp, "fully_shard"):
         in_group(2, 40, fsdp_save)

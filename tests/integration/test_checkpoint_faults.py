@@ -155,9 +155,7 @@ def test_save_call_order(tmp_path: Path) -> None:
         for call in calls[:renamed]
         if call[0] in ("write", "writev") and call[1].startswith(temporary)
     }
-    assert {Path(path).name for path in written} >= {"manifest.json", ".metadata"} and len(
-        written
-    ) >= 4
+    assert {Path(path).name for path in written} >= {"manifest.json"} and len(written) >= 4
     for path in written:
         writes = [
             place

@@ -58,8 +58,8 @@ def test_adapters_are_loaded_alone(rank_results: list[dict[str, Any]]) -> None:
         ("tensor", "a.b is of type Holder and holds a Tensor"),
         ("deque", "a is of type deque and holds a Tensor"),
         ("method", "a.hook is of type method and holds a Linear"),
-        ("half", "a.0 is of type HalfLive and has no load_state_dict"),
-        ("itself", "a.again.0 holds itself"),
+        ("half", "a is of type list and holds a HalfLive"),
+        ("itself", "the state dict holds itself"),
         ("key", "a has a key of type Linear"),
         ("tensor key", "a has a key of type Parameter"),
         ("names", "the state dict cannot be saved: two values have the name a.b.bias, a.b.weight"),
@@ -79,10 +79,10 @@ def test_what_cannot_be_filled_is_refused_at_save(
     [
         ("shorter", "no value for list.1 of"),
         ("longer", "has no list.2"),
-        ("empty", "no value for list.0, list.1 of"),
+        ("empty", "has no list"),
         ("empty dict", "no value for two.a, two.b of"),
         ("tuple", "tuple.1 is a tensor only in the state dict"),
-        ("long tuple", "tuple has 3 elements here and 2 in the checkpoint"),
+        ("long tuple", "has no tuple.2"),
         ("shape", "tuple.0 is [2] here and [1] in the checkpoint"),
         ("part", "no value for model.bias of"),
         ("one", "two.a and two.b are one value here"),
@@ -103,17 +103,6 @@ def test_what_fits_is_filled_in_place_and_the_rest_is_named(
     whole = [1.0, 5, [1, 2, 3], 1, True]
     loose = [[1.0], {"x": 1, "y": {"z": 2, "w": 7}}, ["plain.y.w"], ["list.1", "model.bias"]]
     assert [outcome["refused_loads"][1:] for outcome in rank_results] == [[whole, loose]] * 2
-
-
-def test_pickled_objects_of_older_versions_replace_nothing(
-    rank_results: list[dict[str, Any]],
-) -> None:
-    for outcome in rank_results:
-        refusals, untouched, requested = outcome["older"]
-        for text in refusals:
-            assert "nets.G is one object in the checkpoint" in text
-            assert "list is one object in the checkpoint" in text
-        assert (untouched, requested) == ([[0.0, 0.0], True], [1.0, 2.0])
 
 
 def test_each_rank_may_have_its_own_part_of_a_model(rank_results: list[dict[str, Any]]) -> None:
@@ -138,7 +127,3 @@ def test_wrapped_models_and_sharded_tensors_below_the_top(
 
 def test_manager_resumes_nested_objects(rank_results: list[dict[str, Any]]) -> None:
     assert [outcome["managed"] for outcome in rank_results] == [[2, True, True]] * 2
-
-
-def test_torch_reads_nested_objects(rank_results: list[dict[str, Any]]) -> None:
-    assert rank_results[0]["exported"] in ([4.0, 3.0], None)

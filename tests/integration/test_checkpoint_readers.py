@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from provision_runtime.checkpoint.manifest import loads
 from tests.integration.scripts import run
 from tests.integration.smoke_process import PYTHON
 
@@ -27,7 +24,7 @@ OTHERS = [
 def test_every_kind_of_value_reads_back_with_ours_and_torch(tmp_path: Path) -> None:
     assert run("readers.py", "save", str(tmp_path)) == {"problems": []}
     result = run("readers.py", "read", str(tmp_path))
-    assert {"ours", "dcp.load", "FileSystemReader", "dcp_to_torch_save", "converted"} <= set(result)
+    assert {"ours", "dcp.load", "dcp_to_torch_save"} <= set(result)
     assert result["ours"] == []
     assert {name: wrong for name, wrong in result.items() if wrong} == {}
 
@@ -49,30 +46,13 @@ def test_torch_releases_read_each_others_checkpoints(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_other_programs_accept_the_archives(tmp_path: Path) -> None:
-    """A record that torch.save wrote is a zip archive, of whose elements others check the CRC-32."""
-    assert run("readers.py", "save", str(tmp_path)) == {"problems": []}
-    archives = 0
-    for path in tmp_path.rglob("manifest.json"):
-        manifest = loads(path.read_bytes(), path)
-        for name, record in manifest.records():
-            content = (path.parent / record.file).read_bytes()[record.at : record.at + record.size]
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                assert archive.testzip() is None, name
-            archives += 1
-    assert archives > 10
-
-
-@pytest.mark.exhaustive
-def test_many_small_tensors_lie_without_archives(tmp_path: Path) -> None:
+def test_many_small_tensors_take_little_space(tmp_path: Path) -> None:
     found = run("small_tensors.py", str(tmp_path))
     assert found.pop("times the tensors") < 3
     assert found == {
-        "warnings": ["the state dict has so many small tensors that w"],
+        "warnings": [],
         "equal": [True, True],
-        "dcp": False,
         "changed": [True, True],
-        "with archives": [True, True],
         "progress": True,
         "lines": ["loading", "saving step 5"],
         "refused": ["enough", True],

@@ -275,6 +275,8 @@ def safetensors() -> Any:
     from safetensors.torch import load_file, save_file
     from transformers import AutoModelForCausalLM
 
+    from provision_runtime.checkpoint import export
+    from provision_runtime.checkpoint.export import ExportOptions
     from provision_runtime.checkpoint.inspection import transfer
 
     root, out = FOLDER / "checkpoints", FOLDER / "exported"
@@ -289,13 +291,14 @@ def safetensors() -> Any:
     checkpoint.save({"model": model, "odd": odd}, root, step=1)
     outcome = []
     for number, dtype in enumerate((None, "bfloat16")):
-        chosen = transfer.ExportOptions("model", dtype=dtype, shard_gb=1e-5 + number)
+        chosen = ExportOptions(part="model", dtype=dtype)
+        export.SHARD_BYTES = 1e4 + number * 1e9
         exported = transfer.export_step(str(root), {}, 1, str(out / str(dtype)), chosen)
         model.config.save_pretrained(exported.folder)
         read = AutoModelForCausalLM.from_pretrained(exported.folder, dtype="auto")
         expected = model.to(read.dtype) if dtype else model
         outcome.append([Path(exported.folder, "model.safetensors").exists(), equal(read, expected)])
-    chosen = transfer.ExportOptions("odd")
+    chosen = ExportOptions(part="odd")
     transfer.export_step(str(root), {}, 1, str(out / "odd"), chosen)
     loaded = load_file(out / "odd" / "model.safetensors")
     same = {

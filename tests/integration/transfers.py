@@ -19,14 +19,12 @@ from torch import nn
 from torch.distributed import checkpoint as dcp
 
 from provision_runtime import checkpoint
+from provision_runtime.checkpoint import export as exports
 from provision_runtime.checkpoint import items, layout
 from provision_runtime.checkpoint.errors import CheckpointError
+from provision_runtime.checkpoint.export import ExportOptions
 from provision_runtime.checkpoint.inspection.root import InspectionError
-from provision_runtime.checkpoint.inspection.transfer import (
-    ExportOptions,
-    export_step,
-    import_step,
-)
+from provision_runtime.checkpoint.inspection.transfer import export_step, import_step
 
 items.pieces.__defaults__ = (200,)  # tensors of several records
 FOLDER = Path(sys.argv[1])
@@ -95,7 +93,9 @@ def export(name: str, **options: Any) -> Any:
 def exported() -> Any:
     model, optimizer = made(1)
     checkpoint.save({"model": model, "optim": optimizer, "odd": odd()}, ROOT, step=1)
-    export("odd", part="odd", shard_gb=1e-6)
+    exports.SHARD_BYTES = 1e3
+    export("odd", part="odd")
+    exports.SHARD_BYTES = 5e9
     read = read_by_format(FOLDER / "odd")
     same = [read[name][2] == elements(tensor) for name, tensor in odd().items()]
     index = json.loads((FOLDER / "odd" / "model.safetensors.index.json").read_text())
@@ -104,11 +104,11 @@ def exported() -> Any:
     )
     export("renamed", part="model", rename=(("^weight$", "a.w"), (r"^(b)ias", r"\1")))
     by_step = export_step(
-        str(ROOT / "step-000000000001"),
+        str(ROOT),
         {},
         "latest",
         str(FOLDER / "by-step"),
-        ExportOptions("model"),
+        ExportOptions(part="model"),
     )
     export("narrow", part="odd", dtype="bfloat16")
     kinds = {name: values[0] for name, values in read_by_format(FOLDER / "narrow").items()}
@@ -119,7 +119,19 @@ def exported() -> Any:
         sorted(read_by_format(FOLDER / "renamed")),
         by_step.step,
         kinds,
+        read_by_dcp(),
     ]
+
+
+def read_by_dcp() -> bool:
+    """A model and its optimizer, of an optimizer that has taken a step."""
+    export("for-dcp", for_dcp=True)
+    model, optimizer = made(2)
+    expected, trained = made(1)
+    state = {"model": model.state_dict(), "optim": optimizer.state_dict(), "odd": odd()}
+    dcp.load(state, checkpoint_id=str(FOLDER / "for-dcp"))
+    first, second = (item["state"][0]["exp_avg"] for item in (state["optim"], trained.state_dict()))
+    return bool(torch.equal(model.weight, expected.weight) and torch.equal(first, second))
 
 
 def read_by_file(path: Path) -> set[str]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from provision.core.errors import IntegrityError, InUse, InvalidSpec, ProvisionError, Unreachable
+from provision.core.errors import IntegrityError, InvalidSpec, ProvisionError, Unreachable
 from provision.core.types import Progress
 from provision_runtime.checkpoint.inspection import root as inspection_root
 
 ERRORS: dict[str, type[ProvisionError]] = {
     inspection_root.INVALID: InvalidSpec,
     inspection_root.DAMAGED: IntegrityError,
-    inspection_root.IN_USE: InUse,
     inspection_root.UNREACHABLE: Unreachable,
 }
 
@@ -25,8 +24,7 @@ ERRORS: dict[str, type[ProvisionError]] = {
 @contextmanager
 def provision_errors() -> Iterator[None]:
     """Raises InspectionError as InvalidSpec if the root or step does not exist, IntegrityError for a
-    manifest that cannot be read, InUse for a folder whose writer is alive, and Unreachable for a
-    store that does not respond.
+    manifest that cannot be read, and Unreachable for a store that does not respond.
     """
     try:
         yield

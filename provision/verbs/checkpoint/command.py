@@ -38,9 +38,9 @@ class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 def checkpoint() -> None:
     """Inspect, prune and convert the checkpoints of training jobs.
 
-    For jobs that save with `provision_runtime.checkpoint`. Only import, and export with --dtype,
-    need torch. All may run while a job saves. ROOT is the folder that the job passes to
-    `checkpoint.save`, or a URL (s3://bucket/run) if fsspec is installed.
+    For jobs that save with `provision_runtime.checkpoint`. Only import and export need torch. All may
+    run while a job saves. ROOT is the folder that the job passes to `checkpoint.save`, or a URL
+    (s3://bucket/run) if fsspec is installed.
     """
 
 
@@ -54,30 +54,27 @@ def _run(console: Console, name: str, arguments: dict[str, Any]) -> int:
         raise click.UsageError(
             "--all verifies every checkpoint, --step only one: use one of the two."
         )
-    is_prune = name == "prune"
-    has_scope = arguments.get("unfinished") and arguments["every"] is None
-    if is_prune and arguments["keep"] is None and not has_scope:
-        raise click.UsageError("Say how many checkpoints to keep, e.g. --keep 3.")
     with provision_errors():
         result, has_problems = command.perform(name, arguments, partial(verifying, console))
     console.result(f"checkpoint-{name}", result, result_lines(result, output_width()))
     if not has_problems:
         return 0
-    return SystemRefused.exit_code if is_prune else 1
+    return SystemRefused.exit_code if name == "prune" else 1
 
 
 def _parameter(option: Option) -> click.Option:
     if not option.kind:
         return click.Option([option.name], is_flag=True, help=option.help)
+    default = {} if option.required else {"default": option.default}  # None would count as given
     return click.Option(
         [option.name],
         type=Parsed(option.kind),
         multiple=option.multiple,
-        default=option.default,
         show_default=bool(option.default),
         required=option.required,
         metavar=option.metavar,
         help=option.help,
+        **default,
     )
 
 

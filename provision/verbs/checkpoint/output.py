@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from provision.cli.console import table, wrap
 from provision_runtime.checkpoint.inspection.audit import Audit, CheckpointVerdict
 from provision_runtime.checkpoint.inspection.contents import Contents
@@ -16,7 +14,6 @@ from provision_runtime.checkpoint.inspection.inventory import (
 from provision_runtime.checkpoint.inspection.transfer import Transfer
 from provision_runtime.report.text import escape_line, format_bytes, format_count
 
-MAX_NAMES = 3
 LIST_HEAD = ("step", "ranks", "torch", "tensors", "size", "")
 
 
@@ -89,12 +86,8 @@ def show_lines(contents: Contents, *, width: int | None) -> list[str]:
 
 def verify_lines(audit: Audit) -> list[str]:
     checkpoints = audit.checkpoints
-    lines = []
-    for row in checkpoints:
-        for damage in row.damages:
-            path = f"{audit.root}/{damage.folder}/{escape_line(damage.file)}"
-            tensors = f" (it holds {_some(damage.tensors)})" if damage.tensors else ""
-            lines.append(f"{path}: {damage.problem}{tensors}")
+    damages = [damage for row in checkpoints for damage in row.damages]
+    lines = [escape_line(str(damage.error(audit.root))) for damage in damages]
     lines += [f"{row.folder}: {_verdict(row)}" for row in checkpoints]
     whole = sum(row.verdict == "whole" for row in checkpoints)
     lines.append(
@@ -112,18 +105,15 @@ def prune_lines(cleanup: Cleanup) -> list[str]:
         lines.append(f"left {name}: its manifest cannot be read, so it is not counted or removed")
     lines += [f"left {escape_line(row.name)} (unfinished): {_writer(row)}" for row in cleanup.left]
     lines += [escape_line(problem) for problem in cleanup.problems]
-    summary = f"{cleanup.root}: {format_count(len(cleanup.remaining), 'checkpoint')} kept"
     if cleanup.copied_bytes:
-        action = "would copy" if cleanup.dry_run else "copied"
-        lines.append(f"{action} {format_bytes(cleanup.copied_bytes)} that existed once")
+        copied = "would copy" if cleanup.dry_run else "copied"
+        lines.append(f"{copied} {format_bytes(cleanup.copied_bytes)} that existed once")
+    summary = f"{cleanup.root}: {format_count(len(cleanup.remaining), 'checkpoint')} kept"
     removed = len(cleanup.removed) + len(cleanup.unfinished)
-    if not removed:
-        lines.append(f"{summary}, nothing to remove")
-        return lines
-    verb = "to remove" if cleanup.dry_run else "removed"
-    freed = format_bytes(cleanup.freed_bytes)
-    lines.append(f"{summary}, {removed} {verb}, which frees {freed}")
-    return lines
+    return [
+        *lines,
+        f"{summary}, {action} {removed}, which frees {format_bytes(cleanup.freed_bytes)}",
+    ]
 
 
 def transfer_lines(result: Transfer) -> list[str]:
@@ -160,9 +150,3 @@ def _verdict(row: CheckpointVerdict) -> str:
     if not row.files:
         return verdict
     return f"{verdict} ({format_bytes(row.bytes)} in {format_count(row.files, 'file')})"
-
-
-def _some(names: Sequence[str]) -> str:
-    text = ", ".join(escape_line(name) for name in names[:MAX_NAMES])
-    more = len(names) - MAX_NAMES
-    return f"{text} and {more} more" if more > 0 else text

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ... import fs
 from .. import layout, manifest
-from .base import Stat, Traits, parse_latest
+from .base import Stat, parse_latest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 # Bytes to read at a time: few enough to be hashed while they are in the processor's cache.
 READ_BYTES = 1 << 20
-# More parts are those of a pack, which is small: joining them costs less than a call for each.
-MAX_PARTS = 3
 # Each time that so much was written, the disk starts on it: this raised 1.6 to 2.6 GB/s for writing
 # and syncing 1 GiB (ext4 on a virtual disk, 2 cores).
 WRITE_BYTES = 8 << 20
@@ -37,10 +35,14 @@ SYNCED_TOGETHER = 32
 
 
 class FileBackend:
-    traits = Traits(rename=True, links=True, sync=True, block=READ_BYTES)
+    # A folder becomes visible by one rename, an unchanged file is a hard link, and a write survives a
+    # power cut only once it was synced.
+    is_folder = True
+    block = READ_BYTES
 
     def __init__(self, folder: Path) -> None:
         self._root = folder
+        self.root = str(folder)
         # Files that were written but not synced yet, by folder. They stay open: if a file is opened
         # again, its sync may not report an earlier write error (fsync(2)). The first sync of many
         # waits for the journal, so they are synced together.
@@ -52,15 +54,12 @@ class FileBackend:
         for folder in tuple(getattr(self, "_unsynced", ())):
             self._close_unsynced(folder)
 
-    @property
-    def root(self) -> str:
-        return str(self._root)
-
     def _path(self, folder: str, name: str) -> str:
         """A string, since there are thousands: making a Path takes as long as the system call."""
-        return f"{self._root}/{folder}/{name}"
+        return f"{self.root}/{folder}/{name}"
 
     def folders(self) -> list[str]:
+        """Committed checkpoints and temporary folders, in any order; empty if there is no root yet."""
         try:
             names = [entry.name for entry in fs.retry_stale(lambda: list(self._root.iterdir()))]
         except FileNotFoundError:
@@ -76,6 +75,9 @@ class FileBackend:
                 raise FileNotFoundError(errno.ENOENT, text, str(path))
 
     def linked(self) -> dict[str, str]:
+        """The names below the root that an operator linked or mounted: they are read like the others,
+        and never changed or removed. For each the name below the root where it leads, else "".
+        """
         names: dict[str, str] = {}
         try:
             paths = list(self._root.iterdir())
@@ -101,9 +103,11 @@ class FileBackend:
         return fs.read_bytes(self._root / folder / name)
 
     def read_into(self, folder: str, name: str, offset: int, buffer: memoryview) -> int:
+        """How many bytes there were; fewer than the buffer has at the end of the file."""
         return fs.retry_stale(lambda: _read_into(self._root / folder / name, offset, buffer))
 
-    def begin(self, step: int, parent: str | None) -> str:
+    def begin(self, step: int) -> str:
+        """Makes a new temporary folder for all ranks; its name."""
         # Each new folder is synced into its parent: a power cut could remove the root itself.
         self._check_links()
         missing = [path for path in (self._root, *self._root.parents) if not path.is_dir()]
@@ -115,24 +119,22 @@ class FileBackend:
         return name
 
     def wait_for(self, folder: str, timeout_s: float) -> None:
+        """Returns when this rank sees a folder that another rank made. Raises TimeoutError."""
         fs.wait_until_visible(self._root / folder, timeout_s)
 
-    def write(self, folder: str, name: str, parts: Sequence[memoryview]) -> None:
+    def write(self, folder: str, name: str, content: memoryview) -> None:
+        """Writes a new file of a temporary folder, durable once `flush` has returned. Raises
+        FileExistsError.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(self._path(folder, name), flags, 0o666)
         try:
-            # Writes all parts. Makes the disk start at once: otherwise it would idle until the
-            # sync.
-            if len(parts) > MAX_PARTS:
-                parts = [memoryview(b"".join(parts))]
+            # Makes the disk start at once: otherwise it would idle until the sync.
             offset = 0
-            for part in parts:
-                content = part.cast("B")
-                while content:
-                    written = os.write(descriptor, content[:WRITE_BYTES])
-                    fs.files.start_writeback(descriptor, offset, written)
-                    offset += written
-                    content = content[written:]
+            while offset < len(content):
+                written = os.write(descriptor, content[offset : offset + WRITE_BYTES])
+                fs.files.start_writeback(descriptor, offset, written)
+                offset += written
         except BaseException:
             os.close(descriptor)
             raise
@@ -152,6 +154,9 @@ class FileBackend:
                 _sync_and_close(oldest)
 
     def reuse(self, source: str, name: str, folder: str) -> None:
+        """Makes a file of a committed folder part of a temporary one. Raises OSError if that is not
+        possible.
+        """
         try:
             os.link(self._path(source, name), self._path(folder, name))
         except FileExistsError:
@@ -161,6 +166,11 @@ class FileBackend:
         (self._root / folder / name).unlink()
 
     def replace(self, folder: str, name: str, content: bytes, same: str | None = None) -> None:
+        """Writes a file of a folder at once: readers see the old one or the new one. Durable once
+        `flush` has returned.
+
+        same: a folder whose file of this name has the content already, which may be linked.
+        """
         aside = self._root / layout.temporary(name)
         try:
             try:
@@ -177,10 +187,12 @@ class FileBackend:
             fs.files.remove_if_exists(aside)
 
     def drop_cache(self, folder: str, name: str) -> None:
+        """Makes the next read of a file come from the disk, as far as the file system allows."""
         with suppress(OSError), open(self._path(folder, name), "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def flush(self, folder: str) -> None:
+        """Makes the files that this process wrote into a folder durable, with their names."""
         with self._lock:
             unsynced = self._unsynced.pop(folder, [])
         _sync_and_close(unsynced)
@@ -195,6 +207,7 @@ class FileBackend:
 
     def commit(self, folder: str, step: int, content: bytes) -> str:
         """Writes the manifest, syncs the folder, renames it, syncs the root, replaces `latest`.
+        Returns the folder's new name.
 
         Each step is durable before the next. What can fail for lack of space is written before the
         rename; a failure after the rename undoes it.
@@ -239,6 +252,7 @@ class FileBackend:
             return name
 
     def latest(self) -> str | None:
+        """The folder that `latest` names; None if there is no `latest`. Raises DamagedFile."""
         try:
             content = fs.read_bytes(self._root / layout.LATEST)
         except FileNotFoundError:
@@ -249,11 +263,8 @@ class FileBackend:
             content = b""  # somebody's link to a step
         return parse_latest(content, self.root)
 
-    def remove(self, *folders: str) -> None:
-        for folder in folders:
-            self._remove(folder)
-
-    def _remove(self, folder: str) -> None:
+    def remove(self, folder: str) -> None:
+        """Makes a folder invisible, then removes it. Ignores one that does not exist."""
         self._close_unsynced(folder)
         path = self._root / folder
         if path.is_symlink() or os.path.ismount(path):
@@ -280,7 +291,11 @@ class FileBackend:
             raise
         layout.abandoned.discard(path.name)
 
-    def free(self) -> int | None:
+    def remove_rests(self) -> None:
+        """Interrupted removals leave temporary folders, which are removed by their names."""
+
+    def free(self) -> int:
+        """Bytes that may still be written."""
         status = os.statvfs(fs.files.nearest_existing(self._root))
         return status.f_bavail * status.f_frsize
 

@@ -17,12 +17,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .. import layout, manifest
-from .base import Stat, Traits, parse_latest
+from .base import Stat, parse_latest
 from .fsspec_store import request_all
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .fsspec_store import FsspecStore
 
 # A request takes some ten milliseconds whatever its size, so read in a few large ones; three blocks
@@ -32,15 +30,16 @@ PAUSE_S = 0.2
 
 
 class ObjectBackend:
+    """See FileBackend for what the methods promise."""
+
+    is_folder = False
+    block = BLOCK
+
     def __init__(self, store: FsspecStore) -> None:
         self._store = store
+        self.root = store.url
         self._lock = threading.Lock()
         self._written: dict[str, set[str]] = {}
-        self.traits = Traits(rename=False, links=False, sync=False, block=BLOCK)
-
-    @property
-    def root(self) -> str:
-        return self._store.url
 
     def folders(self) -> list[str]:
         markers, commits = self._list_root()
@@ -66,7 +65,7 @@ class ObjectBackend:
         buffer[: len(content)] = content
         return len(content)
 
-    def begin(self, step: int, parent: str | None) -> str:
+    def begin(self, step: int) -> str:
         """The marker exists before any file does."""
         generation = layout.next_generation(self._store.list()[1], step)
         name = layout.CheckpointName(step, generation, layout.new_token())
@@ -88,7 +87,7 @@ class ObjectBackend:
                 )
             time.sleep(PAUSE_S)
 
-    def write(self, folder: str, name: str, parts: Sequence[memoryview]) -> None:
+    def write(self, folder: str, name: str, content: memoryview) -> None:
         """One request, so the object exists whole or not at all.
 
         Raises FileExistsError only for what this process wrote: if two put the same name, both
@@ -100,7 +99,7 @@ class ObjectBackend:
             if name in written:
                 raise FileExistsError(path)
             written.add(name)
-        self._store.put(path, b"".join(parts))
+        self._store.put(path, bytes(content))
 
     def reuse(self, source: str, name: str, folder: str) -> None:
         raise OSError(errno.EOPNOTSUPP, "an object has one name", f"{self.root}/{source}/{name}")
@@ -144,27 +143,28 @@ class ObjectBackend:
             return None
         return parse_latest(content, self.root)
 
-    def remove(self, *folders: str) -> None:
-        layout.abandoned.update(folders)
-        markers = [folder for folder in folders if layout.target(folder)]
-        markers += [marker for marker, folder in self._markers().items() if folder in folders]
-        request_all(self._store.delete, markers)
-        manifests = [f"{folder}/{manifest.NAME}" for folder in folders if layout.parse(folder)]
-        request_all(self._store.delete, manifests)
-        self._remove_rests()
-        layout.abandoned.difference_update(folders)
+    def remove(self, folder: str) -> None:
+        layout.abandoned.add(folder)
+        if layout.parse(folder):
+            removed = [marker for marker, target in self._markers().items() if target == folder]
+            removed.append(f"{folder}/{manifest.NAME}")
+        else:
+            removed = [folder]
+        request_all(self._store.delete, removed)
+        self.remove_rests()
+        layout.abandoned.discard(folder)
 
-    def _remove_rests(self) -> None:
+    def remove_rests(self) -> None:
         """Deletes the markers of committed checkpoints, and folders that have neither manifest nor
         marker.
         """
         markers, commits = self._list_root()
-        unneeded = [marker for marker, folder in markers.items() if commits.get(folder)]
-        for folder, is_committed in commits.items():
-            name = layout.parse(folder)
+        unneeded = [marker for marker, target in markers.items() if commits.get(target)]
+        for rest, is_committed in commits.items():
+            name = layout.parse(rest)
             # Without a token it was copied here, and no save through this backend made it.
-            if name and name.token and not is_committed and folder not in markers.values():
-                unneeded += [f"{folder}/{file}" for file in self._store.list(folder)[0]]
+            if name and name.token and not is_committed and rest not in markers.values():
+                unneeded += [f"{rest}/{file}" for file in self._store.list(rest)[0]]
         request_all(self._store.delete, unneeded)
 
     def _list_root(self) -> tuple[dict[str, str], dict[str, bool]]:

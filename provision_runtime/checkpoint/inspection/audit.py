@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Callable, ContextManager, Hashable, Union
+from typing import TYPE_CHECKING, Callable, ContextManager, Hashable
 
 from .. import catalog, copies, layout, manifest, verification
 from ..errors import CheckpointError, DamagedFile
-from ..manifest import FileEntry, Manifest
 from ..verification import Damage
 from .contents import TRIES, look_up
 
@@ -16,11 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..backends import Backend, Step
+    from ..manifest import FileEntry, Manifest
 
 ALL = "all"
 WHOLE, DAMAGED, UNKNOWN = "whole", "damaged", "unknown"
-# A checkpoint's manifest, or why it cannot be read.
-ManifestOrError = Union[Manifest, CheckpointError, OSError]
 # Starts to show progress: is passed a number of bytes, and gives a function that is called with the
 # size of each part, in any thread.
 StartMeter = Callable[[int], ContextManager[Callable[[int], None]]]
@@ -69,8 +67,9 @@ def audit(backend: Backend, step: Step, start_meter: StartMeter = no_meter) -> A
         folders = [folder]
         if step == ALL:
             folders = [str(name) for name in catalog.committed(backend)]
-        run = _AuditPass(backend, folders)
-        verdicts = run.check_all(start_meter)
+        run = _AuditPass(backend)
+        with start_meter(run.total_bytes(folders)) as run.show_progress:
+            verdicts = [run.check(name) for name in folders]
         present = set(backend.folders())
         verdicts = [row for row in verdicts if row.verdict == WHOLE or row.folder in present]
         if verdicts:
@@ -86,37 +85,29 @@ def audit(backend: Backend, step: Step, start_meter: StartMeter = no_meter) -> A
 class _AuditPass:
     """One pass over some checkpoints; remembers what it hashed."""
 
-    def __init__(self, backend: Backend, folders: Sequence[str]) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.bytes_read = 0
+        self.show_progress: Callable[[int], None] = lambda _: None
         self._backend = backend
-        self._show_progress: Callable[[int], None] = lambda _: None
-        self._manifests: dict[str, ManifestOrError] = {}
-        for folder in folders:
-            try:
-                self._manifests[folder] = catalog.read_manifest(backend, folder)
-            except (CheckpointError, OSError) as error:
-                self._manifests[folder] = error
         # The keys of files that were read and are whole: several checkpoints may have them.
         self._whole: set[Hashable] = set()
 
-    def check_all(self, start_meter: StartMeter) -> list[CheckpointVerdict]:
+    def total_bytes(self, folders: Sequence[str]) -> int:
         sizes = {}
-        for folder, content in self._manifests.items():
-            if isinstance(content, Manifest):
-                for entry in content.files:
-                    sizes[self._key(folder, entry)] = entry.size
-        with start_meter(sum(sizes.values())) as self._show_progress:
-            return [self._check(folder, content) for folder, content in self._manifests.items()]
+        for folder in folders:
+            content = catalog.manifest_if_intact(self._backend, folder)
+            for entry in content.files if content else ():
+                sizes[self._key(folder, entry)] = entry.size
+        return sum(sizes.values())
 
-    def _check(self, folder: str, content: ManifestOrError) -> CheckpointVerdict:
-        if isinstance(content, DamagedFile):
-            damage = Damage(folder, manifest.NAME, content.problem)
-            return _verdict(folder, DAMAGED, None, [damage])
-        if not isinstance(content, Manifest):
-            return _verdict(folder, UNKNOWN, None, problem=str(content))
+    def check(self, folder: str) -> CheckpointVerdict:
+        content = None
         try:
+            content = catalog.read_manifest(self._backend, folder)
             damages = self._find_damages(folder, content)
-        except OSError as error:
+        except DamagedFile as error:
+            damages = [Damage(folder, manifest.NAME, error.problem)]
+        except (CheckpointError, OSError) as error:
             return _verdict(folder, UNKNOWN, content, problem=str(error))
         return _verdict(folder, DAMAGED if damages else WHOLE, content, damages)
 
@@ -154,7 +145,7 @@ class _AuditPass:
 
     def _advance(self, size: int) -> None:
         self.bytes_read += size
-        self._show_progress(size)
+        self.show_progress(size)
 
 
 def _verdict(

@@ -17,7 +17,7 @@ from ...report.codec import packaged_json
 from ...report.options import Option, add_options
 from ..export import DTYPES, ExportOptions
 from . import audit, contents, inventory, transfer
-from .root import InspectionError, opened
+from .root import INVALID, InspectionError, opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,9 +84,12 @@ def perform(
         is_trusted = arguments["allow_pickle"]
         return transfer.import_step(source, root, options, step, rename, is_trusted), False
     if verb == "export":
-        names = ("part", "rename", "dtype", "shard_size")
-        chosen = ExportOptions(*(arguments[name] for name in names))
-        return transfer.export_step(root, options, step, arguments["safetensors"], chosen), False
+        targets = [target for target in (arguments["safetensors"], arguments["dcp"]) if target]
+        if len(targets) != 1:
+            raise InspectionError(INVALID, "Name one folder: --safetensors DIR or --dcp DIR.")
+        names = ("part", "rename", "dtype")
+        chosen = ExportOptions(bool(arguments["dcp"]), *(arguments[name] for name in names))
+        return transfer.export_step(root, options, step, targets[0], chosen), False
     with opened(root, options) as backend:
         if verb == "list":
             return inventory.take_inventory(backend), False
@@ -95,7 +98,7 @@ def perform(
         if verb == "verify":
             verdicts = audit.audit(backend, audit.ALL if arguments["all"] else step, start_meter)
             return verdicts, not verdicts.is_whole
-        names = ("keep", "every", "unfinished", "dry_run")
+        names = ("keep", "every", "dry_run")
         cleanup = inventory.clean_up(backend, **{name: arguments[name] for name in names})
         return cleanup, bool(cleanup.problems)
 
@@ -126,12 +129,6 @@ def _number(least: int, text: str) -> int:
     return int(text)
 
 
-def _size(text: str) -> float:
-    if not float(text) > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not more than 0.")
-    return float(text)
-
-
 def _dtype(text: str) -> str:
     if text not in DTYPES:
         raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(DTYPES)}.")
@@ -146,5 +143,4 @@ PARSERS: Dict[str, Callable[[str], Any]] = {
     "count": partial(_number, 1),
     "rename": transfer.parse_rename,
     "dtype": _dtype,
-    "size": _size,
 }

@@ -7,22 +7,20 @@ removes old ones; with --dry-run it shows what that would free.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...comm.ranks import single_process
 from .. import catalog, copies, disk_usage, layout, retention
 from ..errors import CheckpointError, DamagedFile
 from ..items import Names
-from .root import IN_USE, INVALID, InspectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..backends import Backend
     from ..manifest import Manifest
 
 # How often to list again when a job changes the root meanwhile.
 TRIES = 5
+MANIFEST_FACTS = ("sequence", "parent", "world_size", "torch")
 
 
 @dataclass(frozen=True)
@@ -81,11 +79,11 @@ class CheckpointInventory:
 class Cleanup:
     """What was removed; with dry_run, what would be.
 
-    removed: folders of checkpoints. unfinished: removed folders that dead writers left, or that the
-    caller named. left: unfinished folders whose writer may be alive. unreadable: checkpoints that
-    stay and do not count, since their manifest cannot be read. freed_bytes: of files whose last
-    name goes. copied_bytes: of second copies that were written. problems: a sentence for each folder that could not be removed,
-    and for second copies that could not be written.
+    removed: folders of checkpoints. unfinished: removed folders that dead writers left. left: unfinished
+    folders whose writer may be alive. unreadable: checkpoints that stay and do not count, since their
+    manifest cannot be read. freed_bytes: of files whose last name goes. copied_bytes: of second copies
+    that were written. problems: a sentence for each folder that could not be removed, and for second
+    copies that could not be written.
     """
 
     root: str
@@ -140,6 +138,10 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
         state, problem, content = _read_manifest(backend, folder)
         if state == "committed" and newest[name.step] != name:
             state = "replaced"
+        facts: dict[str, Any] = {}
+        if content is not None:
+            facts = {fact: getattr(content, fact) for fact in MANIFEST_FACTS}
+            facts.update(tensors=len(content.tensors), objects=len(content.objects))
         row = Checkpoint(
             step=name.step,
             generation=name.generation,
@@ -149,17 +151,8 @@ def _take_inventory(backend: Backend) -> CheckpointInventory:
             latest=folder == latest_folder,
             files=len(usages[folder]),
             bytes=disk_usage.folder_bytes(usages[folder]),
+            **facts,
         )
-        if content is not None:
-            row = replace(
-                row,
-                sequence=content.sequence,
-                parent=content.parent,
-                world_size=content.world_size,
-                torch=content.torch,
-                tensors=len(content.tensors),
-                objects=len(content.objects),
-            )
         rows.append(row)
     # What vanished meanwhile is not damaged.
     present = set(backend.folders())
@@ -194,38 +187,21 @@ def _read_manifest(backend: Backend, folder: str) -> tuple[str, str, Manifest | 
         return "unreadable", f"{backend.root}/{folder}: {error.strerror or error}", None
 
 
-# Pruning
-
-
-def clean_up(
-    backend: Backend,
-    keep: int | None,
-    *,
-    every: int | None,
-    unfinished: Sequence[str],
-    dry_run: bool,
-) -> Cleanup:
-    """keep: None removes no committed checkpoint. unfinished: folders to remove although their
-    writer is unknown.
-
-    Raises InspectionError for a folder that does not exist, or whose writer is alive.
-    """
-    _check_unfinished(backend, unfinished)
-    plan = retention.plan_pruning(backend, keep, every=every, unfinished=unfinished)
-    folders = {*backend.folders(), *plan.removed, *plan.leftovers}
+def clean_up(backend: Backend, keep: int, *, every: int | None, dry_run: bool) -> Cleanup:
+    plan = retention.plan_pruning(backend, keep, every=every)
+    folders = (*plan.removed, *plan.leftovers)
     usages = {folder: disk_usage.usage(backend, folder) for folder in folders}
     readable = catalog.intact_newest_first(backend)
     remaining = retention.remaining_folders(backend, plan.removed)
     if not dry_run:
-        plan = retention.carry_out(backend, plan, single_process(), keep, keep is not None)
-    elif remaining and keep is not None:
+        plan = retention.carry_out(backend, plan, single_process(), keep)
+    elif remaining:
         lacking = copies.missing(backend, remaining, keep == 1)[0].values()
         plan = replace(plan, copied_bytes=sum(content.entry.size for content in lacking))
-    remaining = [folder for folder in readable if folder not in plan.removed]
     return Cleanup(
         root=backend.root,
         dry_run=dry_run,
-        remaining=tuple(sorted(remaining)),
+        remaining=tuple(sorted(set(readable).difference(plan.removed))),
         removed=plan.removed,
         unfinished=plan.leftovers,
         left=tuple(describe_unfinished(backend, name) for name in plan.unknown),
@@ -234,23 +210,3 @@ def clean_up(
         copied_bytes=plan.copied_bytes,
         problems=plan.problems,
     )
-
-
-def _check_unfinished(backend: Backend, names: Sequence[str]) -> None:
-    present = list_unfinished(backend)
-    for name in names:
-        if name not in present:
-            unfinished = ", ".join(sorted(present)) or "none"
-            raise InspectionError(
-                INVALID,
-                f"{backend.root} has no unfinished folder {name}.",
-                f"Unfinished folders: {unfinished}.",
-            )
-        row = describe_unfinished(backend, name)
-        if row.writer in ("alive", "stopped"):
-            raise InspectionError(
-                IN_USE,
-                f"{name} is being written by process {row.pid} of this host, "
-                f"which is {row.writer}.",
-                "End that process first.",
-            )

@@ -12,7 +12,7 @@ from ..errors import CheckpointError
 
 NAME_THE_ROOT = "Name the folder that the job passes to checkpoint.save."
 # Kinds of errors.
-INVALID, DAMAGED, IN_USE, UNREACHABLE = "invalid", "damaged", "in use", "unreachable"
+INVALID, DAMAGED, UNREACHABLE = "invalid", "damaged", "unreachable"
 
 
 class InspectionError(Exception):

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...comm.ranks import single_process
-from .. import catalog, layout, manifest
+from .. import catalog
 from ..backends import open_root
 from ..errors import CheckpointError, DamagedFile
-from ..export import ExportOptions as ExportOptions
+from ..export import ExportOptions, export, renamed
 from ..export import Transfer as Transfer
-from ..export import export, renamed
-from ..nested import name_of, values
+from ..nested import Expansion
 from .contents import look_up
 from .root import DAMAGED, INVALID, InspectionError, opened
 
@@ -27,10 +26,8 @@ if TYPE_CHECKING:
 def export_step(
     root: str, options: Mapping[str, object], step: Step, target: str, chosen: ExportOptions
 ) -> Transfer:
-    """root: of the checkpoints, or the folder of one of them. Raises InspectionError."""
-    name = layout.parse(Path(root).resolve().name)
-    if name is not None and (Path(root) / manifest.NAME).exists():
-        root, step = str(Path(root).resolve().parent), name.step
+    """Raises InspectionError."""
+    _require_torch("export")
     with opened(root, options) as backend:
         folder, damage = look_up(backend, step)
         try:
@@ -51,15 +48,7 @@ def import_step(
     allow_pickle: bool = False,
 ) -> Transfer:
     """Saves what others wrote as a checkpoint, which is whole or absent. Raises InspectionError."""
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise InspectionError(
-            INVALID,
-            "Importing needs torch, which this interpreter does not have.",
-            "Run it in an environment, with the same options: provision run NAME -- "
-            "python -m provision_runtime checkpoint import ...",
-        ) from error
+    _require_torch("import")
     from .. import save
     from ..plain import read_plain
 
@@ -67,10 +56,10 @@ def import_step(
         if step in {name.step for name in catalog.steps(open_root(root, options))}:
             raise CheckpointError(f"{root} has a checkpoint of step {step}: choose another --step")
         named: dict[str, object] = {}
-        for path, value in values(read_plain(source, allow_pickle=allow_pickle)):
-            name = renamed(name_of(path), rename)
+        for old, value in Expansion(read_plain(source, allow_pickle=allow_pickle)).values.items():
+            name = renamed(old, rename)
             if named.setdefault(name, value) is not value:
-                raise CheckpointError(f"{source}: {name_of(path)} gets the name {name!r} too")
+                raise CheckpointError(f"{source}: {old} gets the name {name!r} too")
         report = save(
             named, root, step=step, ranks=single_process(), storage_options=options or None
         )
@@ -78,6 +67,18 @@ def import_step(
         text = str(error).replace("allow_pickle=True", "--allow-pickle")
         raise InspectionError(INVALID, f"{text}.") from error
     return Transfer(step, report.folder, len(named), report.bytes)
+
+
+def _require_torch(verb: str) -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise InspectionError(
+            INVALID,
+            f"checkpoint {verb} needs torch, which this interpreter does not have.",
+            "Run it in an environment, with the same options: provision run NAME -- "
+            f"python -m provision_runtime checkpoint {verb} ...",
+        ) from error
 
 
 def parse_rename(text: str) -> tuple[str, str]:

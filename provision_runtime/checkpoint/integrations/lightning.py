@@ -4,11 +4,13 @@
     fabric = lightning.Fabric(plugins=[ProvisionCheckpointIO()])
 
 Each path that Lightning names, such as `last.ckpt`, becomes a folder with one checkpoint in it. The
-tensors of state dicts have their names there; the rest, with the optimizers, is one object.
+tensors of state dicts have their names there; the rest, with the optimizers, is one tensor with what
+torch.save makes of it.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from typing import Any
@@ -17,6 +19,8 @@ from lightning.fabric.plugins import CheckpointIO, TorchCheckpointIO
 
 from ...comm.ranks import single_process
 from .. import read, save
+from ..memory import memory_of
+from ..unpickle import load_object
 
 __all__ = ["ProvisionCheckpointIO"]
 
@@ -44,13 +48,17 @@ class ProvisionCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         """
         import torch
 
-        state: dict[str, Any] = {REST: ({},)}
+        state: dict[str, Any] = {}
+        rest = {}
         for key, value in checkpoint.items():
             items = value.values() if isinstance(value, dict) else ()
             if items and "." not in key and all(isinstance(item, torch.Tensor) for item in items):
                 state[key] = value
             else:
-                state[REST][0][key] = value
+                rest[key] = value
+        buffer = io.BytesIO()
+        torch.save(rest, buffer)
+        state[REST] = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
         alone = single_process()
         # Step 0: another save to this path replaces it.
         save(state, path, step=0, ranks=alone, storage_options=storage_options)
@@ -77,8 +85,8 @@ class ProvisionCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         """
         if os.path.isfile(path):
             return dict(TorchCheckpointIO().load_checkpoint(path, map_location))
-        flat = read(path, allow_pickle=weights_only is False)
-        [tree] = flat.pop(REST)
+        flat = read(path)
+        tree = load_object(REST, bytes(memory_of(flat.pop(REST))), weights_only is False)
         for name, value in flat.items():
             key, _, inner = name.partition(".")
             tree.setdefault(key, {})[inner] = value

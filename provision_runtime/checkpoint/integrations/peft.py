@@ -15,7 +15,7 @@ from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
 from ..errors import CheckpointError
 from ..items import StateDict
-from ..serialize import StagingMemory, memory_of
+from ..memory import StagingMemory
 
 __all__ = ["Adapters"]
 
@@ -73,5 +73,5 @@ def _base_digest(model: Any, kind: str) -> str:
         if f".{prefix}" not in f".{name}" and "modules_to_save" not in name:
             digest.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
             staging.clear()
-            digest.update(memory_of(staging.plain(value.detach())))
+            digest.update(staging.bytes_of(value.detach()))
     return digest.hexdigest()

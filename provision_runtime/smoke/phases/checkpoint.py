@@ -57,7 +57,6 @@ def _round_trip(context: RankContext, root: Path) -> Outcome:
             step=STEP,
             ranks=ranks,
             incremental=False,
-            for_dcp=False,
             # An injected fault raises the disk's error while this rank saves.
             progress=lambda _: fault_injection.raise_folder_error(
                 context, *fault_injection.FOLDER_ERRORS

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from provision.core import host
-from provision.core.errors import StaleLock
 from provision.core.paths import Folders
 from provision.environment import prefix as prefixes
 from provision.environment.marker import Marker

@@ -29,7 +29,8 @@ from provision_runtime.checkpoint import (
 from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.inspection import audit
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES
-from provision_runtime.comm.ranks import single_process
+from provision_runtime.checkpoint.manifest import Manifest
+from provision_runtime.checkpoint.writer import ByteCount
 from tests.checkpoints import big, flip, manifest_of, save
 from tests.rank_threads import RankThreads
 
@@ -46,6 +47,10 @@ def run(root: Path, saves: int, keep: int) -> None:
         prune(root, keep=keep)
 
 
+def names(content: Manifest) -> set[str]:
+    return {entry.name for entry in content.files}
+
+
 def restore(root: Path) -> int:
     """The step that a new process would load, after healing what can be healed; its files are
     whole."""
@@ -54,7 +59,7 @@ def restore(root: Path) -> int:
     for folder in choice.choose(backend, "latest", choice.PREVIOUS)[0]:
         try:
             content = loader._read_manifest(backend, folder)
-            loader._verify_share(backend, folder, content, [], single_process())
+            loader.verify_files(backend, folder, content, names(content), ByteCount())
         except DamagedFile:
             continue
         assert verify(root, step=content.step) == []
@@ -314,7 +319,7 @@ def test_a_damaged_object_is_repaired_from_another_checkpoint() -> None:
         else:
             memory.MemoryFileSystem().pipe_file(path, damage)
         with pytest.warns(CheckpointWarning, match="replaced by its other copy"):
-            loader._verify_share(backend, newest, content, [], single_process())
+            loader.verify_files(backend, newest, content, names(content), ByteCount())
         assert verify(root) == []
 
 
@@ -494,7 +499,7 @@ def test_one_kept_beside_old_ones_is_there_twice(tmp_path: Path) -> None:
 class PrunedMeanwhile(FileBackend):
     """Another process removes the older step after the steps were surveyed, before they are copied."""
 
-    def free(self) -> int | None:
+    def free(self) -> int:
         self.remove("step-000000000001")
         return super().free()
 

@@ -14,7 +14,7 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 def problem(shape: tuple[int, ...], *boxes: Box) -> str | None:
     return manifest.coverage_problem(
-        shape, [Record("file", 0, 0, "", 0, offsets, sizes) for offsets, sizes in boxes]
+        shape, [Record("file", 0, 0, "", offsets, sizes) for offsets, sizes in boxes]
     )
 
 

@@ -27,7 +27,7 @@ from provision_runtime.checkpoint import (
 )
 from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.inspection import audit, inventory
-from provision_runtime.comm.ranks import single_process
+from provision_runtime.checkpoint.writer import ByteCount
 from tests.checkpoints import big, manifest_of, save
 from tests.conftest import ROOT
 
@@ -162,7 +162,7 @@ def test_damage_behind_a_link_is_not_written_over(root: Path) -> None:
     corrupt_files.forget(str(root), [file])
     content = manifest_of(root, 4)
     with pytest.raises(DamagedFile, match="it is missing"):
-        loader._verify_share(open_root(root), STEPS[4], content, [], single_process())
+        loader.verify_files(open_root(root), STEPS[4], content, [file], ByteCount())
     assert not (target / file).exists()
 
 

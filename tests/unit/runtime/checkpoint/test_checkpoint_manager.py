@@ -33,10 +33,10 @@ from tests.rank_threads import RankThreads
 def plans_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning needs torch; all that follows is real."""
 
-    def save(request: saver.SaveRequest) -> None:
-        checkpoints.save(request.open_backend(), request.step, request.state_dict, request.ranks)
+    def prepare(state_dict: Any, open_backend: Any, step: int, ranks: Ranks, **_: Any) -> Any:
+        return lambda: checkpoints.save(open_backend(), step, state_dict, ranks)
 
-    monkeypatch.setattr(saver, "save", save)
+    monkeypatch.setattr(saver, "prepare", prepare)
 
 
 @pytest.fixture
@@ -148,9 +148,9 @@ def test_full_disk_keeps_one_more_until_the_next_save(
     begin = FileBackend.begin
     steps_at_begin: list[int] = []
 
-    def count_steps(self: FileBackend, step: int, parent: str | None) -> str:
+    def count_steps(self: FileBackend, step: int) -> str:
         steps_at_begin.append(len(list_steps(tmp_path)))
-        return begin(self, step, parent)
+        return begin(self, step)
 
     monkeypatch.setattr(FileBackend, "free", free)
     monkeypatch.setattr(FileBackend, "begin", count_steps)
