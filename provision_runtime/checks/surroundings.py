@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..facts import libraries
-from ..report.findings import Finding
+from ..report.findings import TMPDIR_LENGTH, Finding
 from ..report.text import format_bytes, format_count
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from provision import __version__
+from provision import __version__, catalog
+from provision.catalog import Edition
 from provision.core import host
 from provision.core.dataclass import dataclass
 from provision.core.paths import nearest_existing
@@ -43,6 +44,7 @@ class MachineStatus:
     data: DataDisk
     envs: Path
     environments: tuple[Environment, ...]
+    facts: Edition
 
 
 def machine_status(context: Context) -> MachineStatus:
@@ -67,4 +69,5 @@ def machine_status(context: Context) -> MachineStatus:
         data=DataDisk(path=data, free=usage.free, total=usage.total),
         envs=context.folders.envs,
         environments=tuple(environments_of_all(context)),
+        facts=catalog.edition(),
     )
