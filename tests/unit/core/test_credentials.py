@@ -244,9 +244,9 @@ def test_errors_and_output_hold_none(capsys: pytest.CaptureFixture[str]) -> None
     printed = "".join(capsys.readouterr())
     assert "https://h.example/x" in printed and SECRET not in printed
     # The token of a server that we start is for the user.
-    server = {"name": "lab", "address": "http://127.0.0.1/?token=new", "kernel": "lab"}
-    console.result("notebook", server, "", shows_token=True)
-    assert json.loads(capsys.readouterr().out) == {"schema": "provision.notebook/1", **server}
+    log = {"job": "1", "log": "http://127.0.0.1/?token=new"}
+    console.result("jobs-log", log, "", shows_token=True)
+    assert json.loads(capsys.readouterr().out) == {"schema": "provision.jobs-log/1", **log}
 
 
 def test_a_traceback_holds_none(
