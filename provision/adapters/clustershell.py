@@ -15,7 +15,6 @@ import selectors
 import shutil
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -55,8 +54,6 @@ SSH_OPTIONS = (
 CHECK_S = 0.2
 # As much is read at once.
 READ_BYTES = 1 << 16
-# The characters of the number of a task of srun.
-LABEL_LENGTH = 8
 # What a command may print on a node.
 MOST_BYTES = 1 << 20
 # Files of a running command: three pipes, and one more while it starts.
@@ -94,7 +91,6 @@ def run(
     straggler_factor: float = 0.0,
     ssh_options: Sequence[str] = (),
     most_bytes: int = MOST_BYTES,
-    is_labeled: bool = False,
     on_output: Callable[[NodeOutput], None] | None = None,
 ) -> list[NodeOutput]:
     """Run a shell command on every node, `fanout` at a time; outputs in the order of `nodes`.
@@ -104,8 +100,7 @@ def run(
     `%`). connect_s: how long ssh may take to connect. timeout_s: how long a node may take, counted
     from its own start; its ssh is then killed. straggler_factor: a node may also take this many
     times the median of those that have ended, if that is more. most_bytes: of each of a node's two
-    outputs; no more is read, and a command that goes on printing gets SIGPIPE. is_labeled: the
-    command is srun's, whose lines begin with `TASK:`, and most_bytes are for each task. on_output:
+    outputs; no more is read, and a command that goes on printing gets SIGPIPE. on_output:
     called with each output as it comes.
 
     Raises ToolMissing if there is no ssh on this machine.
@@ -132,7 +127,7 @@ def run(
                         )
                     data = stdin if isinstance(stdin, bytes) else stdin(node)
                     with process.hold_signals():  # else Ctrl-C could leave it running
-                        running.add(_Command(node, argv, data, selector, most_bytes, is_labeled))
+                        running.add(_Command(node, argv, data, selector, most_bytes))
                 events = selector.select(CHECK_S)
                 ended = {key.data for key, _ in events if key.data.exchange(key.fileobj)}
                 now = time.time()
@@ -163,16 +158,13 @@ class _Command:
         stdin: bytes,
         selector: selectors.BaseSelector,
         most_bytes: int,
-        is_labeled: bool,
     ) -> None:
         self.node, self.started = node, time.time()
-        self._selector, self._most_bytes, self._is_labeled = selector, most_bytes, is_labeled
+        self._selector, self._most_bytes = selector, most_bytes
         self._unwritten = memoryview(stdin)
         self._child = child = process.start_piped(argv)
-        # By pipe: what it printed; of srun, then the line that has not ended.
+        # By pipe: what it printed.
         self._printed: dict[Any, bytearray] = {child.stdout: bytearray(), child.stderr: bytearray()}
-        self._last_lines = dict.fromkeys(self._printed, b"")
-        self._label_counts: Counter[Any] = Counter()
         self._is_cut = False
         for file in (child.stdin, *self._printed):
             os.set_blocking(file.fileno(), False)
@@ -190,17 +182,8 @@ class _Command:
                 self._close(file)
             return False
         data = os.read(file.fileno(), READ_BYTES)
-        if self._is_labeled:
-            *lines, last = (self._last_lines[file] + data).split(b"\n")
-            self._last_lines[file] = last[: self._most_bytes]
-            for line in lines:
-                label = (file, line.partition(b":")[0].strip()[:LABEL_LENGTH])
-                self._label_counts[label] += len(line)
-                if self._label_counts[label] <= self._most_bytes:
-                    self._printed[file] += line + b"\n"
-        else:
-            self._printed[file] += data
-            self._is_cut |= len(self._printed[file]) > self._most_bytes
+        self._printed[file] += data
+        self._is_cut |= len(self._printed[file]) > self._most_bytes
         if not data or self._is_cut:
             self._close(file)
         return all(output.closed for output in self._printed)
@@ -220,8 +203,8 @@ class _Command:
             if file and not file.closed:
                 self._close(file)
         stdout, stderr = (
-            bytes(printed + self._last_lines[file]).replace(b"\r\n", b"\n").removesuffix(b"\n")
-            for file, printed in self._printed.items()
+            bytes(printed).replace(b"\r\n", b"\n").removesuffix(b"\n")
+            for printed in self._printed.values()
         )
         return NodeOutput(
             node=self.node,
