@@ -3,13 +3,13 @@ detected."""
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import checkpoint
+from ...checkpoint import manifest
 from ...comm.collective import RankFailed
 from ...comm.ranks import Ranks
 from ...comm.store import RanksMissing
@@ -148,8 +148,8 @@ def _refuses_damage(root: Path) -> bool:
 
 def flip_bit(committed: Path) -> str:
     """Flips one bit in the file of rank 0's tensor; returns the file's name."""
-    manifest = json.loads((committed / "manifest.json").read_text())
-    name: str = manifest["tensors"][_name(0)]["records"][0][0]
+    path = committed / "manifest.json"
+    name = manifest.loads(path.read_bytes(), path).tensors[_name(0)].records[0].file
     content = bytearray((committed / name).read_bytes())
     content[len(content) // 2] ^= 1
     (committed / name).write_bytes(content)
