@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from .errors import CheckpointError
 from .items import StateDict
 from .loader import verify_files
 from .match import match
-from .memory import dtype_of
+from .memory import dtype_of, memory_of
 from .nested import Expansion
 from .reader import Reader
 from .writer import ByteCount
@@ -36,6 +37,27 @@ FLOATS = ("torch.float64", "torch.float32", "torch.float16", "torch.bfloat16")
 SHARD_BYTES = 5e9  # Hugging Face's own
 INDEX = "model.safetensors.index.json"
 PURPOSE = "export"
+# Names of the types that the package safetensors reads (0.8).
+SAFETENSORS_TYPES = {
+    "torch.bool": "BOOL",
+    "torch.uint8": "U8",
+    "torch.int8": "I8",
+    "torch.uint16": "U16",
+    "torch.int16": "I16",
+    "torch.uint32": "U32",
+    "torch.int32": "I32",
+    "torch.uint64": "U64",
+    "torch.int64": "I64",
+    "torch.float8_e4m3fn": "F8_E4M3",
+    "torch.float8_e5m2": "F8_E5M2",
+    "torch.float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "torch.float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "torch.float16": "F16",
+    "torch.bfloat16": "BF16",
+    "torch.float32": "F32",
+    "torch.float64": "F64",
+    "torch.complex64": "C64",
+}
 
 
 @dataclass(frozen=True)
@@ -184,20 +206,27 @@ def _converted(value: Any, name: str, options: ExportOptions) -> Any:
 
 
 def _save_safetensors(tensors: StateDict, path: Path) -> None:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise CheckpointError("writing safetensors needs: pip install safetensors") from error
-    for name, tensor in {tensor.dtype: (name, tensor) for name, tensor in tensors.items()}.values():
-        try:  # one of each type, to name it: the format has no complex128, for example
-            save_file({name: tensor.new_empty(0)}, path)
-        except (SafetensorError, KeyError) as error:
-            raise CheckpointError(
-                f"{name} is {tensor.dtype}, which safetensors does not have"
-            ) from error
-    save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses files without it
-    with path.open("rb+") as file:
+    """A header in JSON, then the elements (github.com/huggingface/safetensors, README): little of our
+    own, so that an environment needs torch alone. The package reads it in the tests."""
+    # transformers refuses files without this.
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        if str(tensor.dtype) not in SAFETENSORS_TYPES:
+            raise CheckpointError(f"{name} is {tensor.dtype}, which safetensors does not have")
+        begin, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": SAFETENSORS_TYPES[str(tensor.dtype)],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(memory_of(tensor))
+        file.flush()
         os.fsync(file.fileno())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import http.server
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ from provision.adapters import conda
 from provision.adapters.uv import uv_executable
 from provision.core import container
 from provision.core.mirrors import path_from_url
-from provision.core.types import Prefix
+from provision.environment import runtime_package
 from provision.image import oci_layout
-from tests.integration.test_image import EnvironmentParts, Watching, build, resolution
+from tests.integration.test_image import EnvironmentParts, Watching, resolution
 from tests.unit.image.test_image_disk_base import layout
 
 PASSWORD, TOKEN = "pass-6f1d", "token-93ac"
@@ -97,15 +98,31 @@ def test_image_has_no_password_or_token(
     secrets = [text.encode() for text in (PASSWORD, TOKEN, GREETED)]
     left = b"".join(path.read_bytes() for path in place.rglob("*.json"))
     assert any(secret in left for secret in secrets)  # installers write down where things came from
+    installed = tmp_path / "installed"
+    shutil.copytree(place, installed, symlinks=True)
+    # Of the prefix an image has the byte code alone.
     (place / "pip.conf").write_text(f"[global]\nindex-url = {address}/simple\n")
     (place / ".netrc").write_text(f"machine 127.0.0.1 login lab password {PASSWORD}\n")
     base = image.read_disk_base(f"oci:{layout(tmp_path / 'base')}")
     runtime = tmp_path / "provision_runtime"
     runtime.mkdir()
     (runtime / "__main__.py").write_text("")
-    prefix = Prefix(name="toy", path=place, lock_sha256=lock.sha256)
-    toy_image = build(
-        environment_parts, lock, prefix, base, runtime, tmp_path / "layout", link=link
+
+    def copy_prefix(staging: Path) -> None:
+        installed.rename(staging)
+
+    recipe = image.Recipe(
+        resolution=resolution(),
+        lock=lock,
+        base=base,
+        runtime=runtime_package.load(runtime).files,
+    )
+    toy_image = image.build_image(
+        recipe,
+        layout=tmp_path / "layout",
+        install=copy_prefix,
+        byte_code=place,
+        progress=Watching(),
     )
     assert "python" in [layer.group for layer in toy_image.layers]
     for path in [path for path in toy_image.layout.rglob("*") if path.is_file()]:

@@ -316,7 +316,7 @@ def test_a_private_repository(member: Member, refusing_server: tuple[int, str]) 
     status, url = refusing_server
     result = member.run("join", url)
     assert result.returncode == {401: 8, 404: 3}[status]
-    assert {401: "is private", 404: "is not a git repository"}[status] in result.stderr
+    assert {401: "cannot be read", 404: "is not a git repository"}[status] in result.stderr
     assert "join --dry-run" not in result.stderr
     again = member.run("join", "--dry-run")
     assert again.returncode == 3 and "not joined a lab yet" in again.stderr
