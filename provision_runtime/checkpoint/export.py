@@ -231,10 +231,13 @@ def _save_safetensors(tensors: StateDict, path: Path) -> None:
 
 
 def _save_for_dcp(values: StateDict, folder: Path) -> None:
-    try:
-        from torch.distributed.checkpoint import save
-    except ImportError as error:
-        raise CheckpointError("exporting for DCP needs torch 2.2 or later") from error
+    import torch
+    from torch.distributed.checkpoint import save
+
+    if torch.__version__ < (2, 4):  # a list without tensors has one name there
+        raise CheckpointError(
+            "exporting for DCP needs torch 2.4 or later, which names lists as we do"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it runs on a single process
         save(values, checkpoint_id=folder)

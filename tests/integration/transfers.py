@@ -125,6 +125,8 @@ def exported() -> Any:
 
 def read_by_dcp() -> bool:
     """A model and its optimizer, of an optimizer that has taken a step."""
+    if torch.__version__ < (2, 4):
+        return "torch 2.4" in refusal(lambda: export("for-dcp", for_dcp=True))
     export("for-dcp", for_dcp=True)
     model, optimizer = made(2)
     expected, trained = made(1)
