@@ -56,6 +56,14 @@ def test_srun_needs_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "salloc" in caught.value.advice
 
 
+def test_nodes_outside_the_allocation_are_not_asked() -> None:
+    outside = [SLURM_NODE, Node(name="n2", engine="slurm", address="n2")]
+    replies = run_facts(outside, {}, defaults=NodeDefaults(via="srun", allocated="n[3-5]"))
+    failures = [reply.failure for reply in replies if reply.failure is not None]
+    assert [failure.reason for failure in failures] == ["not-in-allocation"] * 2
+    assert "n[3-5]" in failures[0].message
+
+
 def test_kubernetes_nodes_run_nothing() -> None:
     [reply] = run_facts([KUBERNETES_NODE], {})
     assert reply.failure is not None and reply.failure.reason == "not-run"

@@ -14,7 +14,7 @@ import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -45,12 +45,17 @@ from provision_runtime.checkpoint.backends import FileBackend, open_root
 from provision_runtime.checkpoint.backends import local as file
 from provision_runtime.checkpoint.items import MIN_FILE_BYTES, OBJECT, PACK_BYTES
 from provision_runtime.checkpoint.layout import check_step
+from provision_runtime.checkpoint.match import RecordRead
 from provision_runtime.checkpoint.plan import Box, assign
+from provision_runtime.checkpoint.reader import Reader
 from provision_runtime.checkpoint.writer import MAX_LINKS
 from provision_runtime.comm import collective
 from provision_runtime.comm.ranks import Ranks
 from tests.checkpoints import big, flip, manifest_of, save
 from tests.rank_threads import RankThreads
+
+if TYPE_CHECKING:
+    import torch
 
 
 @pytest.fixture
@@ -232,6 +237,19 @@ def test_flipped_bits_are_reported_by_file_name(whole: Path) -> None:
             assert [damage.file for damage in verify(whole.parent)] == [name]
         (whole / name).write_bytes(content)
     assert verify(whole.parent) == []
+
+
+def test_a_packed_record_is_compared_with_its_digest(tmp_path: Path) -> None:
+    save(tmp_path, 1, {"b": b"small", "c": b"smaller"})
+    content = manifest_of(tmp_path, 1)
+    record, no_target = content.objects["b"], cast("torch.Tensor", None)
+    folder, read = "step-000000000001", [RecordRead("b", record, (), no_target)]
+    Reader(open_root(tmp_path), folder, content).check_packs(read)
+    with (tmp_path / folder / record.file).open("r+b") as pack:
+        pack.seek(record.at)
+        pack.write(b"?")
+    with pytest.raises(errors.DamagedFile, match="b in it is not what the manifest says"):
+        Reader(open_root(tmp_path), folder, content).check_packs(read)
 
 
 def test_every_flipped_manifest_bit_is_detected(whole: Path) -> None:

@@ -265,3 +265,12 @@ def test_no_save_writes_what_no_reader_accepts(
     for wrong in ({"a": (1, 2)}, {1: "a"}, {"a": [{"b": b"c"}]}, {"a": {2}}):
         with pytest.raises(ValueError, match="must be what JSON can hold"):
             manifest.check_metadata(wrong)
+
+
+def test_a_record_digest_is_of_its_type_shape_and_box() -> None:
+    parts: list[Any] = ["float32", (4, 4), (0, 0), (2, 4)]
+    others: list[Any] = ["int32", (2, 8), (2, 0), (4, 2)]
+    digest = manifest.record_digest(b"1" * 32, *parts)
+    for place, other in enumerate(others):
+        changed_parts = [*parts[:place], other, *parts[place + 1 :]]
+        assert manifest.record_digest(b"1" * 32, *changed_parts) != digest

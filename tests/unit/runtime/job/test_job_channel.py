@@ -282,6 +282,15 @@ def test_more_silent_strangers_than_wait_at_once_keep_nobody_out() -> None:
         assert sum(head._dropped.values()) == count
 
 
+def test_no_more_strangers_wait_at_once_than_the_limit() -> None:
+    limit = channel.MOST_STRANGERS + 2
+    with listening("limit", ("n1", "n2")) as (head, _), peers(head, limit + 30):
+        with pytest.raises(JobError, match="no answer from n2"):
+            head.exchange("test", 0, list, 1.0)
+        assert len(head._strangers) == limit
+        assert sum(head._dropped.values()) == 30
+
+
 def test_who_greets_with_more_than_a_greeting_is_dropped() -> None:
     with listening("long", ("n1", "n2")) as (head, _), peers(head, 1) as [stranger]:
         stranger.socket.sendall(b"0" * (connection.LONGEST_GREETING + 1))
