@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..checks import expectation
 from ..facts import environment as facts
 from ..facts import libraries
 from ..report import model, table
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 RANKS_WITHOUT_GPU = 2
 LOG_LINES = 20
+CRASHES = [
+    describe_exit(-number)
+    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+]
 
 
 def launch(options: Options, arguments: Sequence[str]) -> int:
@@ -133,6 +138,12 @@ def _failure_findings(
         message = f"its process {failure}"
         if failure == describe_exit(-signal.SIGKILL) and launched.oom_kills:
             finding_id, message = "rank-oom-killed", postmortem.describe_oom(launched.oom_kills)
+        # A rank that crashed in facts did so while it imported torch: a child process tries again.
+        elif phase_name == "facts" and failure in CRASHES:
+            error = facts.collect_in_child()["error"]
+            if error:
+                findings.append(replace(expectation.broken(error), ranks=(rank,)))
+                continue
         findings.append(Finding(finding_id, message, (rank,)))
     if findings:
         return merge_equal(findings)

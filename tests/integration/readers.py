@@ -5,7 +5,6 @@ Usage: readers.py save|read FOLDER. One process, plain values of all kinds. The 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import warnings
@@ -168,15 +167,13 @@ def read(folder: Path) -> dict[str, list[str]]:
     state = blank(expected)
     checkpoint.load(state, folder / "all")
     result = {"ours": wrong(state, expected)}
-    if importlib.util.find_spec("torch.distributed.checkpoint.format_utils"):
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4):
         result.update(read_by_torch(folder, dtypes))
     return result
 
 
 def read_by_torch(folder: Path, dtypes: list[str]) -> dict[str, list[str]]:
-    """What `checkpoint export --dcp` writes. Releases before 2.4 have other names for dicts without
-    tensors, so only the tensors are read.
-    """
+    """What `checkpoint export --dcp` writes."""
     from torch.distributed import checkpoint as dcp
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 

@@ -382,7 +382,7 @@ def test_a_new_lock_makes_the_passport_one_of_another_lock(lab: Home, folder: Pa
     assert "of another lock" in passport(lab)["outdated"]
     assert "of another lock" in lab.run("passport", "show", NAME).stdout
     page = parse_result(lab.run("report", NAME, "--json").stdout)
-    assert page["verdict"] == "unknown" and "of another lock" in page["environments"][0]["outdated"]
+    assert page["verdict"] == "unknown" and "of another lock" in page["files"][0]["outdated"]
     assert row(lab)["state"] == "stale"
     assert lab.run("env", "create", NAME).returncode == 0
     assert passport(lab)["outdated"] == "" and passport(lab)["smoke"] == {}

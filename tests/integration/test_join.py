@@ -442,7 +442,7 @@ def test_lines_of_start_files(member: Member, lab: Path) -> None:
     (code / "mine").mkdir(parents=True)
     _, report = member.join(str(lab), "--dry-run", PYTHONPATH=str(code))
     variable, line = notes(report, "shell")
-    assert variable.startswith(f"warning: {code} has packages and comes before")
+    assert variable.startswith(f"warning: {code} comes before") and "with mine" in variable
     assert line.startswith("warning: ~/.bashrc:1 sets LD_LIBRARY_PATH")
 
 

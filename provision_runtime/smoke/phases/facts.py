@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -72,9 +73,13 @@ def run(context: RankContext) -> Outcome:
         ),
         *(Finding("backend-unusable", problem) for problem in problems),
     ]
+    try:
+        folders = {tempfile.gettempdir(): True}
+    except FileNotFoundError:
+        folders = dict.fromkeys(limits.temporary_folders(os.environ), False)
     # Since 3.13 Python takes another folder if the path is too long.
     temporary_folder = surroundings.temporary_folder_finding(
-        limits.temporary_folders(os.environ), replaces_long=sys.version_info >= (3, 13)
+        folders, replaces_long=sys.version_info >= (3, 13)
     )
     if temporary_folder is not None:
         findings.append(temporary_folder)
