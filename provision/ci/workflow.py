@@ -10,13 +10,13 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from provision.catalog.data_files import load
 from provision.ci.assignment import Job
 from provision.ci.runners import ADVICE, FILE, Runner, WorkflowSettings
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
 
@@ -29,7 +29,7 @@ DATA = ".provision/data"
 SAFE_PATH = r"[A-Za-z0-9_][A-Za-z0-9._/-]*"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WorkflowPaths:
     """Paths relative to the repository's root, and the command of the workflow's first job.
 

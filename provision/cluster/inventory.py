@@ -10,7 +10,7 @@ import difflib
 import re
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypedDict
 
@@ -19,6 +19,7 @@ from provision.adapters.kubernetes import nodes as kubernetes_nodes
 from provision.adapters.kubernetes.nodes import KubernetesNode
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.core.checked_yaml import Mistake, read_checked_yaml
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.yaml_text import YamlLines
 
@@ -33,7 +34,7 @@ _FORMS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Node:
     """A node: what we print as its name, and how it is reached.
 
@@ -66,7 +67,7 @@ class Node:
         return [self.name, self.host] if self.host else [self.name]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeDefaults:
     """How provision works on nodes.
 
@@ -95,7 +96,7 @@ class NodeDefaults:
         return {"trusted_group": self.trusted_group, "readers": self.readers}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeSelection:
     """What `--on` selects. text: as it was given.
 
@@ -138,7 +139,7 @@ Group = TypedDict(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Inventory:
     """A lab's nodes.yml. groups: their definitions by name."""
 

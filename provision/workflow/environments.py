@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from provision.core import disk_usage, prefix_registry
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.project import described_names, project_root
 from provision.core.types import Prefix
@@ -30,7 +30,7 @@ WORST = ("fail", "unknown", "warn", "pass")
 UNREADABLE, OF_ANOTHER_LOCK = "unreadable", "of another lock"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SmokeVerdict:
     """The verdict of the smoke test in the prefix or the image, and the host of the test.
 
@@ -45,7 +45,7 @@ class SmokeVerdict:
     measured_at: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Environment:
     """One line of `provision env list`.
 

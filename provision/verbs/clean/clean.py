@@ -11,12 +11,12 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.cli.records import RUNS
 from provision.core import disk_usage, prefix_registry, tempdirs
 from provision.core.atomic import backup_path, remove_tree, staging_path
+from provision.core.dataclass import frozen
 from provision.core.disk_usage import DiskUsage
 from provision.core.errors import InUse
 from provision.core.file_locks import environment_lock, lock_files, open_lock_file, try_lock
@@ -36,7 +36,7 @@ REPODATA = "linux-64/repodata.json"
 RECORD_SUFFIX = ".engine.json"  # see image/engine_record.py
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Removable:
     """Something that nothing needs. name: of the environment that it belongs to, if any."""
 

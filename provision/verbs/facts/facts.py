@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from provision.catalog.facts import SCHEMA, SHIPPED, Document, UserFile
 from provision.core import settings
 from provision.core.atomic import atomic_write
 from provision.core.credentials import without_credentials
+from provision.core.dataclass import frozen
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
@@ -42,7 +42,7 @@ SIGNATURE = ".sig"
 OCI = "oci://"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FactsSummary:
     """What the facts in use say."""
 
@@ -69,7 +69,7 @@ def show(context: Context) -> FactsSummary:
 # Newer facts
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FactsUpdate:
     """before, after: the facts in use. added: releases that are new. notes: what could not be read."""
 
@@ -245,7 +245,7 @@ def _from_index(context: Context, address: str | None, notes: list[str]) -> str:
 # Checks
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FactsCheck:
     """One file that was checked."""
 

@@ -17,7 +17,7 @@ from provision import __version__
 from provision.cluster.folding import fold_equal
 from provision.core import host
 from provision.core.credentials import without_credentials
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, InvalidSpec, ProvisionError
 from provision.core.json_text import parse_json
 from provision.core.prefix_registry import all_projects
@@ -35,7 +35,7 @@ SCHEMA = "provision.report-lab/1"
 DRIFT_VERDICTS = {"same": "pass", "drift": "fail"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodesEvent:
     """The latest time that nodes were tested (smoke) or compared (drift).
     at: seconds since 1970. states: of nodes, which are folded."""
@@ -48,7 +48,7 @@ class NodesEvent:
     states: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JobDiagnosis:
     """What `provision why` concluded of a job."""
 
@@ -59,7 +59,7 @@ class JobDiagnosis:
     causes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MachineRecord:
     """What a user's provision has recorded on one machine. at: when it was read, in seconds since
     1970. problems: records that could not be read."""
@@ -75,7 +75,7 @@ class MachineRecord:
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LabReport:
     """The records of a lab's machines: the newest of each user and host."""
 

@@ -20,6 +20,7 @@ from provision.cluster import actions
 from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
 from provision.cluster.service import is_out_of_service
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import frozen
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import Verdict
 from provision.environment import runtime_package
@@ -48,7 +49,7 @@ SEARCH_RENDEZVOUS_S = 60.0
 PHASES_WITH_SHARED_FOLDER = ("filesystem", "checkpoint")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodesRequest:
     """Which nodes to test, and what to do if they fail.
 

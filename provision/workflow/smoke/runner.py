@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal, cast
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.process import clean_environment, run
@@ -34,7 +34,7 @@ USAGE = 2
 REPORT_PHASE = "report"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SmokeRequest:
     """How to run the smoke test.
 
