@@ -106,7 +106,6 @@ def _entry(job: Job, settings: WorkflowSettings) -> dict[str, object]:
     if runner is None:
         label = _hosted_label(job.target.platform)
         runner = Runner(name=label, labels=(label,))
-    has_image = tests_image(job, settings.image)
     return {
         "environment": job.target.name,
         "platform": job.target.platform,
@@ -118,8 +117,7 @@ def _entry(job: Job, settings: WorkflowSettings) -> dict[str, object]:
         "device": "require_gpu=true" if job.on_gpu else "backend=gloo",
         # A rehearsal on a CPU measures no GPU.
         "strict": "strict=true" if settings.strict and job.on_gpu else "",
-        "image": "--image" if has_image else "--no-image",
-        "place": "both" if has_image else "prefix",
+        "image": "--image" if tests_image(job, settings.image) else "--no-image",
     }
 
 

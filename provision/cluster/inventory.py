@@ -73,7 +73,8 @@ class NodeDefaults:
 
     path: of the store there. trusted_group: whose members may write to it. readers: who starts what
     is in it, `all`, `group:NAME` or `me`; empty: all where root ships, else the account that ships.
-    via: how commands reach Slurm nodes. python: the command of Python 3.8 or newer on them.
+    queue_s: how long a smoke test waits for Slurm to free nodes. drain_max: it drains none if more are
+    bad. via: how commands reach Slurm nodes. python: the command of Python 3.8 or newer on them.
     allocated, srun_options: the nodes of a Slurm job other than the one that this process runs in,
     and the options that start steps in it.
     """
@@ -84,6 +85,8 @@ class NodeDefaults:
     readers: str = ""
     fanout: int = 64
     connect_s: float = 10
+    queue_s: float = 600
+    drain_max: int = 1
     python: str = "python3"
     via: Literal["ssh", "srun"] = "ssh"
     ssh_options: tuple[str, ...] = ()

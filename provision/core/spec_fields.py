@@ -79,7 +79,9 @@ class SpecKey:
 
     @property
     def negative_option(self) -> str:
-        """The option that switches a flag off."""
+        """The option that switches a flag off; or the line that does it in spec.yml."""
+        if self.in_file_only:
+            return f"`{self.name}: false` in spec.yml"
         return "--no-" + self.option.removeprefix("--")
 
 

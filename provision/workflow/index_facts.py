@@ -71,7 +71,7 @@ class TorchIndex:
         if not self.torch:
             raise NoSuchBuild(
                 "The package index has no torch.",
-                advice="Name another with --index, or in pip's settings.",
+                advice="Name another with --mirror pypi=URL, or in pip's settings.",
             )
 
     @property

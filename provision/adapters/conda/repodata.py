@@ -42,7 +42,7 @@ class ChannelRecord:
     channel: str  # as the request names it
     depends: tuple[str, ...]
     date: str | None  # YYYY-MM-DD: when it was indexed, or else built
-    visible: bool  # under the request's --as-of
+    visible: bool  # under the request's `as_of`
 
 
 class ChannelRecords:

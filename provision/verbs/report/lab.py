@@ -1,7 +1,7 @@
 """The page of a lab: what machines have recorded of environments, nodes and jobs.
 
 Each machine records what was built, tested, compared and diagnosed from it.
-`report --lab --json` prints that, and one page draws it for all machines.
+`report --json` prints that, and one page draws it for all machines.
 """
 
 from __future__ import annotations
@@ -98,14 +98,21 @@ def lab_report(context: Context, files: Sequence[Path]) -> LabReport:
     return LabReport(title=title, records=tuple(newest[key] for key in sorted(newest)))
 
 
-def _read(file: Path) -> Sequence[MachineRecord]:
-    advice = "Name files that `provision report --lab --json` printed."
+def is_lab_record(file: Path) -> bool:
+    """Whether a file has the records of machines; not if it cannot be read."""
     try:
-        text = file.read_text(encoding="utf-8")
-        document = parse_json(text)
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        document = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("schema") == SCHEMA
+
+
+def _read(file: Path) -> Sequence[MachineRecord]:
+    advice = "Name files that `provision report --json` printed."
+    try:
+        if not is_lab_record(file):
             raise ValueError(f"its schema is not {SCHEMA}")
-        return parse_record(LabReport, text).records
+        return parse_record(LabReport, file.read_bytes()).records
     except OSError as error:
         raise InvalidSpec(f"{file}: {error.strerror}.", advice=advice) from error
     except ValueError as error:

@@ -47,7 +47,7 @@ def decide(
         limit = f"{len(drained)} bad nodes"
         if earlier:
             limit += f" and {earlier} drained earlier"
-        why = f"{limit} are more than --drain-max {drain_max}: so many usually have one cause"
+        why = f"{limit} are more than {drain_max} (`drain_max` of nodes.yml): so many usually have one cause"
         not_drained.update(dict.fromkeys(drained, why))
         drained = {}
     return DrainDecision(drained=drained, not_drained=not_drained)
