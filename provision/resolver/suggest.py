@@ -46,7 +46,7 @@ class Neighbor:
         arguments += ["--cuda", spec.cuda] if spec.cuda else ["--cpu"]
         if spec.source != sources.AUTO:
             arguments += ["--source", spec.source]
-        for name in ("python", "nccl", "cudnn"):
+        for name in ("python", "nccl"):
             value = getattr(spec, name)
             arguments += [f"--{name}", value] if value else []
         if "platform" in self.changed or spec.platforms != (PLATFORM,):

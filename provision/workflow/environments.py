@@ -91,12 +91,7 @@ def environments_of_all(context: Context) -> list[Environment]:
     """The environments of all projects of this user, those of the present one first."""
     rows: list[Environment] = []
     for folders in prefix_registry.all_projects(context.folders):
-        is_unsorted = folders.project == Path() != context.folders.project
-        if is_unsorted and not prefix_registry.list_prefixes(folders):
-            continue
-        for row in environments(replace(context, folders=folders)):
-            if row.prefix is not None or not is_unsorted:
-                rows.append(row)
+        rows += environments(replace(context, folders=folders))
     return rows
 
 

@@ -100,11 +100,11 @@ def _unused(context: Context, item: Removable) -> Iterator[None]:
 def _folders_of(folders: Folders, item: Removable) -> Folders:
     """Those of the project that it belongs to."""
     for project in prefix_registry.all_projects(folders):
-        if project.project != Path() and item.path.is_relative_to(project.project_data):
+        if item.path.is_relative_to(project.project_data):
             return project
         if prefix_registry.list_prefixes(project).get(item.name) == item.path:
             return project
-    return prefix_registry.unsorted(folders)
+    return folders
 
 
 def _refuse_while_building(context: Context) -> None:
