@@ -36,8 +36,7 @@ def nearest_existing(path: Path) -> Path:
 class Folders:
     """data: products in use (prefixes, images, channels). cache: what can be downloaded again.
     envs: a lab's own environments. templates: a lab's own templates of generated files, if it has
-    any. project: the folder of this project's products, from `data`; empty for `data` itself, where
-    an earlier provision kept those of all projects."""
+    any. project: the folder of this project's products, from `data`."""
 
     data: Path
     cache: Path
