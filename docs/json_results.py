@@ -267,7 +267,9 @@ RESULTS = (
             ],
         },
     ),
-    _result("report-lab", "report --lab", "what each machine recorded", LabReport),
+    _result(
+        "report-lab", "report", "what each machine recorded, where no PASSPORT is named", LabReport
+    ),
     _result("smoke", "smoke", "the report of each tested place", {"results": list[SmokeResult]}),
     _result("smoke-nodes", "smoke --on", "every node and every test", FileFields("smoke-nodes")),
     _result("smoke-health-check", "smoke --health-check", "the script", {"script": str}),

@@ -111,7 +111,7 @@ def page() -> str:
     lines.append("## Faults that you can inject\n")
     lines.append("Each fault must produce its own finding, on its rank, in its phase.\n")
     for kind, fault in FAULTS.items():
-        lines.append(f"    --inject {':'.join((kind, *fault['values']))}")
+        lines.append(f"    --set inject={':'.join((kind, *fault['values']))}")
     return "\n".join(lines) + "\n"
 
 

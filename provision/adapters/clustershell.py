@@ -16,10 +16,10 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from provision.core import process
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ToolMissing
 
 Worker = Literal["ssh", "exec"]
@@ -61,7 +61,7 @@ _FILES_PER_COMMAND = 4
 _FILES_OF_OURS = 64
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeOutput:
     """What a command did on a node.
 

@@ -8,10 +8,10 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.core import process
+from provision.core.dataclass import frozen
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
@@ -85,7 +85,7 @@ def remote_head(folder: Path, url: str) -> str:
     return commit[0]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WorkTree:
     """What git says of a folder of a work tree; all paths are relative to the folder.
 

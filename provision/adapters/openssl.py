@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from provision.core import process
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 
 TIMEOUT_S = 30.0
@@ -20,7 +20,7 @@ MAKE_KEY = "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -aes2
 MAKE_PUBLIC_KEY = "openssl pkey -in lab.key -pubout -out lab.pub"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SigningKey:
     """A private key that openssl can use. public: its public key, in PEM."""
 

@@ -18,7 +18,7 @@ from typing import Any, TypedDict, TypeVar, cast
 
 from provision.catalog.data_files import DATA, check_sources, load
 from provision.core import notices
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.paths import FACTS, LAB_FACTS, default_folders
@@ -55,7 +55,7 @@ class UserFile(TypedDict):
     document: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Edition:
     """Which facts are in use.
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from provision.catalog.facts import cached, facts_table
 from provision.catalog.releases import Build, version_key
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.similar_names import did_you_mean
@@ -41,7 +41,7 @@ _MANYLINUX = r"manylinux_(\d+)_(\d+)_"
 _OLD_MANYLINUX = r"manylinux(?:1|2010|2014)_"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Toolkit:
     """One CUDA version. Drivers are those of `driver_platforms`; for other platforms no source
     says."""
@@ -58,7 +58,7 @@ class Toolkit:
     driver_platforms: tuple[Platform, ...] = ("linux-64",)  # NVIDIA's tables name Linux x86_64
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Architecture:
     """One GPU architecture. None: no source says from when, or up to when."""
 
@@ -73,7 +73,7 @@ class Architecture:
         return _capability(self.name)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Gpu:
     """A GPU product, or an architecture that was requested by itself."""
 

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from provision.catalog.releases import minor
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -21,7 +21,7 @@ _CUDA = r"cu(?:da)?(?P<major>1\d|[89])\.?(?P<minor>\d)?(?!\d)"
 _ABI = r"abi(?P<is_new>true|false|1|0)"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TorchBuild:
     """What an extension is compiled against. cuda: None for a build without it. cxx11_abi: whether
     torch has the C++ ABI of GCC 5."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from provision.catalog.hardware import Gpu, cuda_range, runs_on_driver, runs_on_gpu, toolkits
 from provision.catalog.releases import Build, version_key
+from provision.core.dataclass import frozen
 from provision.core.platforms import Platform
 
 NO_SOURCE = "no source says"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Mismatch:
     """A condition that a machine does not meet, or (certain=False) may not meet: no source says.
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from provision.catalog.facts import cached, edition, facts_table
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import PLATFORM, Platform
 
@@ -41,7 +41,7 @@ class LibraryFacts(NamedTuple):
     source: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Build:
     """One build of a release from one source, for linux-64; `for_platform` gives it for another
     platform.
@@ -95,7 +95,7 @@ class Build:
         return replace(self, **self.by_platform[platform])
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class IndexDefault:
     """What a package index serves as plain `torch==V` on one platform."""
 
@@ -113,7 +113,7 @@ class IndexDefault:
     architectures_source: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Companion:
     """torchvision or torchaudio as a source pairs it with a release; None: it has none, or, without a
     source, none is known."""
@@ -123,7 +123,7 @@ class Companion:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Release:
     """One PyTorch release and what goes with it."""
 

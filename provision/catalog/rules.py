@@ -14,14 +14,14 @@ from typing import Literal
 
 from provision.catalog.facts import cached, facts_table
 from provision.catalog.releases import Build, Release
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.types import BuildSource
 
 Consequence = Literal["pin", "refuse", "warn"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CompatibilityRule:
     """One row. Conditions that are None (or empty) hold for everything."""
 
@@ -47,7 +47,7 @@ class CompatibilityRule:
     advice: str = ""  # what to do about a refusal or a warning
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CudaPackages:
     """Packages that exist once for each CUDA. endings, extras: of their names, by CUDA's major
     version."""

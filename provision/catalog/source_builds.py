@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from provision.catalog.facts import cached, facts_table
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SourceBuild:
     """One row of source_builds.yml, which says what its fields are."""
 

@@ -23,7 +23,7 @@ from provision.adapters.http import sha256_of
 from provision.catalog import version_key
 from provision.channel.conda_package import write_conda_package
 from provision.core.atomic import remove_leftovers, replace_directory, staging_path
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import ToolMissing
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM
@@ -54,7 +54,7 @@ TIMESTAMP_MS = 946684800000  # 2000-01-01
 PREFIX_TOKEN = "/provision-base-prefix"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HostPython:
     """The interpreter to package, and the absolute paths of its parts."""
 
@@ -70,7 +70,7 @@ class HostPython:
         return ".".join(self.version.split(".")[:2])
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HostPythonChannel:
     """A channel with this machine's Python and pip."""
 

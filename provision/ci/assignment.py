@@ -5,7 +5,6 @@ architecture; else a CPU runner; and why the others do not fit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from provision import catalog, sources
 from provision.catalog import Build, version_key
@@ -16,6 +15,7 @@ from provision.catalog.mismatches import (
     driver_mismatches,
 )
 from provision.ci.runners import Across, Runner
+from provision.core.dataclass import frozen
 from provision.core.platforms import Platform
 from provision.core.types import Resolution
 
@@ -25,7 +25,7 @@ RANKS_MAX = 8  # by default, however many GPUs a runner has
 Fit = tuple[Runner, Sequence[Mismatch]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CiTarget:
     """One environment on one platform."""
 
@@ -37,7 +37,7 @@ class CiTarget:
         return self.resolution.spec.name
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Job:
     """A target and where it runs."""
 

@@ -5,13 +5,13 @@ its keys and values, and docs/ci.md describes the file.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from provision import catalog
 from provision.catalog import Gpu
 from provision.core.checked_yaml import Mistake, read_checked_yaml
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.schema import DocumentPath
@@ -26,7 +26,7 @@ ADVICE = "docs/ci.md describes the file, with an example."
 Across = Literal["first", "gpu"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WorkflowSettings:
     """The workflow that is made for the runners.
 
@@ -44,7 +44,7 @@ class WorkflowSettings:
     strict: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Runner:
     """A machine that takes CI jobs, or several of a kind under the same labels."""
 
@@ -62,7 +62,7 @@ class Runner:
     engine: bool = False  # whether jobs may use a Docker engine there
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunnersFile:
     """A runners.yml."""
 

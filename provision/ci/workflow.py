@@ -10,13 +10,13 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from provision.catalog.data_files import load
 from provision.ci.assignment import Job
 from provision.ci.runners import ADVICE, FILE, Runner, WorkflowSettings
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM, Platform
 
@@ -29,7 +29,7 @@ DATA = ".provision/data"
 SAFE_PATH = r"[A-Za-z0-9_][A-Za-z0-9._/-]*"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WorkflowPaths:
     """Paths relative to the repository's root, and the command of the workflow's first job.
 
@@ -106,7 +106,6 @@ def _entry(job: Job, settings: WorkflowSettings) -> dict[str, object]:
     if runner is None:
         label = _hosted_label(job.target.platform)
         runner = Runner(name=label, labels=(label,))
-    has_image = tests_image(job, settings.image)
     return {
         "environment": job.target.name,
         "platform": job.target.platform,
@@ -118,8 +117,7 @@ def _entry(job: Job, settings: WorkflowSettings) -> dict[str, object]:
         "device": "require_gpu=true" if job.on_gpu else "backend=gloo",
         # A rehearsal on a CPU measures no GPU.
         "strict": "strict=true" if settings.strict and job.on_gpu else "",
-        "image": "--image" if has_image else "--no-image",
-        "place": "both" if has_image else "prefix",
+        "image": "--image" if tests_image(job, settings.image) else "--no-image",
     }
 
 

@@ -28,8 +28,8 @@ from provision_runtime.report.text import escape_terminal
 NARRATIVE_INDENT = 2
 # Lines of a message, however wide the terminal is.
 WIDEST = 100
-# With these rich colors what is no terminal.
-COLOR_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+# Labels of messages by their color.
+LABELS = {"warning:": 33, "error:": 31}
 # The last column of a table stays readable, even if the line then is too long for the terminal.
 NARROWEST_COLUMN = 20
 # States by their color (ECMA-48). They are a cell of a table, or follow a title.
@@ -151,14 +151,12 @@ class Console:
     def warn(self, text: str) -> None:
         self.narrative.append(("warn", without_credentials(text)))
         text = _wrapped(for_stream(text, sys.stderr), len("warning: "))
-        self._print_labeled("warning:", "yellow", text)
+        self._print_labeled("warning:", text)
 
-    def _print_labeled(self, label: str, color: str, text: str) -> None:
-        """Rich is loaded (50 ms) only where it may color the label."""
-        if sys.stderr.isatty() or any(os.environ.get(name) for name in COLOR_VARIABLES):
-            self._rich().print(f"[{color}]{label}[/{color}] {_escape(text)}")
-        else:
-            print(f"{label} {text}", file=sys.stderr, flush=True)
+    def _print_labeled(self, label: str, text: str) -> None:
+        if _has_colors(sys.stderr):
+            label = f"\x1b[{LABELS[label]}m{label}\x1b[0m"
+        print(f"{label} {text}", file=sys.stderr, flush=True)
 
     def meter(self, title: str, total: int) -> MeterContext:
         is_visible = self.shows_bars
@@ -174,7 +172,7 @@ class Console:
         """Print an error, its lists on lines of their own; a tool's own output only if verbose."""
         self.error_object(type(error).__name__, error.message, error.exit_code, error.advice)
         text = _wrapped(for_stream(_tidy(str(error)), sys.stderr), len("error: "))
-        self._print_labeled("error:", "red", text)
+        self._print_labeled("error:", text)
         if self.verbose and error.details:
             print(for_stream(error.details, sys.stderr), file=sys.stderr)
 
@@ -233,9 +231,15 @@ def for_stream(text: str, stream: IO[str], *, shows_token: bool = False) -> str:
     return re.sub(rf"(^|[\s(]){re.escape(home)}(?=/)", r"\1~", text, flags=re.MULTILINE)
 
 
+def _has_colors(stream: IO[str]) -> bool:
+    """Whether a terminal shows it, whose user did not set NO_COLOR."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not is_plain
+
+
 def with_colors(text: str, stream: IO[str]) -> str:
-    """Text whose states have colors, if a terminal shows it and its user did not set NO_COLOR."""
-    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    """Text whose states have colors, where there are any."""
+    if not _has_colors(stream):
         return text
     for color, states in STATES.items():
         pattern = rf"(?m)(?:^ *|(?<=  )|(?<=: ))(?:{states})(?=  | \(|$)"
@@ -259,28 +263,13 @@ def _wrapped(text: str, label_width: int) -> str:
     Elsewhere a line stays a line, so that it can be searched for."""
     if not sys.stderr.isatty():
         return text
-    import textwrap
-
     width = min(shutil.get_terminal_size().columns, WIDEST)
     lines = []
     for number, line in enumerate(text.splitlines()):
         label = " " * label_width if number == 0 else ""
-        indent = " " * (len(line) - len(line.lstrip(" ")) + NARRATIVE_INDENT)
-        pieces = textwrap.wrap(
-            label + line,
-            width,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        lines.append("\n".join(pieces)[len(label) :])
+        indent = len(line) - len(line.lstrip(" ")) + NARRATIVE_INDENT
+        lines.append("\n".join(wrap(label + line, width, indent=indent))[len(label) :])
     return "\n".join(lines)
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str], *, width: int | None = None) -> str:

@@ -20,7 +20,7 @@ import click
 from provision.cli.completion import locked_packages
 from provision.cli.options import WordsBeforeOptions, environment_parameter
 from provision.cli.shared_options import shared_value
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import ProvisionError
 from provision.core.paths import Folders, default_folders
 from provision.core.prefix_registry import list_prefixes, prefix_path
@@ -90,7 +90,7 @@ def with_name(
     return args if name is None else [name, *args]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Typed:
     """What was typed after a verb. values: of its options and arguments, up to `--`. names: of the
     project's environments."""

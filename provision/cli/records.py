@@ -101,7 +101,7 @@ def write_record(
     try:
         dependencies = []
         all_files = (*_files_of_project(folders), *files)
-        all_listed = (folders.data, folders.data / "prefixes", folders.data / PROJECTS, *listed)
+        all_listed = (folders.data, folders.data / PROJECTS, *listed)
         for is_listed, paths in ((False, all_files), (True, all_listed)):
             for path in map(str, paths):
                 found = identity(path, is_listed)

@@ -85,7 +85,7 @@ def _files(root: Path) -> Iterator[str]:
 
 def _products(prefix: Path) -> Iterator[str]:
     """What says which packages a prefix holds, our own in it, and the kernels of all prefixes. A file
-    that was changed by hand is for `env diff --files` to find, as after a build that takes the usual
+    that was changed by hand is for `env diff --deep` to find, as after a build that takes the usual
     way."""
     yield from (f"{prefix}/{MARKER}", f"{prefix}/bin/python")
     yield from sorted(map(str, prefix.glob("conda-meta/*.json")))

@@ -6,21 +6,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from provision.core.dataclass import frozen
 from provision_runtime.report.text import escape_line
 
 MESSAGE_LENGTH = 500
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FailureReason:
     meaning: str
     advice: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeFailure:
     """What went wrong on one node.
 

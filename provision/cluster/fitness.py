@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Literal, TypeVar
 
 from provision import catalog
@@ -18,6 +18,7 @@ from provision.catalog.mismatches import code_mismatches, driver_mismatches
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node
 from provision.cluster.remote import NodeReply
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import Platform
 from provision_runtime.node.results import FitnessFacts
@@ -47,7 +48,7 @@ NEEDED_FACTS = ("system", "store", "gpus")
 _UNKNOWN_REASONS = ("timed-out", "connection-lost", "killed", "bad-answer")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EnvironmentNeeds:
     """What an environment needs of a node. platforms: it has a build for each of them. cuda, build:
     None for a build without CUDA. store_bytes: 0 if it is not known yet."""
@@ -63,7 +64,7 @@ class EnvironmentNeeds:
 NO_NEEDS = EnvironmentNeeds()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeFitness:
     """The judgment on one node. summary: its main facts in a line, equal for equal nodes."""
 

@@ -10,7 +10,7 @@ import difflib
 import re
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypedDict
 
@@ -19,6 +19,7 @@ from provision.adapters.kubernetes import nodes as kubernetes_nodes
 from provision.adapters.kubernetes.nodes import KubernetesNode
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.core.checked_yaml import Mistake, read_checked_yaml
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.yaml_text import YamlLines
 
@@ -33,7 +34,7 @@ _FORMS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Node:
     """A node: what we print as its name, and how it is reached.
 
@@ -66,13 +67,14 @@ class Node:
         return [self.name, self.host] if self.host else [self.name]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeDefaults:
     """How provision works on nodes.
 
     path: of the store there. trusted_group: whose members may write to it. readers: who starts what
     is in it, `all`, `group:NAME` or `me`; empty: all where root ships, else the account that ships.
-    via: how commands reach Slurm nodes. python: the command of Python 3.8 or newer on them.
+    queue_s: how long a smoke test waits for Slurm to free nodes. drain_max: it drains none if more are
+    bad. via: how commands reach Slurm nodes. python: the command of Python 3.8 or newer on them.
     allocated, srun_options: the nodes of a Slurm job other than the one that this process runs in,
     and the options that start steps in it.
     """
@@ -83,6 +85,8 @@ class NodeDefaults:
     readers: str = ""
     fanout: int = 64
     connect_s: float = 10
+    queue_s: float = 600
+    drain_max: int = 1
     python: str = "python3"
     via: Literal["ssh", "srun"] = "ssh"
     ssh_options: tuple[str, ...] = ()
@@ -95,7 +99,7 @@ class NodeDefaults:
         return {"trusted_group": self.trusted_group, "readers": self.readers}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeSelection:
     """What `--on` selects. text: as it was given.
 
@@ -138,7 +142,7 @@ Group = TypedDict(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Inventory:
     """A lab's nodes.yml. groups: their definitions by name."""
 

@@ -12,7 +12,6 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypedDict
 
@@ -20,6 +19,7 @@ from provision.adapters import gzip_stream, openssh, squashfs
 from provision.adapters.http import sha256_of
 from provision.core import tar
 from provision.core.atomic import atomic_write, remove_tree
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, InvalidSpec, ToolMissing
 from provision.core.json_text import parse_json
 from provision.core.paths import Folders
@@ -79,7 +79,7 @@ class Sidecar(TypedDict):
     distributions: dict[str, PackedDistribution]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pack:
     """A packed environment."""
 
@@ -107,7 +107,7 @@ class Pack:
         return self.image.with_name(f"{self.key}.signature")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PackPlan:
     """What is to be packed, and how."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -19,6 +19,7 @@ from provision.cluster.failures import REASONS, NodeFailure, classify
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.program import node_command, node_program
 from provision.core import process
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, OutputTooLong, ProvisionError, TimedOut
 from provision_runtime.node.program import SIMULATED_NAME
 
@@ -27,7 +28,7 @@ Arguments = Mapping[str, object]
 SRUN_EXTRA_S = 30.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeReply(Generic[ResultT]):
     """What an action returned on a node, or why it did not.
 

@@ -1,30 +1,30 @@
-"""`@dataclass(frozen=True, kw_only=True)` that writes no code for each class.
+"""`@frozen`: `@dataclass(frozen=True, kw_only=True)` that writes no code for each class.
 
 `dataclasses` compiles six methods for every class, 1 ms each time Python starts: 130 classes were two
 fifths of what `provision build` with nothing to do cost. Here all classes share their methods; fields,
-`replace`, `asdict` and all else are those of `dataclasses`. To type checkers it is that decorator.
+`replace`, `asdict` and all else are those of `dataclasses`.
 """
 
 from __future__ import annotations
 
-from dataclasses import MISSING, FrozenInstanceError, fields
-from dataclasses import dataclass as _with_generated_methods
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass as dataclass
+    from typing_extensions import dataclass_transform
 else:
 
-    def dataclass(*, frozen, kw_only):
-        assert frozen and kw_only
-        return _with_shared_methods
+    def dataclass_transform(**_):
+        return lambda decorator: decorator
 
 
 T = TypeVar("T")
 
 
-def _with_shared_methods(cls: type[T]) -> type[T]:
-    _with_generated_methods(init=False, repr=False, eq=False, kw_only=True)(cls)
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def frozen(cls: type[T]) -> type[T]:
+    """A class whose objects do not change, made of fields that are given by name."""
+    dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
     declared = fields(cls)  # type: ignore[arg-type]
     names = {field.name for field in declared}
     defaults = {f.name: f.default for f in declared if f.default is not MISSING}

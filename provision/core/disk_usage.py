@@ -10,10 +10,10 @@ import os
 import stat
 from pathlib import Path
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DiskUsage:
     """Bytes of a tree. Each file counts once, however many names it has in the tree.
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from provision.core.credentials import without_login
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, InvalidSpec, Unreachable
 from provision.core.schema import InvalidDocument, parse_document
 
@@ -31,7 +31,7 @@ _SYNTAX = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MirrorSetting:
     """One mirror as it was configured: NAME_OR_URL=URL, or the URL of a mirror folder, which stands
     for everything."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provision.core import project, settings
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 
 # In an environment's folder: what its user writes, and what we make of it for the solvers.
 SPEC = "spec.yml"
@@ -32,12 +32,11 @@ def nearest_existing(path: Path) -> Path:
     return path
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Folders:
     """data: products in use (prefixes, images, channels). cache: what can be downloaded again.
     envs: a lab's own environments. templates: a lab's own templates of generated files, if it has
-    any. project: the folder of this project's products, from `data`; empty for `data` itself, where
-    an earlier provision kept those of all projects."""
+    any. project: the folder of this project's products, from `data`."""
 
     data: Path
     cache: Path

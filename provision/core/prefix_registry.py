@@ -35,18 +35,11 @@ def record_project(folders: Folders) -> None:
         atomic_write(folders.project_data / RECORD, os.fsencode(envs))
 
 
-def unsorted(folders: Folders) -> Folders:
-    """Where an earlier provision kept the products of all projects."""
-    return replace(folders, project=Path())
-
-
 def all_projects(folders: Folders) -> list[Folders]:
-    """The folders of every project with products, those that an earlier provision left included;
-    of these, `folders` first."""
+    """The folders of every project with products; of these, `folders` first."""
     projects = {folders.project: folders}
     for project, envs in recorded_projects(folders.data).items():
         projects.setdefault(project, replace(folders, project=project, envs=envs))
-    projects.setdefault(Path(), unsorted(folders))
     return list(projects.values())
 
 
@@ -67,18 +60,13 @@ def prefix_paths(folders: Folders, name: str) -> list[Path]:
 
 
 def list_prefixes(folders: Folders) -> dict[str, Path]:
-    """The path of every prefix, by name; the latest where a name has several. Of what an earlier
-    provision left, without what a project has taken over."""
+    """The path of every prefix, by name; the latest where a name has several."""
     prefixes = {}
     for path in sorted(folders.prefixes.glob("*")):
         if path.is_dir() and not path.name.startswith("."):
             prefixes[path.name] = path
     for name, recorded in _read(folders).items():
         prefixes[name] = Path(recorded[-1])
-    if folders.project == Path() and prefixes:
-        for project in recorded_projects(folders.data):
-            for paths in _read(replace(folders, project=project)).values():
-                prefixes = {name: path for name, path in prefixes.items() if str(path) not in paths}
     return prefixes
 
 

@@ -114,17 +114,11 @@ def recorded_projects(data: Path) -> dict[Path, Path]:
 
 
 def project_folder(data: Path, envs: Path) -> Path:
-    """The folder of a project's products, below `data`: as recorded, else where they will be.
-
-    Empty, for the data folder itself, where an earlier provision kept the products of all projects
-    and this user may not move them.
-    """
+    """The folder of a project's products, below `data`: as recorded, else where they will be."""
     envs = Path(os.path.realpath(envs))
     for folder, recorded_envs in recorded_projects(data).items():
         if recorded_envs == envs:
             return folder
-    if data.exists() and not os.access(data, os.W_OK):
-        return Path()
     title = re.sub(r"[^A-Za-z0-9._-]+", "-", project_title(envs))[:TITLE_LENGTH].strip("-.")
     key = hashlib.sha256(os.fsencode(envs)).hexdigest()[:8]
     folder = Path(PROJECTS, f"{title or 'root'}-{key}")

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from packaging.utils import canonicalize_name
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.json_text import parse_json
 from provision.core.types import Manager
 
@@ -27,7 +27,7 @@ Licenses = Mapping[tuple[Manager, str], str]
 NAME_LIMIT = 120
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SbomPackage:
     """One package of an SBOM."""
 
@@ -43,7 +43,7 @@ class SbomPackage:
     needs: tuple[str, ...] = ()  # the keys of its dependencies, as far as they are known
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Sbom:
     """An SBOM and its subject."""
 

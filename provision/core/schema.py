@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.json_text import parse_json
 
 SCHEMAS = Path(__file__).parent.parent / "schemas"
@@ -25,7 +25,7 @@ class InvalidDocument(ValueError):
     """A text is no document of its schema; the message names the entry and field."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SchemaViolation:
     """One violation of a schema.
 

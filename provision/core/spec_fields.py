@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.platforms import PLATFORM, Platform
 
 # What spec.yml holds: by each key a value of the type that the field of `Spec` has.
@@ -53,7 +53,7 @@ class BuildSettings(TypedDict, total=False):
 LIST_KINDS = ("list", "sources", "gpus", "pip requirements", "sources of packages")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SpecKey:
     """One key of spec.yml and its option."""
 
@@ -79,11 +79,13 @@ class SpecKey:
 
     @property
     def negative_option(self) -> str:
-        """The option that switches a flag off."""
+        """The option that switches a flag off; or the line that does it in spec.yml."""
+        if self.in_file_only:
+            return f"`{self.name}: false` in spec.yml"
         return "--no-" + self.option.removeprefix("--")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Spec:
     """A user's request: the content of spec.yml, overridden by the options. cuda: None for an explicit
     request for a CPU build, which is the key `cpu` of the file."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from packaging.markers import Marker
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.platforms import PLATFORM, Platform
 
 Kind = Literal[
@@ -43,7 +43,7 @@ _SYSTEMS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PipRequirement:
     """One requirement of pip.
 
@@ -86,7 +86,7 @@ class PipRequirement:
         return marker_holds(self.marker, python, platform)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Statement:
     """What one line or key of a file states. One with several options has a statement for each.
 

@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.package_names import url_filename
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.requirement_urls import EDITABLE, is_source
@@ -26,7 +26,7 @@ Place = Literal["prefix", "image"]  # where a smoke test runs
 JOB_COMMENT = "provision:"  # the comment of each job of Slurm that provision launched begins so
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HostGpus:
     """What a machine offers to CUDA programs: the NVIDIA driver and the GPUs."""
 
@@ -36,7 +36,7 @@ class HostGpus:
     lost: int = 0  # GPUs of which the driver prints ERR! in place of facts
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pin:
     """One requirement of the environment, with its reason and the source of that."""
 
@@ -46,7 +46,7 @@ class Pin:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Choice:
     """One decision of the resolver with its reason, for `explain`, the passport and comments."""
 
@@ -56,7 +56,7 @@ class Choice:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Resolution:
     """A spec resolved: exact versions, pins with reasons, and what the machine must offer."""
 
@@ -86,7 +86,7 @@ def needs_python(dependencies: Iterable[str]) -> bool:
     return not {"python", "python_abi"}.isdisjoint(dependencies)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LockedPackage:
     """One line of the lock: exactly one file, by URL and hash."""
 
@@ -134,7 +134,7 @@ class LockedPackage:
         return needs_python(self.needs)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lock:
     """A parsed conda-lock.yml, seen from one of its platforms."""
 
@@ -161,7 +161,7 @@ class Lock:
         return tuple(package for package in self.packages if package.manager == manager)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Prefix:
     """An installed environment on this host."""
 
@@ -174,7 +174,7 @@ class Prefix:
         return self.path / "bin" / "python"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Layer:
     """One layer of an image in a layout: a tar, whose digest then is its diff id, or a compressed
     one."""
@@ -185,7 +185,7 @@ class Layer:
     media_type: str = "application/vnd.oci.image.layer.v1.tar"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Image:
     """An OCI image layout on disk, and its name in the Docker engine once loaded."""
 
@@ -199,7 +199,7 @@ class Image:
     layers: tuple[Layer, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Kernel:
     """An installed Jupyter kernelspec."""
 
@@ -209,7 +209,7 @@ class Kernel:
     prefix: Path
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SmokeResult:
     """A smoke report that was read back, and the folder with the test's files (report, logs,
     stacks)."""
@@ -220,7 +220,7 @@ class SmokeResult:
     evidence: Path
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class StageRecord:
     """What one stage of a build did, for the summary and the passport."""
 
@@ -230,7 +230,7 @@ class StageRecord:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class BuildResult:
     """What `provision build` made; products that were skipped are None."""
 
@@ -254,7 +254,7 @@ class BuildResult:
         return all(record.status != "made" for record in self.stages)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EnvironmentOutcome:
     """The outcome for one environment of many."""
 
@@ -268,7 +268,7 @@ class EnvironmentOutcome:
     diff: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ListedJob:
     """A launched job, or the part of one on a host without a scheduler. time: used and its limit;
     empty where it is unknown. where: its nodes, or why it has none. advice: what to do about that."""

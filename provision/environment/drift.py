@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from provision.adapters.http import sha256_of
 from provision.adapters.installed_files import conda_records
 from provision.adapters.listed_files import listed_files
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.types import Lock, Prefix
 from provision.environment import install_record, runtime_package
 from provision.environment.install_record import InstallRecord
@@ -23,7 +23,7 @@ from provision.environment.install_record import InstallRecord
 RUNTIME = canonicalize_name(runtime_package.NAME)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Drift:
     """One difference between a prefix and its lock."""
 

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters.installed_files import INSTALL_RECORD
 from provision.core.atomic import atomic_write
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.records import parse_record
 from provision.environment import bytecode, runtime_package
 from provision_runtime.facts.digests import OTHER, prefix_digests
@@ -26,7 +26,7 @@ RUNTIME = canonicalize_name(runtime_package.NAME)
 RUNTIME_FOLDER = f"/site-packages/{runtime_package.NAME}/"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class InstallRecord:
     """distributions: version, kind and digest by name. byte_code: sha256 by path."""
 

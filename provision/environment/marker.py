@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.records import parse_record
 from provision.core.types import Prefix
 from provision_runtime.facts import freshness
@@ -20,7 +20,7 @@ from provision_runtime.facts import freshness
 MARKER = Path("conda-meta") / "provision.state"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Marker:
     """folder: the environment's, under envs. spec_sha256: of its spec.yml. size: bytes when it was
     installed. records: the packages of that moment, see `package_records`. warnings: the ids of those

@@ -28,7 +28,7 @@ from provision.adapters.installed_files import (
 )
 from provision.core import disk_usage
 from provision.core.atomic import atomic_write, backup_path, remove_tree, staging_path
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.mirrors import Mirrors
 from provision.core.paths import make_private_directory
 from provision.core.types import Lock, LockedPackage, Prefix, Progress
@@ -42,7 +42,7 @@ RENAMES = "renames.json"
 RECORDS = (str(MARKER), str(INSTALL_RECORD))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WheelChange:
     """New wheels, installed in the staging directory, and what gives way to them.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from provision.adapters.installed_files import record_hash, record_text
 from provision.core.atomic import atomic_write, replace_directory, staging_path
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, SystemRefused
 from provision.core.system_errors import from_system
 from provision_runtime import __version__
@@ -44,7 +44,7 @@ Tag: py3-none-any
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class InstalledRuntime:
     """The runtime package that an environment holds."""
 
@@ -52,7 +52,7 @@ class InstalledRuntime:
     sha256: str  # of its RECORD, which has the hash of every file
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RuntimePackage:
     """One version of the runtime package. files: their content by their path below site-packages."""
 

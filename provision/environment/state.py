@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 import provision_runtime
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.paths import LOCK
 from provision.core.types import Prefix
 from provision_runtime.facts import freshness
@@ -22,7 +22,7 @@ State = Literal["current", "differs", "stale", "damaged", "no lock", "not instal
 RUNTIME = (provision_runtime.__path__[0], provision_runtime.__version__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EnvironmentState:
     """A state, and its reason in words; empty for `current`."""
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from provision.catalog import version_key
 from provision.catalog.data_files import load
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.image.contents import read_files
 
@@ -32,7 +32,7 @@ LIBC = re.compile(r"(?:usr/)?lib(?:64)?(?:/[^/]+-linux-gnu)?/libc(?:\.so\.6|-2\.
 BANNER = re.compile(rb"GNU C Library [^\n]*version (\d+\.\d+)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class BaseImage:
     """An image to build on. archive: its layers as a docker or OCI archive, streamed; called only
     if they are needed."""

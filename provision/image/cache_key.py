@@ -12,7 +12,7 @@ from provision.catalog import required_glibc
 from provision.core import tar
 from provision.core.container import PREFIX
 from provision.core.credentials import without_credentials
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.platforms import Platform
 from provision.core.types import Layer, Lock, LockedPackage, Resolution
 from provision.image import config, layers, oci_layout, own_files
@@ -27,7 +27,7 @@ LAYER_VERSION = 5
 BUILT_ON_LABEL = "org.provision.built-on"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Recipe:
     """Everything that decides the bytes of an image; its packages by their lock. Two equal recipes
     give one digest. runtime: the files of the runtime package, by their paths below

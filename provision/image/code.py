@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import posixpath
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.adapters import git
 from provision.core.container import WORKSPACE
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.image import oci_layout
 from provision.image.layers import LayerEntry
@@ -22,7 +22,7 @@ REVISION_LABEL = "org.opencontainers.image.revision"
 CHANGED_LABEL = "org.provision.code.changed"  # how many files differ from that commit
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Code:
     """A folder of a work tree, as an image has it below /workspace. entries: its tracked files and
     the folders above them, which any user may write to."""

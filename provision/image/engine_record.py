@@ -13,13 +13,13 @@ from dataclasses import field
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.paths import make_private_directory
 from provision.core.schema import InvalidDocument, parse_document
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EngineRecord:
     """What was loaded into one engine (provision/schemas/engine-images.schema.json).
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from provision.core import tar
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InUse, InvalidSpec
 from provision.core.schema import InvalidDocument
 from provision.core.system_errors import disk_full_raises
@@ -24,7 +24,7 @@ _LAYOUT_FILE = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Output:
     """Where an image goes: into a folder, or into the engine if there is no path."""
 

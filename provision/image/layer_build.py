@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import NoSpace
 from provision.core.host import usable_cpus
 from provision.core.types import Layer, Progress
@@ -25,7 +25,7 @@ PACKAGES = "org.provision.packages"  # the annotation with Recipe.packages_diges
 SPACE_ADVICE = "Free space there and run the same command again, or build without --image."
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LayerBuild:
     """One build. layout: what it will replace. new: the staging directory that it fills. install: fills
     another directory with the packages of the lock. byte_code: the prefix that has it. keys: cache

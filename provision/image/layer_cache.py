@@ -18,7 +18,7 @@ from pathlib import Path
 
 from provision.adapters.http import sha256_of
 from provision.core.atomic import atomic_stream, atomic_write
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.schema import InvalidDocument, parse_document
 from provision.core.tar import CHUNK
 from provision.image import oci_layout
@@ -26,7 +26,7 @@ from provision.image import oci_layout
 FILE = "layers.json"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CachedLayer:
     """A layer in a layout. key: its cache key; empty for layers of a base. stamp: size, mtime and
     inode of its file when it was hashed."""

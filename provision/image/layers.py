@@ -23,7 +23,7 @@ from typing import IO, cast
 from packaging.utils import canonicalize_name
 
 from provision.core import tar
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.tar import CHUNK, Kind
 from provision.core.types import Layer, LockedPackage
@@ -47,7 +47,7 @@ _ADVICE = (
 # Which packages share a layer
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LayerGroup:
     """One layer: name patterns of the packages in it, and why they share it. at_least: bytes that
     the files of a wheel must have."""
@@ -109,7 +109,7 @@ def group_of(package: LockedPackage, size: int = 0) -> str:
 # The members of a layer
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LayerEntry:
     """One member of a layer. A file has either a `source` on this host, with the hash that its package
     states, or its `content`."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.platforms import PLATFORM, Platform, image_platform
@@ -40,7 +40,7 @@ CONTAINERD_NAME = "io.containerd.image.name"
 _ADVICE = "Nothing of it was used. Copy or push the image again."
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Descriptor:
     """A file of an image, by its digest."""
 
@@ -66,7 +66,7 @@ class Descriptor:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ImageDocuments:
     """An image: its documents, which match their digests, and the descriptors of its layers.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from provision.core.atomic import backup_path, remove_tree, replace_directory
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.file_locks import open_lock_file, try_lock
 from provision.core.paths import make_private_directory
@@ -94,7 +94,7 @@ class ImageConfig(TypedDict, total=False):
 Settings = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LayoutManifest:
     """The manifest of a complete layout."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from provision.core.container import PREFIX, WORKSPACE
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.json_text import parse_json
 from provision.image.contents import read_files
@@ -33,7 +33,7 @@ class ImagePackage(NamedTuple):
     version: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PackageChange:
     """How a package differs between two images; versions are empty, and sizes 0, where it is not."""
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from provision.core.container import PREFIX
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.platforms import ARCHITECTURES, PLATFORM_OF, Platform
 from provision.core.sbom import Sbom, SbomPackage
 from provision.core.types import Image
@@ -33,7 +33,7 @@ _RUNTIME_METADATA = re.compile(r".*/site-packages/provision_runtime-([^/]+)\.dis
 RECORDS = re.compile(f"{SYSTEM_FILES.pattern}|{_CONDA_RECORD}|{_WHEEL_METADATA}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ImagePackages:
     """The package records in the layers of an image.
 

@@ -12,7 +12,7 @@ from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Literal
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.types import Resolution
 
@@ -33,7 +33,7 @@ NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 NAME_LENGTH = 50  # pods append the number of the node, JobSets more
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PrefixEnvironment:
     """A prefix that every node has at the same path."""
 
@@ -45,7 +45,7 @@ class PrefixEnvironment:
         return str(self.path / "bin" / "python")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SquashfsEnvironment:
     """A packed prefix, which each node mounts while the job runs. sha256: of the file."""
 
@@ -54,7 +54,7 @@ class SquashfsEnvironment:
     kind: Literal["squashfs"] = "squashfs"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ImageEnvironment:
     """An image. reference: its name in a registry or engine, or the absolute path of its file
     (`.sqsh` for Pyxis, `.sif` for Apptainer). sha256: of the file."""
@@ -67,7 +67,7 @@ class ImageEnvironment:
 Environment = PrefixEnvironment | SquashfsEnvironment | ImageEnvironment
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SlurmOptions:
     """What only Slurm has. exclude: nodes of the partition that are not meant. array: numbers of
     tasks, each a job of its own. after: ids of jobs that must succeed first. more: options of sbatch,
@@ -83,7 +83,7 @@ class SlurmOptions:
     more: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeRequirement:
     """One term of a node selector. operator: In, NotIn, Exists or DoesNotExist."""
 
@@ -92,7 +92,7 @@ class NodeRequirement:
     values: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class KubernetesOptions:
     """What only Kubernetes has.
 
@@ -117,7 +117,7 @@ class KubernetesOptions:
     nodes: tuple[NodeRequirement, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SshOptions:
     """What only plain hosts have. hosts: their names in the order of the nodes' numbers, and the
     command of ssh that runs a shell command there. head: names and addresses at which the others may
@@ -127,7 +127,7 @@ class SshOptions:
     head: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JobSpec:
     """name: what the engine calls the job, a DNS label. gpus: for each node; None: as many as it
     has, or one where a scheduler must be told a number. ranks: for each node; None: one for each

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from packaging.utils import canonicalize_name
 
 from provision.core.container import PYTHON, STACK, WORKSPACE
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.types import Lock, Resolution
 
@@ -24,7 +24,7 @@ _USER = re.compile(r"\d+:\d+")
 Need = Literal["gpus", "init", "shm", "stack", "memlock", "infiniband", "network"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunRequirement:
     """Something that the image requires. docker: the options of `docker run` that provide it."""
 
@@ -33,7 +33,7 @@ class RunRequirement:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ContainerMount:
     """source: a host's folder, or the name of a volume."""
 
@@ -49,7 +49,7 @@ class ContainerMount:
         return not self.source.startswith("/")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunOptions:
     """What a user may choose in addition to what the environment requires.
 
@@ -63,6 +63,9 @@ class RunOptions:
     mounts: tuple[ContainerMount, ...] = ()
     user: str | None = None
     reference: str | None = None
+
+
+NO_OPTIONS = RunOptions()
 
 
 def parse_mount(text: str) -> ContainerMount:
@@ -88,7 +91,7 @@ def parse_user(text: str) -> str:
 
 
 def run_requirements(
-    resolution: Resolution, options: RunOptions = RunOptions()
+    resolution: Resolution, options: RunOptions = NO_OPTIONS
 ) -> tuple[RunRequirement, ...]:
     """The image's requirements, in the order in which they are printed."""
     has_infiniband = resolution.spec.infiniband
@@ -136,7 +139,7 @@ def run_requirements(
 
 
 def docker_arguments(
-    resolution: Resolution, options: RunOptions = RunOptions(), *, without: Sequence[str] = ()
+    resolution: Resolution, options: RunOptions = NO_OPTIONS, *, without: Sequence[str] = ()
 ) -> list[str]:
     """The options of `docker run`. without: requirements that cannot be met where it runs."""
     arguments: list[str] = []
@@ -164,7 +167,7 @@ NOTEBOOK_SERVERS: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NotebookServer:
     """Jupyter in a container, with a token, on this machine's loopback address.
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.types import JOB_COMMENT
 from provision.launch.durations import slurm_time
@@ -27,7 +27,7 @@ _ARRAY = re.compile(r"\d+(-\d+(:[1-9]\d*)?)?(,\d+(-\d+(:[1-9]\d*)?)?)*(%[1-9]\d*
 _JOB = re.compile(r"\d+(_\d+)?")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Directive:
     """One line `#SBATCH --option=value`. value: None for an option without one."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 from provision.core.credentials import public_document, without_credentials
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.package_names import (
     archive_stem,
@@ -101,7 +101,7 @@ _ADD_PLATFORM = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LockFile:
     """A lock file of any tool, as written but for credentials in its addresses: all platforms,
     well-formed or not.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from provision.adapters import conda
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.types import LockedPackage, Manager
 from provision.lockfile.conda_lock_v1 import AS_OF, SOURCES, LockFile
 
@@ -18,7 +18,7 @@ from provision.lockfile.conda_lock_v1 import AS_OF, SOURCES, LockFile
 Change = Literal["added", "removed", "up", "down", "rebuilt", "re-sourced"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PackageDifference:
     """One package that differs; `before` or `after` is empty if that lock lacks it."""
 
@@ -30,7 +30,7 @@ class PackageDifference:
     after: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LockDiff:
     """How the second of two locks differs from the first."""
 

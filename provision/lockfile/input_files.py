@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from provision.adapters import conda
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.platforms import PLATFORMS, Platform
@@ -28,7 +28,7 @@ _ADVICE = "Correct it, or restore what spec.yml renders: provision render {name}
 VirtualPackages = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LockInputs:
     """The texts of the two files, and their content."""
 

@@ -17,6 +17,7 @@ from provision.adapters import conda
 from provision.adapters import uv as wheels
 from provision.adapters.uv import ResolveRequest
 from provision.catalog import version_key
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, Unsolvable
 from provision.core.platforms import Platform, host_platform
 from provision.core.requirement_urls import absolute_requirement, absolute_sources
@@ -34,7 +35,7 @@ T = TypeVar("T")
 WHEEL_NAMES = {"pytorch": "torch", "torchtriton": "triton"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LocalPythonChannel:
     """A local channel with this machine's Python, and the glibc that its binaries need."""
 

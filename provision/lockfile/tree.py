@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
+from provision.core.dataclass import frozen
 from provision.core.package_names import package_name
 from provision.core.types import LockedPackage, Manager, Pin
 
@@ -14,7 +15,7 @@ from provision.core.types import LockedPackage, Manager, Pin
 Neighbors = Callable[[str], Sequence[tuple[str, str]]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TreeNode:
     """A package in its place in a tree.
 

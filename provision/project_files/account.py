@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from provision.core.dataclass import frozen
 
 Outcome = Literal["taken", "translated", "left out"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Entry:
     """What became of one statement.
 

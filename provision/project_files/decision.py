@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
+from provision.core.dataclass import frozen
 from provision.core.package_names import parse_distribution, url_filename
 from provision.core.platforms import Platform
 from provision.core.statements import PipRequirement, Statement
@@ -23,7 +24,7 @@ _OF_CONDA = ("python", "cudatoolkit", "pytorch-cuda", "cpuonly")
 _LOCAL = re.compile(r"\+(?:cu\d{3}|cpu|rocm[\d.]*|xpu)\b")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Choices:
     """What the user states, which counts before every file. environment: the name of the one that
     has it already, and stays as it is; companions: whether that has torchvision and torchaudio."""
@@ -36,7 +37,7 @@ class Choices:
     companions: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Package:
     """A package that a statement requests, in the words of pip and conda alike.
 

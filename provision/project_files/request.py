@@ -8,10 +8,10 @@ that leads counts, and the other one is named; within one file neither does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from provision.core.dataclass import frozen
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Entry
@@ -23,7 +23,7 @@ from provision.project_files.python_choice import decide_python, possible_python
 from provision.project_files.torch_choice import decide_torch, torch_pythons
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Request:
     """What files come to.
 

@@ -10,6 +10,7 @@ from typing import Any
 from packaging.markers import InvalidMarker
 from packaging.utils import canonicalize_name
 
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.platforms import PLATFORM
 from provision.core.requirement_lines import parse_lines
@@ -26,7 +27,7 @@ MARKER_KEYS = ("marker", "markers", "env-markers")
 REVISION_KEYS = ("rev", "ref", "tag", "branch")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TomlFile:
     """file: its name in statements."""
 

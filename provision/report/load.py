@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from provision.core.dataclass import frozen
 from provision.core.documents import DriftRecord, Passport, SmokeReport
 from provision.core.errors import IntegrityError, InvalidSpec
 from provision.core.json_text import parse_json
@@ -30,7 +30,7 @@ ADVICE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SmokeRun:
     """One run of the smoke test."""
 
@@ -40,7 +40,7 @@ class SmokeRun:
     report: Report
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EvidenceFile:
     """The content of one file. passport: None for a smoke report without one. outdated: why it is
     not of the environment as it is now, empty if nothing says so."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from provision.core.dataclass import frozen
 from provision.core.documents import Passport
 from provision.report.load import EvidenceFile, SmokeRun
 from provision_runtime.report import model
@@ -20,7 +20,7 @@ from provision_runtime.report.table import name_ranks
 from provision_runtime.report.text import format_bytes, format_count
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Page:
     """What the page says, also as `--json`. verdict: the worst in the files."""
 

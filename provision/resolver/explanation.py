@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from provision import sources
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.platforms import Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, HostGpus, Pin
@@ -20,7 +20,7 @@ ALSO_FITS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Explanation:
     """A resolution with its reasons and the alternatives."""
 

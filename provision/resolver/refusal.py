@@ -51,7 +51,7 @@ def _offer(neighbor: Neighbor) -> str:
     remarks = []
     if neighbor.spec.source == sources.AUTO:
         remarks.append(neighbor.candidate.source.name)
-    remarks += [f"without --{axis}" for axis in neighbor.dropped]
+    remarks += [f"without {axis}" for axis in neighbor.dropped]
     return f"`{neighbor.options}`" + (f" ({', '.join(remarks)})" if remarks else "")
 
 

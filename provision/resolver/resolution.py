@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from provision import catalog
 from provision.catalog import CompatibilityRule
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, HostGpus, Pin, Resolution
@@ -26,7 +26,7 @@ SOURCES_ADVICE = "(-v shows the sources.)"
 KERNEL_LINUX = "5.10"  # from conda-lock's default-virtual-packages.yaml
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Decision:
     """A resolution with the facts behind it, for `explain`."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from provision import sources
 from provision.catalog import EXACT, version_key
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.platforms import PLATFORM
 from provision.core.spec_fields import Spec
 from provision.resolver import constraints, python_versions
@@ -25,7 +25,7 @@ from provision.sources.base import LIBRARY_TITLES, Axis, Candidate
 MAJOR = 100
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Neighbor:
     """An existing combination, as a request for it."""
 
@@ -46,7 +46,7 @@ class Neighbor:
         arguments += ["--cuda", spec.cuda] if spec.cuda else ["--cpu"]
         if spec.source != sources.AUTO:
             arguments += ["--source", spec.source]
-        for name in ("python", "nccl", "cudnn"):
+        for name in ("python", "nccl"):
             value = getattr(spec, name)
             arguments += [f"--{name}", value] if value else []
         if "platform" in self.changed or spec.platforms != (PLATFORM,):

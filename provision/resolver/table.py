@@ -17,7 +17,7 @@ from typing import Any
 
 from provision import catalog, sources
 from provision.catalog import Edition, Release, version_key
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild
 from provision.core.platforms import Platform
 from provision.core.spec_fields import QUERY_KEYS, Spec
@@ -37,7 +37,7 @@ OPEN: Mapping[Axis, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Query:
     """The builds to show: from one of the sources, for one of the platforms (of any, if none is
     named), that meet the request and run on every GPU."""
@@ -114,7 +114,7 @@ BUILD_FIELDS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TableRow:
     """One build on one platform. None: not known."""
 
@@ -144,7 +144,7 @@ class TableRow:
     not_known: tuple[str, ...] = ()  # parts of the query that no fact answers for it
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Table:
     """The rows that fit, newest torch first; and how many more may fit, by the part of the query
     about which no fact is known."""

@@ -21,6 +21,7 @@ from provision.catalog import (
     version_key,
 )
 from provision.catalog.mismatches import NO_SOURCE
+from provision.core.dataclass import frozen
 from provision.core.platforms import PLATFORM, Platform
 from provision.core.spec_fields import Spec
 from provision.core.types import Choice, LockedPackage, Manager, Pin, Resolution
@@ -37,7 +38,7 @@ COMPANION = "the release made for this torch"
 LIBRARY_TITLES: dict[Library, str] = {"nccl": "NCCL", "cudnn": "cuDNN"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Violation:
     """Why a candidate does not meet a request, or may not.
 

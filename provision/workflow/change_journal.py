@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from provision.core.atomic import atomic_write, remove_leftovers, remove_unfinished
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders
 from provision.core.records import parse_record
@@ -21,7 +21,7 @@ from provision.core.types import Prefix, Progress
 from provision.environment import marker
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FileChange:
     """before: None if there was no file."""
 
@@ -29,7 +29,7 @@ class FileChange:
     after: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class UnfinishedChange:
     """The journal. prefix: the path of the one that is replaced, which is of prefix_lock_sha256."""
 

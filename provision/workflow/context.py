@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import MANIFEST, NO_MIRRORS, Mirrors, MirrorSetting
 from provision.core.paths import Folders
@@ -38,7 +38,7 @@ def solver_of(configured: Sequence[MirrorSetting] = ()) -> Callable[[], conda.So
     return solver
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Context:
     """Where a command works and how it reports.
 

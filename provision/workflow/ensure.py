@@ -174,8 +174,8 @@ def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str
     if not lock.inputs_sha256:
         return "another tool made it, and it does not say from what"
     if lock.as_of != plan.inputs.as_of:
-        before = f"as of {lock.as_of}" if lock.as_of else "without --as-of"
-        now = f"as of {plan.inputs.as_of}" if plan.inputs.as_of else "without --as-of"
+        before = f"as of {lock.as_of}" if lock.as_of else "without `as_of`"
+        now = f"as of {plan.inputs.as_of}" if plan.inputs.as_of else "without `as_of`"
         return f"it was locked {before}, and is now requested {now}"
     if plan.edited:
         return f"{plan.edited_files()} was edited by hand"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from provision.core import disk_usage, prefix_registry
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.project import described_names, project_root
 from provision.core.types import Prefix
@@ -30,7 +30,7 @@ WORST = ("fail", "unknown", "warn", "pass")
 UNREADABLE, OF_ANOTHER_LOCK = "unreadable", "of another lock"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SmokeVerdict:
     """The verdict of the smoke test in the prefix or the image, and the host of the test.
 
@@ -45,7 +45,7 @@ class SmokeVerdict:
     measured_at: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Environment:
     """One line of `provision env list`.
 
@@ -91,12 +91,7 @@ def environments_of_all(context: Context) -> list[Environment]:
     """The environments of all projects of this user, those of the present one first."""
     rows: list[Environment] = []
     for folders in prefix_registry.all_projects(context.folders):
-        is_unsorted = folders.project == Path() != context.folders.project
-        if is_unsorted and not prefix_registry.list_prefixes(folders):
-            continue
-        for row in environments(replace(context, folders=folders)):
-            if row.prefix is not None or not is_unsorted:
-                rows.append(row)
+        rows += environments(replace(context, folders=folders))
     return rows
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 
 from provision.core import process
+from provision.core.dataclass import frozen
 from provision.core.errors import ToolFailed
 from provision.core.json_text import parse_json
 from provision_runtime.report.diagnosis import Diagnosis, ObservedFinding
@@ -17,7 +17,7 @@ from provision_runtime.report.diagnosis import Diagnosis, ObservedFinding
 TIMEOUT_S, DEEP_TIMEOUT_S = 30.0, 400.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DoctorRequest:
     """only: ids of findings; empty for all."""
 

@@ -25,7 +25,7 @@ from provision.adapters import uv
 from provision.adapters.uv.linux_wheels import LinuxWheel, WheelIndex
 from provision.catalog.facts import blank
 from provision.core.atomic import atomic_write
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import NoSuchBuild, Unreachable
 from provision.core.mirrors import Mirrors
 from provision.core.paths import Folders, make_private_directory
@@ -45,7 +45,7 @@ _MANYLINUX = re.compile(r"manylinux_2_(\d+)_.*")
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pins:
     """What a torch wheel requires of NVIDIA and triton on its machine.
 
@@ -71,7 +71,7 @@ class TorchIndex:
         if not self.torch:
             raise NoSuchBuild(
                 "The package index has no torch.",
-                advice="Name another with --index, or in pip's settings.",
+                advice="Name another with --mirror pypi=URL, or in pip's settings.",
             )
 
     @property

@@ -5,7 +5,7 @@ docs/onboarding.md describes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from provision.adapters import clustershell
 from provision.core.checked_yaml import Mistake, read_checked_yaml
 from provision.core.credentials import credential_problems
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import parse_mirror
 from provision.core.schema import DocumentPath, location
@@ -39,7 +40,7 @@ EnvironmentSource = Literal["lock", "image"]
 FailOn = Literal["fail", "warn"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Cluster:
     """login: the ssh names of its login hosts; empty if members sit at one of its hosts. nodes: what
     `--on` takes. account: of Slurm; empty for the member's default."""
@@ -51,7 +52,7 @@ class Cluster:
     account: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LabEnvironment:
     """An environment that every member gets. image: in a registry, by digest."""
 
@@ -60,7 +61,7 @@ class LabEnvironment:
     image: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Policy:
     """The lab's rules. umask: None if it has none. fail_on: what fails the first job; "warn" adds
     warnings about speed."""
@@ -82,7 +83,7 @@ class Policy:
         return self.queue_minutes * 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lab:
     """A lab's repository. folders: those for the member who reads this, by their settings key.
     mirrors: as `--mirror` takes them, paths absolute. smoke: as `--set` takes them. facts: paths

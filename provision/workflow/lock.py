@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from provision import lockfile as locks
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.tempdirs import temporary_directory
 from provision.core.types import Lock, LockedPackage
@@ -24,7 +24,7 @@ from provision.workflow.ensure import (
 from provision.workflow.plan import BuildRequest, Plan
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LockPreview:
     """difference: from the present lock; None if there is none, or if it stays as it is."""
 

@@ -18,7 +18,7 @@ from provision import lockfile as locks
 from provision import render
 from provision.core import prefix_registry, settings
 from provision.core.container import brief_reference
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, StaleLock
 from provision.core.project import project_title
 from provision.core.spec_fields import SPEC_KEYS, Spec
@@ -46,7 +46,7 @@ ImageMode = Literal["auto", "demand", "skip"]  # auto: if a Docker engine answer
 NO_IMAGE, NO_SMOKE, NO_ENGINE = "--no-image", "--no-smoke", "no Docker engine answers"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class BuildRequest:
     """What the command line requests: an environment, options over its spec.yml, and what to do."""
 
@@ -76,7 +76,7 @@ class BuildRequest:
         return flags
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PlanStep:
     """What a command does in one stage."""
 
@@ -94,7 +94,7 @@ class PlanStep:
         return self.detail
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Plan:
     """A request worked out.
 

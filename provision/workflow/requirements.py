@@ -16,7 +16,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from provision.adapters import uv
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.requirement_files import is_installable
 from provision.core.requirement_lines import parse_lines
@@ -34,7 +34,7 @@ _TORCH_INDEX = re.compile(r"/whl/(cu\d+|cpu)/?$")
 _OPTIONS = ("python", "cuda", "channel", "platform")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Requirements:
     """Items for lists of spec.yml, and the wheels that they name in the folder next to it."""
 

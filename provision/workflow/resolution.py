@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from provision import catalog, resolver, sources
 from provision.adapters import uv
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, ToolMissing, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.paths import ENVIRONMENT
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PythonSource = Literal["channel", "host"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ResolvedRequest:
     """What a request comes to: the build, and where its Python comes from."""
 

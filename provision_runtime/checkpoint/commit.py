@@ -16,12 +16,12 @@ import errno
 import time
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..comm import collective
 from ..comm.collective import FIRST_PAUSE_S, RankFailed, run_with_beats, run_with_heartbeat
 from ..comm.store import RanksMissing, StoreLost
+from ..dataclass import frozen
 from . import catalog, copies, corrupt_files, publication
 from .errors import CheckpointError, NotCommitted, as_rank_failed
 from .progress import SaveProgress
@@ -44,7 +44,7 @@ VISIBLE_S = 30.0
 SPACE_MARGIN = 1.1
 
 
-@dataclass(frozen=True)
+@frozen
 class Committed:
     folder: str
     progress: SaveProgress

@@ -11,10 +11,10 @@ import shutil
 import struct
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..dataclass import frozen
 from ..fs.files import fsync_directory, write_synced
 from . import catalog, layout
 from .errors import CheckpointError
@@ -60,7 +60,7 @@ SAFETENSORS_TYPES = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class ExportOptions:
     """What becomes of a checkpoint's values.
 
@@ -75,7 +75,7 @@ class ExportOptions:
     dtype: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Transfer:
     """What was written. folder: its path, or URL. values: how many. bytes: of the tensors."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Dict, Tuple
+
+from ..dataclass import frozen
 
 # A piece is the unit of hashing, writing, linking and reading: a big tensor is cut into pieces.
 # Together with writer.WORKERS this bounds the memory for staging from a GPU.
@@ -24,7 +26,7 @@ BoxKey = Tuple[str, Shape]
 OBJECT = "object"
 
 
-@dataclass(frozen=True)
+@frozen
 class Item:
     """A box of a tensor that this rank holds, or an object.
 

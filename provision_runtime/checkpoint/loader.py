@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..comm import collective
 from ..comm.store import RanksMissing, StoreLost
+from ..dataclass import frozen
 from . import catalog, copies, corrupt_files, optimizer_state, streams, verification
 from .choice import PREVIOUS, REFUSE, choose, describe_absence, step_number
 from .errors import CheckpointError, CheckpointWarning, DamagedFile, NoCheckpoint, Vanished
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 TRIES = 100
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadReport:
     """A checkpoint that was loaded.
 
@@ -71,7 +71,7 @@ class LoadReport:
         return self.bytes / seconds if seconds else 0.0
 
 
-@dataclass(frozen=True)
+@frozen
 class _Prepared:
     """What a rank holds once it may read. objects: the loaded ones by name. bytes: to read."""
 

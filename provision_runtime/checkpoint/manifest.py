@@ -13,9 +13,10 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
+from ..dataclass import frozen
 from ..report.codec import decode
 from .errors import CheckpointError, DamagedFile
 from .items import MIN_FILE_BYTES, OBJECT, Shape
@@ -47,7 +48,7 @@ MAX_DEPTH = 100
 MAX_PROBLEM = 300
 
 
-@dataclass(frozen=True)
+@frozen
 class FileEntry:
     """digest: the hashes of the content, by which files of equal content are known (hashes.py).
     links: how many saves in a row have linked the file since it was written.
@@ -79,7 +80,7 @@ class Record(NamedTuple):
         return self.size < MIN_FILE_BYTES
 
 
-@dataclass(frozen=True)
+@frozen
 class Tensor:
     """dtype in torch's spelling, "torch.float32"; the boxes of the records cover the shape."""
 
@@ -91,7 +92,7 @@ class Tensor:
 NO_TENSOR = Tensor(OBJECT, (), ())
 
 
-@dataclass(frozen=True)
+@frozen
 class Run:
     """Packed records of whole tensors of one type and shape, one after the other in a file: there may
     be many, and each needs only its name and its digest.
@@ -117,7 +118,7 @@ class Run:
             yield name, Tensor(self.dtype, self.shape, (record,))
 
 
-@dataclass(frozen=True)
+@frozen
 class Manifest:
     """What one checkpoint holds, or one rank's part of it.
 

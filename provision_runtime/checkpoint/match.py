@@ -5,9 +5,9 @@ Everything that does not fit is reported at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..dataclass import frozen
 from . import wrappers
 from .errors import CheckpointError
 from .items import Names
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .nested import Expansion
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordRead:
     """A part of a record that this rank needs: the box from `begin` on, within the record's, goes to
     the target, which has its shape.
@@ -37,7 +37,7 @@ class RecordRead:
     target: torch.Tensor
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadPlan:
     """objects: names. missing: names that the checkpoint lacks, and whose values stay (strict=False).
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
+
+from ..dataclass import frozen
 
 if TYPE_CHECKING:
     from ..comm.ranks import Ranks
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 LINE_S = 10.0
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadProgress:
     """How far a load is, on this rank.
 
@@ -33,7 +34,7 @@ class LoadProgress:
         return self.done / self.seconds if self.seconds else 0.0
 
 
-@dataclass(frozen=True)
+@frozen
 class SaveProgress(LoadProgress):
     """How far a save is, over all ranks.
 

@@ -7,11 +7,12 @@ Works without torch.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..comm import collective
 from ..comm.ranks import single_process
+from ..dataclass import frozen
 from . import catalog, copies, layout
 from .errors import CheckpointWarning
 from .items import Names
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .backends import Backend
 
 
-@dataclass(frozen=True)
+@frozen
 class Pruned:
     """What `prune` removed, or would remove: names of folders below the root.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
+from ..dataclass import frozen
 from . import layout, manifest, streams
 from .async_save import BackgroundSave, HostSnapshot
 from .commit import commit
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .progress import SaveCallback, SaveProgress
 
 
-@dataclass(frozen=True)
+@frozen
 class SaveReport:
     """A save that was committed.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
+from ..dataclass import frozen
 from . import catalog, choice, corrupt_files, layout, manifest
 from .errors import DamagedFile
 from .hashes import checker
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WORKERS = 3
 
 
-@dataclass(frozen=True)
+@frozen
 class Damage:
     """A file that is not what was committed.
 

@@ -7,9 +7,9 @@ surroundings.py judges what is around the environment; the smoke test compares t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..dataclass import frozen
 from ..report.findings import Finding
 from .releases import numbers
 
@@ -57,7 +57,7 @@ HINTS = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Expectation:
     """What a user expects of the environment; None: anything. cuda: a version, or `none`."""
 

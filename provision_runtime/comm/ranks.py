@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ..dataclass import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ __all__ = ["Ranks", "of_default_group", "single_process", "through_store"]
 TIMEOUT_S = 300.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Ranks:
     """This rank, and how it exchanges values with the others.
 

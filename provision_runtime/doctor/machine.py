@@ -11,9 +11,10 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from ..dataclass import frozen
 from ..fs.files import read_text
 
 REAL_ROOT = Path("/")
@@ -22,7 +23,7 @@ MORE_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/s
 TOOL_S = 10.0
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolOutput:
     """text: standard output and standard error together."""
 
@@ -30,7 +31,7 @@ class ToolOutput:
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Machine:
     """prefix: of the environment to examine. has_peers: jobs of this host span other hosts."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, List, NamedTuple, TypedDict, Union
 
+from ..dataclass import frozen
 from ..report.diagnosis import Evidence, ObservedFinding
 from ..report.findings import CATALOG
 
@@ -36,7 +36,7 @@ class ProbeResult(TypedDict, total=False):
     failure: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Probe:
     """ids: all findings that it can report. deep: runs only on request."""
 

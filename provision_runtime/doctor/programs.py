@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Tuple, Union
 
+from ..dataclass import frozen
 from .probe import observation
 from .program_source import FUNCTIONS, LOOPS, ONE, OTHERS, Function, Program, walk
 
@@ -65,7 +65,7 @@ PORT = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class CallRule:
     """call: of the call's text. rest: of the program from its line on. owner: of the name of the
     class around it. needs, unless: of the program. by_all: only where every rank runs it."""

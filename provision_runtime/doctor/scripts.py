@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..dataclass import frozen
 from .probe import observation
 from .program_source import read_program
 from .programs import examine_program
@@ -59,7 +59,7 @@ _DECLARED = r"\s*(?:(?:export|local|readonly|declare(?: +-\w+)*) +)*"
 LONG_NAMES = {"-N": "--nodes", "-c": "--cpus-per-task", "-n": "--ntasks", "-G": "--gpus"}
 
 
-@dataclass(frozen=True)
+@frozen
 class ScriptLine:
     """A logical line: with those that continue it."""
 
@@ -67,7 +67,7 @@ class ScriptLine:
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class BatchScript:
     name: str
     options: dict[str, str]

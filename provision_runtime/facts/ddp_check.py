@@ -13,11 +13,11 @@ import hashlib
 import json
 import secrets
 from collections import Counter
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, List
 
 from ..comm.rank_names import name_ranks
+from ..dataclass import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ Entry = List[Any]
 PIECE_BYTES = 16 << 20
 
 
-@dataclass(frozen=True)
+@frozen
 class ParameterDifference:
     """The first parameter that differs.
 

@@ -106,7 +106,7 @@ def judge(prefix: str, folder: str = "") -> Tuple[str, str]:
     """The state of a prefix, `current`, `differs`, `stale` or `no lock`, with its reason.
 
     folder: the environment's, by default the one that it was installed from. A file that was changed
-    in place is not noticed: `provision env diff NAME --files` reads all.
+    in place is not noticed: `provision env diff NAME --deep` reads all.
     """
     state = read_marker(prefix)
     folder = folder or str(state.get("folder"))

@@ -10,9 +10,11 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Dict, List, Optional
 from xml.etree import ElementTree
+
+from ..dataclass import frozen
 
 # Brands for games and workstations leave ECC off unless somebody switches it on: only data center
 # brands (NVIDIA, Tesla) have it on (nvidia-smi(1), ECC Mode; RTX A6000 user guide). Nor do they come
@@ -88,7 +90,7 @@ text license vgpu_software_licensed_product/license_status grid_licensed_product
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuHealth:
     """lost: the driver prints neither its name nor its UUID, or says so.
 
@@ -141,7 +143,7 @@ class GpuHealth:
     is_whole: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class DriverLog:
     """attached: how many GPUs the driver counts. messages: lines around the XML, and in it.
     is_whole: the XML has an end."""
@@ -153,7 +155,7 @@ class DriverLog:
     is_whole: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuLinks:
     """A GPU by nvidia-smi's index and UUID, and the rate of each NVLink in one direction; None for
     an inactive one. Without any: it has none, or all are inactive. line: what evidence shows."""

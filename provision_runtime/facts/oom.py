@@ -7,16 +7,16 @@ process that was killed cannot report it, so others get its counter before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..dataclass import frozen
 from .limits import ROOT, group_folders, named_counters
 
 FILES = ("memory.events", "memory.oom_control")
 KEY = "oom_kill"
 
 
-@dataclass(frozen=True)
+@frozen
 class OomCounter:
     """The counter of one cgroup, and its value when it was first read."""
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from ..dataclass import frozen
 from ..fs.files import read_text
 from . import gpu_health, libraries
 
@@ -35,7 +36,7 @@ PORT_ACTIVE = "ACTIVE"
 PORT_RATE = re.compile(r"([\d.]+) Gb/sec")
 
 
-@dataclass(frozen=True)
+@frozen
 class PcieLink:
     """A card's link. `generation` is the lower of the card's and its slot's best: both fall while
     the card is idle, so the current one means nothing."""

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..dataclass import frozen
 from .files import nearest_existing, read_text
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True)
+@frozen
 class Mount:
     """root: the folder of the file system that is mounted. options: of the mount and of the file
     system, such as nolock and local_lock."""
@@ -57,7 +58,7 @@ class Mount:
         return f"{self.type} {self.source} mounted at {self.point}"
 
 
-@dataclass(frozen=True)
+@frozen
 class MountLocation:
     """Where a path really is: another device or mount means another folder behind the same name."""
 

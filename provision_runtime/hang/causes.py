@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..comm.rank_names import name_ranks
+from ..dataclass import frozen
 from ..report.findings import CATALOG, has_lost_peer, known_error
 from . import model, source
 from .model import Frame
@@ -33,7 +34,7 @@ _ONE_MORE = "may have made a collective that the others did not make"
 _SAVING = re.compile("save|checkpoint|state_dict")
 
 
-@dataclass(frozen=True)
+@frozen
 class Cause:
     """id: of the catalog of findings. line: where it is in the user's code."""
 

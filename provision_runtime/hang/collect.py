@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..dataclass import frozen
 from . import ended, flight_recorder, model, processes, record, stacks, state
 from .model import Collective, Rank, RankState, Snapshot
 from .spawned import all_ranks
@@ -23,7 +24,7 @@ MAX_CLOSER, MAX_WORKERS = 4, 8
 DUMP_S = 4.0
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessSelection:
     """Which ranks: those of a process and of those below it, those that work in a folder or below it,
     those of an environment's prefix. All by default."""

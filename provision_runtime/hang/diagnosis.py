@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks
+from ..dataclass import frozen
 from . import causes, model
 from .causes import Cause
 from .state import GRADIENTS, TRANSFERS
@@ -30,7 +31,7 @@ NOT_RECORDED = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Group:
     """Ranks in equal states. is_culprit: the others wait for these."""
 
@@ -41,7 +42,7 @@ class Group:
     is_culprit: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class HangDiagnosis:
     """One job. verdict: `hang`, `failure` (a rank has ended with an error), `no-hang` (nothing hangs,
     as far as seen) or `unknown`. groups: the missing or differing ranks first. differences: of the

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Dict, List, Optional
 
+from ..dataclass import frozen
 from ..report import codec
 
 SCHEMA = "provision.ranks/1"
@@ -28,7 +29,7 @@ GONE = "gone"  # neither: killed, or ended by os._exit
 UNKNOWN = "unknown"  # its stacks could not be read: `detail` has the reason
 
 
-@dataclass(frozen=True)
+@frozen
 class Frame:
     """A line of Python. is_user: neither the standard library's nor an installed package's."""
 
@@ -39,7 +40,7 @@ class Frame:
     is_user: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Thread:
     """frames: innermost first, with those of native code (no line) where py-spy could read them."""
 
@@ -48,7 +49,7 @@ class Thread:
     frames: List[Frame]
 
 
-@dataclass(frozen=True)
+@frozen
 class Collective:
     """A call of torch.distributed. sequence: its number in its group, of those that were recorded;
     the shape is a list of sizes. Empty or None where only the stack is known.
@@ -66,7 +67,7 @@ class Collective:
     is_complete: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Worker:
     """A process that waits for a file in the kernel, or a DataLoader's that waits otherwise. state: the
     kernel's letter; mount: of the path, as `type source mounted at point`; line: of the user's code;
@@ -80,7 +81,7 @@ class Worker:
     completed: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class RankError:
     """How a rank ended: its exception, or `crash` with the signal's name. time: seconds since 1970.
     frames: innermost first. parameters: names and shapes of the model whose DDP constructor failed."""
@@ -92,7 +93,7 @@ class RankError:
     parameters: Dict[str, List[int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class Rank:
     """Which rank of which job. local_size: how many its node has, 0 if unknown. launcher: the process
     that started it. job: where its ranks meet (MASTER_ADDR:MASTER_PORT). pid: 0 if it is unknown."""
@@ -108,7 +109,7 @@ class Rank:
     directory: str
 
 
-@dataclass(frozen=True)
+@frozen
 class RankState(Rank):
     """What a rank does. kind: one of those above; detail: its circumstances (a mount, a reason).
 
@@ -134,7 +135,7 @@ class RankState(Rank):
         return [frame for thread in threads for frame in thread.frames if frame.line]
 
 
-@dataclass(frozen=True)
+@frozen
 class Snapshot:
     """The ranks of one user on one node. notes: what could not be read, and how to change that."""
 

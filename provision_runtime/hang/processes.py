@@ -6,8 +6,9 @@ import glob
 import os
 import re
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ..dataclass import frozen
 from ..fs.mounts import mount_of, parse
 from . import folder
 from .model import Rank, Worker
@@ -20,7 +21,7 @@ MAX_PATH = 4096
 AT_FDCWD = 0xFFFFFF9C
 
 
-@dataclass(frozen=True)
+@frozen
 class RankProcess:
     """A rank that runs. prefix: of its environment. root: before its paths, if it may be read: it may
     be in a container. stem: of the files of the hook; empty if it has none."""
@@ -32,7 +33,7 @@ class RankProcess:
     stem: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Activity:
     """What the kernel counts for a rank and all that it has started: CPU seconds, and bytes read (those
     of mapped files, too) and written. state: its letter of proc(5)."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from ..dataclass import frozen
 from . import model, processes, stacks
 from .model import RankState
 from .processes import RankProcess
@@ -25,7 +26,7 @@ WORKERS = {"_worker_loop", "worker", "_process_worker"}
 IN_ORDER = "ranks have no number that can be read: they are numbered as they were started"
 
 
-@dataclass(frozen=True)
+@frozen
 class Spawned:
     """processes: also the ranks that were known before, without those that only started others. ended:
     ranks that came to their end, as far as that is known."""
@@ -35,7 +36,7 @@ class Spawned:
     notes: list[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Child:
     """A process of multiprocessing. number: None if it cannot be read. is_torch: torch started it."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..dataclass import frozen
 from . import model, source
 from .model import Collective, Frame, Rank, RankState, Thread, Worker
 from .stacks import user_frame
@@ -36,7 +37,7 @@ GRADIENTS = "all_reduce of gradients"
 TRANSFERS = "transfers"
 
 
-@dataclass(frozen=True)
+@frozen
 class Look:
     """A rank at one moment. reason: why there are no threads. waits: files that it and what it started
     wait for."""

@@ -16,9 +16,9 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Optional
 
+from ..dataclass import frozen
 from ..report.codec import decode
 from .errors import JobError
 
@@ -35,7 +35,7 @@ NONCE_BYTES = 16
 MAC_DIGITS = 64
 
 
-@dataclass(frozen=True)
+@frozen
 class Message:
     """What nodes send each other; the fields of other messages are None.
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..comm.rank_names import name_ranks
+from ..dataclass import frozen
 from ..report.findings import CATALOG, has_lost_peer, known_error
 from ..report.text import escape_line, format_count
 
@@ -29,7 +30,7 @@ VAGUE = ("", "rank-crashed", "rank-gone", "rank-failed", "early-exit")
 _TRACEBACK = "Traceback (most recent call last):"
 
 
-@dataclass(frozen=True)
+@frozen
 class RankFailure:
     """How a rank ended. time: Unix time of the error, or
     when torchrun saw its end. status: the exit code, 0 if it did not fail; negative for a signal.

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Dict, List, TypedDict
 
 from ..comm import addresses, processes
 from ..comm.addresses import interface_with
+from ..dataclass import frozen
 from ..facts import limits
 from ..hang.model import Snapshot, from_json, to_json
 from ..node.job_ranks import JOB_VARIABLE
@@ -57,7 +57,7 @@ class NodeReport(TypedDict):
     problems: List[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class JobOptions:
     """The part of one node.
 

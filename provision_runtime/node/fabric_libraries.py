@@ -11,10 +11,10 @@ import hashlib
 import mmap
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..dataclass import frozen
 from .commands import read_text
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ BUILD_DIGITS = 8
 ELF = b"\x7fELF"
 
 
-@dataclass(frozen=True)
+@frozen
 class LibraryKind:
     """A library, or the plug-ins of one origin.
 
@@ -94,7 +94,7 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class LibraryFile:
     """version: None if nothing states it. build: tells two files of one version apart."""
 

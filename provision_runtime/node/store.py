@@ -17,8 +17,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from ..dataclass import frozen
 from ..report.codec import decode
 from . import trust
 from .errors import NodeError
@@ -31,7 +32,7 @@ NO_RULES: Mapping[str, str] = {}
 KEY_HASH_LENGTH = 12
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredPack:
     """What nodes need of an image's sidecar. key: `NAME-` and a hash. size, sha256: of the image. root:
     over the files in it."""

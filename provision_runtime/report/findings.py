@@ -9,10 +9,10 @@ a check compares the two.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Mapping, Tuple
 
 from ..comm.rank_names import name_ranks
+from ..dataclass import frozen
 from . import model
 from .codec import packaged_json
 
@@ -23,7 +23,7 @@ TMPDIR_LENGTH = 107 - 32
 _REGISTRY = packaged_json(__package__, "findings.json")
 
 
-@dataclass(frozen=True)
+@frozen
 class Rule:
     """verdict: fail, warn or unknown. breaks: what users will see. command: what mends it, or shows
     more; `CAPITALS` stand for what only the user knows. source: where the fault, or the threshold,
@@ -72,7 +72,7 @@ def has_lost_peer(text: str) -> bool:
     return re.search(_REGISTRY["lost_peer"], text) is not None and known_error(text) != "port-busy"
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """Something that is wrong: an id of the catalog, what happened, and on which ranks.
 

@@ -6,9 +6,10 @@ Owns only the contract (schema 2). Each phase defines its own `data`.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Dict, List
 
+from ..dataclass import frozen
 from .codec import decode
 from .credentials import public_document
 
@@ -30,7 +31,7 @@ class ReportUnreadable(ValueError):
     """The text is not a report of the schema that this code reads."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ReportedFinding:
     """A problem: its id in the catalog (findings.py), the verdict, the ranks, what happened,
     and what to do."""
@@ -42,7 +43,7 @@ class ReportedFinding:
     advice: str
 
 
-@dataclass(frozen=True)
+@frozen
 class ReportedPhase:
     name: str
     verdict: str
@@ -52,7 +53,7 @@ class ReportedPhase:
     findings: List[ReportedFinding]
 
 
-@dataclass(frozen=True)
+@frozen
 class Report:
     started_at: str
     duration_s: float

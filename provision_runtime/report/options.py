@@ -3,15 +3,16 @@ provision."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
+
+from ..dataclass import frozen
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
 
 
-@dataclass(frozen=True)
+@frozen
 class Option:
     """kind: of its value, a key of the parsers; a flag has none. dest: where its name does not say
     it."""

@@ -9,10 +9,10 @@ line that neither can judge, or with a message too small for both, gets a remark
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypedDict
 
+from ..dataclass import frozen
 from ..report.codec import packaged_json
 from ..report.text import format_bytes
 from . import wire_limit
@@ -71,7 +71,7 @@ class Line(TypedDict, total=False):
     judged: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Hardware:
     """What a published figure is chosen by."""
 
@@ -130,7 +130,7 @@ def may_use_nvls(environment: Mapping[str, str], nccl: str | None) -> bool:
     return release is not None and (int(release[1]), int(release[2])) >= (2, 17)
 
 
-@dataclass(frozen=True)
+@frozen
 class Bound:
     """The least busbw that is no finding. of: the rate of which it is a share, and what has that
     rate; source: of this share."""

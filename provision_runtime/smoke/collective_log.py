@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 import zlib
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..comm.rank_names import name_ranks
+from ..dataclass import frozen
 from ..report.text import format_count
 from .outcome import Finding, grouped
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REMEMBERED = 256
 
 
-@dataclass(frozen=True)
+@frozen
 class Call:
     """One collective: its number from 1 on, its name with shape and type, and the lines of the
     program that led to it."""

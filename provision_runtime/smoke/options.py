@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Dict, List, NoReturn
 
+from ..dataclass import frozen
 from ..report.codec import packaged_json
 
 PHASES = (
@@ -35,7 +36,7 @@ class UsageError(argparse.ArgumentTypeError):
     """A wrong option; the text lists the right ones."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Options:
     """The names are those of the parsed options, but for `skipped`, which follows from --only and
     --skip."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Dict, Tuple, TypeVar
 
+from ..dataclass import frozen
 from ..report import model
 from ..report.codec import decode
 from ..report.findings import Finding as Finding
@@ -17,7 +18,7 @@ V = TypeVar("V")
 SOURCE_LOCATION = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\]\s*")
 
 
-@dataclass(frozen=True)
+@frozen
 class Outcome:
     message: str = ""
     findings: Tuple[Finding, ...] = ()

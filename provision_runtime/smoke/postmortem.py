@@ -11,6 +11,7 @@ from typing import List, Optional
 
 from ..comm import processes
 from ..comm.rank_names import name_ranks
+from ..dataclass import frozen
 from ..facts.oom import OomCounter
 from . import collective_log
 from .collective_log import Call
@@ -25,7 +26,7 @@ STATE_FINDINGS = {
 CONSEQUENCES = ("backend-error", "store-lost")
 
 
-@dataclass(frozen=True)
+@frozen
 class Position:
     """Where a rank is: its phase, how many exchanges and collectives it has begun, the latest of
     them, and the line of the program."""
@@ -51,7 +52,7 @@ class Position:
         return f"{self.phase} ({self.step}, collective {self.collectives}{site})"
 
 
-@dataclass(frozen=True)
+@frozen
 class Location:
     """Where a rank is, and what other ranks need to find out its end: its process, and the counter
     of its cgroup."""
@@ -63,7 +64,7 @@ class Location:
     oom: Optional[OomCounter] = None
 
 
-@dataclass(frozen=True)
+@frozen
 class LastState:
     """What a rank writes before it ends. outcome: of the phase, if the rank had left it."""
 

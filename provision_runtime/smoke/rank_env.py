@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ..dataclass import frozen
 from .options import UsageError
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -16,7 +16,7 @@ ENDS_AT = "PROVISION_SMOKE_ENDS_AT"
 JOB = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", ENDS_AT)
 
 
-@dataclass(frozen=True)
+@frozen
 class RankEnv:
     rank: int
     world_size: int

@@ -7,10 +7,10 @@ without its RDMA plug-in through TCP, and everything still works. What each rank
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..checks.device_models import model_of
+from ..dataclass import frozen
 from ..facts.nccl_log import NET, P2P, SHM, SOCKET, Transports
 from .outcome import Finding, merge_equal
 from .wire_limit import SLINGSHOT_INTERFACE, switches_in_common
@@ -32,7 +32,7 @@ NVLS_MAJOR = 9
 NVLS_RANKS = 8
 
 
-@dataclass(frozen=True)
+@frozen
 class RankTransports:
     """One rank: its host, GPU and log, and the wires of its host. `may_use_nvls`: whether NCCL's
     version and settings allow it. `address`: of the GPU on the PCI bus. `boot`: the kernel's boot,

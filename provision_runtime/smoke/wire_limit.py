@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..checks.device_models import model_of
+from ..dataclass import frozen
 from ..facts.model import PortFacts, WireFacts
 from ..report.codec import packaged_json
 from .outcome import grouped
@@ -43,7 +44,7 @@ def share_at(gb_s: float, size_bytes: float, hosts: int = 1) -> float:
     return 1 / (1 + latency_s * gb_s * 1e9 / size_bytes)
 
 
-@dataclass(frozen=True)
+@frozen
 class Wire:
     """gb_s: what the wire carries in one direction. intact_gb_s: what it would carry with all lanes
     and ports that such machines have. hosts: how many the ring spans."""
@@ -62,7 +63,7 @@ class Wire:
         return float(share * gb_s)
 
 
-@dataclass(frozen=True)
+@frozen
 class WireLimit:
     """slowest: by which a run fails; warning: by which one is warned of."""
 
@@ -70,7 +71,7 @@ class WireLimit:
     warning: Wire
 
 
-@dataclass(frozen=True)
+@frozen
 class HostWires:
     """One host's part of the ring: its name, the GPUs of its ranks (UUID and PCI address), and its
     wires. `interface`: the one that TCP would use. `clique`: the multi-node NVLink domain of its

@@ -173,7 +173,7 @@ def test_add_and_remove_change_nothing_else(lab: Home, folder: Path, world: Serv
     assert versions(lab) == {**was, "toy": "1.0", "toyparts": "1.5"}
     assert imports(lab, "toy, toyparts, torch, provision_runtime")
     assert torch.stat().st_ino == inode  # not installed again
-    assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
+    assert lab.run("env", "diff", NAME, "--deep").stdout == "no difference\n"
     assert pip_requirements(lab) == ["toy"]
     # So options of later commands reach it, too.
     assert file_state(environment(lab) / "spec.yml") == "ours"
@@ -187,7 +187,7 @@ def test_add_and_remove_change_nothing_else(lab: Home, folder: Path, world: Serv
     # uv removes the byte code of all modules in a removed module's folder.
     compiled = {path.name.split(".")[0] for path in torch.parent.glob("__pycache__/*.pyc")}
     assert "torch" in compiled and "toy" not in compiled
-    assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
+    assert lab.run("env", "diff", NAME, "--deep").stdout == "no difference\n"
 
 
 @pytest.mark.exhaustive
@@ -221,11 +221,11 @@ def test_changed_file_is_drift(lab: Home) -> None:
     victim.unlink()  # it may be a hard link
     victim.write_bytes(content + b"\n# edited\n")
     try:
-        result = lab.run("env", "diff", NAME, "--files")
+        result = lab.run("env", "diff", NAME, "--deep")
         assert (result.returncode, result.stdout.split()[:2]) == (1, ["changed", "numpy:"])
     finally:
         victim.write_bytes(content)
-    assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
+    assert lab.run("env", "diff", NAME, "--deep").stdout == "no difference\n"
 
 
 @pytest.mark.exhaustive
@@ -678,7 +678,7 @@ def test_the_same_version_with_other_code_is_installed(
         result = lab.run("add", NAME, str(path))
         assert result.returncode == 0, result.stderr
         assert version_in(lab) == version
-    assert lab.run("env", "diff", NAME, "--files").stdout == "no difference\n"
+    assert lab.run("env", "diff", NAME, "--deep").stdout == "no difference\n"
 
 
 def test_nothing_of_an_earlier_build_is_in_a_wheel(tmp_path: Path) -> None:

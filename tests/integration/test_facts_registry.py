@@ -53,14 +53,14 @@ def test_facts_of_a_registry(host: str, tmp_path: Path, monkeypatch: pytest.Monk
 
     def update(address: str, *options: str) -> Result:
         facts.forget()
-        return CliRunner().invoke(cli, ["facts", "update", "--from", address, *options])
+        return CliRunner().invoke(cli, ["facts", "update", address, *options])
 
     digest = push(host, "1", {FACTS: text.encode()})
     try:
         assert update(f"oci://{host}/lab/facts:1").exit_code == 7  # nothing shows who made it
         assert update(f"oci://{host}/lab/facts:none").exit_code != 0
         push(host, "other", {"readme.txt": b""})
-        assert update(f"oci://{host}/lab/facts:other", "--sha256", "0" * 64).exit_code == 7
+        assert update(f"oci://{host}/lab/facts:other#sha256={'0' * 64}").exit_code == 7
         assert update(f"oci://{host}/lab/facts@{digest}").exit_code == 0
         assert (catalog.edition().date, catalog.edition().verified) == ("2027-03-01", "digest")
     finally:

@@ -186,7 +186,7 @@ def installed(info: Path) -> LockedPackage:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """A working folder with an environment whose image is named with --as."""
+    """A working folder with an environment whose image is named with `--set image=`."""
     (tmp_path / "envs" / "toy").mkdir(parents=True)
     (tmp_path / "envs" / "toy" / "spec.yml").write_text(
         'torch: "2.3"\ncpu: true\npython_from: host\n'
@@ -236,8 +236,8 @@ def remaining(client: Any, environment_parts: Image) -> list[Any]:
 def test_exit_code_is_the_commands(work: Path, toy: Image, client: Any) -> None:
     code, out, err = run(
         work,
-        "--as",
-        toy.reference,
+        "--set",
+        f"image={toy.reference}",
         "--",
         "python",
         "-c",
@@ -259,7 +259,14 @@ def test_signal_reaches_the_program(
     work: Path, toy: Image, client: Any, number: int, handles: bool, code: int
 ) -> None:
     child = start(
-        work, "--as", toy.reference, "--", "python", "-c", WAITS, *(["handles"] if handles else [])
+        work,
+        "--set",
+        f"image={toy.reference}",
+        "--",
+        "python",
+        "-c",
+        WAITS,
+        *(["handles"] if handles else []),
     )
     assert child.stdout is not None and child.stdout.readline() == "ready\n"
     child.send_signal(number)
@@ -269,7 +276,7 @@ def test_signal_reaches_the_program(
 
 
 def test_killed_workers_leave_nothing(work: Path, toy: Image, client: Any) -> None:
-    code, out, err = run(work, "--as", toy.reference, "--", "python", "-c", POOL)
+    code, out, err = run(work, "--set", f"image={toy.reference}", "--", "python", "-c", POOL)
     number, _, remains = out.strip().partition(" ")
     assert (code, remains, number != "1") == (0, "[]", True), err
     without = client.containers.run(
@@ -288,7 +295,7 @@ def test_any_user_can_work(work: Path, toy: Image) -> None:
     mounts = ["--mount", f"{work / 'data'}:/data", "--mount", f"{work / 'given'}:/given:ro"]
     code, out, err = run(
         work,
-        *("--as", toy.reference, "--scratch", "--user", "4242:4243"),
+        *("--set", f"image={toy.reference}", "--scratch", "--set", "user=4242:4243"),
         *(*mounts, "--", "python", "-c", WRITES),
     )
     assert code == 0, err
@@ -296,7 +303,14 @@ def test_any_user_can_work(work: Path, toy: Image) -> None:
     written = (work / "data" / "x").stat()
     assert (written.st_uid, written.st_gid) == (4242, 4243)
     code, _, err = run(
-        work, "--as", toy.reference, *mounts, "--", "python", "-c", "open('/given/z', 'w')"
+        work,
+        "--set",
+        f"image={toy.reference}",
+        *mounts,
+        "--",
+        "python",
+        "-c",
+        "open('/given/z', 'w')",
     )
     assert code == 1 and "Read-only file system" in err
 
@@ -308,12 +322,12 @@ def test_results_of_a_script_are_the_callers_in_the_current_folder(
     work, user = caller
     (work / "train.py").write_text("open('result', 'w').write('saved')")
     command = ("--", "python", "train.py")
-    child = start(work, "--as", toy.reference, *command, user=user)
+    child = start(work, "--set", f"image={toy.reference}", *command, user=user)
     _, err = child.communicate(timeout=120)
     assert child.returncode == 0, err
     assert (work / "result").read_text() == "saved"
     assert (work / "result").stat().st_uid == work.stat().st_uid
-    code, _, err = run(work, "--as", toy.reference, "--scratch", *command)
+    code, _, err = run(work, "--set", f"image={toy.reference}", "--scratch", *command)
     assert code == 3 and "train.py is not in the image of toy" in err
 
 
@@ -391,7 +405,9 @@ def test_library_without_rpath_loads_libibverbs_from_the_environment(
         f"{work}/libcaller.so:/given/libcaller.so:ro",
     ]
     script = "import ctypes, sys; sys.exit(ctypes.CDLL('/given/libcaller.so').answered())"
-    code, _, err = run(work, "--as", toy.reference, *mounts, "--", "python", "-c", script)
+    code, _, err = run(
+        work, "--set", f"image={toy.reference}", *mounts, "--", "python", "-c", script
+    )
     assert code == 7, err
 
 
@@ -431,11 +447,13 @@ def test_jupyter_requires_its_token_listens_on_loopback_and_saves_as_its_caller(
     content["package"].append(wheel_entry("jupyter-server", "2.0"))
     (work / "envs" / "toy" / locks.FILE).write_text(yaml.safe_dump(content))
     read_only = ("--mount", "/tmp:/workspace:ro")
-    child = start(work, "--as", toy.reference, "--jupyter", *read_only, user=user)
+    child = start(work, "--set", f"image={toy.reference}", "--jupyter", *read_only, user=user)
     assert "could not save" in child.communicate(timeout=120)[1] and child.returncode == 3
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    child = start(work, "--as", toy.reference, "--jupyter", "--port", str(port), user=user)
+    child = start(
+        work, "--set", f"image={toy.reference}", "--jupyter", "--port", str(port), user=user
+    )
     try:
         assert child.stderr is not None
         url = next(

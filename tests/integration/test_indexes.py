@@ -138,7 +138,9 @@ def test_advice_names_the_options_to_omit_missing_packages(
             uv.resolve(request)
         return diagnose_uv.explain(failed.value, request, why).advice
 
-    assert advice("xxhash>=2").startswith("Without other changes, --no-fast-checkpoints solves it.")
+    assert advice("xxhash>=2").startswith(
+        "Without other changes, `fast_checkpoints: false` in spec.yml solves it."
+    )
     assert "an answer" not in advice("missing", "xxhash>=2")
 
 

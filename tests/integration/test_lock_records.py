@@ -284,7 +284,7 @@ def test_lock_as_of_a_past_day(tmp_path: Path) -> None:
         for package in solve(torch="2.6", cuda="12.6", companions=False)[1]
     }
     assert any(package.version != now.get(package.name) for package in packages)
-    with pytest.raises(Unsolvable, match="since 2025-02-14, which --as-of 2025-01-01 hides"):
+    with pytest.raises(Unsolvable, match="since 2025-02-14, which `as_of` 2025-01-01 hides"):
         solve(torch="2.6", cuda="12.6", as_of="2025-01-01", companions=False)
 
 
@@ -294,7 +294,7 @@ def test_wheels_as_of_a_past_day() -> None:
     locked = {package.name: package.version for package in packages}
     assert locked["torch"] == "2.3.1" and locked["fsspec"].startswith("2024.")
     with pytest.raises(
-        Unsolvable, match=r"`torch==2\.3\.1` .*published after 2024-01-01 \(--as-of\)"
+        Unsolvable, match=r"`torch==2\.3\.1` .*published after 2024-01-01 \(`as_of`\)"
     ):
         solve(torch="2.3", cuda="12.1", as_of="2024-01-01", companions=False)
 
@@ -376,11 +376,13 @@ def test_single_package_as_of_another_day(tmp_path: Path) -> None:
         "--source",
         "conda-forge",
         "--no-companions",
-        "--as-of",
-        "2025-06-30",
     )
+    spec = home.envs / "lab" / "spec.yml"
+    spec.parent.mkdir(parents=True)
+    spec.write_text('as_of: "2025-06-30"\n')
     assert home.run("lock", "lab", *options).returncode == 0
-    stale = home.run("lock", "lab", "--as-of", "2025-12-31")
+    spec.write_text('as_of: "2025-12-31"\n')
+    stale = home.run("lock", "lab", *options)
     assert (
         stale.returncode == 6
         and "was locked as of 2025-06-30, and is now requested as of 2025-12-31" in stale.stderr

@@ -164,7 +164,7 @@ def test_changed_file_is_drift(home: Home, main_build: object, main_prefix: Path
     victim.unlink()
     victim.write_bytes(content + b"\n# edited\n")
     try:
-        result = home.run("env", "diff", MAIN, "--files")
+        result = home.run("env", "diff", MAIN, "--deep")
         assert (result.returncode, result.stdout.split()[:2]) == (1, ["changed", "sympy:"])
     finally:
         victim.write_bytes(content)
@@ -245,7 +245,7 @@ def test_smoke_test_can_fail_in_the_prefix(
     home: Home, main_build: object, fault: str, phase: str
 ) -> None:
     completed = home.run(
-        "smoke", MAIN, "--quick", "--set", f"only={phase}", "--inject", fault, "--json"
+        "smoke", MAIN, "--quick", "--set", f"only={phase}", "--set", f"inject={fault}", "--json"
     )
     assert completed.returncode == 1, completed.stdout + completed.stderr
     (result,) = parse_result(completed.stdout)["results"]
@@ -367,7 +367,7 @@ def test_image_of_a_second_environment_is_tested_and_removed(
         "--output",
         str(home.root / "kept"),
     )
-    tested = home.run("smoke", "imaged", "--in", "both", "--quick", *files)
+    tested = home.run("smoke", "imaged", "--image", "--quick", *files)
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert [path.name for path in (home.root / "kept").rglob("report.json")] == ["report.json"] * 2
     assert list((home.root / "folder").iterdir()) == []

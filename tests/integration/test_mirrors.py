@@ -272,7 +272,7 @@ def test_mirror_folder_needs_no_network(folder: Path, locked: Path, tmp_path: Pa
         subprocess.run([prefix(home) / "bin" / "python", "-c", "import torch, numpy"]).returncode
         == 0
     )
-    assert home.run("env", "diff", NAME, "--files").returncode == 0
+    assert home.run("env", "diff", NAME, "--deep").returncode == 0
     relocked = run("lock", NAME, "--relock", "--mirror", str(folder))
     assert relocked.returncode == 0, relocked.stderr
     assert (home.envs / NAME / "conda-lock.yml").read_bytes() == (

@@ -42,9 +42,10 @@ PACKAGES: Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]] = {
     },
     "nvidia_nccl_cu13": dict.fromkeys(NCCL.values(), ((), "2026-01-01")),
     "modern": {"1.0": ((), "2026-01-01")},  # for Python 3.12
+    "xxhash": {"3.5.0": ((), "2026-01-01")},
     "legacy": {"1.0": (("numpy<2",), "2026-01-01")},
 }
-OPTIONS = ("--cuda", "13.0", "--no-companions", "--no-jupyter", "--no-fast-checkpoints")
+OPTIONS = ("--cuda", "13.0", "--no-companions", "--no-jupyter")
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
@@ -329,14 +330,14 @@ def test_a_build_is_as_spec_yml_says(lab: Home) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.conda
 def test_what_is_added_by_default_gives_way(lab: Home) -> None:
-    """The index has no xxhash."""
-    options = [option for option in OPTIONS if option != "--no-fast-checkpoints"]
+    """The index has no ipykernel."""
+    options = [option for option in OPTIONS if option != "--no-jupyter"]
     options += ["--torch", "2.14.1", "--pip", "legacy"]
     result = lab.run("lock", "default", *options)
-    assert result.returncode == 0 and "left out xxhash" in result.stderr, result.stderr
-    assert "fast_checkpoints: false" in (lab.envs / "default" / "spec.yml").read_text()
-    refused = lab.run("lock", "stated", *options, "--fast-checkpoints")
-    assert refused.returncode == 5 and "xxhash" in refused.stderr
+    assert result.returncode == 0 and "left out ipykernel" in result.stderr, result.stderr
+    assert "jupyter: false" in (lab.envs / "default" / "spec.yml").read_text()
+    refused = lab.run("lock", "stated", *options, "--jupyter")
+    assert refused.returncode == 5 and "ipykernel" in refused.stderr
 
 
 @pytest.mark.conda

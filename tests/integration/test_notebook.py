@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from provision.core.project import project_folder
 from provision.environment import prefix as prefixes
 from tests.unit.cli.test_quickstart import quick_start
 
@@ -42,7 +43,8 @@ def make_environment(root: Path) -> None:
     folder.mkdir(parents=True)
     request = 'torch: "2.9"\ncpu: true\npython_from: channel\n'
     (folder / "spec.yml").write_text(request)
-    prefix = root / "data" / "prefixes" / "lab"
+    data = root / "data"
+    prefix = data / project_folder(data, root / "envs") / "prefixes" / "lab"
     site = prefix / "lib" / "python3.11" / "site-packages"
     (site / "ipykernel-7.0.0.dist-info").mkdir(parents=True)
     (prefix / "conda-meta").mkdir()

@@ -258,10 +258,12 @@ def test_nodes_that_slurm_does_not_give_in_time_leave_no_job(
         *("--output", str(tmp_path / "busy")),
     ).strip()
     slurm_cluster.wait_for_job(busy, "RUNNING")
+    impatient = tmp_path / "nodes.yml"
+    impatient.write_text("schema: 1\ndefaults: {queue_s: 1}\n")
     folder = environment_folder(PREFIX)
     result = home.run(
         *("smoke", folder.name, "--envs", str(folder.parent), "--prefix", str(PREFIX)),
-        *("--on", "slurm:gpu", *QUICK, "--queue-timeout", "1"),
+        *("--on", "slurm:gpu", *QUICK, "--inventory", str(impatient)),
         timeout_s=TIMEOUT_S,
         **slurm_cluster.environment,
     )

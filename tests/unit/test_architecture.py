@@ -76,17 +76,18 @@ RUNTIME_RULES: dict[str, tuple[str, ...]] = {
         "job",
         "hang",
     ),
-    "smoke": ("checkpoint", "checks", "facts", "fs", "report", "comm"),
-    "checkpoint": ("fs", "report", "comm"),
-    "doctor": ("checks", "facts", "fs", "report", "comm"),
-    "hang": ("doctor", "fs", "report", "comm"),
-    "checks": ("facts", "fs", "report", "comm"),
-    "node": ("doctor", "hang", "facts", "fs", "report", "comm"),
-    "job": ("node", "hang", "facts", "fs", "report", "comm"),
-    "facts": ("fs", "comm"),
-    "fs": ("comm",),
-    "report": ("comm",),
-    "comm": (),
+    "smoke": ("checkpoint", "checks", "facts", "fs", "report", "comm", "dataclass"),
+    "checkpoint": ("fs", "report", "comm", "dataclass"),
+    "doctor": ("checks", "facts", "fs", "report", "comm", "dataclass"),
+    "hang": ("doctor", "fs", "report", "comm", "dataclass"),
+    "checks": ("facts", "fs", "report", "comm", "dataclass"),
+    "node": ("doctor", "hang", "facts", "fs", "report", "comm", "dataclass"),
+    "job": ("node", "hang", "facts", "fs", "report", "comm", "dataclass"),
+    "facts": ("fs", "comm", "dataclass"),
+    "fs": ("comm", "dataclass"),
+    "report": ("comm", "dataclass"),
+    "comm": ("dataclass",),
+    "dataclass": (),
 }
 TOOL_OWNERS: dict[str, tuple[str, ...]] = {
     "ClusterShell": ("provision/adapters/clustershell.py",),
@@ -280,6 +281,8 @@ def test_runtime_needs_only_the_standard_library_and_torch() -> None:
             # A module of integrations is imported by who has the library of its name.
             package, _, library = name.rpartition(".")
             is_optional |= package.endswith(".integrations") and top == library
+            # Type checkers bring it with them.
+            is_optional |= top == "typing_extensions" and not at_top
             assert (
                 top in sys.stdlib_module_names
                 or top in ("torch", "provision_runtime")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.mirrors import ALL_CHANNELS
 from provision.core.package_names import requirement_name
@@ -26,7 +26,7 @@ def spec_errors(specs: Iterable[str]) -> list[str]:
     return errors
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CondaRequirement:
     """A requirement of conda in its parts; empty where it does not say one. version: with its
     operators, as in `>=1.2,<2` or `1.2.*`."""

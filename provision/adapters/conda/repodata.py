@@ -15,7 +15,7 @@ from provision.adapters.conda.logins import public_url
 from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.conda.solver import Solver, SolveRequest, end_of_day
 from provision.adapters.http import retry
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import Platform
@@ -33,7 +33,7 @@ RepodataRow = Mapping[str, Any]
 ORIGIN_KEYS = ("url", "channel", "fn")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ChannelRecord:
     """One record of a channel."""
 
@@ -42,7 +42,7 @@ class ChannelRecord:
     channel: str  # as the request names it
     depends: tuple[str, ...]
     date: str | None  # YYYY-MM-DD: when it was indexed, or else built
-    visible: bool  # under the request's --as-of
+    visible: bool  # under the request's `as_of`
 
 
 class ChannelRecords:

@@ -19,7 +19,7 @@ from provision.adapters.conda.logins import login_count, public_url
 from provision.adapters.conda.matchspec import channel_url
 from provision.adapters.http import read_timeout_s, retry
 from provision.core.credentials import without_credentials, without_login
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, Unreachable, Unsolvable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM, Platform
@@ -35,7 +35,7 @@ T = TypeVar("T")
 CHANNEL_TIMEOUT_S = 20.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SolveRequest:
     """What to solve, for one platform."""
 

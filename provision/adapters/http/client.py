@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from provision.adapters.http.retry import ADVICE, MinimumRate, read_timeout_s, retry_request
 from provision.adapters.http.session import CONNECTIONS, open_session
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, ProvisionError, Unreachable
 from provision.core.mirrors import path_from_url
 from provision.core.system_errors import from_system
@@ -37,7 +37,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Availability:
     """Whether a file is served: available; gone (the server says so); changed (its hash is
     another); silent (no answer); other (an answer that says neither)."""
@@ -46,7 +46,7 @@ class Availability:
     detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Download:
     """A file to download."""
 

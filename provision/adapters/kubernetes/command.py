@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from provision.core import process
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, ToolMissing, Unreachable
 from provision.core.json_text import map_texts, parse_json
 from provision.core.schema import first_schema_error
@@ -23,7 +23,7 @@ _UNREACHABLE = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Kubectl:
     """The user's kubectl. context: of its configuration, and namespace in it; empty: the current
     ones."""

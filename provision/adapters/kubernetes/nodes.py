@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from provision.adapters.kubernetes.command import Kubectl, parse_document
+from provision.core.dataclass import frozen
 
 GPU_RESOURCE = "nvidia.com/gpu"
 # Labels of NVIDIA's GPU feature discovery.
@@ -47,7 +47,7 @@ ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9})*")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class KubernetesNode:
     """state: `Ready`, `NotReady`, `Unknown`, with `,SchedulingDisabled` where it is cordoned."""
 

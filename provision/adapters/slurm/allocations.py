@@ -74,7 +74,7 @@ def _wait_until_running(job: str, queue_s: float) -> None:
             raise TimedOut(
                 f"Slurm did not start job {job} within {queue_s:g} s: it is {state}, because of "
                 f"`{reason}`. The job was canceled.",
-                advice="--queue-timeout S waits longer; --nodes N takes fewer nodes.",
+                advice="`queue_s` of nodes.yml is how long to wait; --nodes N takes fewer nodes.",
             )
         time.sleep(min(pause_s, max(end - time.monotonic(), 0)))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

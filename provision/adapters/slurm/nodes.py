@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from provision.adapters.slurm.command import COMMAND_TIMEOUT_S, run_slurm
 from provision.core import process
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, TimedOut, ToolFailed, Unreachable
 
 # Name, host name, address, state, features, GRES, CPUs, memory, partition; the reason is last,
@@ -26,7 +27,7 @@ _SILENT_STATES = ("down", "unk", "power", "future")
 _CLOSED_STATES = ("down", "drain", "fail", "inval", "unk", "error", "future")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SlurmNode:
     """A node as sinfo shows it. state: `idle`, `drained`, ...; flags: the characters after it."""
 
@@ -55,7 +56,7 @@ class SlurmNode:
         return "*" not in self.flags and not self.state.startswith(_CLOSED_STATES)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Partition:
     """What sinfo says of a partition. state: `up`, `down`, `drain` or `inact`. max_time,
     min_nodes, max_nodes: of a job, as sinfo writes them, `infinite` too."""

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from provision.adapters.uv.build_environment import is_for_builds
 from provision.core.credentials import without_credentials
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.toml_text import parse_toml
 
@@ -88,7 +88,7 @@ class IndexTable(TypedDict, total=False):
     format: str  # flat: a page or folder that lists files
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class IndexSettings:
     """Where uv finds wheels, in the terms of uv.toml.
 

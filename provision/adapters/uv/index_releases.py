@@ -20,7 +20,7 @@ from provision.adapters.uv.index_page import IndexFile, parse_page
 from provision.adapters.uv.indexes import index_settings, pip_settings, pypi_url
 from provision.adapters.uv.resolve_request import UV_GLIBC, UV_MACHINE, ResolveRequest
 from provision.core.credentials import without_credentials
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import Unreachable
 from provision.core.mirrors import Mirrors, path_from_url
 from provision.core.package_names import parse_distribution
@@ -33,7 +33,7 @@ OLDEST_GLIBC = "2.5"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class IndexRelease:
     """A release that is not yanked and may be installed on the request's Python.
 

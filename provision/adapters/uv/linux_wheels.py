@@ -17,7 +17,7 @@ from provision.adapters.uv.index_page import IndexFile
 from provision.adapters.uv.index_releases import index_urls, page_files, project_url
 from provision.adapters.uv.indexes import pip_settings
 from provision.adapters.uv.wheel_metadata import fetch_members, fetch_metadata
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import Unreachable
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.package_names import parse_distribution
@@ -25,7 +25,7 @@ from provision.core.package_names import parse_distribution
 _LINUX = re.compile(r"(manylinux|linux).*_(x86_64|aarch64)$")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LinuxWheel:
     """A Linux wheel for CPython, as its name describes it.
 

@@ -22,7 +22,7 @@ from provision.adapters.uv.index_releases import oldest_glibc, page_files, reque
 from provision.adapters.uv.indexes import pip_settings
 from provision.adapters.uv.resolve_request import ResolveRequest
 from provision.core.credentials import without_credentials
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import Unsolvable
 from provision.core.package_names import DistributionFile, parse_distribution
 from provision.core.requirement_urls import source_address, source_packages
@@ -34,7 +34,7 @@ class NoWheelFits(Unsolvable):
     """A page or an index has nothing of a package for this torch, CUDA and Python."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PackageSources:
     """tables: by canonical name, the package's own index in the terms of uv. exclusions: constraints
     on what must not be taken from there."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from provision.catalog.local_builds import TorchBuild
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.mirrors import NO_MIRRORS, Mirrors
 from provision.core.platforms import PLATFORM, Platform
 
@@ -34,7 +34,7 @@ def python_platform(platform: Platform, glibc: str) -> str:
     return f"{UV_MACHINE[platform]}-manylinux_{glibc.replace('.', '_')}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ResolveRequest:
     """What to resolve, for one platform."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from provision.adapters.http import TEXT_LIMIT, HttpClient
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import Unreachable
 from provision.core.mirrors import path_from_url
 
@@ -31,7 +31,7 @@ UNREADABLE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WheelMetadata:
     """What a wheel's own METADATA says."""
 

@@ -17,7 +17,7 @@ from urllib.parse import urljoin, urlsplit
 from provision.adapters.docker import Login, stored_login
 from provision.adapters.http import Backoff
 from provision.adapters.http.session import certificate_files, open_registry_session
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import (
     IntegrityError,
     ProvisionError,
@@ -45,7 +45,7 @@ RETRY_STATUSES = (TOO_MANY_REQUESTS, 500, 502, 503, 504)
 RETRY_METHODS = ("HEAD", "GET", "PUT", "POST")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RegistryResponse:
     """A response, read completely."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 from urllib.parse import urljoin
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, ToolFailed, Unreachable
 from provision.core.types import Image, Progress
 from provision.image import layer_cache, oci_layout
@@ -33,7 +33,7 @@ NO_CONTENT = {"Content-Length": "0"}
 OpenFile = Callable[[], IO[bytes]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PushResult:
     """reference: by digest, which never means other bytes. sent, present: bytes of layers and
     documents. attached: the kinds of documents attached to the image there."""
@@ -45,7 +45,7 @@ class PushResult:
     attached: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class IndexResult:
     """An index in a registry. reference: by digest. platforms: with the digest of each image."""
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from provision.adapters.http.session import is_loopback, speaks_tls
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.types import Image
 from provision.image.oci_layout import DIGEST
@@ -23,7 +23,7 @@ DOCKER = "docker.io"
 DOCKER_HOST = "registry-1.docker.io"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RegistryReference:
     """An image in a registry. If there is a digest, the tag does not count."""
 

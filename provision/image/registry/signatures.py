@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from provision.adapters import openssl
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.schema import InvalidDocument, parse_document
 from provision.image import manifest as manifests
@@ -29,7 +29,7 @@ STATEMENT_TYPE = "application/vnd.in-toto+json"
 Statement = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SignedKind:
     """Where one kind of signed documents is. suffix: of the tag. media_type: of each document."""
 

@@ -135,7 +135,7 @@ class _CondaConflict:
         if hidden:
             dates = sorted(record.date for record in hidden if record.date)
             since = f"since {dates[0]}" if dates else "without a date"
-            return f"{have} it {since}, which --as-of {self.request.as_of} hides"
+            return f"{have} it {since}, which `as_of` {self.request.as_of} hides"
         name, versionless = conda.spec_name(spec), conda.without_version(spec)
         any_version = self.records.find(versionless)
         if any_version:

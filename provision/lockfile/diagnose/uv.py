@@ -98,7 +98,7 @@ class _WheelConflict:
         attempts = [(f"they need a newer glibc than {request.glibc} (--glibc).", newest_glibc)]
         if request.as_of:
             today = replace(request, as_of=None)
-            attempts.append((f"they were published after {request.as_of} (--as-of).", today))
+            attempts.append((f"they were published after {request.as_of} (`as_of`).", today))
         for fact, attempt in attempts:
             self.budget.check()
             try:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from provision.adapters.http import Availability
 from provision.adapters.uv import WheelMetadata
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.lockfile.conda_lock_v1 import AS_OF, INPUTS, SOURCES, LockFile
@@ -29,7 +29,7 @@ from provision.lockfile.verify.entries import (
 from provision.lockfile.verify.requirements import conda_findings, wheel_findings
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RemoteFacts:
     """What servers say, by URL; None if they were not asked."""
 
@@ -38,7 +38,7 @@ class RemoteFacts:
     metadata: Mapping[str, WheelMetadata | str] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class VerifyReport:
     """What is wrong with a lock, and notes on what could not be checked: that is not a pass."""
 

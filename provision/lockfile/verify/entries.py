@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
 from provision.adapters.http import Availability
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.package_names import url_filename
 from provision.core.requirement_urls import is_commit
 from provision.core.types import LockedPackage
@@ -44,7 +44,7 @@ OTHER_CONDA_NAMES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LockFinding:
     """One thing that is wrong with a lock."""
 

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
 from provision.adapters.uv import WheelMetadata
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.paths import VIRTUAL_PACKAGES
 from provision.core.statements import marker_environment
 from provision.core.types import LockedPackage
@@ -66,7 +66,7 @@ class Unchecked(Exception):
     """What a wheel requires cannot be evaluated; the text says why."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Wheel:
     """A locked wheel and its requirements, all of which could be parsed and evaluated."""
 

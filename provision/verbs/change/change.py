@@ -7,13 +7,14 @@ leaves spec.yml, the lock and the prefix as they were.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
 
 from provision import lockfile as locks
 from provision import render
 from provision.core.credentials import credential_problems
+from provision.core.dataclass import frozen
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.package_names import package_name
 from provision.core.paths import LOCK, SPEC
@@ -59,7 +60,7 @@ OTHER_NAMES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Change:
     """What to change in spec.yml: items to add to its lists, and packages to take out."""
 
@@ -74,7 +75,7 @@ class Change:
         return frozenset(package_name(text) for text in (*self.conda, *self.pip))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ChangeResult:
     """What became of a change. prefix: None if the environment is not installed here. account: what
     became of each line of the files that were read for it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision import lockfile as locks
 from provision.adapters import conda, http, uv
 from provision.catalog import facts
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
 from provision.core.paths import FACTS
@@ -21,7 +21,7 @@ from provision.workflow.context import Context
 from provision.workflow.lock import lock_file
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MirrorResult:
     """What a mirror holds, and what was downloaded; with dry_run, what would be.
 

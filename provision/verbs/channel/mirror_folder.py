@@ -17,7 +17,6 @@ import html
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 from urllib.parse import quote, unquote, urlsplit
@@ -27,6 +26,7 @@ from packaging.utils import canonicalize_name
 from provision.adapters.conda import RepodataRow
 from provision.core.atomic import atomic_write
 from provision.core.credentials import without_login
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError
 from provision.core.json_text import parse_json
 from provision.core.mirrors import MANIFEST, SIMPLE
@@ -54,7 +54,7 @@ class MirrorManifest(TypedDict):
     wheels: dict[str, MirrorWheel]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MirrorFile:
     """One file of a lock, and its path in the folder."""
 

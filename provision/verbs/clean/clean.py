@@ -11,12 +11,12 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.cli.records import RUNS
 from provision.core import disk_usage, prefix_registry, tempdirs
 from provision.core.atomic import backup_path, remove_tree, staging_path
+from provision.core.dataclass import frozen
 from provision.core.disk_usage import DiskUsage
 from provision.core.errors import InUse
 from provision.core.file_locks import environment_lock, lock_files, open_lock_file, try_lock
@@ -36,7 +36,7 @@ REPODATA = "linux-64/repodata.json"
 RECORD_SUFFIX = ".engine.json"  # see image/engine_record.py
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Removable:
     """Something that nothing needs. name: of the environment that it belongs to, if any."""
 
@@ -100,11 +100,11 @@ def _unused(context: Context, item: Removable) -> Iterator[None]:
 def _folders_of(folders: Folders, item: Removable) -> Folders:
     """Those of the project that it belongs to."""
     for project in prefix_registry.all_projects(folders):
-        if project.project != Path() and item.path.is_relative_to(project.project_data):
+        if item.path.is_relative_to(project.project_data):
             return project
         if prefix_registry.list_prefixes(project).get(item.name) == item.path:
             return project
-    return prefix_registry.unsorted(folders)
+    return folders
 
 
 def _refuse_while_building(context: Context) -> None:

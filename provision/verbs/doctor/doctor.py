@@ -6,7 +6,6 @@ A process of the runtime examines; here is what starts it, and what its results 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +13,7 @@ from provision.cluster import actions
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.remote import merge_same_nodes, run_action
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.resolver import spec as specs
 from provision.workflow.context import Context, refuse_mistyped_name
@@ -23,7 +23,7 @@ from provision_runtime.report import diagnosis
 from provision_runtime.report.diagnosis import Diagnosis
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodesDiagnosis:
     """By node. diagnoses: of those that were examined; failures: why the others were not."""
 

@@ -32,7 +32,7 @@ def compare_nodes(context: Context, request: DriftRequest) -> DriftRecord:
         make_private_directory(folder)
         write_record(folder / f"{file}.json", record)
     except OSError as error:
-        context.progress.warn(f"the result is not kept for `report --lab`: {error}")
+        context.progress.warn(f"the result is not kept for `report`: {error}")
     return record
 
 

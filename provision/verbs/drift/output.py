@@ -82,7 +82,7 @@ def repair_commands(record: DriftRecord) -> list[str]:
     if deviating:
         lines += ["", f"Where the pack {reference} is, this gives them what the others have:"]
     for words, nodes in (
-        (f"store remove {reference} --active", changed),
+        (f"store remove {reference} --force", changed),
         (f"ship {record['name']}", deviating),
     ):
         if nodes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timezone
 
 from provision import __version__
@@ -22,6 +22,7 @@ from provision.cluster.failures import REASONS, NodeFailure
 from provision.cluster.folding import fold_failures
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import NodeReply, merge_same_nodes, run_action
+from provision.core.dataclass import frozen
 from provision.core.documents import DriftNode, DriftRecord
 from provision.verbs.drift.comparison import (
     CLOCK,
@@ -46,7 +47,7 @@ OF_INSTALLED = ("lock", FILES, "mounted_as", "nccl")
 Distributions = Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DriftRequest:
     """What to compare.
 

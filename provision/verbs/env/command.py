@@ -161,14 +161,14 @@ def remove(
 
 @env.command("diff")
 @click.argument("name")
-@click.option("--files", is_flag=True, help="Also hash every file (takes seconds per gigabyte).")
+@click.option("--deep", is_flag=True, help="Also hash every file (takes seconds per gigabyte).")
 @prefix_option
 @verb
-def diff(console: Console, name: str, envs: Path | None, files: bool, prefix: Path | None) -> int:
+def diff(console: Console, name: str, envs: Path | None, deep: bool, prefix: Path | None) -> int:
     """Compare an installed environment with its lock. The exit code is 1 if they differ."""
     from provision.verbs.env.env import drift
 
-    differences = drift(context_of(console, envs), name, files=files, path=prefix)
+    differences = drift(context_of(console, envs), name, files=deep, path=prefix)
     lines = [f"{drift.kind:8} {drift.name}: {drift.detail}" for drift in differences]
     console.result("env-diff", {"differences": differences}, lines or "no difference")
     return 1 if differences else 0

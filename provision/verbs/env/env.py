@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +10,7 @@ from provision import image as images
 from provision.cluster.pack import pack_path
 from provision.core import disk_usage, prefix_registry
 from provision.core.atomic import remove_tree
+from provision.core.dataclass import frozen
 from provision.core.errors import ToolMissing
 from provision.core.file_locks import environment_lock
 from provision.core.platforms import image_folders
@@ -37,7 +37,7 @@ def drift(
         return drifts.find_drift(prefix, lock, files=files)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Product:
     """Something of an environment on this machine, and its bytes.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
 from provision import lockfile as locks
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.paths import LOCK, SPEC
 from provision.core.types import Pin
@@ -22,7 +23,7 @@ from provision.workflow.environments import Environment, describe_environment
 from provision.workflow.plan import BuildRequest, Plan, make_plan
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Requirement:
     """One requirement of the request: what is locked for it, and why it is there."""
 
@@ -33,7 +34,7 @@ class Requirement:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EnvironmentDetails:
     """What `provision env show` says.
 

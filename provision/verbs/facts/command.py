@@ -47,24 +47,12 @@ def show(console: Console, envs: Path | None, output: Path | None) -> None:
 
 
 @facts.command("update")
-@click.option(
-    "--from",
-    "address",
-    default="",
-    metavar="ADDRESS",
-    help="Address (https, file, oci://HOST/NAME:TAG) or path of facts.json.  [default: the lab's]",
-)
-@click.option("--sha256", default="", metavar="HASH", help="The hash that the file must have.")
+@click.argument("address", default="", metavar="[ADDRESS]")
 @signers_option
 @click.option(
     "--from-index",
     is_flag=True,
     help="Read releases that the facts do not have from the package index.",
-)
-@click.option(
-    "--index",
-    metavar="URL",
-    help="With --from-index: read this index, not the one that pip or uv use.",
 )
 @click.option("--allow-older", is_flag=True, help="Take facts that are older than those in use.")
 @mirror_option
@@ -73,16 +61,14 @@ def show(console: Console, envs: Path | None, output: Path | None) -> None:
 def update(console: Console, envs: Path | None, mirrors: tuple[str, ...], **options: Any) -> None:
     """Get newer facts, and use them from now on.
 
-    Reads them from the lab's address, --from, or the package index. A signature or a hash must
-    prove that they are genuine.
+    ADDRESS (https, file, oci://HOST/NAME:TAG) or a path is where facts.json is, by default the lab's.
+    A signature, or `#sha256=HASH` at its end, must prove that they are genuine.
     """
     from provision.verbs.facts.facts import update
     from provision.verbs.facts.output import update_lines
 
-    if options["index"] and not options["from_index"]:
-        raise click.UsageError("--index goes with --from-index.")
     if options["from_index"] and options["address"]:
-        raise click.UsageError("--from and --from-index are two sources; name one.")
+        raise click.UsageError("ADDRESS and --from-index are two sources; name one.")
     result = update(context_of(console, envs, {"mirrors": mirrors}), **options)
     console.result("facts-update", result, update_lines(result))
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from provision.catalog.facts import SCHEMA, SHIPPED, Document, UserFile
 from provision.core import settings
 from provision.core.atomic import atomic_write
 from provision.core.credentials import without_credentials
+from provision.core.dataclass import frozen
 from provision.core.errors import (
     IntegrityError,
     InvalidSpec,
@@ -42,7 +42,7 @@ SIGNATURE = ".sig"
 OCI = "oci://"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FactsSummary:
     """What the facts in use say."""
 
@@ -69,7 +69,7 @@ def show(context: Context) -> FactsSummary:
 # Newer facts
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FactsUpdate:
     """before, after: the facts in use. added: releases that are new. notes: what could not be read."""
 
@@ -85,17 +85,15 @@ def update(
     context: Context,
     *,
     address: str = "",
-    sha256: str = "",
     signers: Path | None = None,
     from_index: bool = False,
-    index: str | None = None,
     allow_older: bool = False,
     dry_run: bool = False,
 ) -> FactsUpdate:
     """Replace the user's facts by newer ones, in one step.
 
-    address: where they are, else the lab's address, else a mirror folder's. sha256, signers: what
-    shows that they are genuine. from_index: instead, releases that the facts do not have are read
+    address: where they are, and perhaps `#sha256=` with their hash; else the lab's address, else a
+    mirror folder's. signers: who may sign them. from_index: instead, releases that the facts do not have are read
     from a package index.
 
     Raises IntegrityError for facts that are not valid or not shown to be genuine, StaleLock for
@@ -104,11 +102,11 @@ def update(
     before = catalog.edition()
     notes: list[str] = []
     if from_index:
-        text = _from_index(context, index, notes)
+        text = _from_index(context, notes)
         origin = "the package index" if before.origin == SHIPPED else before.origin
         verified = "read from the index"
     else:
-        origin, text, verified = _from_address(context, address, sha256, signers)
+        origin, text, verified = _from_address(context, address, signers)
     origin = without_credentials(origin)
     user = UserFile(
         schema=SCHEMA,
@@ -144,11 +142,10 @@ def update(
     )
 
 
-def _from_address(
-    context: Context, stated: str, sha256: str, signers: Path | None
-) -> tuple[str, str, str]:
+def _from_address(context: Context, stated: str, signers: Path | None) -> tuple[str, str, str]:
     """The address, the text of the facts there, and what shows that they are genuine. stated: the
     address that the user gave."""
+    stated, _, sha256 = stated.partition("#sha256=")
     configured = settings.facts_settings(os.environ)
     if not configured and Path(lab_definition.FILE).is_file():
         configured = lab_definition.read_lab(Path.cwd()).facts
@@ -157,7 +154,7 @@ def _from_address(
     if not address:
         raise InvalidSpec(
             "No source of newer facts is configured.",
-            advice="Give --from ADDRESS, or let lab.yml or settings.yml name it (`facts:`, "
+            advice="Give their ADDRESS, or let lab.yml or settings.yml name it (`facts:`, "
             "docs/facts.md); --from-index reads new releases from the package index.",
         )
     # The configured hash is that of the configured address; signers may sign any.
@@ -215,19 +212,19 @@ def verify(
         raise IntegrityError(
             f"{address} is neither signed nor given by its hash.",
             advice="Name those who may sign it (--signers FILE), or its hash, if whoever made it "
-            f"says the same: --sha256 {actual}",
+            f"says the same: {address}#sha256={actual}",
         )
     return ", ".join(shown)
 
 
-def _from_index(context: Context, address: str | None, notes: list[str]) -> str:
+def _from_index(context: Context, notes: list[str]) -> str:
     """The facts in use with releases that only the index has. notes: what was not read."""
     text = documents.facts_text()
     document: Document = json.loads(text)
     releases = document["tables"]["releases"]
     listed = [version for version, row in releases.items() if not row.get("from_index")]
     newest = max(map(catalog.version_key, listed))
-    with WheelIndex(address, context.mirrors) as index:
+    with WheelIndex(None, context.mirrors) as index:
         torch_index = TorchIndex(index)
         for version in torch_index.releases:
             if catalog.version_key(version) > newest:
@@ -245,7 +242,7 @@ def _from_index(context: Context, address: str | None, notes: list[str]) -> str:
 # Checks
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FactsCheck:
     """One file that was checked."""
 

@@ -17,8 +17,10 @@ from provision.cli.options import (
     output_file_option,
     time_option,
 )
+from provision.cli.set_option import AT_LEAST_ONE, set_option, setting
 from provision.cli.spec_options import base_option, build_request
 from provision.cli.verb import context_of, print_steps, run_or_print, verb
+from provision.core.dataclass import frozen
 from provision.core.platforms import PLATFORMS, Platform, build_platform
 from provision.verbs.image import registry_command
 
@@ -26,29 +28,26 @@ if TYPE_CHECKING:
     from provision.cli.console import Console
     from provision.launch import FileFormat, NotebookServer, RunFormat, RunOptions
 
+
+@frozen
+class ContainerSettings:
+    """The settings of a container that few change."""
+
+    shm: int | None = setting(AT_LEAST_ONE, "Size of shared memory, in GiB.  [default: 8]")
+    host_network: bool = setting(
+        bool, "true uses the host's network, for jobs on several hosts.", default=False
+    )
+    user: str | None = setting(str, "Run as this user, UID:GID.  [default: the image's, 1000:1000]")
+    image: str | None = setting(
+        str,
+        "Name of the image on the machine that runs it.  [default: the name that it was built with]",
+    )
+
+
 # How a container is run, beyond what its environment needs.
 run_options = option_group(
-    click.option(
-        "--shm",
-        "shm_gib",
-        type=click.IntRange(1),
-        metavar="GIB",
-        help="Size of shared memory, in GiB.  [default: 8]",
-    ),
     mount_option,
-    click.option(
-        "--host-network", is_flag=True, help="Use the host's network, for jobs on several hosts."
-    ),
-    click.option(
-        "--user", metavar="UID:GID", help="Run as this user.  [default: the image's, 1000:1000]"
-    ),
-    click.option(
-        "--as",
-        "reference",
-        metavar="REF",
-        help="Name of the image on the machine that runs it.  [default: the name that it was "
-        "built with]",
-    ),
+    set_option(ContainerSettings),
     click.argument("command", nargs=-1, type=click.UNPROCESSED),
 )
 
@@ -106,6 +105,7 @@ for _command in (registry_command.push, registry_command.index, registry_command
     help="Put the files that git tracks in this folder into the image.  [default: spec.yml's code]",
 )
 @click.option(
+    "-o",
     "--output",
     "outputs",
     multiple=True,
@@ -165,13 +165,13 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
     from provision import image as images
     from provision import launch
 
-    user, reference = options["user"], options["reference"]
+    settings: ContainerSettings = options["settings"]
     return launch.RunOptions(
-        shm_gib=options["shm_gib"],
-        host_network=options["host_network"],
+        shm_gib=settings.shm,
+        host_network=settings.host_network,
         mounts=tuple(launch.parse_mount(text) for text in options["mounts"]),
-        user=launch.parse_user(user) if user else None,
-        reference=images.parse_engine_reference(reference) if reference else None,
+        user=launch.parse_user(settings.user) if settings.user else None,
+        reference=images.parse_engine_reference(settings.image) if settings.image else None,
     )
 
 

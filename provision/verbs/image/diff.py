@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provision import image as images
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.workflow.context import Context
 from provision.workflow.image.sbom import environment_image
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ImageDiff:
     """How an image differs from another. sizes: of all files, uncompressed."""
 

@@ -12,7 +12,7 @@ from provision import image as images
 from provision.adapters import openssl
 from provision.adapters.http.session import is_loopback
 from provision.core.credentials import public_document
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.documents import Passport
 from provision.core.errors import (
     InvalidSpec,
@@ -30,7 +30,7 @@ from provision.workflow.passport import read_passport
 from provision_runtime.report.text import format_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class VerifiedImage:
     """An image with a signature. signed_digest: its own, or of an index that names it. statements: what
     the same key signed about it."""

@@ -43,7 +43,7 @@ proposal_options = option_group(
         multiple=True,
         help="Also take this extra of the project. Repeatable.",
     ),
-    click.option("--yes", is_flag=True, help="Write spec.yml without asking."),
+    click.option("-y", "--yes", is_flag=True, help="Write spec.yml without asking."),
     dry_run_option,
     mirror_option,
 )

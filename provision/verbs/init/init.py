@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from provision import catalog, render, resolver, sources
 from provision.adapters import conda
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import frozen
 from provision.core.errors import InUse, InvalidSpec, NoSuchBuild
 from provision.core.paths import SPEC
 from provision.core.settings import folder_settings
@@ -43,7 +44,7 @@ ANY_TORCH = ">=2.0"
 _EDITABLE = re.compile(r"(?P<name>(?:.+ @ )?)file:(?P<path>/.*)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Reading:
     """What a repository or a file requests. source: what it was read from; folder: whose name the
     environment gets unless a file states one."""
@@ -54,7 +55,7 @@ class Reading:
     unread_files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Proposal:
     """A spec.yml that would be written. source: what it was read from. account: what became of
     each line that was read. unread_files: that were there too. notes: decisions to check."""
@@ -69,7 +70,7 @@ class Proposal:
     unread_files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CudaChoice:
     """The CUDA of an environment (`cpu` for none), where no file decides it, and why. cuda: None if
     only the user can say it."""

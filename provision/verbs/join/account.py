@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from provision.core.dataclass import frozen
 from provision.verbs.join.steps import Note, settled, unsettled, warning
 from provision.workflow.lab_definition import Policy
 from provision_runtime.report.text import format_bytes, format_count
@@ -16,7 +16,7 @@ LEAST_INODES = 1000
 SIZES_ADVICE = "`du -xh -d1 ~ | sort -h | tail` shows what is large"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class AccountFacts:
     """free_inodes: None where the file system has no fixed number."""
 

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from provision import image as images
@@ -316,7 +317,7 @@ def _test_here(run: JoinRun, environment: LabEnvironment, prefix: Prefix) -> Ite
         return
     smoke_request = SmokeRequest(profile="quick", out=_out(run), strict=_is_strict(run))
     request = BuildRequest(name=environment.name, smoke_request=smoke_request)
-    [result] = smoke_command.smoke(run.context, request, ["prefix"])
+    [result] = smoke_command.smoke(run.context, request, with_image=False)
     report = result.evidence / smoke_runner.REPORT
     if model.succeeded(result.verdict):
         run.changed = True
@@ -373,7 +374,9 @@ def _test_on(
         strict=_is_strict(run),
     )
     request = BuildRequest(name=environment.name, smoke_request=smoke_request)
-    nodes = NodesRequest(selection=selection, count=1, queue_s=policy.queue_s, job_s=policy.job_s)
+    defaults = replace(selection.defaults, queue_s=policy.queue_s)
+    selection = replace(selection, defaults=defaults)
+    nodes = NodesRequest(selection=selection, count=1, job_s=policy.job_s)
     if cluster.account:
         os.environ.setdefault("SBATCH_ACCOUNT", cluster.account)
     result = smoke_nodes(run.context, request, nodes)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.adapters import git
 from provision.core.atomic import remove_leftovers, replace_directory, staging_path
 from provision.core.credentials import credential_problem
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ProvisionError, SystemRefused
 from provision.core.file_locks import environment_lock
 from provision.core.paths import Folders, make_private_directory
@@ -41,7 +41,7 @@ WORK: Mapping[StepName, Step] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JoinRequest:
     """source: the address or folder of a lab's repository; None for the lab that was joined. act:
     False only says how each step stands."""
@@ -51,7 +51,7 @@ class JoinRequest:
     wait: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Possession:
     """What a member has. kind: environment, kernel, image, cluster or contact."""
 
@@ -59,7 +59,7 @@ class Possession:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JoinReport:
     """How every step stands, what the member has, and the first commands to use it."""
 

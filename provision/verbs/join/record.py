@@ -9,11 +9,12 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 
 from provision.core import settings
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import frozen
 from provision.core.schema import InvalidDocument, parse_document
 
 SCHEMA = 1
@@ -21,7 +22,7 @@ FILE = "join.json"
 REPOSITORY = "repository"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JoinRecord:
     """source: the address or folder as it was given. tests: by `ENVIRONMENT on CLUSTER`, the lock
     that was tested and the path of the report."""

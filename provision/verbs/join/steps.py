@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from provision.core.dataclass import frozen
 
 StepName = Literal[
     "lab", "account", "ssh", "folders", "shell", "environments", "kernels", "first-job", "summary"
@@ -27,7 +28,7 @@ STEPS: Mapping[StepName, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Note:
     """One thing that a step has to say. advice: what to do about it, often a command."""
 
@@ -52,7 +53,7 @@ def unsettled(message: str, advice: str = "") -> Note:
     return Note(status="open", message=message, advice=advice)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class StepResult:
     """How a step stands. changed: whether it changed anything now."""
 

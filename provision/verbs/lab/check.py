@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision import ci
@@ -13,6 +12,7 @@ from provision import lockfile as locks
 from provision.adapters import clustershell, openssh
 from provision.catalog import facts
 from provision.cluster.inventory import Inventory, read_inventory, select_nodes
+from provision.core.dataclass import frozen
 from provision.core.errors import ProvisionError, Unreachable
 from provision.core.paths import LAB_FACTS
 from provision.core.types import Lock, Verdict
@@ -31,7 +31,7 @@ FORMS: Mapping[definition.Engine, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LabCheck:
     """One thing that was checked. subject: a key of lab.yml, or a file."""
 

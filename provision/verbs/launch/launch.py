@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from provision import image as images
@@ -18,6 +18,7 @@ from provision.cli.hang_options import parse_hang_options
 from provision.cluster.folding import slurm_host_list
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.pack import install_path, pack_path, read_pack
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ProvisionError, ToolMissing
 from provision.core.prefix_registry import prefix_path
 from provision.core.tempdirs import temporary_directory
@@ -45,7 +46,7 @@ SLURM_OPTIONS = ("account", "qos", "constraint", "array", "after")
 SQUASHFS_SUFFIXES = (".sqsh", ".squashfs")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LaunchRequest:
     """What `provision launch` is asked for, as its options have it.
 
@@ -79,7 +80,7 @@ class LaunchRequest:
     force: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PlannedJob:
     """A job that is written and not submitted."""
 
@@ -89,7 +90,7 @@ class PlannedJob:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SubmittedJob:
     """id: what `provision jobs` takes. log: its path, where there is one."""
 

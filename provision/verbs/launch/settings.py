@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from provision.cli.set_option import AT_LEAST_ONE, setting
+from provision.core.dataclass import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LaunchSettings:
     """None: as the help says. jobset and what follows: Kubernetes has these; sbatch is Slurm's."""
 

@@ -6,11 +6,11 @@ A lock is named by its environment or by its file, whoever made it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from provision import lockfile as locks
 from provision.adapters import http, uv
+from provision.core.dataclass import frozen
 from provision.core.errors import Unreachable
 from provision.core.requirement_urls import is_source
 from provision.workflow.context import Context
@@ -84,7 +84,7 @@ def diff_locks(context: Context, before: str, after: str) -> locks.LockDiff:
     return locks.diff_locks(old, locks.read_file(lock_file(context, after)), (before, after))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ExportedLock:
     """A lock in another format, and what that format cannot hold."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision import ci, render, resolver
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, NoSuchBuild, ProvisionError, StaleLock
 from provision.resolver import spec as specs
 from provision.workflow.batch import environment_names
@@ -16,7 +16,7 @@ from provision.workflow.context import Context
 from provision.workflow.index_facts import ensure_release
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WorkflowRequest:
     """What the command line requests. out: None to print the workflow."""
 
@@ -25,7 +25,7 @@ class WorkflowRequest:
     force: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Workflow:
     """A CI workflow, or what its first job hands to the others; and where the jobs would run today."""
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     metavar="PORT",
     help="Port on 127.0.0.1.  [default: the first free one from 8888 on]",
 )
-@click.option("--update", is_flag=True, help="First install the newest JupyterLab.")
+@click.option("--relock", is_flag=True, help="First install the newest JupyterLab.")
 @freshness_options
 @mirror_option
 @verb
@@ -41,7 +41,7 @@ def notebook(
     envs: Path | None,
     folder: Path,
     port: int | None,
-    update: bool,
+    relock: bool,
     sync: bool,
     locked: bool,
     **options: Any,
@@ -65,7 +65,7 @@ def notebook(
     up_to_date(console, name, find, envs=envs, sync=sync, locked=locked)
     kernel, _ = add_kernel(context, BuildRequest(name=name))
     python = jupyter_server.ensure_server(
-        context.folders, context.progress, context.mirrors, update=update
+        context.folders, context.progress, context.mirrors, update=relock
     )
     console.info(f"JupyterLab for {name}, with the kernel {kernel.display_name}; Ctrl-C stops it")
     if "SSH_CONNECTION" in os.environ:

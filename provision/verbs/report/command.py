@@ -89,12 +89,6 @@ def verify(console: Console, target: str, signers: Path | None, envs: Path | Non
     metavar="FILE",
     help="Draw nodes and facts instead: FILE is what `provision drift --output FILE` wrote.",
 )
-@click.option(
-    "--lab",
-    is_flag=True,
-    help="Draw everything that this machine has recorded. PASSPORT is then a file that `--lab "
-    "--json` printed on another machine.",
-)
 @output_file_option
 @click.option("--force", is_flag=True, help="Replace a file that provision did not make.")
 @verb
@@ -102,7 +96,6 @@ def report(
     console: Console,
     targets: tuple[str, ...],
     nodes: Path | None,
-    lab: bool,
     envs: Path | None,
     output: Path | None,
     force: bool,
@@ -112,12 +105,13 @@ def report(
     It shows what was built and why, and what was measured.
 
     PASSPORT is an environment with a passport, a passport.json, or the report.json of a smoke
-    test, from any machine. The page works offline. --json prints its content. The exit code is 0
+    test, from any machine. Without PASSPORT, the page shows everything that this machine has
+    recorded; files that `provision report --json` printed add other machines. The page works offline. --json prints its content. The exit code is 0
     even if a verdict is fail.
 
     \b
     Environments, nodes, jobs and members of a lab:
-    provision report --lab -o lab.html
+    provision report -o lab.html
     The same environment on two nodes:
     provision report node1/passport.json node2/passport.json -o report.html
     Nodes that were compared:
@@ -129,20 +123,20 @@ def report(
     from provision import report as pages
     from provision.core.paths import default_folders
     from provision.verbs.report import report as command
-    from provision.verbs.report.lab import lab_report
+    from provision.verbs.report.lab import is_lab_record, lab_report
     from provision.verbs.report.lab_page import page_values
 
-    if sum(map(bool, (targets and not lab, nodes, lab))) != 1:
-        raise click.UsageError("Name passports, a file with --nodes, or --lab.")
+    if nodes and targets:
+        raise click.UsageError("Name passports, or a file with --nodes.")
     content: Page | DriftRecord | LabReport
-    if lab:
-        name, template = "report-lab", render.LAB_REPORT
-        content = lab_report(context_of(console, envs), [Path(target) for target in targets])
-        values = page_values(content)
-    elif nodes:
+    if nodes:
         name, template = "drift", render.NODES_REPORT
         content = pages.load_nodes(nodes)
         values = pages.nodes_values(content)
+    elif not targets or is_lab_record(Path(targets[0])):
+        name, template = "report-lab", render.LAB_REPORT
+        content = lab_report(context_of(console, envs), [Path(target) for target in targets])
+        values = page_values(content)
     else:
         name, template = "report", render.REPORT
         content = command.gather(default_folders(envs), targets)

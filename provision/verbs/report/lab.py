@@ -1,7 +1,7 @@
 """The page of a lab: what machines have recorded of environments, nodes and jobs.
 
 Each machine records what was built, tested, compared and diagnosed from it.
-`report --lab --json` prints that, and one page draws it for all machines.
+`report --json` prints that, and one page draws it for all machines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from provision import __version__
 from provision.cluster.folding import fold_equal
 from provision.core import host
 from provision.core.credentials import without_credentials
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import IntegrityError, InvalidSpec, ProvisionError
 from provision.core.json_text import parse_json
 from provision.core.prefix_registry import all_projects
@@ -35,7 +35,7 @@ SCHEMA = "provision.report-lab/1"
 DRIFT_VERDICTS = {"same": "pass", "drift": "fail"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodesEvent:
     """The latest time that nodes were tested (smoke) or compared (drift).
     at: seconds since 1970. states: of nodes, which are folded."""
@@ -48,7 +48,7 @@ class NodesEvent:
     states: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JobDiagnosis:
     """What `provision why` concluded of a job."""
 
@@ -59,7 +59,7 @@ class JobDiagnosis:
     causes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MachineRecord:
     """What a user's provision has recorded on one machine. at: when it was read, in seconds since
     1970. problems: records that could not be read."""
@@ -75,7 +75,7 @@ class MachineRecord:
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LabReport:
     """The records of a lab's machines: the newest of each user and host."""
 
@@ -98,14 +98,21 @@ def lab_report(context: Context, files: Sequence[Path]) -> LabReport:
     return LabReport(title=title, records=tuple(newest[key] for key in sorted(newest)))
 
 
-def _read(file: Path) -> Sequence[MachineRecord]:
-    advice = "Name files that `provision report --lab --json` printed."
+def is_lab_record(file: Path) -> bool:
+    """Whether a file has the records of machines; not if it cannot be read."""
     try:
-        text = file.read_text(encoding="utf-8")
-        document = parse_json(text)
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        document = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("schema") == SCHEMA
+
+
+def _read(file: Path) -> Sequence[MachineRecord]:
+    advice = "Name files that `provision report --json` printed."
+    try:
+        if not is_lab_record(file):
             raise ValueError(f"its schema is not {SCHEMA}")
-        return parse_record(LabReport, text).records
+        return parse_record(LabReport, file.read_bytes()).records
     except OSError as error:
         raise InvalidSpec(f"{file}: {error.strerror}.", advice=advice) from error
     except ValueError as error:

@@ -7,7 +7,7 @@ from dataclasses import field
 from datetime import datetime, timezone
 
 from provision.cli.text import short_age
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.verbs.report.lab import LabReport, MachineRecord
 from provision.workflow.environments import WORST, Environment
 from provision_runtime.report.text import format_count
@@ -17,7 +17,7 @@ OLD_S = 30 * 86400.0
 JOB_VERDICTS = {"no-hang": "pass", "hang": "fail", "failure": "fail"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Proof:
     """One thing that is known of an environment on a machine. target: what was tested. note: why
     it is not current, and whose it is. at: seconds since 1970."""
@@ -28,7 +28,7 @@ class Proof:
     at: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EnvironmentRow:
     """One environment: the locks that are installed, and what is known of it by host."""
 

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from importlib.resources import files
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import ToolMissing
 from provision.core.types import Prefix
 from provision.environment import activation
@@ -31,7 +31,7 @@ LAUNCHERS = {
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Launch:
     """What the process becomes: its argv and its whole environment."""
 

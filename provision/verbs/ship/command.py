@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from provision.cli.cluster_options import cluster_options, selection_of
 from provision.cli.options import dry_run_option, no_wait_option
 from provision.cli.set_option import set_option, setting
 from provision.cli.verb import context_of, verb
+from provision.core.dataclass import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +38,7 @@ minimum_option = click.option(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SwitchSettings:
     """Of ShipRequest, for all three verbs."""
 
@@ -54,7 +55,7 @@ class SwitchSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ShipSettings(SwitchSettings):
     """Of ShipRequest."""
 

@@ -14,30 +14,18 @@ from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
-    from provision.core.types import Place
     from provision.workflow.context import Context
     from provision.workflow.plan import BuildRequest
     from provision.workflow.smoke.nodes import NodesRequest
 
-# What only `provision smoke` has; the names are those of SmokeRequest's fields.
-local_options = option_group(
-    click.option(
-        "-o",
-        "--output",
-        "out",
-        type=click.Path(path_type=Path, file_okay=False),
-        metavar="DIR",
-        help="Folder for the report, logs and stack traces.  [default: in the user's data folder]",
-    ),
-    click.option(
-        "--inject",
-        multiple=True,
-        metavar="FAULT",
-        help=(
-            "Inject a fault, e.g. die:1:barrier, to see that the test reports it. An unknown "
-            "FAULT lists all. Repeatable."
-        ),
-    ),
+# The name is that of SmokeRequest's field.
+output_option = click.option(
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder for the report, logs and stack traces.  [default: in the user's data folder]",
 )
 # What a test over nodes has in addition; the names are those of NodesRequest's fields.
 node_options = option_group(
@@ -66,20 +54,8 @@ node_options = option_group(
     click.option(
         "--drain",
         is_flag=True,
-        help="Drain bad nodes in Slurm, with the finding as the reason. Implies --pairs.",
-    ),
-    click.option(
-        "--drain-max",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Drain no node if more than N are bad; those drained earlier count.  [default: 1]",
-    ),
-    click.option(
-        "--queue-timeout",
-        "queue_s",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="S",
-        help="How long to wait for Slurm to free the nodes, in seconds.  [default: 600]",
+        help="Drain bad nodes in Slurm, at most `drain_max` of nodes.yml, with the finding as the "
+        "reason. Implies --pairs.",
     ),
     click.option(
         "--health-check",
@@ -94,28 +70,16 @@ NODE_OPTIONS = {
     "count": "--nodes",
     "pairs": "--pairs",
     "drain": "--drain",
-    "drain_max": "--drain-max",
-    "queue_s": "--queue-timeout",
-}
-TARGETS: dict[str, tuple[Place, ...]] = {
-    "prefix": ("prefix",),
-    "image": ("image",),
-    "both": ("prefix", "image"),
 }
 
 
 @click.command()
 @environment_argument
 @prefix_option
-@click.option(
-    "--in",
-    "target",
-    type=click.Choice(list(TARGETS)),
-    help="What to test.  [default: prefix]",
-)
+@click.option("--image/--no-image", help="Test the image too.  [default: no-image]")
 @settings_option
 @quick_option
-@local_options
+@output_option
 @node_options
 @verb
 def smoke(
@@ -123,7 +87,7 @@ def smoke(
     name: str,
     envs: Path | None,
     prefix: Path | None,
-    target: str | None,
+    image: bool,
     **options: Any,
 ) -> int:
     """Run the DDP smoke test. The exit code is 1 unless the verdict is pass or warn.
@@ -138,15 +102,15 @@ def smoke(
     if options.pop("health_check"):
         from provision.verbs.smoke.health_check import health_check_script
 
-        script = health_check_script(name, prefix, options["inventory"], options["drain_max"])
+        script = health_check_script(name, prefix, options["inventory"])
         console.result("smoke-health-check", {"script": script}, script.splitlines())
         return 0
-    nodes = _nodes_request(envs, options, target)
+    nodes = _nodes_request(envs, options, image=image)
     context = context_of(console, envs, options)
     request = build_request(name, options, prefix=prefix)
     if nodes is not None:
         return _smoke_nodes(console, context, request, nodes)
-    results = workflow.smoke(context, request, TARGETS[target or "prefix"])
+    results = workflow.smoke(context, request, with_image=image)
     lines = []
     for result in results:
         lines += smoke_lines(result, brief=console.shows_all_on_terminal)
@@ -155,7 +119,7 @@ def smoke(
 
 
 def _nodes_request(
-    envs: Path | None, options: dict[str, Any], target: str | None
+    envs: Path | None, options: dict[str, Any], *, image: bool
 ) -> NodesRequest | None:
     """What is requested of nodes, taken out of the options; None for a test of this machine."""
     from provision.core.errors import InvalidSpec
@@ -170,10 +134,8 @@ def _nodes_request(
                 raise InvalidSpec(f"{option} needs --on.", advice="Name the nodes with --on.")
     if not stated:
         return None
-    if target is not None:
-        raise InvalidSpec("--in cannot be combined with --on.", advice="Leave it out.")
-    if "drain_max" in stated and "drain" not in stated:
-        raise InvalidSpec("--drain-max needs --drain.", advice="Add --drain.")
+    if image:
+        raise InvalidSpec("--image cannot be combined with --on.", advice="Leave it out.")
     selected = {name: stated.pop(name, None) for name in ("on", "inventory")}
     stated["pairs"] = "pairs" in stated or "drain" in stated
     return NodesRequest(selection=selection_of(envs, selected), **stated)

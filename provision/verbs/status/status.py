@@ -11,14 +11,14 @@ from pathlib import Path
 from provision import __version__, catalog
 from provision.catalog import Edition
 from provision.core import host
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.paths import nearest_existing
 from provision.core.types import HostGpus
 from provision.workflow.context import Context
 from provision.workflow.environments import Environment, environments_of_all
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DataDisk:
     """A folder of provision's, the bytes in it, and those free on its disk."""
 
@@ -27,7 +27,7 @@ class DataDisk:
     total: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MachineStatus:
     """What `provision status` says.
 

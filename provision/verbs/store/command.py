@@ -87,15 +87,15 @@ def log(console: Console, of_name: str | None, envs: Path | None, **options: Any
 @store.command("remove")
 @click.argument("name_or_key", metavar="NAME|KEY")
 @cluster_options
-@click.option("--active", is_flag=True, help="Also remove the active one.")
+@click.option("--force", is_flag=True, help="Also remove the active one.")
 @dry_run_option
 @verb
 def remove(
-    console: Console, name_or_key: str, envs: Path | None, active: bool, **options: Any
+    console: Console, name_or_key: str, envs: Path | None, force: bool, **options: Any
 ) -> int:
     """Remove an environment from nodes: all that have a NAME, or one KEY.
 
-    The active environment stays, unless you pass --active. So does one that a process uses, as far
+    The active environment stays, unless you pass --force. So does one that a process uses, as far
     as you may see the processes of that node. The exit code is 1 if one stays for another reason,
     or if nothing was removed.
     """
@@ -107,7 +107,7 @@ def remove(
         context_of(console, envs, options),
         selection_of(envs, options),
         name_or_key,
-        active_too=active,
+        active_too=force,
         dry_run=dry_run,
     )
     _print(console, "store-remove", report, partial(output.remove_lines, dry_run))

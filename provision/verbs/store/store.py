@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Generic
 
 from provision.cluster import actions
@@ -12,6 +11,7 @@ from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import NodeSelection
 from provision.cluster.remote import run_action, split_replies
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.resolver import spec as specs
 from provision.workflow.context import Context
@@ -23,7 +23,7 @@ TIMEOUT_S = 120.0
 KEY = re.compile(r"(?P<name>.+)-[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class StoreReport(Generic[ResultT]):
     """What each node replied, or why it did not."""
 

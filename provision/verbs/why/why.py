@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import frozen
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.workflow.context import Context
 from provision.workflow.project import require_prefix
@@ -22,7 +22,7 @@ from provision_runtime.hang.diagnosis import NO_HANG, HangDiagnosis, diagnose
 KEPT_FILES = 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeNote:
     """is_unknown: the node did not respond, so its ranks are unknown."""
 
@@ -31,7 +31,7 @@ class NodeNote:
     is_unknown: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WhyResult:
     """jobs: a diagnosis of each; stacks: the file with all that was read; nodes: of a launched job, those
     that did not respond, and what doctor says of those whose ranks the others wait for."""

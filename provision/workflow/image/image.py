@@ -17,7 +17,7 @@ from provision import launch, render
 from provision import lockfile as locks
 from provision.adapters import docker
 from provision.core.container import WORKSPACE, brief_reference
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ToolMissing
 from provision.core.paths import owner_writes_only
 from provision.core.platforms import ARCHITECTURES, Platform, build_platform, image_folder
@@ -32,7 +32,7 @@ from provision.workflow.plan import NO_ENGINE, Plan, PlanStep
 ALTERNATIVE = "name a path with --output"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JobSize:
     """How large a job is. gpus: of each node; None: as many as the format gives by default."""
 

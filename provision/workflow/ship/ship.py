@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Literal
@@ -20,6 +20,7 @@ from provision.cluster import pack as packs
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.pack import Pack
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec, ProvisionError
 from provision.core.file_locks import environment_lock
 from provision.resolver import spec as specs
@@ -35,7 +36,7 @@ LAB_FILE = "lab.yml"
 Verb = Literal["ship", "activate", "rollback"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ShipReport:
     """What a verb did. required: how many nodes should reach the goal. stopped: the reason for which
     too many nodes failed, if that ended the run. sent_bytes: by this machine. halted: why a wave was

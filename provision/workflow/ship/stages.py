@@ -5,7 +5,6 @@ decision whether to activate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from provision.cluster import actions
@@ -13,6 +12,7 @@ from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
 from provision.cluster.remote import Arguments, NodeReply, run_action, split_replies
+from provision.core.dataclass import frozen
 from provision.core.types import Progress
 from provision.workflow.ship.states import (
     NodeState,
@@ -33,7 +33,7 @@ RELEASE_S = 20.0
 SHARED_WAIT_S = 90.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ShipRequest:
     """What to do with an environment on nodes.
 

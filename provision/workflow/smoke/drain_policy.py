@@ -8,9 +8,10 @@ nodes than the limit usually have one cause, so then none is drained.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from provision.cluster.inventory import Node
+from provision.core.dataclass import frozen
 from provision.workflow.smoke.isolation import Isolation
 from provision.workflow.smoke.node_groups import GroupFinding, GroupResult
 from provision_runtime.report.findings import NODE_FAULTS, TIME_FINDINGS
@@ -18,7 +19,7 @@ from provision_runtime.report.findings import NODE_FAULTS, TIME_FINDINGS
 REASON = "provision smoke: "
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DrainDecision:
     """Node -> the reason that its engine shows; node -> why it stays in service."""
 
@@ -46,7 +47,7 @@ def decide(
         limit = f"{len(drained)} bad nodes"
         if earlier:
             limit += f" and {earlier} drained earlier"
-        why = f"{limit} are more than --drain-max {drain_max}: so many usually have one cause"
+        why = f"{limit} are more than {drain_max} (`drain_max` of nodes.yml): so many usually have one cause"
         not_drained.update(dict.fromkeys(drained, why))
         drained = {}
     return DrainDecision(drained=drained, not_drained=not_drained)

@@ -8,8 +8,9 @@ of which one passes with others. What gave no result blames nobody.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from provision.core.dataclass import frozen
 
 Group = tuple[str, ...]
 GroupVerdict = Literal["pass", "fail", "unknown"]
@@ -32,7 +33,7 @@ MAX_UNKNOWN = 2
 MAX_SEARCHES = 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Isolation:
     """What was found.
 

@@ -8,7 +8,7 @@ wrote.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from provision.cluster.actions import Action, ResultT
 from provision.cluster.failures import NodeFailure, message_line
 from provision.cluster.inventory import Node, NodeDefaults
 from provision.cluster.remote import NodeReply, run_action, transport
+from provision.core.dataclass import frozen
 from provision.core.types import Verdict
 from provision.workflow.smoke.isolation import Group, GroupVerdict
 from provision.workflow.smoke.runner import parse_report
@@ -35,7 +36,7 @@ CONSEQUENCES = ("backend-error", "store-lost")
 Results = Mapping[str, RanksResult]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PreparedNode:
     """A node that has the environment. address and port: for rank 0, if it is there. runtime: the
     digest of the environment's runtime package; empty if it is not known."""
@@ -49,7 +50,7 @@ class PreparedNode:
     runtime: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GroupFinding:
     """A finding of a test, with the names of the nodes that it is about."""
 
@@ -61,7 +62,7 @@ class GroupFinding:
     advice: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GroupResult:
     """The test of one group. ranks: which node has which.
 

@@ -20,6 +20,7 @@ from provision.cluster import actions
 from provision.cluster.inventory import Node, NodeDefaults, NodeSelection
 from provision.cluster.service import is_out_of_service
 from provision.core.atomic import atomic_write
+from provision.core.dataclass import frozen
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.types import Verdict
 from provision.environment import runtime_package
@@ -48,21 +49,19 @@ SEARCH_RENDEZVOUS_S = 60.0
 PHASES_WITH_SHARED_FOLDER = ("filesystem", "checkpoint")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodesRequest:
     """Which nodes to test, and what to do if they fail.
 
     count: as many of the selection, None for all. pairs: search for the bad node or link. drain:
-    take bad nodes out of service, unless there are more than drain_max. queue_s: how long to wait
-    for Slurm. job_s: the time limit of Slurm's job; None for what the tests may need at most.
+    take bad nodes out of service, unless there are more than `drain_max` of nodes.yml. job_s: the time
+    limit of Slurm's job; None for what the tests may need at most.
     """
 
     selection: NodeSelection
     count: int | None = None
     pairs: bool = False
     drain: bool = False
-    drain_max: int = 1
-    queue_s: float = 600.0
     job_s: float | None = None
 
 
@@ -104,7 +103,7 @@ def smoke_nodes(context: Context, request: BuildRequest, nodes: NodesRequest) ->
         if names:
             whole = run.rounds[0].results[names]
         if isolated is not None and nodes.drain:
-            decision = _drain(isolated, run.rounds, left_out, nodes.drain_max)
+            decision = _drain(isolated, run.rounds, left_out, nodes.selection.defaults.drain_max)
     verdict: Verdict = whole.verdict if whole else "unknown"
     if failures and model.succeeded(verdict):
         # Nodes that could not be tested are never part of a success.
@@ -215,7 +214,7 @@ def _reach(
             gpus=min(node.gpus or 0 for node in nodes),
             name=f"provision-smoke-{name}",
             time_s=request.job_s or rounds * test_s + groups_smoke.PREPARE_S,
-            queue_s=request.queue_s,
+            queue_s=defaults.queue_s,
         ) as (job, options):
             allocated = ",".join(names)
             yield replace(defaults, via="srun", allocated=allocated, srun_options=options), job

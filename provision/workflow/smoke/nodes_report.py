@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, cast
 
 from provision.cluster.failures import NodeFailure
 from provision.cluster.inventory import Node, NodeSelection
+from provision.core.dataclass import frozen
 from provision.core.types import Verdict
 from provision.workflow.smoke import drain_policy
 from provision.workflow.smoke.drain_policy import DrainDecision
@@ -23,7 +24,7 @@ KIND = "smoke-nodes"
 NodeState = Literal["passed", "named", "tested", "bad", "suspect", "untested", "left out"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Round:
     """One round of a search: groups that were tested at once, and their results."""
 
@@ -31,7 +32,7 @@ class Round:
     results: Mapping[Group, GroupResult]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodesResult:
     """Everything about one test over nodes.
 
@@ -58,7 +59,7 @@ class NodesResult:
     evidence: Path
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NodeRow:
     """One node. ranks: of the test of all nodes. findings: ids. message: what is wrong, if
     anything is."""

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal, cast
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import CheckFailed, InvalidSpec
 from provision.core.json_text import parse_json
 from provision.core.process import clean_environment, run
@@ -34,7 +34,7 @@ USAGE = 2
 REPORT_PHASE = "report"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SmokeRequest:
     """How to run the smoke test.
 
@@ -72,9 +72,9 @@ def check(request: SmokeRequest) -> None:
     try:
         options.parse(["--out", ".", *argv])
     except options.UsageError as error:
-        # Users write all but one of the test's options as settings.
+        # Users write the test's options as settings.
         refusal = re.sub(
-            r"--(?!inject)([a-z-]+)",
+            r"--([a-z-]+)",
             lambda option: f"the setting {option[1].replace('-', '_')}",
             str(error).removeprefix("argument ").rstrip("."),
         )

@@ -32,6 +32,7 @@ SETTINGS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "strict": ("strict", _switch),
     "timeout": ("timeout_s", float),
     "deadline": ("deadlines", _list),
+    "inject": ("inject", _list),
     "folder": ("folder", Path),
 }
 FORMS = {int: "a number", float: "a number of seconds", _switch: "true or false"}

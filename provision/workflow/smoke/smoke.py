@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Sequence
 from typing import Any
 
 from provision import image as images
@@ -20,17 +19,18 @@ from provision.workflow.project import require_prefix
 from provision.workflow.smoke import runner as smoke_runner
 
 
-def smoke(context: Context, request: BuildRequest, targets: Sequence[Place]) -> list[SmokeResult]:
-    """Test an environment in each place. Its passport gets the verdicts."""
+def smoke(context: Context, request: BuildRequest, *, with_image: bool) -> list[SmokeResult]:
+    """Test an environment in its prefix, and perhaps in its image. Its passport gets the verdicts."""
     plan = make_plan(context, request)
     smoke_runner.check(plan.smoke_request)
     prefix = require_prefix(context.folders, plan.name, request.prefix)
     client, image = None, None
-    if "image" in targets:
+    targets: list[Place] = ["prefix"]
+    if with_image:
         image = environment_image(context, plan.name)
-        client = images.require_engine("test the prefix with --in prefix")
-    if "prefix" in targets:
-        ensure_runtime(context, prefix)
+        client = images.require_engine("leave --image out")
+        targets.append("image")
+    ensure_runtime(context, prefix)
     results = [smoke_in(context, plan, target, prefix, image, client) for target in targets]
     if plan.smoke_request.is_whole:
         record_smoke(context, plan, prefix, results)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Callable, ContextManager, Hashable
 
+from ...dataclass import frozen
 from .. import catalog, copies, layout, manifest, verification
 from ..errors import CheckpointError, DamagedFile
 from ..verification import Damage
@@ -24,7 +25,7 @@ WHOLE, DAMAGED, UNKNOWN = "whole", "damaged", "unknown"
 StartMeter = Callable[[int], ContextManager[Callable[[int], None]]]
 
 
-@dataclass(frozen=True)
+@frozen
 class CheckpointVerdict:
     """verdict: "whole", "damaged", or "unknown" if it could not be checked (no permission, a newer
     schema, a failing disk); `problem` is then the reason.
@@ -39,7 +40,7 @@ class CheckpointVerdict:
     damages: tuple[Damage, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Audit:
     """bytes_read: bytes hashed; shared files count once."""
 

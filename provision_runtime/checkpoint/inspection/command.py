@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Callable, Dict
 
+from ...dataclass import frozen
 from ...report.codec import packaged_json
 from ...report.options import Option, add_options
 from ..export import DTYPES, ExportOptions
@@ -27,7 +28,7 @@ FINE, DAMAGE, ERROR = 0, 1, 3
 MAX_STEP_DIGITS = 18
 
 
-@dataclass(frozen=True)
+@frozen
 class Verb:
     name: str
     help: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...dataclass import frozen
 from .. import catalog, choice
 from ..errors import CheckpointError, NoCheckpoint
 from ..items import Names
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRIES = 100
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorContent:
     """bytes: of its elements. parts: the number of pieces, which are in `files`."""
 
@@ -33,7 +33,7 @@ class TensorContent:
     files: Names
 
 
-@dataclass(frozen=True)
+@frozen
 class ObjectContent:
     """bytes: as torch.save wrote it."""
 
@@ -42,7 +42,7 @@ class ObjectContent:
     file: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Contents:
     """bytes: of all files but the manifest."""
 

@@ -6,10 +6,11 @@ removes old ones; with --dry-run it shows what that would free.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...comm.ranks import single_process
+from ...dataclass import frozen
 from .. import catalog, copies, disk_usage, layout, retention
 from ..errors import CheckpointError, DamagedFile
 from ..items import Names
@@ -23,7 +24,7 @@ TRIES = 5
 MANIFEST_FACTS = ("sequence", "parent", "world_size", "torch")
 
 
-@dataclass(frozen=True)
+@frozen
 class Checkpoint:
     """A committed checkpoint, from its manifest; its files are not read.
 
@@ -48,7 +49,7 @@ class Checkpoint:
     objects: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Unfinished:
     """What a writer has not finished writing or removing.
 
@@ -63,7 +64,7 @@ class Unfinished:
     bytes: int
 
 
-@dataclass(frozen=True)
+@frozen
 class CheckpointInventory:
     """bytes: on the disk, every file counted once. copies_bytes: those of second copies among them."""
 
@@ -75,7 +76,7 @@ class CheckpointInventory:
     copies_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Cleanup:
     """What was removed; with dry_run, what would be.
 

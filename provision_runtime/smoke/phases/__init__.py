@@ -3,9 +3,9 @@ all ranks' outcomes into one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...dataclass import frozen
 from ..outcome import combine
 from . import (
     barrier,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..outcome import Outcome
 
 
-@dataclass(frozen=True)
+@frozen
 class Phase:
     name: str
     deadline_s: float

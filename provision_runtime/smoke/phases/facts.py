@@ -6,11 +6,12 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ...checks import expectation, surroundings
 from ...comm.rank_names import name_ranks
+from ...dataclass import frozen
 from ...facts import environment, limits
 from ..fault_injection import OTHER_TORCH
 from ..outcome import Finding, Outcome, combine, grouped, majority
@@ -27,7 +28,7 @@ SUMMARY_KEYS = ("python", "torch", "cuda", "nccl", "lock_hash", "backend", "gpu"
 COMPARED = ("python", "torch", "cuda", "nccl", "driver", "lock_hash", "backend")
 
 
-@dataclass(frozen=True)
+@frozen
 class RankFacts:
     """One rank in plain values, few enough for a table of a hundred ranks."""
 

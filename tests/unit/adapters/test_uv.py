@@ -424,7 +424,7 @@ def test_as_of_excludes_files_without_an_upload_time() -> None:
         "archive": {"url": "https://x.invalid/b.whl"},
     }
     resolver._require_upload_times([dated, direct], "2024-06-01")
-    with pytest.raises(Unsolvable, match=r"no upload time of c 2.*--as-of 2024-06-01"):
+    with pytest.raises(Unsolvable, match=r"no upload time of c 2.*`as_of` 2024-06-01"):
         resolver._require_upload_times(
             [dated, {"name": "c", "version": "2", "wheels": [{}]}], "2024-06-01"
         )

@@ -58,7 +58,7 @@ def run(*arguments: object) -> Result:
 
 def update(path: Path, *arguments: object) -> Result:
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return run("update", "--from", path, "--sha256", sha256, *arguments)
+    return run("update", f"{path}#sha256={sha256}", *arguments)
 
 
 def in_use() -> tuple[str, list[str]]:
@@ -163,7 +163,7 @@ def test_invalid_facts_are_refused(home: Path, content: bytes, problem: str) -> 
 def test_wrong_hash_is_refused(home: Path) -> None:
     path = home / "facts.json"
     path.write_text(of())
-    assert run("update", "--from", path, "--sha256", "0" * 64).exit_code == 7
+    assert run("update", f"{path}#sha256={'0' * 64}").exit_code == 7
 
 
 @pytest.mark.needs("ssh-keygen")
@@ -214,9 +214,9 @@ def test_signature_of_an_allowed_signer(home: Path) -> None:
 def test_address_without_proof_is_refused(home: Path) -> None:
     (home / "facts.json").write_text(of())
     assert run("update").exit_code == 3
-    assert run("update", "--from", "facts.json").exit_code == 7
-    assert run("update", "--from", "absent.json").exit_code == 8
-    assert run("update", "--from", "oci://nowhere").exit_code == 3
+    assert run("update", "facts.json").exit_code == 7
+    assert run("update", "absent.json").exit_code == 8
+    assert run("update", "oci://nowhere").exit_code == 3
 
 
 def test_facts_are_written_to_be_served(home: Path) -> None:

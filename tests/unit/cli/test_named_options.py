@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from provision.cli.help import default_command
 from provision.cli.main import cli
 from provision.core.yaml_text import parse_yaml
+from provision.verbs.image.command import ContainerSettings
 from provision.verbs.launch.settings import LaunchSettings
 from provision.verbs.ship.command import ShipSettings
 from provision.workflow.smoke.settings import SETTINGS
@@ -86,7 +87,7 @@ def test_named_options_exist(path: Path) -> None:
 def test_named_settings_exist(text: Path | findings.Rule) -> None:
     words = text.read_text() if isinstance(text, Path) else f"{text.meaning} {text.advice}"
     known = {*SETTINGS, "KEY"}
-    for kind in (LaunchSettings, ShipSettings):
+    for kind in (LaunchSettings, ShipSettings, ContainerSettings):
         known.update(field.name for field in dataclasses.fields(kind))
     assert {*re.findall(r"--set[ =](\w+)=", words)} <= known
 

@@ -115,7 +115,6 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "runtime": lambda prefix: make(prefix / SITE / "provision_runtime-1.dist-info/RECORD"),
     "activation": lambda prefix: make(prefix / "etc/conda/activate.d/a.sh"),
     "place": lambda prefix: make(prefix.parents[1] / "elsewhere.json"),
-    "earlier provision": lambda prefix: (prefix.parents[3] / "prefixes").mkdir(),
     "record": open_to_others,
     "folder": lambda prefix: os.chdir("envs"),
     "variable": lambda prefix: records.START.update(PROVISION_ENVS="other"),

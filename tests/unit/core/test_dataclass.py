@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 
 
-def declared(decorator: Callable[..., Any]) -> Any:
-    @decorator(frozen=True, kw_only=True)
+def declared(decorator: Callable[[type], Any]) -> Any:
+    @decorator
     class Base:
         """Text."""
 
         name: str
         tags: list[str] = dataclasses.field(default_factory=list, compare=False)
 
-    @decorator(frozen=True, kw_only=True)
+    @decorator
     class Package(Base):
         size: int = 1
         hidden: int = dataclasses.field(default=2, repr=False)
@@ -36,7 +36,8 @@ def declared(decorator: Callable[..., Any]) -> Any:
     return Package
 
 
-OURS, STANDARD = declared(dataclass), declared(dataclasses.dataclass)
+OURS = declared(frozen)
+STANDARD = declared(dataclasses.dataclass(frozen=True, kw_only=True))
 
 USES: dict[str, Callable[[Any], Any]] = {
     "repr": lambda kind: repr(kind(name="a", size=3)),

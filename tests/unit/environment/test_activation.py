@@ -204,21 +204,21 @@ def test_an_environment_that_is_not_up_to_date_is_noticed(
     is_noticed: bool,
 ) -> None:
     """A dry run brings nothing up to date. Looking needs nothing that takes long to import."""
-    path, folder = tmp_path / "prefixes" / "lab", tmp_path / "envs" / "lab"
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
+    folder = tmp_path / "envs" / "lab"
+    path = default_folders(folder.parent).prefixes / "lab"
     (path / "bin").mkdir(parents=True)
     (path / "bin" / "python").symlink_to(sys.executable)
     folder.mkdir(parents=True)
     (folder / "conda-lock.yml").write_text("another lock")
     write_marker(path, Marker(name="lab", folder=str(folder), lock_sha256="abc"))
     command = ["run", "lab", *options, "--dry-run", "python"]
-    variables = {**os.environ, "PROVISION_DATA": str(tmp_path)}
     script = "import sys; from provision.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", script, *command],
         capture_output=True,
         text=True,
-        env=variables,
-        cwd=tmp_path.parent,
+        cwd=tmp_path,
     )
     assert done.returncode == exit_code, done.stderr
     assert ("another lock than the present one" in done.stderr) is is_noticed

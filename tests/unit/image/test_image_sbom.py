@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from provision import lockfile as locks
 from provision.cli.main import cli
 from provision.core.errors import IntegrityError
+from provision.core.paths import default_folders
 from provision.core.types import Layer
 from provision.environment import runtime_package
 from provision.image import config, oci_layout
@@ -132,7 +133,8 @@ def test_a_later_layer_overrides_an_earlier_one(tmp_path: Path) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with an environment whose image is in a layout, as `image build` leaves them."""
     monkeypatch.chdir(tmp_path)
-    layout = tmp_path / "data" / "images" / "lab"
+    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
+    layout = default_folders(tmp_path / "envs").images / "lab"
     oci_layout.blobs(layout).mkdir(parents=True)
     layers = []
     for group, content in (("base", DEBIAN), ("base", LINKED), ("rest", OWN)):
@@ -151,8 +153,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     oci_layout.write(layout, settings, layers, labels, "provision/lab:1")
     passport = json.loads((ROOT / "tests" / "data" / "passport.json").read_text())
     passport["name"] = "lab"
-    monkeypatch.setenv("PROVISION_DATA", str(tmp_path / "data"))
-    evidence.write(tmp_path / "data" / "passports" / "lab" / "passport.json", passport)
+    evidence.write(default_folders(folder.parent).passport("lab") / "passport.json", passport)
     return folder
 
 
@@ -204,6 +205,6 @@ def test_an_sbom_for_another_lock_is_refused(folder: Path) -> None:
 
 
 def test_a_missing_image_is_refused(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "data" / "images" / "lab").rename(tmp_path / "elsewhere")
+    (default_folders().images / "lab").rename(tmp_path / "elsewhere")
     result = sbom()
     assert (result.exit_code, "has no image" in result.stderr) == (9, True)

@@ -138,11 +138,11 @@ def test_requirements_that_no_record_matches(
 
 def test_records_hidden_by_as_of(lab: conda.Solver) -> None:
     assert (
-        "have it since 2027-01-15, which --as-of 2024-01-01 hides"
+        "have it since 2027-01-15, which `as_of` 2024-01-01 hides"
         in explained(lab, "late", as_of="2024-01-01").message
     )
     assert (
-        "have it without a date, which --as-of 2024-01-01 hides"
+        "have it without a date, which `as_of` 2024-01-01 hides"
         in explained(lab, "undated", as_of="2024-01-01").message
     )
 
@@ -176,7 +176,7 @@ def test_advice_to_omit_default_packages(lab: conda.Solver) -> None:
     )
     assert "--no-companions" in explained(lab, "python=3.11", "torchvision=0.18").advice
     both = explained(lab, "python=3.11", "ipykernel", "python-xxhash>=2")
-    assert "--no-jupyter and --no-fast-checkpoints together solve it" in both.advice
+    assert "--no-jupyter and `fast_checkpoints: false` in spec.yml together solve it" in both.advice
     asked_for = explained(lab, "python=3.11", "ipykernel>=7")
     assert "--no-jupyter" not in asked_for.advice
     without_either = explained(lab, "python=3.11", "ipykernel", "wants-mkl", "wants-blas")

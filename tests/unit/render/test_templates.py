@@ -191,20 +191,23 @@ def test_dockerfile_and_run_contract_from_lab_templates(lab: Path) -> None:
     assert render.render_contract(
         "docker", contract, remake=["provision"], templates=templates
     ).endswith("\nexec podman run lab/toy:1\n")
-    result = run("image", "contract", "lab", "--as", "lab/toy:1")
+    result = run("image", "contract", "lab", "--set", "image=lab/toy:1")
     completed = run(
         "image",
         "contract",
         "lab",
-        "--as",
-        "lab/toy:1",
+        "--set",
+        "image=lab/toy:1",
         "--format",
         "slurm-pyxis",
         "--mount",
         "cache:/cache",
     )
     assert completed.exit_code == InvalidSpec.exit_code and "no named volumes" in completed.stderr
-    assert run("image", "contract", "lab", "--as", "oci:/x y").exit_code == InvalidSpec.exit_code
+    assert (
+        run("image", "contract", "lab", "--set", "image=oci:/x y").exit_code
+        == InvalidSpec.exit_code
+    )
     completed = run("image", "contract", "lab", "--format", "sif", "--", "train.py")
     assert completed.exit_code == InvalidSpec.exit_code and "takes no command" in completed.stderr
     assert result.stdout.endswith("\nexec podman run lab/toy:1\n"), result.output

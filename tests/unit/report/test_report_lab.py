@@ -74,7 +74,7 @@ def document(*machines: dict[str, Any]) -> dict[str, Any]:
 
 def html(*machines: dict[str, Any]) -> str:
     values = page_values(parse_record(LabReport, json.dumps(document(*machines))))
-    return render.render_report(render.LAB_REPORT, values, remake=["provision", "report", "--lab"])
+    return render.render_report(render.LAB_REPORT, values, remake=["provision", "report"])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_texts_of_records_are_escaped() -> None:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["report", "--lab", *arguments])
+    return CliRunner().invoke(cli, ["report", *arguments])
 
 
 def test_command_merges_records_and_this_machine(

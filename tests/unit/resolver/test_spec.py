@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from provision.cli.spec_options import option_of, request_options
-from provision.core.dataclass import dataclass
+from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.spec_fields import SPEC_KEYS, Spec, SpecKey
 from provision.resolver import spec
@@ -413,7 +413,7 @@ def test_every_key_has_an_option_a_field_and_a_row() -> None:
 def test_new_key_needs_only_a_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Option, validation and the file's content follow from the declaration of a field."""
 
-    @dataclass(frozen=True, kw_only=True)
+    @frozen
     class WiderSpec(Spec):
         mpi: str | None = None
 

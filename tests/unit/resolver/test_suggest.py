@@ -105,9 +105,9 @@ def typed(offered: Neighbor, request_spec: Spec) -> Spec:
     [
         (
             {"torch": "2.3", "cuda": "12.6", "nccl": "2.99"},
-            "`--torch 2.3 --cuda 12.1` (wheels, without --nccl)",
+            "`--torch 2.3 --cuda 12.1` (wheels, without nccl)",
         ),
-        ({"torch": "1.12", "cuda": "12.1", "nccl": "2.99", "source": "pytorch"}, "without --nccl"),
+        ({"torch": "1.12", "cuda": "12.1", "nccl": "2.99", "source": "pytorch"}, "without nccl"),
     ],
 )
 def test_offer_names_known_values_or_options_to_omit(requested: dict[str, Any], offer: str) -> None:

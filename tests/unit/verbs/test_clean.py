@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from provision.cli.main import cli
-from provision.core.paths import Folders
+from provision.core.paths import Folders, default_folders
 from provision.environment import kernel as kernels
 from provision.environment import prefix as prefixes
 from provision.environment.marker import Marker
@@ -226,6 +227,7 @@ def test_without_a_terminal_yes_is_required(
     monkeypatch.setenv("PROVISION_DATA", str(context.folders.data))
     monkeypatch.setenv("PROVISION_CACHE", str(context.folders.cache))
     monkeypatch.setenv("PROVISION_ENVS", str(context.folders.envs))
+    context = replace(context, folders=default_folders(context.folders.envs))
     path = make_prefix(context, "lab")
     context.folders.packages.mkdir(parents=True)
     refused = CliRunner().invoke(cli, command)

@@ -17,7 +17,7 @@ def test_only_what_a_ship_can_mend_is_shipped() -> None:
     document = record(nodes, {"n0009": timed_out()})
     document |= {"name": "train", "on": "slurm:gpu", "path": "/opt/provision/train"}
     assert repair_commands(document)[2:] == [
-        "  provision store remove train-0123456789ab --active --on 'slurm:gpu&n0005'",
+        "  provision store remove train-0123456789ab --force --on 'slurm:gpu&n0005'",
         "  provision ship train --on 'slurm:gpu&n[0003-0005]'",
     ]
 

@@ -48,15 +48,17 @@ def test_only_a_fault_of_the_node_fails(tested: model.Report, answer: str) -> No
     assert health.judge(tested) == answer
 
 
-def test_script_names_the_shipped_environment_and_its_own_command() -> None:
-    script = health_check_script("lab", None, None, 3)
+def test_script_names_the_shipped_environment_and_its_own_command(tmp_path: Path) -> None:
+    inventory = tmp_path / "nodes.yml"
+    inventory.write_text("schema: 1\ndefaults: {drain_max: 3}\n")
+    script = health_check_script("lab", None, inventory)
     assert "PYTHON=/opt/provision/lab/bin/python\n" in script
     assert "DRAIN_MAX=3\n" in script
-    assert "remake with: provision smoke lab --health-check --drain-max 3\n" in script
+    assert f"remake with: provision smoke lab --health-check --inventory {inventory}\n" in script
 
 
 def test_script_is_sound() -> None:
-    script = health_check_script("lab", Path("/a b/$x"), None, None)
+    script = health_check_script("lab", Path("/a b/$x"), None)
     assert "PYTHON='/a b/$x/bin/python'\n" in script
     subprocess.run(["sh", "-n"], input=script, text=True, check=True)
     if shutil.which("shellcheck"):
@@ -82,7 +84,7 @@ def test_only_a_certainly_missing_environment_drains(
     }
     for name, text in programs.items():
         write_program(tmp_path / name, f"#!/bin/sh\n{text}\n")
-    script = health_check_script("lab", tmp_path / "prefix", None, None)
+    script = health_check_script("lab", tmp_path / "prefix", None)
     script = script.replace("SLURM=/usr/bin", f"SLURM={tmp_path}").replace(
         "/etc/provision/mount-stores", str(tmp_path / "mount-stores")
     )
@@ -108,7 +110,7 @@ def test_metrics_tell_a_changed_image(tmp_path: Path) -> None:
     image.write_text("image")
     record = verified_record(image.stat(), "1")
     (store / f"images/{key}.verified").write_text(json.dumps(record, sort_keys=True))
-    script = health_check_script("lab", None, None, None).replace("/opt/provision", str(store))
+    script = health_check_script("lab", None, None).replace("/opt/provision", str(store))
     values = []
     for text in ("image", "longer image"):
         image.write_text(text)

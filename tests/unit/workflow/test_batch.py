@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from provision import lockfile
 from provision.adapters import conda
 from provision.cli.main import cli
+from provision.core.paths import default_folders
 from provision.core.types import LockedPackage
 from provision.environment import passport
 from tests import evidence
@@ -139,7 +140,7 @@ def test_nodefaults_makes_no_lock_stale(lab: Path) -> None:
 def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
     document = evidence.passport(evidence.report(evidence.phase()))
     document["name"] = "rendered"
-    passports = lab / "data" / "passports"
+    passports = default_folders(lab / "envs").passport("rendered").parent
     evidence.write(passports / "rendered" / passport.FILE, document)
     shutil.copytree(passports / "rendered", passports / "copy")
     shutil.copytree(lab / "envs" / "rendered", lab / "envs" / "copy")

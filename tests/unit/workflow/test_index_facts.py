@@ -235,7 +235,7 @@ def test_insisted_release_is_read_from_the_index(index: Server, tmp_path: Path) 
 
 
 def test_what_is_unknown_of_it_is_never_a_yes(index: Server) -> None:
-    rows = run("facts", "update", "--from-index", "--index", index.url)
+    rows = run("facts", "update", "--from-index", "--mirror", f"pypi={index.url}")
     assert rows.exit_code == 0, rows.output
     listed = run("matrix", "--torch", "2.16", "--gpu", "H100", "--json")
     assert listed.exit_code == 4 and "might" in listed.stderr

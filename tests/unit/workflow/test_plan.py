@@ -94,7 +94,7 @@ def invoke(*command_line: str) -> str:
         ("lock", "lab", "--dry-run"),
         ("env", "create", "lab", "--dry-run"),
         ("image", "build", "lab", "--output", "oci:out", "--dry-run"),
-        ("image", "contract", "lab", "--as", "lab:1"),
+        ("image", "contract", "lab", "--set", "image=lab:1"),
         # Their names are made from what they resolve to.
         ("build", *NEW, "--dry-run"),
         ("render", *NEW),
@@ -154,7 +154,7 @@ def test_a_lock_with_the_machines_python_is_current_under_another_python(
     assert plan.resolution.spec.python == "3.11"
     assert plan.lock_is_current
     assert ensure.require_existing_lock(plan).python_from == "host"
-    contract = invoke("image", "contract", "lab", "--as", "lab:1")
+    contract = invoke("image", "contract", "lab", "--set", "image=lab:1")
     assert "lab:1" in contract
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ import pytest
 
 from provision.core.errors import InvalidSpec
 from provision.core.paths import Folders, default_folders
-from provision.core.prefix_registry import list_prefixes, record_prefix, record_project
+from provision.core.prefix_registry import list_prefixes, record_project
 from provision.core.project import find_envs
 from provision.environment import kernel, marker
 from provision.environment.marker import Marker
@@ -120,64 +119,6 @@ def test_what_did_not_move_is_separate(home: Path, case: str) -> None:
         a.rename(home / "gone")
     folders, notes = settle(folders_of(b))
     assert (list_prefixes(folders), notes) == ({}, [])
-
-
-def old_products(home: Path, root: Path, name: str = "dev") -> Path:
-    """As a provision without projects left them."""
-    data = home / "data"
-    for folder in ("passports", "smoke", "images", "packs"):
-        (data / folder / name).mkdir(parents=True)
-        (data / folder / name / "file").write_text(folder)
-    return install(data / "prefixes" / name, root, name)
-
-
-@pytest.mark.parametrize("killed_after", [None, "passports", "packs"])
-def test_products_of_an_earlier_provision_go_to_their_project(
-    home: Path, killed_after: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = describe(home / "a", "dev"), describe(home / "b", "dev")
-    path = old_products(home, a)
-    assert settle(folders_of(b))[1] == []
-    if killed_after:
-        rename = Path.rename
-
-        def killed(source: Path, target: Path) -> Path:
-            rename(source, target)
-            if source.parent.name == killed_after:
-                raise KeyboardInterrupt
-            return target
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Path, "rename", killed)
-            settle(folders_of(a))
-    folders, notes = settle(folders_of(a))
-    assert len(notes) == 1 and notes[0].startswith("dev: kept by an earlier provision")
-    assert list_prefixes(folders) == {"dev": path}
-    for folder in ("passports", "smoke", "images", "packs"):
-        assert (folders.project_data / folder / "dev" / "file").read_text() == folder
-    assert settle(folders_of(a))[1] == []
-    assert list_prefixes(folders_of(b)) == {}
-
-
-@pytest.mark.parametrize(("lock", "is_taken"), [("locked", True), ("another", False)])
-def test_a_shipped_prefix_is_of_the_project_with_its_lock(
-    home: Path, lock: str, is_taken: bool
-) -> None:
-    a = describe(home / "a", "dev")
-    store = install(home / "store" / "dev", a, lock=lock)
-    present = marker.read(store) or pytest.fail()
-    marker.write(store, dataclasses.replace(present, folder=str(store), pack="dev-1"))
-    record_prefix(dataclasses.replace(folders_of(a), project=Path()), "dev", store)
-    assert list_prefixes(settle(folders_of(a))[0]) == ({"dev": store} if is_taken else {})
-
-
-def test_who_may_not_write_reads_the_earlier_layout(home: Path) -> None:
-    a = describe(home / "a", "dev")
-    path = old_products(home, a)
-    (home / "data").chmod(0o555)
-    if os.access(home / "data", os.W_OK):
-        pytest.skip("root may write anywhere")
-    assert list_prefixes(settle(folders_of(a))[0]) == {"dev": path}
 
 
 def test_the_project_is_found_from_below(home: Path) -> None:

@@ -336,10 +336,9 @@ def test_passport_and_page_say_which_nodes_passed_and_when(
     [
         (["--pairs"], "--pairs needs --on"),
         (["--nodes", "2"], "--nodes needs --on"),
-        (["--drain-max", "2"], "--drain-max needs --on"),
-        (["--on", "ssh:h1", "--drain-max", "2"], "--drain-max needs --drain"),
+        (["--drain"], "--drain needs --on"),
         (["--on", "ssh:h1", "--drain"], "--drain needs nodes of Slurm"),
-        (["--on", "ssh:h1", "--in", "image"], "--in cannot be combined with --on"),
+        (["--on", "ssh:h1", "--image"], "--image cannot be combined with --on"),
         (["--on", "ssh:h1", "--set", "only=checkpoint"], "needs a folder that all of them share"),
     ],
 )

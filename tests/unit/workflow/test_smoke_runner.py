@@ -152,7 +152,7 @@ def test_every_option_of_a_request_is_passed_on() -> None:
         ({"only": ("lunch",)}, "the setting only: invalid choice: 'lunch'"),
         ({"skip": ("facts",)}, "the setting skip facts"),
         ({"inject": ("explode",)}, "no such fault: 'explode'; there are absent:RANK"),
-        ({"skip": ("ddp",), "inject": ("die:1:ddp",)}, "--inject die: ddp"),
+        ({"skip": ("ddp",), "inject": ("die:1:ddp",)}, "the setting inject die: ddp"),
         ({"ranks": 2, "inject": ("die:2:ddp",)}, "there is no rank 2 among 2"),
     ],
 )

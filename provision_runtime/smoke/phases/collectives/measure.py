@@ -13,10 +13,10 @@ tenth longer.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from ....dataclass import frozen
 from ... import test_values
 from .. import barrier
 from . import plan
@@ -41,7 +41,7 @@ class Measured(TypedDict, total=False):
     inputs_first_wrong: tuple[int, float, int] | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Operation:
     """One row's call. It never changes `inputs`, which is what this rank contributes, so they can
     still be checked when a result is wrong. `prepare` resets the result, so that an earlier one is

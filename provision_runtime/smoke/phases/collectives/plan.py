@@ -6,8 +6,9 @@ Pure, and the same on every rank, or the ranks would hang.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ....dataclass import frozen
 from ... import test_values
 from ...bandwidth import parse_size
 
@@ -46,7 +47,7 @@ TIMED_S = {"quick": 10.0, "default": 60.0, "full": 150.0}
 TIMED_SHARE = 0.5
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     """One line of the table. `count` is as nccl-tests counts: a share's elements where the array is
     divided. `largest` is the largest test value whose sum is exact."""
@@ -64,7 +65,7 @@ class Row:
         return f"{self.collective} {self.dtype}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Scope:
     """What the plan depends on. most_bytes: the largest message that the memory allows."""
 
