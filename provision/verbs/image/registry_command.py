@@ -135,8 +135,8 @@ def verify(
 ) -> None:
     """Check that a key signed an image in a registry.
 
-    Accepts the signatures of `image push --sign` and of `cosign sign --key`. Shows which statements
-    about the image (provenance, SBOM) the same key signed; --json has them.
+    Accepts the signatures of `image push --sign` and of `cosign sign --new-bundle-format=false`. Shows
+    which statements about the image (provenance, SBOM) the same key signed; --json has them.
     """
     from provision.verbs.image.registry import verify_image
     from provision_runtime.report.text import escape_line
