@@ -42,6 +42,7 @@ SEARCHED = {
     "project-files.md": ("requirements",),
     "smoke-nodes.md": ("network",),
     "troubleshooting.md": ("bug", "crash"),
+    "with-other-tools.md": ("module", "modules"),
 }
 LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)"
