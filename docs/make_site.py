@@ -8,6 +8,7 @@ so that no picture can age. Nothing of this is committed.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -29,6 +30,20 @@ REPOSITORY_PAGES = (
 RARE = re.compile(
     r"decisions/|CHANGELOG|CONTRIBUTING|release|benchmarks/|gpu-evidence/|architecture"
 )
+# Words that people search for, and that the page they look for does not have in its title. The search takes a
+# word for the start of others: none here may begin with a short common one (in, of, to).
+SEARCHED = {
+    "drift.md": ("differ", "differences"),
+    "image-registry.md": ("registry", "cosign"),
+    "launch.md": ("kubernetes", "k8s", "submit"),
+    "matrix.md": ("driver",),
+    "mirrors.md": ("proxy",),
+    "onboarding.md": ("joins", "member"),
+    "project-files.md": ("requirements",),
+    "smoke-nodes.md": ("network",),
+    "troubleshooting.md": ("bug", "crash"),
+    "with-other-tools.md": ("module", "modules"),
+}
 LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)"
 )
@@ -107,10 +122,10 @@ def page(path: Path, machine: Machine, text: str) -> tuple[str, list[str]]:
         return f'{match[1]}\n<div class="terminal" markdown="0">\n{svg}\n</div>\n'
 
     text = outside_fences(text, lambda part: TERMINAL.sub(terminal, LINK.sub(link, part)))
-    if RARE.search(str(site)):
-        text = f"---\nsearch:\n  boost: 0.02\n---\n\n{text}"
-    elif site.name == "cli.md":
-        text = f"---\nsearch:\n  boost: 0.6\n---\n\n{text}"
+    boost = 0.02 if RARE.search(str(site)) else 0.6 if site.name == "cli.md" else 1
+    tags = SEARCHED.get(str(site), ())
+    if boost != 1 or tags:
+        text = f"---\nsearch:\n  boost: {boost}\ntags: {json.dumps(tags)}\n---\n\n{text}"
     return text, problems
 
 

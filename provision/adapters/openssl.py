@@ -38,7 +38,7 @@ def read_private_key(path: Path, passphrase: str) -> SigningKey:
     the key."""
     advice = (
         f"Make one: {MAKE_KEY}; {MAKE_PUBLIC_KEY}. With cosign's own cosign.key, push without --sign "
-        "and run `cosign sign --key cosign.key` on the printed digest."
+        "and run `cosign sign --new-bundle-format=false --key cosign.key` on the printed digest."
     )
     return SigningKey(
         path=path,

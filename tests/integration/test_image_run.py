@@ -27,6 +27,7 @@ from provision import lockfile as locks
 from provision.adapters.uv import uv_executable
 from provision.core.types import Image, LockedPackage
 from provision.environment import runtime_package
+from provision.image import docker
 from provision.image.oci_layout import NAME as REF_NAME
 from tests.conftest import absence
 from tests.integration.test_image import EnvironmentParts, Watching, build, wheel
@@ -230,7 +231,11 @@ def run(work: Path, *arguments: str) -> tuple[int, str, str]:
 
 
 def remaining(client: Any, environment_parts: Image) -> list[Any]:
-    return list(client.containers.list(all=True, filters={"ancestor": environment_parts.image_id}))
+    return list(
+        client.containers.list(
+            all=True, filters={"ancestor": docker.find_engine_id(environment_parts, client)}
+        )
+    )
 
 
 def test_exit_code_is_the_commands(work: Path, toy: Image, client: Any) -> None:
@@ -280,7 +285,11 @@ def test_killed_workers_leave_nothing(work: Path, toy: Image, client: Any) -> No
     number, _, remains = out.strip().partition(" ")
     assert (code, remains, number != "1") == (0, "[]", True), err
     without = client.containers.run(
-        toy.image_id, ["python", "-c", POOL], remove=True, init=False, network_mode="none"
+        docker.find_engine_id(toy, client),
+        ["python", "-c", POOL],
+        remove=True,
+        init=False,
+        network_mode="none",
     ).decode()
     assert (
         without.strip() == "1 ['Z', 'Z', 'Z', 'Z']"
@@ -341,7 +350,7 @@ def test_runs_without_home_and_on_a_read_only_root(toy: Image, client: Any) -> N
         "environment": {"HOME": "/home/me"},
     }
     result = client.containers.run(
-        toy.image_id,
+        docker.find_engine_id(toy, client),
         ["python", "-c", script],
         working_dir="/",
         network_mode="none",
@@ -440,7 +449,9 @@ def test_jupyter_requires_its_token_listens_on_loopback_and_saves_as_its_caller(
     work, user = caller
     imports = ["python", "-c", "import jupyter_server, ipykernel"]
     try:
-        client.containers.run(toy.image_id, imports, remove=True, network_mode="none")
+        client.containers.run(
+            docker.find_engine_id(toy, client), imports, remove=True, network_mode="none"
+        )
     except ContainerError:
         absence("index", "jupyter-server cannot be had from the package index of this machine")
     content = sound()

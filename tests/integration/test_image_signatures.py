@@ -172,6 +172,48 @@ def test_what_others_put_there_hides_no_signature(
     assert image.signed_statements(at, toy.manifest_digest, key.public) == [statement]
 
 
+@pytest.mark.needs("cosign")
+def test_cosign_reads_our_signatures_and_we_read_its(
+    host: str, toy: Image, keys: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a transparency log, which needs sigstore's services."""
+
+    def cosign(*command: str | Path) -> int:
+        return subprocess.run(
+            ["cosign", *command], cwd=tmp_path, stdout=subprocess.DEVNULL
+        ).returncode
+
+    for name, value in (("HOME", str(tmp_path)), ("COSIGN_PASSWORD", "")):
+        monkeypatch.setenv(name, value)
+    at = image.parse_registry_reference(f"{host}/lab/cosign:1")
+    push(toy, str(at))
+    key = openssl.read_private_key(keys[0], "")
+    image.sign_image(at, toy.manifest_digest, key)
+    note = "https://lab.test/note"
+    statement = image.statement(at, toy.manifest_digest, note, {"note": 1})
+    image.attach_statement(at, toy.manifest_digest, statement, key)
+    _, other = make_key(tmp_path / "other.key")
+    for public, is_accepted in ((keys[1], True), (other, False)):
+        options = ("--key", public, "--insecure-ignore-tlog")
+        assert (cosign("verify", *options, str(at)) == 0) == is_accepted
+        verified = cosign("verify-attestation", *options, "--type", note, str(at))
+        assert (verified == 0) == is_accepted
+    assert cosign("generate-key-pair") == 0
+    theirs = openssl.read_public_key(tmp_path / "cosign.pub")
+    with pytest.raises(IntegrityError, match="has no signature by this key"):
+        image.verify_image(at, (toy.manifest_digest,), theirs)
+    (tmp_path / "predicate").write_text('{"note": 2}')
+    place = f"{host}/lab/cosign@{toy.manifest_digest}"
+    flags = ["--yes", "--key", "cosign.key", "--new-bundle-format=false"]
+    flags += ["--use-signing-config=false", "--tlog-upload=false"]
+    assert cosign("sign", *flags, place) == 0
+    assert image.verify_image(at, (toy.manifest_digest,), theirs) == toy.manifest_digest
+    command = ("attest", *flags, "--type", note, "--predicate", "predicate", place)
+    assert cosign(*command) == 0
+    (signed,) = image.signed_statements(at, toy.manifest_digest, theirs)
+    assert (signed["predicateType"], signed["predicate"]) == (note, {"note": 2})
+
+
 def test_keys(tmp_path: Path, keys: tuple[Path, Path]) -> None:
     private, public = keys
     rsa = make_key(tmp_path / "rsa.key", "-algorithm", "RSA", "-aes256", "-pass", "pass:lab")[0]
@@ -186,7 +228,7 @@ def test_keys(tmp_path: Path, keys: tuple[Path, Path]) -> None:
     for path, passphrase in ((rsa, "wrong"), (edwards[0], ""), (cosign, ""), (public, "")):
         with pytest.raises(InvalidSpec) as caught:
             openssl.read_private_key(path, passphrase)
-        assert "cosign sign --key" in str(caught.value.advice)
+        assert "cosign sign --new-bundle-format=false" in str(caught.value.advice)
     for path in (private, edwards[1], cosign):
         with pytest.raises(InvalidSpec):
             openssl.read_public_key(path)

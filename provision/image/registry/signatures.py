@@ -98,7 +98,7 @@ def verify_image(reference: RegistryReference, digests: Iterable[str], public_ke
     raise IntegrityError(
         f"{reference} ({digests[0]}) has no signature by this key.",
         advice="Do not run it before you know who pushed it. Its owner signs it by `provision image "
-        "push --sign KEY` or `cosign sign --key`.",
+        "push --sign KEY` or `cosign sign --new-bundle-format=false --key KEY`; cosign's bundles are not read.",
     )
 
 

@@ -64,8 +64,8 @@ def push(
     """Push an environment's image to a registry.
 
     Uses the credentials of `docker login`. Sends only the layers that the registry lacks, and
-    attaches smoke verdicts, the SBOM and the provenance to the image's digest (OCI referrers). --sign
-    signs the image, its SBOM and its provenance.
+    attaches smoke verdicts, the SBOM and the provenance as in-toto statements, where cosign looks.
+    --sign signs the image and these statements.
     """
     from provision.verbs.image.registry import push_image
     from provision_runtime.report.text import format_bytes
@@ -135,8 +135,8 @@ def verify(
 ) -> None:
     """Check that a key signed an image in a registry.
 
-    Accepts the signatures of `image push --sign` and of `cosign sign --key`. Shows which statements
-    about the image (provenance, SBOM) the same key signed; --json has them.
+    Accepts the signatures of `image push --sign` and of `cosign sign --new-bundle-format=false`. Shows
+    which statements about the image (provenance, SBOM) the same key signed; --json has them.
     """
     from provision.verbs.image.registry import verify_image
     from provision_runtime.report.text import escape_line

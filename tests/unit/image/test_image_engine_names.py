@@ -17,17 +17,20 @@ import pytest
 from docker.errors import NotFound
 
 from provision import image as images
+from provision.adapters import docker as engines
 from provision.core import tar
 from provision.core.errors import NoSpace, ProvisionError, ToolFailed
 from provision.core.types import Image, Layer
 from provision.image import docker, oci_layout
 from provision.image.config import LOCK_LABEL
+from tests.paths import DATA
 from tests.unit.image.test_image_build import Quiet
 from tests.unit.image.test_image_disk_base import LAYERS, config, layout
 from tests.unit.image.test_image_layers import digest
 
 LOCK = "5c" * 32
 REFERENCE = f"provision/lab:{LOCK[:12]}"
+RECORDED = json.loads((DATA / "engines.json").read_text())
 
 
 class ContainerdEngine:
@@ -194,3 +197,28 @@ def test_layers_that_containerd_has_are_sent_again(tmp_path: Path) -> None:
     images.load_image(user_image(tmp_path, "theirs"), engine, Quiet())
     images.load_image(user_image(tmp_path, "own"), engine, Quiet())
     assert engine.archives == 2
+
+
+@pytest.mark.parametrize("name", RECORDED["engines"])
+def test_answers_of_todays_engines(tmp_path: Path, name: str) -> None:
+    """As Docker 28.5.2, with and without containerd's image store, and Podman 5.8.6 replied about one image."""
+    answers = RECORDED["engines"][name]
+    has_store = name.endswith("containerd")
+    rows = answers["load"]
+    engine = SimpleNamespace(
+        info=lambda: answers["info"], api=SimpleNamespace(load_image=lambda _: rows)
+    )
+    assert engines.uses_containerd_store(engine) == has_store
+    attributes = answers["image"]
+    assert engines.load_archive(engine, iter(()), "lab") == [attributes["Id"]]
+    own = user_image(tmp_path, "own")
+    content = json.dumps(RECORDED["config"], sort_keys=True, separators=(",", ":")).encode()
+    own = replace(own, image_id=digest(content))
+    oci_layout.blob(own.layout, own.image_id).write_bytes(content)
+    assert (attributes["Id"] == own.image_id) == (not has_store)
+    assert docker.is_same(attributes, own)
+    other = {**attributes, "RootFS": {"Layers": attributes["RootFS"]["Layers"][1:]}}
+    assert not docker.is_same(other, own)
+    if rows := answers.get("load_without_a_layer"):
+        with pytest.raises(ToolFailed, match=r"not found|no such file"):
+            engines.load_archive(engine, iter(()), "lab")

@@ -156,6 +156,19 @@ def test_hashes_are_short_and_whole_when_copied(tmp_path: Path) -> None:
     assert not re.findall(r"\b[0-9a-f]{40,}\b", shown)
 
 
+@pytest.mark.parametrize(
+    ("advice", "shown"),
+    [
+        ("run `a <b>` or `c`", "run <code>a &lt;b&gt;</code> or <code>c</code>"),
+        ("an open `one", "an open `one"),
+    ],
+)
+def test_commands_in_advice_are_code(tmp_path: Path, advice: str, shown: str) -> None:
+    failed = phase("ddp", verdict="fail", message="", findings=[finding(advice=advice)])
+    text = html(tmp_path, passport(evidence.report(failed)))
+    assert f'<p class="advice">{shown}</p>' in text
+
+
 def test_passport_text_is_escaped(tmp_path: Path) -> None:
     smoke_report = evidence.report(
         phase(HOSTILE, verdict="fail", message=HOSTILE, findings=[finding(message=HOSTILE, advice=HOSTILE)]),

@@ -3,7 +3,7 @@
 # Makes torch2-3-cuda12-1-py311.sif, or the file of the first argument, of the image of torch2.3-cuda12.1-py311: without an engine, a registry or root.
 # It needs provision and Apptainer here, and about three times the image's size where the file goes.
 set -euo pipefail
-file=${1:-torch2-3-cuda12-1-py311.sif}
+file=$(realpath -- "${1:-torch2-3-cuda12-1-py311.sif}")
 work=$(mktemp --directory --tmpdir="$(dirname -- "$file")" .provision-sif.XXXXXXXX)
 trap 'chmod -R u+w -- "$work"; rm -rf -- "$work"' EXIT
 provision image build torch2.3-cuda12.1-py311 --output "oci:$work/image"

@@ -4,7 +4,7 @@
 # engine, a registry or root. It needs provision, umoci, jq and mksquashfs here, and about three times the image's size where the
 # file goes. Enroot's format is a squashfs with three files: https://github.com/NVIDIA/enroot/blob/main/doc/image-format.md
 set -euo pipefail
-file=${1:-torch2-3-cuda12-1-py311.sqsh}
+file=$(realpath -- "${1:-torch2-3-cuda12-1-py311.sqsh}")
 for program in umoci jq mksquashfs; do
     command -v "$program" > /dev/null || { echo "$program is not installed" >&2; exit 9; }
 done
@@ -33,4 +33,4 @@ EOF
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-315532800}
 mksquashfs "$work/root" "$work/made.sqsh" -all-root -no-progress -comp zstd > /dev/null
 mv -- "$work/made.sqsh" "$file"
-echo "made $file: enroot create --name torch2-3-cuda12-1-py311 $file; or, with Pyxis: srun --container-image=$(realpath -- "$file")"
+echo "made $file: enroot create --name torch2-3-cuda12-1-py311 $file; or, with Pyxis: srun --container-image=$file"
