@@ -2,7 +2,8 @@
 
 Usage: python benchmarks/bench_choice.py CHANNELS [PACKAGE ...]   (CHANNELS: as for bench_lock.py; the package index must respond)
 Prints both versions for each request and what `provision lock verify` says of ours; then how many are at
-least as new, and how many locks verify.
+least as new, and how many locks verify. Of a package that must be compiled first, where this machine cannot, the
+version is that of `provision lock --dry-run`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -25,7 +27,8 @@ REQUESTS = (
     "vllm", "sglang", "deepspeed", "xformers", "torchao", "bitsandbytes", "torchtitan", "nvidia-dali-cuda130",
     "cupy-cuda13x", "jax", "torch-geometric", "lightning", "ray", "trl", "unsloth", "transformers", "accelerate",
     "peft", "datasets", "timm", "diffusers", "torchmetrics", "hydra-core", "einops", "wandb", "tensorboard",
-    "torchdata", "sentence-transformers", "open-clip-torch", "litgpt",
+    "torchdata", "sentence-transformers", "open-clip-torch", "litgpt", "transformer-engine", "torchrec", "megatron-core",
+    "flash-attn", "mmcv", "torch-scatter",
 )  # fmt: skip
 
 
@@ -35,21 +38,26 @@ def main() -> None:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     env = {**environment(), "PROVISION_MIRRORS": f"*={channels}"}
-    newer = compared = sound = 0
+    newer = compared = sound = refused = 0
     print(
         f"torch {TORCH}, CUDA {CUDA}, Python {PYTHON}\n{'package':24}{'provision':>16}{'uv':>16}  verify"
     )
     for package in sys.argv[2:] or REQUESTS:
-        ours = _locked(package, place, env)
+        ours, is_locked = _locked(package, place, env)
         theirs = _compiled(package, place)
-        verified = _verified(package, place, env) if ours else "-"
+        verified = "not locked here"
+        if is_locked:
+            verified = _verified(package, place, env)
         print(
             f"{package:24}{ours or 'refused':>16}{theirs or 'refused':>16}  {verified}", flush=True
         )
-        compared += 1
-        newer += bool(ours and (not theirs or Version(ours) >= Version(theirs))) or not theirs
+        compared += bool(ours or theirs)
+        refused += not ours and not theirs
+        newer += bool(ours and (not theirs or Version(ours) >= Version(theirs)))
         sound += verified == "sound"
-    print(f"{newer} of {compared} at least as new; {sound} locks verify")
+    print(
+        f"{newer} of {compared} at least as new; {sound} locks verify; {refused} that both refuse"
+    )
 
 
 def _verified(package: str, place: Path, env: dict[str, str]) -> str:
@@ -74,18 +82,24 @@ def _is_record(finding: dict[str, str], env: dict[str, str]) -> bool:
     )
 
 
-def _locked(package: str, place: Path, env: dict[str, str]) -> str:
+def _locked(package: str, place: Path, env: dict[str, str]) -> tuple[str, bool]:
+    """The version, and whether there is a lock."""
     name = f"choice-{canonicalize_name(package)}"
-    options = ["--torch", TORCH, "--cuda", CUDA, "--python", PYTHON, "--pip", package]
-    run = subprocess.run(
-        [PROVISION, "lock", name, *options], env=env, cwd=place, capture_output=True, text=True
-    )
-    if run.returncode:
-        print(run.stderr.strip().splitlines()[-1], file=sys.stderr)
-        return ""
-    document = yaml.safe_load((place / "envs" / name / "conda-lock.yml").read_text())
-    rows = {row["name"]: row["version"] for row in document["package"]}
-    return str(rows[canonicalize_name(package)])
+    command = [PROVISION, "--json", "lock", name, "--torch", TORCH, "--cuda", CUDA]
+    command += ["--python", PYTHON, "--pip", package]
+    run = subprocess.run(command, env=env, cwd=place, capture_output=True, text=True)
+    if run.returncode == 0:
+        document = yaml.safe_load((place / "envs" / name / "conda-lock.yml").read_text())
+        return _version_of(package, document["package"]), True
+    print(run.stderr.strip().splitlines()[-1], file=sys.stderr)
+    command.append("--dry-run")
+    run = subprocess.run(command, env=env, cwd=place, capture_output=True, text=True)
+    return _version_of(package, json.loads(run.stdout).get("packages", [])), False
+
+
+def _version_of(package: str, rows: Sequence[Mapping[str, str]]) -> str:
+    versions = {row["name"]: row["version"] for row in rows}
+    return versions.get(canonicalize_name(package), "")
 
 
 def _compiled(package: str, place: Path) -> str:

@@ -77,7 +77,7 @@ def verify_signature(content: bytes, signature: bytes, signers: Path, namespace:
     try:
         return signatures.verify_signature(content, signature, str(signers), namespace)
     except NodeError as error:
-        raise IntegrityError(f"The signature is {error.message}.") from error
+        raise IntegrityError(f"The signature does not count: {error.message}.") from error
 
 
 def sign(content: str, key: Path, namespace: str) -> str:

@@ -133,8 +133,9 @@ def combine(file: SpecContent, options: SpecContent, *, name: str) -> Spec:
         merged.setdefault("cuda", "auto")
     if not merged.get("cuda") and not merged.get("cpu"):
         example = "e.g. 12.1"
-        if not mistakes:
-            example = f"for torch {merged['torch']}: {', '.join(_cudas_of(merged['torch']))}"
+        cudas = [] if mistakes else _cudas_of(merged["torch"], merged.get("source", sources.AUTO))
+        if cudas:
+            example = f"for torch {merged['torch']}: {', '.join(cudas)}"
         mistakes.append(
             f"cuda: which CUDA? Give --cuda ({example}), or --cpu for machines without GPUs."
         )
@@ -169,15 +170,15 @@ def _platforms_of_gpus(
     return requested, None
 
 
-def _cudas_of(torch: str) -> list[str]:
-    """The CUDA versions that releases were built for, newest first. Raises NoSuchBuild for releases
-    that are not known."""
+def _cudas_of(torch: str, source: str) -> list[str]:
+    """The CUDA versions that a source, or any, has releases for, newest first. Raises NoSuchBuild
+    for releases that are not known."""
     from provision import catalog
 
     cudas = set()
     for release in catalog.matching_releases(torch):
         for candidate in sources.candidates_of(release.version):
-            if candidate.cuda:
+            if candidate.cuda and source in (sources.AUTO, candidate.source.name):
                 cudas.add(candidate.cuda)
     return sorted(cudas, key=catalog.version_key, reverse=True)
 

@@ -46,18 +46,24 @@ def with_locked_torch(spec: Spec, lock: Lock, resolution: Resolution) -> Spec:
     return spec
 
 
-def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: Resolution) -> Spec:
+def fitting_wheels(
+    context: Context,
+    spec: Spec,
+    machine: HostGpus,
+    resolution: Resolution,
+    served: Sequence[str] = (),
+) -> Spec:
     """The request with the release of torch that its wheels go with, and with a Python and a glibc
     for which they exist.
 
-    resolution: what the facts alone choose. What the request states stays, and all of it does if
-    the wheels go with no release: then the solver says why.
+    resolution: what the facts alone choose. served: only these releases. What the request states
+    stays, and all of it does if the wheels go with no release: then the solver says why.
     """
     if not spec.pip:
         return spec
     possible: Sequence[str] = [resolution.torch]
     if _leaves_torch_open(spec):
-        possible = resolver.possible_releases(spec, machine)
+        possible = served or resolver.possible_releases(spec, machine)
     folder = context.folders.envs / (spec.name or "new")
     requirements = [absolute_requirement(text, folder) for text in spec.pip]
     request = _request(context, resolution, *requirements)
@@ -88,6 +94,13 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
     # A page's wheels may name their torch in their versions alone.
     newest = possible[0] if request.torch else ""
     release = versions.get("torch", newest).partition("+")[0]
+
+    def is_served(release: str) -> bool:
+        return _is_served(resolver.resolve(replace(spec, torch=release), machine), request)
+
+    if len(possible) > 1 and release in possible and not served and not is_served(release):
+        served = [release for release in possible if is_served(release)]
+        return fitting_wheels(context, spec, machine, resolution, served) if served else spec
     if release in possible and release != resolution.torch:
         names = [package_name(text) for text in spec.pip]
         named = [f"{name} {versions[name]}" for name in names if name in versions]
@@ -102,6 +115,19 @@ def fitting_wheels(context: Context, spec: Spec, machine: HostGpus, resolution: 
         )
         spec = replace(spec, glibc=str(glibc))
     return spec
+
+
+def _is_served(resolution: Resolution, request: uv.ResolveRequest) -> bool:
+    """Whether an index that is configured has the build of a release, which may be on PyTorch's own
+    index alone."""
+    if not resolution.needs_local_build:
+        return True
+    request = replace(request, build_path=resolution.local_version.partition("+")[2])
+    try:
+        listed = uv.index_releases("torch", request)
+    except Unreachable:  # the solver says so
+        return True
+    return any(str(release.version) == resolution.local_version for release in listed)
 
 
 def _with_listed_wheels(
@@ -216,9 +242,11 @@ def _obstacle(context: Context, resolution: Resolution, newest: str) -> str:
         return "does not go with the rest of the request"
     sentence = f"needs torch {release}"
     try:
-        resolver.resolve(replace(resolution.spec, torch=release))
+        other = resolver.resolve(replace(resolution.spec, torch=release))
     except ProvisionError:
         return f"{sentence}, which has no build for this request"
+    if not _is_served(other, _request(context, resolution)):
+        return f"{sentence}, and no index that is configured has {other.local_version}"
     return f"{sentence} (`--torch {release}` gives it)"
 
 

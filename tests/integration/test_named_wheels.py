@@ -24,7 +24,7 @@ from tests.small import write_wheel
 # Name -> version -> (requirements, day of its upload). As on the package index: each release of a
 # server requires one release of torch, an early one does not; setuptools has an upper bound.
 # Each release of torch with the NCCL that it is pinned with.
-NCCL = {"2.13.0": "2.29.7", "2.14.0": "2.30.7", "2.14.1": "2.30.7"}
+NCCL = {"2.9.1": "2.27.5", "2.13.0": "2.29.7", "2.14.0": "2.30.7", "2.14.1": "2.30.7"}
 PACKAGES: Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]] = {
     "torch": {
         torch: ((f"nvidia-nccl-cu13=={nccl}",), "2026-09-01") for torch, nccl in NCCL.items()
@@ -39,6 +39,11 @@ PACKAGES: Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]] = {
         "0.2.5": (("torch>=2.1",), "2023-11-01"),
         "0.32.0": (("torch==2.13.0", "setuptools<81"), "2026-10-01"),
         "0.33.0": (("torch==2.14.0", "setuptools<81", "numpy<2.4"), "2026-11-01"),
+    },
+    # Of 2.9.1 only PyTorch's own index has a build for CUDA 13.0, and it is not configured.
+    "engine": {
+        "1.0": (("torch>=2.1",), "2026-06-01"),
+        "2.0": (("torch==2.9.1",), "2026-07-01"),
     },
     "nvidia_nccl_cu13": dict.fromkeys(NCCL.values(), ((), "2026-01-01")),
     "modern": {"1.0": ((), "2026-01-01")},  # for Python 3.12
@@ -169,6 +174,14 @@ def test_named_wheels_decide_an_open_release_of_torch(lab: Home, torch: str) -> 
     assert "torch 2.14.0, not 2.1" in said
     again = lab.run("lock", name)
     assert again.returncode == 0 and "already locked" in again.stdout, again.stderr
+
+
+@pytest.mark.exhaustive
+@pytest.mark.conda
+def test_a_release_that_no_index_has_decides_nothing(lab: Home) -> None:
+    versions, said = lock(lab, "engine", "--torch", ">=2.9", "--pip", "engine")
+    assert (versions["engine"], versions["torch"]) == ("1.0", "2.14.1")
+    assert "engine 1.0; 2.0 needs torch 2.9.1, and no index that is configured has" in said
 
 
 @pytest.mark.exhaustive

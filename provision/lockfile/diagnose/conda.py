@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 from provision.adapters import conda
@@ -199,7 +200,8 @@ class _CondaConflict:
             self.solver.solve(self._request(core))
         except Unsolvable as error:
             lines = error.details.removeprefix(SOLVER_PREFIX).splitlines()
-            return [f"  {TREE.sub(' ', line)}" for line in lines if line.strip()]
+            shown = [f"  {TREE.sub(' ', line)}" for line in lines if line.strip()]
+            return [line for line, _ in groupby(shown)]  # a reason comes once for each record
         return []
 
     def _advice(self, terms: Sequence[Term], core: Sequence[Term]) -> str:

@@ -65,7 +65,7 @@ def _cpu_time_s() -> float:
 def undiagnosed(error: Unsolvable, reason: Exception) -> Unsolvable:
     """The failure with the solver's own explanation, since the cause was not found."""
     return Unsolvable(
-        f"{error.message}\nNo shorter explanation: {str(reason).rstrip('.')}. The solver says:\n"
+        f"{error.message.partition(': ')[0].rstrip('.')}.\nNo shorter explanation: {str(reason).rstrip('.')}. The solver says:\n"
         f"{error.details.strip()}",
         advice=error.advice,
         details=error.details,

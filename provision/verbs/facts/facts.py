@@ -163,8 +163,9 @@ def _from_address(context: Context, stated: str, signers: Path | None) -> tuple[
         signers = Path(configured["signers"])
     content, signature = fetch(address, context.mirrors)
     verified = verify(address, content, signature, sha256, signers)
+    origin = address if "://" in address else str(Path(address).expanduser().absolute())
     try:
-        return address, content.decode(), verified
+        return origin, content.decode(), verified
     except UnicodeDecodeError as error:
         raise IntegrityError(f"{address} is not UTF-8 text.") from error
 

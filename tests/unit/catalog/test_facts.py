@@ -197,7 +197,9 @@ def test_signature_of_an_allowed_signer(home: Path) -> None:
         )
         assert run("update").exit_code == 7  # no signature
         sign("stranger")
-        assert run("update").exit_code == 7
+        refused = run("update")
+        assert refused.exit_code == 7
+        assert "The signature does not count: no signer that" in refused.output
         sign("lab", "file")
         assert run("update").exit_code == 7
         sign("lab")
@@ -209,6 +211,15 @@ def test_signature_of_an_allowed_signer(home: Path) -> None:
         assert catalog.edition().verified == "signature of facts@lab"
         server.fault("facts.json", 503)
         assert run("update", "--json").exit_code == 8
+
+
+def test_origin_is_a_whole_path(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = of("2027-02-01")
+    (home / "facts.json").write_text(text)
+    monkeypatch.chdir(home)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert run("update", "--from", "facts.json", "--sha256", digest).exit_code == 0
+    assert catalog.edition().origin == str(home / "facts.json")
 
 
 def test_address_without_proof_is_refused(home: Path) -> None:

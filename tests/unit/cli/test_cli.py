@@ -162,6 +162,7 @@ def test_help_loads_nothing_heavy() -> None:
         ("build --torch 2.3 --cuda 12.6", 4, "conda-forge has torch 2.3 with CUDA 11.8, 12.0 only"),
         ("build --torch 2.3 --cuda 12.1 --cpu", 3, "--cuda and --cpu"),
         ("build --torch 2.3", 3, "which CUDA? Give --cuda (for torch 2.3: 12.1, 12.0, 11.8)"),
+        ("build --torch 2.3 --source conda-forge", 3, "(for torch 2.3: 12.0, 11.8)"),
         ("build --torch 9.9", 4, "torch 9.9 is not in the table of known releases"),
         ("build --torch 2.3 --cuda 12.1 --python 3.13", 4, "no build for Python 3.13"),
         (

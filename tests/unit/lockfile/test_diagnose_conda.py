@@ -23,6 +23,7 @@ from provision.lockfile.diagnose.unsat_core import (
     PinReasons,
     minimal,
     nearest_pythons,
+    undiagnosed,
 )
 from tests.records import alias, make_channel, record
 
@@ -291,3 +292,11 @@ def test_pin_reasons() -> None:
     )
     assert (why.weight("scipy"), why.weight("numpy<2")) == (USER, RULE)
     assert why.describe(["a", "b", "c", "d"]) == "`a`, `b`, `c`, `d`"
+
+
+def test_solver_s_words_come_once() -> None:
+    details = "error: No solution found\n  cause: a needs b"
+    error = Unsolvable("No set of wheels satisfies the request: a needs b", details=details)
+    message = undiagnosed(error, OutOfTime("20 s did not suffice")).message
+    assert message.startswith("No set of wheels satisfies the request.\n")
+    assert message.count("a needs b") == 1
