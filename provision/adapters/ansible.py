@@ -16,8 +16,6 @@ META = "_meta"
 # What ssh would have to know too, and reads only from its own configuration; with harmless values.
 # Each under all names that Ansible's connection plugin `ssh` takes.
 _FOR_SSH = {
-    "ansible_port": (22, "22"),
-    "ansible_ssh_port": (22, "22"),
     "ansible_connection": ("ssh", "smart", "paramiko"),
     "ansible_private_key_file": ("",),
     "ansible_ssh_private_key_file": ("",),
@@ -26,12 +24,14 @@ _FOR_SSH = {
     "ansible_ssh_extra_args": ("",),
 }
 
+SSH_PORT = "22"
+_PORT = re.compile("[0-9]{1,5}")
 # It may not begin with a dash: ssh would take it for an option.
 _FOR_ADDRESS = re.compile("[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 class AnsibleHost(TypedDict):
-    """A host of an inventory. address: as ssh takes it; rack, zone: empty if unknown."""
+    """A host of an inventory. address: as ssh takes it, with a port as a URI; rack, zone: empty if unknown."""
 
     name: str
     address: str
@@ -106,12 +106,24 @@ def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
                 f"{source}: {name} has `{value}`, which is not a name or an address that ssh takes.",
                 advice="ansible-inventory does not fill in templates: write the value itself.",
             )
+    port = str(variables.get("ansible_port", variables.get("ansible_ssh_port", SSH_PORT)))
+    if not _PORT.fullmatch(port):
+        raise InvalidSpec(
+            f"{source}: {name} has the port `{port}`, which is no number.",
+            advice="ansible-inventory does not fill in templates: write the value itself.",
+        )
+    login = f"{user}@" if user else ""
+    destination = f"{login}{address}"
+    if port != SSH_PORT:
+        # An address of IPv6 has colons itself.
+        host = f"[{address}]" if ":" in str(address) else address
+        destination = f"ssh://{login}{host}:{port}"
     location = {kind: variables.get(kind) for kind in ("rack", "zone")}
     # A variable of this name may hold something else.
     texts = {kind: str(value) for kind, value in location.items() if isinstance(value, (str, int))}
     return AnsibleHost(
         name=name,
-        address=f"{user}@{address}" if user else address,
+        address=destination,
         rack=texts.get("rack", ""),
         zone=texts.get("zone", ""),
     )
