@@ -25,7 +25,6 @@ _FOR_SSH = {
 }
 
 SSH_PORT = "22"
-_PORT = re.compile("[0-9]{1,5}")
 # It may not begin with a dash: ssh would take it for an option.
 _FOR_ADDRESS = re.compile("[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
@@ -100,24 +99,18 @@ def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
         )
     address = variables.get("ansible_host", variables.get("ansible_ssh_host", name))
     user = variables.get("ansible_user", variables.get("ansible_ssh_user"))
-    for value in filter(None, (address, user)):
+    port = str(variables.get("ansible_port", variables.get("ansible_ssh_port", SSH_PORT)))
+    for value in filter(None, (address, user, port)):
         if not _FOR_ADDRESS.fullmatch(str(value)):
             raise InvalidSpec(
-                f"{source}: {name} has `{value}`, which is not a name or an address that ssh takes.",
+                f"{source}: {name} has `{value}`, which is not a name, address or port that ssh takes.",
                 advice="ansible-inventory does not fill in templates: write the value itself.",
             )
-    port = str(variables.get("ansible_port", variables.get("ansible_ssh_port", SSH_PORT)))
-    if not _PORT.fullmatch(port):
-        raise InvalidSpec(
-            f"{source}: {name} has the port `{port}`, which is no number.",
-            advice="ansible-inventory does not fill in templates: write the value itself.",
-        )
-    login = f"{user}@" if user else ""
-    destination = f"{login}{address}"
+    destination = f"{user}@{address}" if user else str(address)
     if port != SSH_PORT:
         # An address of IPv6 has colons itself.
         host = f"[{address}]" if ":" in str(address) else address
-        destination = f"ssh://{login}{host}:{port}"
+        destination = f"ssh://{destination.removesuffix(str(address))}{host}:{port}"
     location = {kind: variables.get(kind) for kind in ("rack", "zone")}
     # A variable of this name may hold something else.
     texts = {kind: str(value) for kind, value in location.items() if isinstance(value, (str, int))}

@@ -265,7 +265,7 @@ def test_module_loads_the_active_environment_and_unloads_all_of_it(
     folder = tmp_path / "modules"
     ship(store, toy)
     modulefile.enable(store.path, NAME, str(folder), RUN)
-    shown = 'echo "<${CONDA_PREFIX-}|${PYTHONPATH-}|${PATH%%:*}>"'
+    shown = 'echo "<${CONDA_PREFIX-}|${PYTHONPATH##*/}|${PATH%%:*}>"'
     switch = tmp_path / "switch"
     script = f"""
     . {command}; module use {folder}; {shown}
@@ -273,7 +273,7 @@ def test_module_loads_the_active_environment_and_unloads_all_of_it(
     touch {switch}; while [ -e {switch} ]; do sleep 0.05; done
     module unload {NAME}; {shown}
     module load {NAME}; {shown}
-    module load {NAME}/{toy.key[-12:]}; {shown}
+    module switch {NAME}/{toy.key[-12:]}; {shown}
     module load none || echo absent
     """
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": "/foreign"}
@@ -288,7 +288,7 @@ def test_module_loads_the_active_environment_and_unloads_all_of_it(
         out, err = shell.communicate()
     first, second = store.environment(toy.key), store.environment(other.key)
     assert [line for line in out.splitlines() if line] == [
-        "<|/foreign|/usr/bin>",
+        "<|foreign|/usr/bin>",
         f"<{first}||{first}/bin>",
         "<||/usr/bin>",  # nothing brings back what `unsetenv` removed
         f"<{second}||{second}/bin>",
