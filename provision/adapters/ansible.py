@@ -16,8 +16,6 @@ META = "_meta"
 # What ssh would have to know too, and reads only from its own configuration; with harmless values.
 # Each under all names that Ansible's connection plugin `ssh` takes.
 _FOR_SSH = {
-    "ansible_port": (22, "22"),
-    "ansible_ssh_port": (22, "22"),
     "ansible_connection": ("ssh", "smart", "paramiko"),
     "ansible_private_key_file": ("",),
     "ansible_ssh_private_key_file": ("",),
@@ -26,12 +24,13 @@ _FOR_SSH = {
     "ansible_ssh_extra_args": ("",),
 }
 
+SSH_PORT = "22"
 # It may not begin with a dash: ssh would take it for an option.
 _FOR_ADDRESS = re.compile("[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 class AnsibleHost(TypedDict):
-    """A host of an inventory. address: as ssh takes it; rack, zone: empty if unknown."""
+    """A host of an inventory. address: as ssh takes it, with a port as a URI; rack, zone: empty if unknown."""
 
     name: str
     address: str
@@ -100,18 +99,24 @@ def _host(name: str, variables: Mapping[str, Any], source: Path) -> AnsibleHost:
         )
     address = variables.get("ansible_host", variables.get("ansible_ssh_host", name))
     user = variables.get("ansible_user", variables.get("ansible_ssh_user"))
-    for value in filter(None, (address, user)):
+    port = str(variables.get("ansible_port", variables.get("ansible_ssh_port", SSH_PORT)))
+    for value in filter(None, (address, user, port)):
         if not _FOR_ADDRESS.fullmatch(str(value)):
             raise InvalidSpec(
-                f"{source}: {name} has `{value}`, which is not a name or an address that ssh takes.",
+                f"{source}: {name} has `{value}`, which is not a name, address or port that ssh takes.",
                 advice="ansible-inventory does not fill in templates: write the value itself.",
             )
+    destination = f"{user}@{address}" if user else str(address)
+    if port != SSH_PORT:
+        # An address of IPv6 has colons itself.
+        host = f"[{address}]" if ":" in str(address) else address
+        destination = f"ssh://{destination.removesuffix(str(address))}{host}:{port}"
     location = {kind: variables.get(kind) for kind in ("rack", "zone")}
     # A variable of this name may hold something else.
     texts = {kind: str(value) for kind, value in location.items() if isinstance(value, (str, int))}
     return AnsibleHost(
         name=name,
-        address=f"{user}@{address}" if user else address,
+        address=destination,
         rack=texts.get("rack", ""),
         zone=texts.get("zone", ""),
     )

@@ -48,15 +48,18 @@ def selection_of(
     assumed_nodes: how many to assume of a partition or selector whose engine does not answer; 0
     raises instead.
     """
+    from dataclasses import replace
+
     from provision.cluster.inventory import assume_nodes, find_inventory, select_nodes
     from provision.core.errors import ToolMissing, Unreachable
     from provision.core.paths import default_folders
 
     inventory = find_inventory(default_folders(envs).envs, options["inventory"])
     try:
-        return select_nodes(options["on"], inventory)
+        selection = select_nodes(options["on"], inventory)
     except (ToolMissing, Unreachable):
         assumed = assume_nodes(options["on"], assumed_nodes, inventory) if assumed_nodes else None
         if assumed is None:
             raise
-        return assumed
+        selection = assumed
+    return replace(selection, inventory=options["inventory"])

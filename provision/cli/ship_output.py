@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -61,12 +60,12 @@ def ship_lines(report: ShipReport, width: int | None = None) -> list[str]:
         active = [name for name, state in states.items() if state.state == "active"]
         sentences.append(
             f"stopped after {fold(active)}: {report.halted}. The others stay as they were. Go back: "
-            f"provision rollback {request.name} --on {shlex.quote(request.selection.part(active))}"
+            f"provision rollback {request.name} {request.selection.options(active)}"
         )
     elif installed:
         sentences.append(
             f"{sets.short(fold(installed))}: it is installed there, and not active: provision activate "
-            f"{request.name} --on {shlex.quote(request.selection.part(installed))}"
+            f"{request.name} {request.selection.options(installed)}"
         )
     elif 0 < report.possible < report.required and report.verb == "ship" and not request.stage_only:
         sentences.append(

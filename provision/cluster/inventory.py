@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+import shlex
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypedDict
+from urllib.parse import urlsplit
 
 from provision.adapters import ansible, clustershell
 from provision.adapters.kubernetes import nodes as kubernetes_nodes
@@ -62,6 +64,13 @@ class Node:
     kubernetes: KubernetesNode | None = field(default=None, compare=False)
 
     @property
+    def ssh_host(self) -> str:
+        """What ssh connects to, without user and port."""
+        if self.address.startswith("ssh://"):
+            return urlsplit(self.address).hostname or ""
+        return self.address.rpartition("@")[2]
+
+    @property
     def names(self) -> list[str]:
         """All names under which `--on` finds the node."""
         return [self.name, self.host] if self.host else [self.name]
@@ -103,13 +112,22 @@ class NodeDefaults:
 class NodeSelection:
     """What `--on` selects. text: as it was given.
 
-    is_assumed: the engine did not respond, so the nodes stand for unlisted ones.
+    is_assumed: the engine did not respond, so the nodes stand for unlisted ones. inventory: what
+    `--inventory` named.
     """
 
     text: str
     nodes: tuple[Node, ...]
     defaults: NodeDefaults = field(default_factory=NodeDefaults)
     is_assumed: bool = False
+    inventory: Path | None = None
+
+    def options(self, names: Collection[str] | None = None) -> str:
+        """What a command, as a shell reads it, needs to select the same nodes, or some of them."""
+        words = ["--on", self.text if names is None else self.part(names)]
+        if self.inventory is not None:
+            words += ["--inventory", str(self.inventory)]
+        return shlex.join(words)
 
     def part(self, names: Collection[str]) -> str:
         """What `--on` takes for some of these nodes. Plain hosts are their names; others are reached by

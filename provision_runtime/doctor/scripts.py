@@ -30,6 +30,8 @@ WITHOUT_VALUE = (
     " --exact --exclusive --kill-on-bad-exit --label --no-kill --no-requeue --overlap --oversubscribe"
     " --pty --quiet --requeue --unbuffered --verbose -K -Q -k -l -s -u -v "
 )
+# The launcher that starts the other nodes itself, over ssh; not a name in the arguments of others.
+DEEPSPEED = r"(?<![-\w/.])(?<!activate )deepspeed\s(?!.*--no_ssh)"
 # torchrun numbers the nodes itself with any rendezvous but the static one.
 NUMBERS_NODES = r"--rdzv[-_]backend[= ]['\"]?(?!static)\w|--standalone"
 NODE_RANK = r"--(?:node|machine)[-_]rank[= ]['\"]?\$\{?\w+\}?"
@@ -122,7 +124,7 @@ def examine(path: Path, slurm_version: str | None) -> list[ObservedFinding]:
         message = f"the file cannot be read: {error}"
         return [observation("script-unreadable", message, name, type(error).__name__)]
     checks = (
-        _late_options,
+        _options_of_sbatch,
         _hidden_gpus,
         _early_expansion,
         _node_count,
@@ -194,7 +196,11 @@ def parse_options(text: str) -> dict[str, str]:
     return options
 
 
-def _late_options(script: BatchScript) -> Iterator[ObservedFinding]:
+def _options_of_sbatch(script: BatchScript) -> Iterator[ObservedFinding]:
+    for name, value in script.options.items():
+        if "$" in value:
+            message = f"sbatch expands no variable: {name} is {value}"
+            yield observation("sbatch-ignored", message, script.name, f"#SBATCH {name}={value}")
     for line in script.lines:
         if line.text.startswith("#SBATCH"):
             yield script.fault("sbatch-ignored", f"a command comes before line {line.number}", line)
@@ -233,6 +239,9 @@ def _hidden_gpus(script: BatchScript) -> Iterator[ObservedFinding]:
 def _early_expansion(script: BatchScript) -> Iterator[ObservedFinding]:
     """A task's variable that the batch script expands for srun, directly or through a variable of
     its own."""
+    # The only task of a job has the same numbers as the batch script.
+    if script.options.get("--nodes") == "1" and _tasks_per_node(script.options) == 1:
+        return
     steps = " ".join(step.text for step in script.steps)
     numbers_nodes = re.search(NUMBERS_NODES, script.text)
     for line in script.lines:
@@ -290,9 +299,16 @@ def _worlds(script: BatchScript) -> Iterator[ObservedFinding]:
             yield script.fault("rank-expanded-early", "all nodes get the same node rank", line)
         # Arguments in variables may say anything.
         plain = launcher and not re.search(r"(?:^|\s)[^-\s]\S*\s+\"?\$|^\"?\$", launcher[1])
-        if plain and not (rank or has_address or re.search(NODE_COUNT, text)):
+        if plain and not (rank or re.search(NODE_COUNT, text)):
             message = "on each node a world of its own starts: --nnodes is 1"
             yield script.fault("node-count-fixed", message, line, "--nnodes=$SLURM_NNODES")
+        has_endpoint = re.search(r"--rdzv[-_]endpoint[= ]", text)
+        if plain and several and numbers_nodes and not has_endpoint:
+            message = "without --rdzv-endpoint, each node looks for the store on itself"
+            yield script.fault("address-local", message, line, "--rdzv-endpoint=$MASTER_ADDR")
+        if re.search(DEEPSPEED, text):
+            message = "deepspeed starts the other nodes itself: each node starts all of them"
+            yield script.fault("node-count-fixed", message, line, "deepspeed --hostfile=FILE")
 
 
 def _tasks_per_node(options: dict[str, str]) -> int:

@@ -13,7 +13,7 @@ from ..checks.device_models import model_of
 from ..dataclass import frozen
 from ..facts.nccl_log import NET, P2P, SHM, SOCKET, Transports
 from .outcome import Finding, merge_equal
-from .wire_limit import SLINGSHOT_INTERFACE, switches_in_common
+from .wire_limit import GPU_INTERFACES, SLINGSHOT_INTERFACE, switches_in_common
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 INFINIBAND = "InfiniBand"
 EFA = "efa"
+GOOGLE = "Google Compute Engine"
+# Instances whose EFA does not reach the GPU's memory: of P, those before p4d, and of G all but the
+# larger g7e (aws/aws-ofi-nccl#547 and #1057).
+EFA_WITHOUT_GPUDIRECT = ("p3dn.", "g4dn.", "g5.", "g6.", "g6e.", "gr6.", "g7e.8xlarge")
 # Providers of libfabric that send by TCP or UDP (`tcp;ofi_rxm`).
 TCP_PROVIDERS = ("tcp", "udp", "sockets")
 # NVLink SHARP sums in the third generation of the switch, which Hopper brought (NVIDIA's H100
@@ -110,7 +114,8 @@ def _socket(ranks: Sequence[RankTransports]) -> list[Finding]:
     """TCP between hosts that have a fabric."""
     affected: dict[int, str] = {}
     for sender, receiver, transport in _peers(ranks):
-        is_tcp = transport.startswith(f"{NET}/{SOCKET}")
+        # Google's FastSocket sends by TCP, too.
+        is_tcp = transport.startswith((f"{NET}/{SOCKET}", f"{NET}/Fast{SOCKET}"))
         is_tcp |= any(name.startswith(TCP_PROVIDERS) for name in sender.log.plugins)
         if sender.host != receiver.host and is_tcp:
             fabric = _fabric(sender, [rank for rank in ranks if rank.host == sender.host])
@@ -126,7 +131,11 @@ def _socket(ranks: Sequence[RankTransports]) -> list[Finding]:
 def _fabric(rank: RankTransports, on_host: Sequence[RankTransports]) -> str:
     """What the host's fabric is; empty if it has none. An Ethernet card that could do RDMA is one
     only if there is one for each GPU. Slingshot shows no RDMA ports, only its interfaces."""
-    ports = rank.wires["ports"]
+    ports, rates = rank.wires["ports"], list(rank.wires["interfaces"].values())
+    if rank.wires.get("instance") == GOOGLE and any(
+        rates.count(r) >= GPU_INTERFACES for r in rates
+    ):
+        return "Google's network for GPUs (GPUDirect-TCPX)"
     if any(name.startswith(SLINGSHOT_INTERFACE) for name in rank.wires["interfaces"]):
         return "Slingshot"
     if any(port["driver"] == EFA for port in ports):
@@ -185,8 +194,9 @@ def _pairs_finding(
 
 def _without_gdr(rank: RankTransports) -> bool:
     """Not where NVLink joins GPU and processor: there NCCL prefers the host's memory
-    (NVIDIA/nccl#1579)."""
-    if model_of(rank.device).get("c2c"):
+    (NVIDIA/nccl#1579). Nor where the cloud's adapter cannot."""
+    instance = rank.wires.get("instance", "")
+    if model_of(rank.device).get("c2c") or instance.startswith(EFA_WITHOUT_GPUDIRECT):
         return False
     networks = [name for name in rank.log.peers.values() if name.startswith(NET)]
     return rank.log.gdrdma is False and any(SOCKET not in name for name in networks)

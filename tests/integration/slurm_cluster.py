@@ -142,7 +142,6 @@ ClusterName=test
 SlurmctldHost={controller}({controller_address})
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
-CryptoType=crypto/munge
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
@@ -220,7 +219,14 @@ def _write_settings(cluster: SlurmCluster, gpus: int) -> None:
     )
     (folder / "slurm.conf").write_text(text + RESERVED_OPTIONS)
     (folder / "gres.conf").write_text(f"Name=gpu File={devices}/gpu[0-{gpus - 1}]\n")
-    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+    (folder / "cgroup.conf").write_text(_without_control_groups(output("slurmd", "-V")))
+
+
+def _without_control_groups(version: str) -> str:
+    """cgroup.conf, by what `slurmd -V` prints, like `slurm-wlm 22.05.8`."""
+    if int(version.split()[-1].split(".")[0]) >= 23:
+        return "CgroupPlugin=disabled\n"
+    return "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 
 
 def _start_munged(cluster: SlurmCluster) -> None:

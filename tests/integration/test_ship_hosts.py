@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -247,6 +249,91 @@ def test_waves_stop_where_a_node_fails(lab: Lab) -> None:
     report = lab.report("ship", NAME, "--on", TWO, "--canary", "1")
     assert sorted(states(report).values()) == ["active", "passed"]
     assert report["succeeded"]
+
+
+def test_a_later_wave_that_fails_stops_and_the_printed_command_goes_back(lab: Lab) -> None:
+    """The first wave is good. h2 of the second cannot switch, so h3 of the third keeps what it has; the
+    hosts are those of a file that only `--inventory` names."""
+    nodes = lab.home.root / "work" / "the hosts.yml"
+    nodes.write_text('schema: 1\ngroups:\n  lab: {from: ssh, hosts: "h[1-3]"}\n')
+    words = ("ship", NAME, "--on", "lab", "--inventory", nodes.name)
+    old = write_pack(lab.data, NAME, "1", STORE, 100_000)
+    assert set(states(lab.report(*words)).values()) == {"active"}
+    new = write_pack(lab.data, NAME, "2", STORE, 100_000)
+    # A folder where the new link would be made.
+    lab.hosts["h2"].run("mkdir", f"{STORE}/staging/{NAME}.link")
+    result = lab.run(*words, "--canary", "1,2,all")
+    assert result.returncode == 1, result.stderr
+    hosts = ("h1", "h3")
+    assert lab.active(hosts) == {"h1": f"envs/{new['key']}", "h3": f"envs/{old['key']}"}
+    text = " ".join(result.stdout.split())
+    assert "stopped after h1: 1 node of a wave could not be activated" in text
+    command = text.partition("Go back: provision ")[2].partition(" small-")[0]
+    assert command == f"rollback {NAME} --on h1 --inventory 'the hosts.yml'"
+    assert lab.run(*shlex.split(command)).returncode == 0
+    assert lab.active(hosts) == dict.fromkeys(hosts, f"envs/{old['key']}")
+
+
+def test_a_port_of_ansibles_inventory_reaches_the_host(lab: Lab) -> None:
+    """h1 listens at 2222 only."""
+    host, config = lab.hosts["h1"], lab.hosts.config.parent / "sshd_h1"
+    usual = config.read_text()
+    lab.hosts.stop_sshd(host)
+    config.write_text(f"Port 2222\n{usual}")
+    variables = {"h1": {"ansible_port": 2222, "ansible_user": "root"}}
+    inventory = lab.home.root / "inventory.json"
+    inventory.write_text(
+        json.dumps({"_meta": {"hostvars": variables}, "gpu": {"hosts": list(TWO_HOSTS)}})
+    )
+    words = ("--on", "gpu", "--inventory", str(inventory))
+    try:
+        lab.hosts.start_sshd(host)
+        assert lab.run("nodes", "check", "--on", "h1").returncode == 1
+        write_pack(lab.data, NAME, "1", STORE, 100_000)
+        assert set(states(lab.report("ship", NAME, *words)).values()) == {"active"}
+        assert len(set(lab.active(TWO_HOSTS).values())) == 1
+    finally:
+        lab.hosts.stop_sshd(host)
+        config.write_text(usual)
+        lab.hosts.start_sshd(host)
+
+
+def test_another_user_starts_what_root_shipped_and_changes_nothing(lab: Lab) -> None:
+    """A colleague's login, without rights in the store: check and launch work, ship says what is missing."""
+    write_pack(lab.data, NAME, "1", STORE, 100_000)
+    assert lab.report("ship", NAME, "--on", TWO)["succeeded"]
+    active = lab.active(TWO_HOSTS)
+    nodes = lab.home.root / "ann.yml"
+    nodes.write_text("schema: 1\ndefaults: {ssh_options: [-l, ann]}\n")
+    words = ("--on", TWO, "--inventory", str(nodes))
+    # The keys that let her in, and the folder in which her job starts.
+    home = [folder for folder in (lab.data, *lab.data.parents) if "pytest-of" in str(folder)]
+    for folder in (lab.hosts.config.parent, lab.hosts.config.parent.parent, *home):
+        folder.chmod(0o711)
+    for name in TWO_HOSTS:
+        script = """
+        grep -q ^ann: /etc/passwd || echo ann:x:65533:65533::/opt/ann:/bin/sh >>/etc/passwd
+        grep -q ^ann: /etc/shadow || echo 'ann:*:19000::::::' >>/etc/shadow
+        install -d -o 65533 -g 65533 /opt/ann
+        """
+        lab.hosts[name].run("sh", "-ec", script)
+    (lab.home.envs / NAME).mkdir(parents=True)
+    (lab.home.envs / NAME / "spec.yml").write_text("torch: '2.3'\ncuda: '12.1'\npython: '3.11'\n")
+    checked = lab.run("nodes", "check", NAME, *words)
+    assert checked.returncode == 0, checked
+    started = lab.run(
+        *("launch", NAME, *words, "--prefix", f"{STORE}/{NAME}", "--set", "job_name=anns", "--"),
+        *("python", "-c", "import os, sys; print(os.getuid(), sys.prefix)"),
+    )
+    assert started.returncode == 0, started.stderr
+    followed = lab.run("jobs", "log", "-f", "anns", *words)
+    assert followed.stdout.count(f"65533 {STORE}/{NAME}") == 2, followed
+    write_pack(lab.data, NAME, "2", STORE, 100_000)
+    shipped = lab.run("ship", NAME, *words)
+    assert shipped.returncode == 1
+    assert "permission-denied: /opt/provision" in shipped.stdout
+    assert "nothing was sent" in shipped.stdout
+    assert lab.active(TWO_HOSTS) == active
 
 
 def test_hosts_take_packs_of_their_signers_only(lab: Lab, tmp_path: Path) -> None:

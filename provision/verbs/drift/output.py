@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from provision.adapters.clustershell import fold
 from provision.cli.console import table, wrap_line
@@ -24,7 +24,13 @@ LISTED_DISTRIBUTIONS = 8
 LINE_WIDTH = 80
 
 
-def drift_lines(record: DriftRecord, *, verbose: bool, width: int | None = None) -> list[str]:
+def drift_lines(
+    record: DriftRecord,
+    *,
+    verbose: bool,
+    width: int | None = None,
+    inventory: Path | None = None,
+) -> list[str]:
     """Who deviates in what, who did not reply, and what to know. verbose: also what all have.
     width: of the terminal."""
     sets = NodeSets()
@@ -57,13 +63,13 @@ def drift_lines(record: DriftRecord, *, verbose: bool, width: int | None = None)
         ]
         lines += ["", *table(rows, ("fact", "nodes", "value"), width=width).splitlines()]
     # Commands stay whole, to be copied.
-    lines += repair_commands(record)
+    lines += repair_commands(record, inventory)
     for note in ["", *record["notes"]] if record["notes"] else []:
         lines += wrap_line(note, width)
     return lines
 
 
-def repair_commands(record: DriftRecord) -> list[str]:
+def repair_commands(record: DriftRecord, inventory: Path | None = None) -> list[str]:
     """The commands that bring what most nodes have to those with another environment, none, or other
     files; nothing where nobody knows what is right, or no store has it."""
     environments = [fact for fact in record["facts"] if fact["name"] == INSTALLED]
@@ -86,8 +92,9 @@ def repair_commands(record: DriftRecord) -> list[str]:
         (f"ship {record['name']}", deviating),
     ):
         if nodes:
-            on = shlex.quote(f"{record['on']}&{fold(nodes)}")
-            lines.append(f"  provision {words} --on {on}")
+            selected = ["--on", f"{record['on']}&{fold(nodes)}"]
+            selected += ["--inventory", str(inventory)] if inventory else []
+            lines.append(f"  provision {words} {shlex.join(selected)}")
     return lines
 
 

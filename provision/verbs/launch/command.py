@@ -141,7 +141,7 @@ def launch(console: Console, envs: Path | None, dry_run: bool, **options: Any) -
         console.document("launch-preview", result, planned.text)
         return
     job = command.submit(planned, selection)
-    on = f" --on '{selection.text}'" if job.engine == "hosts" else ""
+    on = f" {selection.options()}" if job.engine == "hosts" else ""
     lines = [f"submitted: job {job.id}", f"log: provision jobs log {job.id}{on}"]
     if job.log:
         lines[-1] += f" ({job.log})"

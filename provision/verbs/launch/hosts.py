@@ -38,7 +38,7 @@ def refuse_nodes_of_slurm(context: Context, selection: NodeSelection) -> None:
         return
     names = {name for row in rows for name in (row.name, row.host)}
     allocated = set(expand(slurm_nodes.allocation() or ""))
-    addresses = [node.address.rpartition("@")[2] for node in hosts]
+    addresses = [node.ssh_host for node in hosts]
     taken = [
         address
         for address in addresses
@@ -65,7 +65,7 @@ def _head_names(selection: NodeSelection, node: Node) -> tuple[str, ...]:
     settings = process.run(command, timeout_s=ASK_TIMEOUT_S).stdout
     match = re.search(r"^hostname (\S+)$", settings, re.MULTILINE)
     names = [match[1]] if match else []
-    return tuple(dict.fromkeys([*names, node.address.rpartition("@")[2]]))
+    return tuple(dict.fromkeys([*names, node.ssh_host]))
 
 
 def start_on_hosts(job: launch.JobSpec, selection: NodeSelection) -> None:

@@ -316,7 +316,7 @@ def _node_count(engine: Engine, request: LaunchRequest) -> int:
     if nodes > available:
         raise InvalidSpec(
             f"--nodes {nodes}, but --on `{request.selection.text}` has {available}.",
-            advice=f"`provision nodes list --on '{request.selection.text}'` shows them.",
+            advice=f"`provision nodes list {request.selection.options()}` shows them.",
         )
     return nodes
 

@@ -72,7 +72,7 @@ def remove(
     if not report.failures and not any(row["removed"] or row["retained"] for row in results):
         raise InvalidSpec(
             f"No node of `{selection.text}` has {name_or_key}.",
-            advice=f"`provision store list --on '{selection.text}'` shows what they have.",
+            advice=f"`provision store list {selection.options()}` shows what they have.",
         )
     return report
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from provision.adapters import clustershell
@@ -62,6 +64,9 @@ def test_a_command_to_copy_reaches_the_same_hosts() -> None:
     selection = NodeSelection(text="gpu", nodes=nodes)
     report = shipped(selection=selection, halted="a wave failed")
     assert "provision rollback train --on 'gpu&n1'" in "\n".join(ship_lines(report))
+    named = replace(selection, inventory=Path("hosts.json"))
+    lines = "\n".join(ship_lines(shipped(selection=named, halted="a wave failed")))
+    assert "provision rollback train --on 'gpu&n1' --inventory hosts.json" in lines
 
 
 def test_in_a_pipe_a_node_set_is_one_line() -> None:

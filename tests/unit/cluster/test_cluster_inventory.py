@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -308,7 +309,7 @@ ANSIBLE = {
         "hostvars": {
             "g1": {"ansible_host": "10.0.0.1", "ansible_user": "ops", "rack": "r1", "zone": "b"},
             "g2": {"rack": 2},
-            "p1": {"ansible_port": 2222},
+            "p1": {"ansible_port": 2222, "ansible_user": "ops"},
         }
     },
     "all": {"children": ["ungrouped", "gpu", "odd"]},
@@ -342,12 +343,13 @@ def test_an_inventory_of_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert addresses == ["ops@10.0.0.1", "g2", "other"]
         assert selection.part(["g1"]) == "g[1-2],other&g1"
         assert selection.part(["g2", "other"]) == "g2,other"
+        assert selection.options(["g2"]) == "--on g2"
+        named = replace(selection, inventory=Path("my hosts.json"))
+        assert named.options() == "--on 'g[1-2],other' --inventory 'my hosts.json'"
         [node] = select_nodes(selection.part(["g1"]), inventory).nodes
         assert node.address == "ops@10.0.0.1"
-        with pytest.raises(InvalidSpec, match=r"p1 has ansible_port"):
-            names("p1", inventory)
-    with pytest.raises(InvalidSpec, match=r"inventory\.json: p1 has ansible_port"):
-        names("all", source)
+        [node] = select_nodes("p1", inventory).nodes
+        assert (node.address, node.ssh_host) == ("ssh://ops@p1:2222", "p1")
     templates = {"g1": {"rack": {"row": 1}}, "p1": {"ansible_host": "{{ base }}.5"}}
     source.write_text(json.dumps({**ANSIBLE, "_meta": {"hostvars": templates}}))
     [node] = select_nodes("g1", source).nodes
@@ -376,7 +378,21 @@ def test_older_names_of_variables_of_ansible(tmp_path: Path) -> None:
     source.write_text(json.dumps(document))
     [node] = select_nodes("gpu", source).nodes
     assert node.address == "ops@10.0.0.1"
-    for name in ("ansible_ssh_port", "ansible_private_key_file", "ansible_ssh_args"):
+    ports = (
+        ("ansible_port", 22, "10.0.0.1", "10.0.0.1"),
+        ("ansible_ssh_port", "2222", "10.0.0.1", "ssh://10.0.0.1:2222"),
+        ("ansible_port", 2222, "2001:db8::1", "ssh://[2001:db8::1]:2222"),
+    )
+    for name, port, host, address in ports:
+        hosts = {"g1": {name: port, "ansible_host": host}}
+        source.write_text(json.dumps({**document, "_meta": {"hostvars": hosts}}))
+        [node] = select_nodes("gpu", source).nodes
+        assert (node.address, node.ssh_host) == (address, host)
+    hosts = {"g1": {"ansible_port": "{{ port }}"}}
+    source.write_text(json.dumps({**document, "_meta": {"hostvars": hosts}}))
+    with pytest.raises(InvalidSpec, match=r"g1 has `{{ port }}`"):
+        names("gpu", source)
+    for name in ("ansible_private_key_file", "ansible_ssh_args"):
         source.write_text(json.dumps({**document, "_meta": {"hostvars": {"g1": {name: "2222"}}}}))
         with pytest.raises(InvalidSpec, match=name):
             names("gpu", source)

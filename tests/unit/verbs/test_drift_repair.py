@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from provision.verbs.drift.output import repair_commands
 from tests.drift_records import cluster, facts, record, timed_out
 
@@ -20,6 +22,8 @@ def test_only_what_a_ship_can_mend_is_shipped() -> None:
         "  provision store remove train-0123456789ab --force --on 'slurm:gpu&n0005'",
         "  provision ship train --on 'slurm:gpu&n[0003-0005]'",
     ]
+    named = repair_commands(document, Path("the lab.yml"))
+    assert named[-1].endswith(" --on 'slurm:gpu&n[0003-0005]' --inventory 'the lab.yml'")
 
 
 def test_without_a_majority_nobody_knows_what_is_right() -> None:

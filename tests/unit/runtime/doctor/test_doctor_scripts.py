@@ -120,6 +120,16 @@ def test_variables_of_a_task_that_the_batch_script_expands(
         ("srun accelerate launch --num_machines 2 --machine_rank 0 train", ["rank-expanded-early"]),
         ("srun accelerate launch --num_machines 2 train", []),
         ("srun -w n1 torchrun --nnodes=2 --node_rank=0 train", []),
+        # meta-llama/llama-cookbook: multi_node.slurm. An address alone makes no world of two nodes.
+        ("srun torchrun --rdzv_backend c10d --rdzv_endpoint $A:1 train", ["node-count-fixed"]),
+        # torch/distributed/run.py (get_rdzv_endpoint) reads --master_addr for `static` only.
+        ("srun torchrun --nnodes=2 --master_addr=$A --rdzv_backend=c10d x", ["address-local"]),
+        ("srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$A:1 x", []),
+        ("srun deepspeed train.py --deepspeed", ["node-count-fixed"]),
+        ("srun deepspeed --no_ssh --node_rank $SLURM_NODEID train.py", ["rank-expanded-early"]),
+        ("srun python train.py --deepspeed config.json", []),
+        ("srun bash -c 'conda activate deepspeed && python train.py'", []),
+        ("deepspeed --hostfile hosts train.py", []),
     ],
 )
 def test_node_counts_that_contradict_the_job(
@@ -155,6 +165,9 @@ def test_node_counts_that_contradict_the_job(
         ("--gres=gpu:8 --ntasks-per-node=8", "srun x --nproc_per_node=8", ["processes-many"]),
         ("--gres=gpu:8 -n8", "srun x --nproc_per_node=$SLURM_GPUS_ON_NODE", ["processes-many"]),
         ("--gres=gpu:8 -n16", "srun --cpu-bind=none train", []),
+        ("-N1", 'srun sh -c "x --node_rank $SLURM_PROCID"', []),
+        ("-N1 -n2", 'srun sh -c "x --node_rank $SLURM_PROCID"', ["rank-expanded-early"]),
+        ("--nodes=$NODES", "srun train", ["sbatch-ignored"]),
         ("-N1", "date\n#SBATCH --nodes=4\n#SBATCH -n4", ["sbatch-ignored"]),
         ("-N1", "cat > job <<END\n#SBATCH --nodes=4\nEND\nsbatch job", []),
         ("--gres=gpu:8", "CUDA_VISIBLE_DEVICES=0,1 x --nproc_per_node=4", ["processes-many"]),

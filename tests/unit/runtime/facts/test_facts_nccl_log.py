@@ -34,6 +34,44 @@ ip-10-216-179-87:417133:417180 [2] NCCL INFO NET/OFI Using aws-ofi-nccl 1.4.0aws
 ip-10-216-179-87:417131:417177 [0] NCCL INFO NET/OFI Selected Provider is efa
 ip-10-216-179-87:417131:417177 [0] NCCL INFO Using network AWS Libfabric
 """
+# aws/aws-ofi-nccl#850: one EFA without GPUDirect. Later releases name the fabric, too.
+EFA_G5 = """\
+node-0-0:194:724 [3] NCCL INFO NET/Plugin: Loaded net plugin Libfabric (v10)
+node-0-0:194:724 [3] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.16.2
+node-0-0:194:724 [3] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 1 nics)
+node-0-0:194:724 [3] NCCL INFO NET/OFI Need to force simple protocol: GDR not supported
+node-0-0:194:724 [3] NCCL INFO Using network Libfabric
+node-0-0:194:724 [3] NCCL INFO Channel 00/0 : 7[3] -> 0[0] [receive] via NET/Libfabric/0
+node-0-0:194:724 [3] NCCL INFO Channel 01/0 : 7[3] -> 0[0] [send] via NET/Libfabric/0
+"""
+# NVIDIA/nccl#1597: p5en, 16 adapters.
+EFA_P5EN = """\
+8h200-2:6831:6840 [0] NCCL INFO NET/OFI Selected Provider is efa (found 16 nics)
+8h200-2:6831:6840 [0] NCCL INFO Using network Libfabric
+8h200-2:6831:6840 [3] NCCL INFO Channel 03/0 : 3[3] -> 11[3] [send] via NET/Libfabric/3/GDRDMA/Shared
+"""
+# Google Cloud's documentation of NCCL/gIB (over RoCE) on A3 Ultra, and channels of Ray there.
+GIB = """\
+a3ultra-vm-0:606:642 [6] NCCL INFO NET/gIB : Initializing gIB v1.0.6
+a3ultra-vm-0:606:642 [6] NCCL INFO NET/gIB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'
+a3ultra-vm-0:606:642 [6] NCCL INFO Using network gIB
+a3ultra-vm-0:606:642 [2] NCCL INFO Channel 03/0 : 2[2] -> 11[3] [send] via NET/gIB/3/GDRDMA
+"""
+# GPUDirect-TCPXO on a3-megagpu: the plugin has this name until it is initialized.
+FASTRAK = """\
+h-0:1:2 [1] NCCL INFO NET/Plugin: Loaded net plugin uninitialized_shim_v7 (v7)
+h-0:1:2 [1] NCCL INFO Initializing network FasTrak, version: 1.0.17
+h-0:1:2 [1] NCCL INFO Using network FasTrak
+h-0:1:2 [1] NCCL INFO Channel 00/0 : 0[1] -> 1[1] [send] via NET/uninitialized_shim_v7/1/GDRDMA
+"""
+# ROCm/rccl#1261: UCX. RCCL ends the line with the communicator.
+UCX = """\
+node01:5646:5657 [0] NCCL INFO Plugin Path : /opt/lib/librccl-net.so
+node01:5646:5657 [0] NCCL INFO P2P plugin UCX
+node01:5646:5657 [0] NCCL INFO Using network UCX
+node01:5646:5657 [0] NCCL INFO Channel 00/0 : 1[7000] -> 0[b7000] [receive] via NET/UCX/0/GDRDMA comm 0x22fcfb0 nRanks 02
+node02:10366:10376 [0] NCCL INFO Channel 00/0 : 1[7000] -> 0[b7000] [send] via NET/UCX/0/GDRDMA comm 0x2197130 nRanks 02
+"""
 # NVIDIA/nccl#1453 and #1189.
 NVLS = """\
 h100:227602:227667 [0] NCCL INFO NVLS multicast support is available on dev 0
@@ -76,6 +114,13 @@ IB_PLUGIN = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so"
         (SOCKET, 15, {"network": "Socket", "version": "2.14.3", "gdrdma": False}),
         (SOCKET, 15, {"peers": {6: "NET/Socket/3", 14: "P2P/IPC/read"}}),
         (EFA, 0, {"network": "AWS Libfabric", "plugins": ["aws-ofi-nccl 1.4.0aws", "efa"]}),
+        (EFA_G5, 7, {"plugins": ["Libfabric (v10)", "aws-ofi-nccl 1.16.2", "efa"]}),
+        (EFA_G5, 7, {"gdrdma": False, "peers": {0: "NET/Libfabric/0"}}),
+        (EFA_P5EN, 3, {"gdrdma": True, "peers": {11: "NET/Libfabric/3"}, "plugins": ["efa"]}),
+        (GIB, 2, {"network": "gIB", "gdrdma": True, "peers": {11: "NET/gIB/3"}}),
+        (FASTRAK, 0, {"network": "FasTrak", "gdrdma": True}),
+        (FASTRAK, 0, {"peers": {1: "NET/uninitialized_shim_v7/1"}}),
+        (UCX, 1, {"network": "UCX", "gdrdma": True, "peers": {0: "NET/UCX/0"}}),
         ("n:1:2 [0] NCCL INFO Assigned NET plugin IB to comm\n", 0, {"network": "IB"}),
         ("n:1:2 [0] NCCL INFO Using network Libfabric\n", 0, {"network": "Libfabric"}),
         (NVLS, 0, {"nvls_supported": True, "nvls_channels": 16, "channels": 16}),

@@ -210,6 +210,8 @@ GUEST = VGPU.replace(">VGPU<", ">Pass-Through<").replace("Licensed (Expiry: N/A)
         ("NVIDIA A40", 2, [14.062] * 4, "4 16 16", 300, ""),
         ("NVIDIA GeForce RTX 3090", 2, [None] * 4, "4 8 8", 350, ""),
         ("NVIDIA GeForce RTX 4090", 2, [], "4 4 4", 450, ""),
+        ("NVIDIA GeForce RTX 3060 Laptop GPU", 1, [], "4 16 8", 80, ""),
+        ("NVIDIA L40S-2Q", 1, [], "N/A N/A N/A", 0, VGPU),
         ("NVIDIA A100-40C", 2, [], "N/A N/A N/A", 0, VGPU),
         ("Quadro RTX 6000", 2, [25.0] * 2, "3 16 16", 260, ""),
         ("NVIDIA H100XM-80C", 1, [], "5 16 4", 0, VGPU),

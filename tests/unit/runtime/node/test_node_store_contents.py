@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from provision_runtime.node.errors import NodeError
 from provision_runtime.node.results import IS_ACTIVE
 from provision_runtime.node.signatures import NAMESPACE
 from provision_runtime.node.store import Store
+from tests.conftest import absence
 from tests.node_stores import NAME, RUN, PackedToy, pack_toy, receive, refused, ship
 
 
@@ -247,6 +249,52 @@ def test_the_modulefile_is_switched_with_the_environment(
     assert version(store, folder) == toy.key[-12:]
     remove(store, active_too=True)
     assert not (folder / NAME).exists()
+
+
+# Of Debian's packages lmod and environment-modules, which exclude each other.
+MODULE_COMMANDS = ("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash")
+
+
+def test_module_loads_the_active_environment_and_unloads_all_of_it(
+    store: Store, toy: PackedToy, other: PackedToy, tmp_path: Path
+) -> None:
+    """Also after another one became active meanwhile: the loaded one's paths are its own."""
+    command = next(filter(os.path.exists, MODULE_COMMANDS), None)
+    if command is None:
+        absence("module", "neither lmod nor environment-modules is installed")
+    folder = tmp_path / "modules"
+    ship(store, toy)
+    modulefile.enable(store.path, NAME, str(folder), RUN)
+    shown = 'echo "<${CONDA_PREFIX-}|${PYTHONPATH##*/}|${PATH%%:*}>"'
+    switch = tmp_path / "switch"
+    script = f"""
+    . {command}; module use {folder}; {shown}
+    module load {NAME}; {shown}
+    touch {switch}; while [ -e {switch} ]; do sleep 0.05; done
+    module unload {NAME}; {shown}
+    module load {NAME}; {shown}
+    module switch {NAME}/{toy.key[-12:]}; {shown}
+    module load none || echo absent
+    """
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": "/foreign"}
+    with subprocess.Popen(
+        ["bash", "-c", script], env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as shell:  # fmt: skip
+        while shell.poll() is None and not switch.exists():
+            time.sleep(0.05)
+        ship(store, other)
+        switch.unlink(missing_ok=True)
+        out, err = shell.communicate()
+    first, second = store.environment(toy.key), store.environment(other.key)
+    assert [line for line in out.splitlines() if line] == [
+        "<|foreign|/usr/bin>",
+        f"<{first}||{first}/bin>",
+        "<||/usr/bin>",  # nothing brings back what `unsetenv` removed
+        f"<{second}||{second}/bin>",
+        f"<{first}||{first}/bin>",
+        "absent",
+    ], err
 
 
 def test_a_modulefile_of_somebody_else_stays(store: Store, toy: PackedToy, tmp_path: Path) -> None:

@@ -87,6 +87,45 @@ def test_slingshot_has_no_ports_but_is_a_fabric(network: str, line: str, found: 
     assert [id for id, _ in ids(hosts)] == found
 
 
+@pytest.mark.parametrize(
+    ("network", "instance", "interfaces", "found"),
+    [
+        # a3-megagpu without its plugin: 23.7 GB/s instead of 318, and no error.
+        ("Socket", transport.GOOGLE, 9, ["transport-socket"]),
+        ("FastSocket", transport.GOOGLE, 9, ["transport-socket"]),
+        ("FasTrak", transport.GOOGLE, 9, []),
+        ("GPUDirectTCPX_v7", transport.GOOGLE, 5, []),
+        ("Socket", transport.GOOGLE, 1, []),
+        ("Socket", "", 9, []),
+    ],
+)
+def test_googles_network_for_gpus_has_only_interfaces(
+    network: str, instance: str, interfaces: int, found: list[str]
+) -> None:
+    hosts = two_hosts(f"NET/{network}/0", [])
+    for host in hosts:
+        host.wires["interfaces"] = {f"eth{number}": 25.0 for number in range(interfaces)}
+        host.wires["instance"] = instance
+    assert [id for id, _ in ids(hosts)] == found
+
+
+@pytest.mark.parametrize(
+    ("instance", "found"),
+    [
+        ("g5.12xlarge", []),
+        ("g6e.48xlarge", []),
+        ("p5.48xlarge", ["gdr-absent"]),
+        ("g7e.48xlarge", ["gdr-absent"]),
+        ("", ["gdr-absent"]),
+    ],
+)
+def test_efa_of_some_instances_reaches_no_gpu(instance: str, found: list[str]) -> None:
+    hosts = two_hosts("NET/Libfabric/0", [{**IB_PORT, "driver": "efa"}], gdrdma=False)
+    for host in hosts:
+        host.wires["instance"] = instance
+    assert [id for id, _ in ids(hosts)] == found
+
+
 def test_tcp_without_a_fabric_is_fine() -> None:
     assert ids(two_hosts("NET/Socket/0", [])) == []
 
