@@ -142,7 +142,7 @@ RESULTS = (
     ),
     _result(
         "outcomes",
-        "lock --all, render --all, render --check",
+        "lock --all, render --check",
         "what became of each environment",
         {"environments": list[EnvironmentOutcome]},
     ),

@@ -28,7 +28,7 @@ from provision.lockfile.export import (
     omitted_entries,
     sbom_parts,
 )
-from provision.lockfile.input_files import LockInputs, check_inputs, read_inputs
+from provision.lockfile.input_files import LockInputs, read_inputs
 from provision.lockfile.joint_solve import LocalPythonChannel, solve
 from provision.lockfile.lock_change import change, update
 from provision.lockfile.verify import RemoteFacts, VerifyReport, verify_lock

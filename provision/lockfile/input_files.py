@@ -1,27 +1,20 @@
-"""The inputs of a lock: environment.yml and virtual-packages.yml, read and checked.
-
-Either may have been edited by hand.
-"""
+"""The inputs of a lock: environment.yml and virtual-packages.yml, as spec.yml renders them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from provision.adapters import conda
 from provision.core.dataclass import frozen
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.platforms import PLATFORMS, Platform
 from provision.core.yaml_text import YamlError, parse_yaml
 
-SELECTOR = re.compile(r"#.*\[")
 T = TypeVar("T")
-_ADVICE = "Correct it, or restore what spec.yml renders: provision render {name} --force"
 
 
 # Name -> version of what the solver may assume of a machine (`__glibc`, `__cuda`), sorted.
@@ -88,38 +81,6 @@ def read_inputs(
     )
 
 
-def check_inputs(inputs: LockInputs, folder: Path) -> None:
-    """Raise InvalidSpec for requirements that a solver would refuse or read differently.
-
-    Only hand edits bring such requirements in.
-    """
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    mistakes = conda.spec_errors(inputs.conda)
-    for text in inputs.pip:
-        try:
-            Requirement(text)
-        except InvalidRequirement as error:
-            mistakes.append(f"`{text}` is not a requirement: {str(error).splitlines()[0]}.")
-    lines = _selector_lines(inputs.environment)
-    if lines:
-        mistakes.append(
-            f"line {lines[0]} has a platform selector; the requirements must be the same on every "
-            "platform."
-        )
-    advice = _ADVICE.format(name=folder.name)
-    if mistakes:
-        raise InvalidSpec(f"{folder / ENVIRONMENT}: {' '.join(mistakes)}", advice=advice)
-    for platform, machine in inputs.machines.items():
-        for name, version in machine:
-            if not conda.is_version(version):
-                raise InvalidSpec(
-                    f"{folder / VIRTUAL_PACKAGES}: {name} of {platform} is {version!r}, which is "
-                    "not a version.",
-                    advice=advice,
-                )
-
-
 def _sha256(document: Any, machines: Any, as_of: str | None, sources: Sequence[str]) -> str:
     hashed = [document, machines]
     if as_of:
@@ -129,65 +90,32 @@ def _sha256(document: Any, machines: Any, as_of: str | None, sources: Sequence[s
     return hashlib.sha256(json.dumps(hashed, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _selector_lines(environment: str) -> list[int]:
-    """The lines that conda-lock would use for one platform only; conda and we use them for all."""
-    numbers = []
-    for number, line in enumerate(environment.splitlines(), 1):
-        if SELECTOR.search(line) and not line.lstrip().startswith("#"):
-            numbers.append(number)
-    return numbers
-
-
 def _machines(document: Any, path: Path) -> dict[Platform, VirtualPackages]:
     subdirs = _value(document, "subdirs", dict, path)
-    unknown = sorted(str(name) for name in subdirs if name not in PLATFORMS)
-    if unknown or not subdirs:
-        problem = f"names the platform {unknown[0]}" if unknown else "names no platform"
-        raise InvalidSpec(
-            f"{path} {problem}; the platforms are {', '.join(PLATFORMS)}.",
-            advice=_ADVICE.format(name=path.parent.name),
-        )
     machines = {}
     for platform in PLATFORMS:
         if platform in subdirs:
-            machines[platform] = _machine(subdirs[platform], platform, path)
+            packages = _value(subdirs[platform], "packages", dict, path)
+            if "__glibc" not in packages or not all(
+                isinstance(word, str) for word in (*packages, *packages.values())
+            ):
+                raise InvalidSpec(f"{path} has no texts of __glibc and others for {platform}.")
+            machines[platform] = tuple(sorted(packages.items()))
+    if not machines or len(machines) < len(subdirs):
+        raise InvalidSpec(f"{path} names other platforms than {', '.join(PLATFORMS)}.")
     return machines
-
-
-def _machine(document: Any, platform: Platform, path: Path) -> VirtualPackages:
-    packages = _value(document, "packages", dict, path)
-    problem = ""
-    for name, version in packages.items():  # what conda-lock or the solver would refuse
-        if not isinstance(name, str) or not name.startswith("__"):
-            problem = f"names {name}, which is not a virtual package (they begin with __),"
-        elif not isinstance(version, str):
-            problem = f'must have the version of {name} in quotes ({name}: "{version}")'
-        if problem:
-            break
-    if not problem and "__glibc" not in packages:
-        problem = "names no __glibc"
-    if problem:
-        raise InvalidSpec(
-            f"{path} {problem} for {platform}.", advice=_ADVICE.format(name=path.parent.name)
-        )
-    return tuple(sorted(packages.items()))
 
 
 def _parse(text: str, path: Path) -> Any:
     try:
         return parse_yaml(text)
     except YamlError as error:
-        raise InvalidSpec(
-            error.in_file(path),
-            advice=_ADVICE.format(name=path.parent.name),
-        ) from error
+        raise InvalidSpec(error.in_file(path)) from error
 
 
 def _value(document: Any, key: str, kind: type[T], path: Path) -> T:
     value = document.get(key) if isinstance(document, dict) else None
     if not isinstance(value, kind):
         name = "list" if kind is list else "mapping"
-        raise InvalidSpec(
-            f"{path} has no {name} `{key}`.", advice=_ADVICE.format(name=path.parent.name)
-        )
+        raise InvalidSpec(f"{path} has no {name} `{key}`.")
     return value

@@ -17,7 +17,6 @@ from provision.render.files import (
     changed_files,
     edited_files,
     file_state,
-    input_values,
     is_report_page,
     read_text,
     render_contract,
@@ -27,6 +26,7 @@ from provision.render.files import (
     render_report,
     render_spec,
     render_workflow,
+    require_unedited,
     with_header,
     write_files,
 )

@@ -51,18 +51,9 @@ CONTRACTS = {
 WORKFLOW = "github-workflow.yml"
 
 
-def render_inputs(resolution: Resolution, templates: Templates = OUR_TEMPLATES) -> dict[str, str]:
+def render_inputs(resolution: Resolution) -> dict[str, str]:
     """The inputs of a lock: environment.yml and virtual-packages.yml."""
-    name, values = resolution.spec.name, input_values(resolution)
-    return {
-        ENVIRONMENT: _render_with_header(name, ENVIRONMENT, values, templates),
-        VIRTUAL_PACKAGES: _render_with_header(name, VIRTUAL_PACKAGES, values, templates),
-    }
-
-
-def input_values(resolution: Resolution) -> dict[str, object]:
-    """The values of both templates."""
-    return {
+    values = {
         "name": resolution.spec.name,
         "platforms": resolution.platforms,
         "channels": resolution.channels,
@@ -71,17 +62,18 @@ def input_values(resolution: Resolution) -> dict[str, object]:
         "needs_torch_index": resolution.needs_local_build,
         "virtual_packages": resolution.virtual_packages,
     }
-
-
-def _render_with_header(name: str, file: str, values: Values, templates: Templates) -> str:
-    return with_header(name, templates.render(file, values), templates.origin(file))
+    return {
+        file: with_header(resolution.spec.name, OUR_TEMPLATES.render(file, values))
+        for file in (ENVIRONMENT, VIRTUAL_PACKAGES)
+    }
 
 
 def render_dockerfile(
     name: str, values: Values, templates: Templates = OUR_TEMPLATES
 ) -> dict[str, str]:
     """The Dockerfile. Its values come from the image package and include the lock's hash."""
-    return {DOCKERFILE: _render_with_header(name, DOCKERFILE, values, templates)}
+    text = templates.render(DOCKERFILE, values)
+    return {DOCKERFILE: with_header(name, text, templates.origin(DOCKERFILE))}
 
 
 def render_spec(name: str, content: Values) -> str:
@@ -217,19 +209,25 @@ def edited_files(folder: Path, texts: Mapping[str, str]) -> list[str]:
     return [name for name in changed_files(folder, texts) if file_state(folder / name) == "edited"]
 
 
+def require_unedited(folder: Path, texts: Mapping[str, str]) -> None:
+    """Raise StaleLock if writing these files would undo somebody's edits."""
+    edited = edited_files(folder, texts)
+    if edited:
+        names = ", ".join(str(folder / name) for name in edited)
+        raise StaleLock(
+            f"{names} was edited by hand and differs from what spec.yml renders.",
+            advice=f"Write the change into {folder / SPEC}; `provision render {folder.name} --force` "
+            "undoes the edit.",
+        )
+
+
 def write_files(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> list[str]:
     """Write the files that differ; returns their names.
 
     Without `force`, raises StaleLock and writes nothing if that would undo somebody's edits.
     """
-    edited = edited_files(folder, texts)
-    if edited and not force:
-        names = ", ".join(str(folder / name) for name in edited)
-        raise StaleLock(
-            f"{names} was edited by hand and differs from what spec.yml renders.",
-            advice=f"`provision lock {folder.name} --relock` locks it as edited; "
-            f"`provision render {folder.name} --force` undoes the edit.",
-        )
+    if not force:
+        require_unedited(folder, texts)
     changed = changed_files(folder, texts)
     for name in changed:
         atomic_write(folder / name, texts[name])

@@ -26,15 +26,9 @@ FOLDER = "templates"
 # The prefix of our templates' names in a lab's: {% include "provision/Dockerfile.j2" %}
 OUR_PREFIX = "provision"
 Values = Mapping[str, object]  # of a template, by their names in it
-# The files whose templates a lab may replace: not spec.yml, which must read back as the same
-# request, and not the pages of evidence.
-REPLACEABLE = (
-    "environment.yml",
-    "virtual-packages.yml",
-    "Dockerfile",
-    "contract-",
-    "github-workflow.yml",
-)
+# The files whose templates a lab may replace: not what a request is read from, and not the pages of
+# evidence.
+REPLACEABLE = ("Dockerfile", "contract-", "github-workflow.yml")
 # Plain scalars that some YAML readers read as booleans or null.
 YAML_KEYWORDS = ("yes", "no", "true", "false", "null", "on", "off", "y", "n")
 
@@ -69,6 +63,16 @@ class Templates:
         except OSError:
             is_copy = False  # rendering it reports the error
         return None if is_copy else path
+
+    def require_ours(self, *names: str) -> None:
+        """Raise InvalidSpec for a lab's template of what only spec.yml decides."""
+        for name in names:
+            path = (self._folder or TEMPLATES) / f"{name}.j2"
+            if path.is_file() and path.read_bytes() != (TEMPLATES / path.name).read_bytes():
+                raise InvalidSpec(
+                    f"{path} has no effect: spec.yml alone decides what is locked.",
+                    advice="State its packages in spec.yml (`conda:`, `pip:`), and remove it.",
+                )
 
     def origin(self, name: str) -> str:
         """What a file's header says about the lab's template; empty if the template is ours."""

@@ -94,14 +94,8 @@ def prepared_request(
 
 def check_unedited(plan: Plan) -> None:
     """Raise StaleLock rather than render over hand edits."""
-    if plan.edited:
-        raise StaleLock(
-            f"{plan.edited_files()} was edited by hand and differs from what spec.yml renders.",
-            advice=(
-                f"`provision render {plan.name} --force` undoes the edit; `provision lock "
-                f"{plan.name} --relock` locks it as it is."
-            ),
-        )
+    if not plan.request.force:
+        render.require_unedited(plan.folder, plan.input_texts())
 
 
 def check_prefix_path(context: Context, plan: Plan) -> None:
@@ -115,6 +109,7 @@ def check_prefix_path(context: Context, plan: Plan) -> None:
 
 def check_buildable(context: Context, plan: Plan) -> None:
     """Raise what `build` would raise, before its first change."""
+    check_unedited(plan)
     require_current_lock(plan)
     check_prefix_path(context, plan)
     if plan.request.kernel:
@@ -177,8 +172,6 @@ def _stale_reason(plan: Plan, lock: Lock, changed_options: Sequence[str]) -> str
         before = f"as of {lock.as_of}" if lock.as_of else "without `as_of`"
         now = f"as of {plan.inputs.as_of}" if plan.inputs.as_of else "without `as_of`"
         return f"it was locked {before}, and is now requested {now}"
-    if plan.edited:
-        return f"{plan.edited_files()} was edited by hand"
     if lock.python_from != plan.python_from:
         return f"its Python is from {lock.python_from}, and now requested from {plan.python_from}"
     options = f" ({', '.join(changed_options)})" if changed_options else ""
@@ -202,8 +195,10 @@ def ensure_lock(context: Context, plan: Plan) -> tuple[Plan, Lock, bool, list[st
     """The plan with what gave way, its lock, whether it was solved now, and the files that were
     written.
 
-    Writes nothing before everything is solved. Raises StaleLock, see `require_current_lock`.
+    Writes nothing before everything is solved. Raises StaleLock, see `check_unedited` and
+    `require_current_lock`.
     """
+    check_unedited(plan)
     require_current_lock(plan)
     lock = plan.reusable_lock
     if lock is not None:
@@ -423,7 +418,7 @@ def ensure_prefix(
         with suppress(SystemRefused):  # by the prefix of somebody else
             marker.record_spec(prefix.path, plan.folder)
         return prefix, is_new
-    locks.require_complete(lock, plan.pins_in_environment_file())
+    locks.require_complete(lock, plan.pins)
     added = marker.added_by_hand(plan.prefix_path)
     if added:
         context.progress.warn(

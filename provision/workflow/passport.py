@@ -107,7 +107,7 @@ def write_passport(
         name=plan.name,
         folder=plan.folder,
         resolution=plan.resolution,
-        pins=plan.pins_in_environment_file(),
+        pins=plan.pins,
         lock=lock,
         prefix=prefix,
         image=image,

@@ -19,10 +19,10 @@ from provision import render
 from provision.core import prefix_registry, settings
 from provision.core.container import brief_reference
 from provision.core.dataclass import frozen
-from provision.core.errors import IntegrityError, StaleLock
+from provision.core.errors import IntegrityError
 from provision.core.project import project_title
 from provision.core.spec_fields import SPEC_KEYS, Spec
-from provision.core.types import Lock, LockedPackage, Manager, Pin, Prefix, Resolution
+from provision.core.types import Lock, LockedPackage, Pin, Prefix, Resolution
 from provision.environment import drift as drifts
 from provision.environment import kernel, marker, runtime_package
 from provision.environment import prefix as prefixes
@@ -98,8 +98,7 @@ class PlanStep:
 class Plan:
     """A request worked out.
 
-    spec_content: what spec.yml says once written. texts: the files that are locked, as they will
-    stand, hand edits included. edited: the files among them that were edited by hand.
+    spec_content: what spec.yml says once written. texts: the files that are locked.
     """
 
     request: BuildRequest
@@ -107,7 +106,6 @@ class Plan:
     resolution: Resolution
     spec_content: Mapping[str, Any]
     texts: Mapping[str, str]
-    edited: tuple[str, ...]
     inputs: locks.LockInputs
     lock: Lock | None
     lock_is_current: bool
@@ -120,6 +118,11 @@ class Plan:
     @property
     def name(self) -> str:
         return self.resolution.spec.name
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """What environment.yml requires, in its order."""
+        return tuple(sorted(self.resolution.pins, key=lambda pin: pin.manager))
 
     @property
     def kernel_title(self) -> str:
@@ -147,30 +150,6 @@ class Plan:
         if lock is None or not drifts.is_current(prefix, lock):
             return None
         return prefix
-
-    def edited_files(self) -> str:
-        return ", ".join(str(self.folder / name) for name in self.edited)
-
-    def pins_in_environment_file(self) -> tuple[Pin, ...]:
-        """The pins in environment.yml: the resolution's, and those that were written in by hand."""
-        pins = {(pin.manager, pin.requirement): pin for pin in self.resolution.pins}
-        requirements: list[tuple[Manager, str]] = []
-        requirements += [("conda", text) for text in self.inputs.conda]
-        requirements += [("pip", text) for text in self.inputs.pip]
-        source = render.ENVIRONMENT
-        lab_template = self.templates.lab_file(render.ENVIRONMENT)
-        if lab_template and render.ENVIRONMENT not in self.edited:
-            source = f"{lab_template.parent.name}/{lab_template.name}"
-        all_pins = []
-        for manager, requirement in requirements:
-            written_by_hand = Pin(
-                manager=manager,
-                requirement=requirement,
-                reason=f"written into {source} by hand",
-                source=source,
-            )
-            all_pins.append(pins.get((manager, requirement), written_by_hand))
-        return tuple(all_pins)
 
     def steps(
         self, image: PlanStep | None = None, solved: Sequence[LockedPackage] = ()
@@ -203,9 +182,6 @@ class Plan:
         return render.render_dockerfile(self.name, values, self.templates)
 
     def render_step(self) -> PlanStep:
-        if self.edited:
-            detail = f"{self.edited_files()} is used as edited by hand"
-            return PlanStep(stage="render", action="keep", detail=detail)
         files = render.changed_files(self.folder, self.input_texts())
         lock = self.reusable_lock
         if lock is not None:
@@ -354,11 +330,8 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
     resolution = resolved.resolution
     prefix_path = prefix_registry.prefix_path(context.folders, spec.name, request.prefix)
     pitfalls.warn_of(context, resolution, folder, prefix_path)
-    rendered = render.render_inputs(resolution, context.templates)
-    edited = [] if request.force else render.edited_files(folder, rendered)
-    if edited:
-        _refuse_options_without_effect(folder, request, resolution, edited)
-    texts = {**rendered, **{name: render.read_text(folder / name) for name in edited}}
+    context.templates.require_ours(render.ENVIRONMENT, render.VIRTUAL_PACKAGES)
+    texts = render.render_inputs(resolution)
     inputs = locks.read_inputs(
         texts[render.ENVIRONMENT],
         texts[render.VIRTUAL_PACKAGES],
@@ -368,8 +341,6 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
     )
     builds = [f"{name} {json.dumps(row, sort_keys=True)}" for name, row in spec.build.items()]
     inputs = replace(inputs, builds=tuple(sorted(builds)))
-    if edited or context.templates.lab_file(render.ENVIRONMENT):
-        locks.check_inputs(inputs, folder)
     is_current = (
         lock is not None
         and lock.python_from == resolved.python_from
@@ -382,7 +353,6 @@ def make_plan(context: Context, request: BuildRequest) -> Plan:
         resolution=resolution,
         spec_content=specs.content(resolution.spec),
         texts=texts,
-        edited=tuple(edited),
         inputs=inputs,
         lock=lock,
         lock_is_current=is_current,
@@ -407,28 +377,3 @@ def _read_spec(context: Context, request: BuildRequest) -> Spec:
     )
     ensure_release(context.folders, context.mirrors, spec)
     return check_requirements(spec)
-
-
-def _refuse_options_without_effect(
-    folder: Path, request: BuildRequest, resolution: Resolution, edited: Sequence[str]
-) -> None:
-    """A file edited by hand is used as it is.
-
-    Options that would change it are refused, not dropped.
-    """
-    path = folder / render.SPEC
-    flags = request.option_flags().values()
-    if not flags or not path.exists():
-        return
-    written = resolve(specs.combine(specs.read(path), {}, name=folder.name)).spec
-    # Neither of these is part of the edited files.
-    before = replace(written, base=None, code=None, as_of=None, accept=())
-    if before != replace(resolution.spec, base=None, code=None, as_of=None, accept=()):
-        files = ", ".join(str(folder / name) for name in edited)
-        raise StaleLock(
-            f"{files} was edited by hand, so {', '.join(flags)} would have no effect.",
-            advice=(
-                "Write the change into the file, or undo the edit with "
-                f"`provision render {folder.name} --force`."
-            ),
-        )

@@ -1,23 +1,16 @@
-"""`provision render`: the generated files of an environment, written, previewed or compared."""
+"""`provision render`: the generated files of an environment, written or compared."""
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
 from pathlib import Path
 
 from provision import lockfile as locks
 from provision import render as renderer
 from provision.core.types import EnvironmentOutcome
 from provision.workflow.context import Context
-from provision.workflow.ensure import (
-    check_unedited,
-    ensure_dockerfile,
-    ensure_inputs,
-    locked_plan,
-    previewed_plan,
-)
-from provision.workflow.plan import BuildRequest, Plan, make_plan
+from provision.workflow.ensure import check_unedited, ensure_dockerfile, ensure_inputs, locked_plan
+from provision.workflow.plan import BuildRequest, make_plan
 
 
 def render(context: Context, request: BuildRequest) -> list[str]:
@@ -33,28 +26,9 @@ def render(context: Context, request: BuildRequest) -> list[str]:
         return written
 
 
-def preview(context: Context, request: BuildRequest) -> tuple[Plan, list[str]]:
-    """The files that `render` would write, and whether that undoes a hand edit.
-
-    Raises what `render` would raise.
-    """
-    with previewed_plan(context, request) as plan:
-        check_unedited(plan)
-    texts = plan.input_texts()
-    if plan.current_lock is not None:
-        dockerfile = plan.dockerfile_texts(plan.current_lock)
-        if request.force or not renderer.edited_files(plan.folder, dockerfile):
-            texts |= dockerfile
-    undone = renderer.edited_files(plan.folder, texts)
-    files = []
-    for name in renderer.changed_files(plan.folder, texts):
-        files.append(f"{name} (undoing an edit by hand)" if name in undone else name)
-    return plan, files
-
-
 def check(context: Context, request: BuildRequest) -> EnvironmentOutcome:
     """`provision render --check`: whether files and lock are what spec.yml comes to."""
-    plan = make_plan(context, replace(request, force=True))
+    plan = make_plan(context, request)
     texts = dict(plan.texts)
     if plan.current_lock is not None:
         texts |= plan.dockerfile_texts(plan.current_lock)

@@ -182,27 +182,6 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def test_edited_environment_makes_the_lock_stale(lab: Home, works: Works) -> None:
-    environment, lock = lab.envs / NAME / "environment.yml", lab.envs / NAME / "conda-lock.yml"
-    before = lock.read_bytes()
-    edit(environment, "- numpy", "- numpy<2.4")
-    result = lab.run("build", NAME, *QUICK)
-    assert result.returncode == 6
-    assert (
-        "is stale" in result.stderr
-        and "environment.yml was edited by hand" in result.stderr
-        and "--relock" in result.stderr
-    )
-    assert lock.read_bytes() == before
-    again = lab.run("lock", NAME, "--relock")
-    assert again.returncode == 0, again.stderr
-    assert lock.read_bytes() != before
-    assert "numpy<2.4" in environment.read_text()
-    built = lab.run("build", NAME, *QUICK)
-    assert built.returncode == 0, built.stderr
-    assert works(lab)
-
-
 def contents(user: Home) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (user.envs / NAME).iterdir()}
 
@@ -213,15 +192,6 @@ def test_failed_relock_changes_nothing(desk: Home) -> None:
     assert result.returncode == 5, result.stderr
     assert contents(desk) == before
     assert desk.run("lock", NAME).returncode == 0
-
-
-def test_options_with_an_edited_file_are_refused_not_dropped(desk: Home) -> None:
-    edit(desk.envs / NAME / "environment.yml", "- numpy", "- numpy<2.4")
-    before = contents(desk)
-    result = desk.run("lock", NAME, "--pip", "six", "--relock")
-    assert result.returncode == 6
-    assert "--pip would have no effect" in result.stderr
-    assert contents(desk) == before
 
 
 def test_dry_run_shows_what_a_new_lock_would_change(desk: Home) -> None:

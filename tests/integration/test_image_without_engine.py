@@ -248,7 +248,7 @@ def plan_on(base: str, context: Context, lock: Lock, prefix: Prefix) -> Plan:
     resolved = replace(resolution(), spec=replace(resolution().spec, base=base))
     return Plan(
         request=BuildRequest(), folder=context.folders.envs,
-        resolution=resolved, spec_content={}, templates=context.templates, texts={}, edited=(), inputs=nothing, lock=lock,
+        resolution=resolved, spec_content={}, templates=context.templates, texts={}, inputs=nothing, lock=lock,
         lock_is_current=True, python_from="host", prefix_path=prefix.path,
     )  # fmt: skip
 

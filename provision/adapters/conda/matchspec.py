@@ -88,18 +88,6 @@ def without_build(spec: str) -> str:
     return f"{name} {version}" if version else name
 
 
-def is_version(text: str) -> bool:
-    """Whether a text is a version, perhaps with a build string after a space: how a virtual package
-    is described."""
-    import rattler
-
-    try:
-        rattler.Version(text.partition(" ")[0])
-    except Exception:
-        return False
-    return True
-
-
 def is_newer(version: str, other: str) -> bool:
     """Whether a version is newer than another by conda's order."""
     import rattler

@@ -78,8 +78,6 @@ def build(context: Context, request: BuildRequest) -> BuildResult:
     client = wanted_engine(request)
     with locked_plan(context, request) as plan:
         check_buildable(context, plan)
-        if plan.edited:
-            context.progress.warn(f"{plan.edited_files()} was edited by hand and is used as it is")
         if request.image == "demand":
             ensure_base(context, plan, client)
         with reported_steps(context.progress) as steps:

@@ -71,7 +71,7 @@ def show_environment(context: Context, name: str) -> EnvironmentDetails:
     requirements = []
     for package in lock.packages if lock else ():
         packages[package.manager] = packages.get(package.manager, 0) + 1
-    for pin in plan.pins_in_environment_file():
+    for pin in plan.pins:
         locked = passports.locked_version(pin, lock) if lock else None
         requirements.append(Requirement(**asdict(pin), locked=locked))
     summary, image, kernel = describe_environment(context, name)
@@ -98,7 +98,7 @@ def package_tree(context: Context, name: str, package: str | None) -> list[tree.
     if plan.lock is None:
         raise missing_file(path, advice=f"`provision lock {name}` makes it.")
     graph = tree.PackageGraph(locks.read_file(path).for_platform(plan.lock.platform))
-    pins: tuple[Pin, ...] = plan.pins_in_environment_file()
+    pins: tuple[Pin, ...] = plan.pins
     if package is None:
         return tree.dependency_tree(graph, pins)
     if package not in graph:

@@ -148,7 +148,7 @@ def _check_environment(
                 advice=f"provision lock {environment.name} --relock --envs {lab.envs}",
             )
             return
-        locks.require_complete(lock, plan.pins_in_environment_file())
+        locks.require_complete(lock, plan.pins)
     except ProvisionError as error:
         yield _failed(subject, error)
         return

@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.cli.options import all_option, dry_run_option, no_wait_option
-from provision.cli.spec_options import (
-    build_request,
-    name_argument,
-    request_options,
-    requests_of_all,
-)
+from provision.cli.options import dry_run_option, no_wait_option
+from provision.cli.spec_options import build_request, name_argument, request_options
 from provision.cli.verb import context_of, print_outcomes, verb
 
 if TYPE_CHECKING:
@@ -29,7 +24,6 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Change nothing; show what differs, and exit with 1 if anything does.",
 )
-@all_option
 @dry_run_option
 @no_wait_option
 @verb
@@ -38,6 +32,7 @@ def render(
     name: str | None,
     envs: Path | None,
     force: bool,
+    check: bool,
     dry_run: bool,
     **options: Any,
 ) -> int | None:
@@ -50,18 +45,9 @@ def render(
     from provision.workflow.ensure import previewed_plan
 
     context = context_of(console, envs, options)
-    if options["every"]:
-        from provision.workflow import batch
-
-        requests = requests_of_all(context, name, options, force=force)
-        if options["check"]:
-            outcomes = batch.check_all(context, requests)
-        else:
-            outcomes = batch.render_all(context, requests, dry_run=dry_run)
-        return print_outcomes(console, outcomes)
-    if options["check"]:
-        return print_outcomes(console, [command.check(context, build_request(name, options))])
     request = build_request(name, options, force=force)
+    if check:
+        return print_outcomes(console, [command.check(context, request)])
     if dry_run:
         with previewed_plan(context, request) as plan:
             texts = plan.texts

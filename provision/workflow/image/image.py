@@ -119,7 +119,7 @@ def ensure_image(
     image = images.find_image(recipe, layout, context.progress)
     is_new = image is None
     if image is None:
-        locks.require_complete(lock, plan.pins_in_environment_file())
+        locks.require_complete(lock, plan.pins)
         _warn_of_cuda_copies(context, plan, lock, recipe.base)
 
         def install(staging: Path) -> None:

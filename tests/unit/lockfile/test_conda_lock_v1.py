@@ -302,35 +302,16 @@ def test_the_environment_name_does_not_change_the_hashes() -> None:
 @pytest.mark.parametrize(
     "machines,message",
     [
-        ("subdirs: {}", "names no platform; the platforms are linux-64, linux-aarch64"),
-        ("subdirs: {osx-64: {packages: {}}}", "names the platform osx-64"),
-        ("subdirs: {linux-64: {packages: {__cuda: '12.1'}}}", "names no __glibc for linux-64"),
-        ("subdirs: {linux-64: {packages: {__glibc: 2.28}}}", r'in quotes \(__glibc: "2.28"\)'),
-        (
-            "subdirs: {linux-64: {packages: {glibc: '2.28'}}}",
-            "names glibc, which is not a virtual package",
-        ),
+        ("subdirs: {}", "names other platforms than linux-64, linux-aarch64"),
+        ("subdirs: {osx-64: {packages: {}}}", "names other platforms"),
+        ("subdirs: {linux-64: {packages: {__cuda: '12.1'}}}", "has no texts of __glibc"),
+        ("subdirs: {linux-64: {packages: {__glibc: 2.28}}}", "has no texts of __glibc"),
         ("subdirs: {linux-64: []}", "has no mapping `packages`|has no mapping"),
     ],
 )
 def test_invalid_virtual_packages(machines: str, message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
         lockfile.read_inputs(ENVIRONMENT, machines, Path("envs/lab"))
-
-
-@pytest.mark.parametrize(
-    "environment,machines,message",
-    [
-        (ENVIRONMENT.replace("[six]", "['-e .']"), MACHINES, "`-e .` is not a requirement"),
-        ("channels: [c]\ndependencies:\n- python\n- six  # [linux64]\n", MACHINES, "line 4 has a platform selector"),
-        (ENVIRONMENT, MACHINES.replace("12.1", "12..1"), "__cuda of linux-64 is '12..1', which is not a version"),
-    ],
-)  # fmt: skip
-def test_ambiguous_hand_edits_are_refused(environment: str, machines: str, message: str) -> None:
-    with pytest.raises(InvalidSpec, match=message):
-        lockfile.check_inputs(
-            lockfile.read_inputs(environment, machines, Path("envs/lab")), Path("envs/lab")
-        )
 
 
 def resolution(**options: object) -> Resolution:

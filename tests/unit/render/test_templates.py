@@ -11,16 +11,16 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner, Result
 
-from provision import ci, image, launch, render, resolver
+from provision import ci, image, launch, render
 from provision.catalog import TEMPLATES
 from provision.cli.main import cli
 from provision.core.errors import InvalidSpec
-from provision.resolver import spec
 from tests.paths import ROOT
 from tests.unit.image.test_image_config import LOCK, resolution
 
 SPEC = 'torch: "2.3"\ncuda: "12.1"\npython: "3.11"\npython_from: channel\n'
 DOCS = ROOT / "docs" / "templates.md"
+CONTRACT = ("image", "contract", "lab", "--as", "lab/toy:1")
 
 
 @pytest.fixture
@@ -46,42 +46,12 @@ def template(lab: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_lab_template_is_used_by_all_commands_and_reported(lab: Path) -> None:
-    plain = run("render", "lab")
-    assert plain.exit_code == 0 and "is rendered from" not in plain.stderr
-    environment = lab / "envs" / "lab" / "environment.yml"
-    our_text = environment.read_text()
-    assert run("render", "lab", "--check").exit_code == 0
-    path = template(
-        lab, "environment.yml", '{% include "provision/environment.yml.j2" %}      - einops\n'
-    )
-    checked = run("render", "--all", "--check")
-    assert checked.exit_code == 1 and "+      - einops" in checked.stdout
-    dry = run("render", "lab", "--dry-run")
-    assert "environment.yml" in dry.stdout and environment.read_text() == our_text
-    rendered = run("render", "lab")
-    assert rendered.exit_code == 0, rendered.output
-    assert rendered.stderr.count(f"environment.yml is rendered from {path}") == 1
-    header, _, *body = environment.read_text().splitlines()
-    assert (
-        header
-        == "# Made by provision from spec.yml and templates/environment.yml.j2; remake with: provision render lab"
-    )
-    assert body == [*our_text.splitlines()[2:], "      - einops"]
-    assert run("render", "lab", "--check").exit_code == 0
-    path.unlink()
-    assert run("render", "lab").exit_code == 0 and environment.read_text() == our_text
-
-
-def test_template_requirements_are_checked(lab: Path) -> None:
-    template(
-        lab, "environment.yml", '{% include "provision/environment.yml.j2" %}      - "ein ops =="\n'
-    )
-    result = run("render", "lab")
-    assert (
-        result.exit_code == InvalidSpec.exit_code
-        and "`ein ops ==` is not a requirement" in result.stderr
-    )
+def test_requests_are_rendered_by_our_templates_alone(lab: Path) -> None:
+    template(lab, "environment.yml", "name: theirs\n")
+    refused = run("render", "lab")
+    assert refused.exit_code == InvalidSpec.exit_code
+    assert "environment.yml.j2 has no effect" in refused.stderr and "spec.yml" in refused.stderr
+    assert not (lab / "envs" / "lab" / "environment.yml").exists()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +70,7 @@ def test_template_requirements_are_checked(lab: Path) -> None:
         ('a\n{% include "parts.j2" %}\n', 2, "there is no template parts.j2"),
         ('a\n{% include "../envs/lab/spec.yml" %}\n', 2, "there is no template"),
         ("a\n{{ ''.__class__.__mro__ }}\n", 2, "unsafe"),
-        ("a\n{{ channels.append(1) }}\n", 2, "has no attribute 'append'"),
+        ("a\n{{ runtime.append(1) }}\n", 2, "append"),
         ("a\n{{ [1] | dictsort }}\n", 2, "has no attribute 'items'"),
         ("a\n{{ '{}'.format() }}\n", 2, "out of range"),
         ("{% macro a() %}{{ a() }}{% endmacro %}\n{{ a() }}\n", 1, "recursion"),
@@ -109,21 +79,19 @@ def test_template_requirements_are_checked(lab: Path) -> None:
 def test_template_mistakes_are_named_with_file_and_line(
     lab: Path, text: str, line: int, message: str
 ) -> None:
-    path = template(lab, "environment.yml", text)
-    result = run("render", "lab")
+    path = template(lab, "contract-docker.sh", text)
+    result = run(*CONTRACT)
     assert result.exit_code == InvalidSpec.exit_code, result.output
     assert f"{path}, line {line}: " in result.stderr and message in result.stderr
-    assert "conda, name, needs_torch_index" in result.stderr  # what it is given
-    assert not (lab / "envs" / "lab" / "environment.yml").exists()
+    assert "reference, registry_reference" in result.stderr  # what it is given
 
 
 def test_no_generated_file_holds_a_credential(lab: Path) -> None:
     """A lab's template may not bring one."""
     address = "https://u:s3cr3t@h.example/x"
-    template(lab, "environment.yml", f"# {address}\n")
-    refused = run("render", "lab")
+    template(lab, "contract-docker.sh", f"# {address}\n")
+    refused = run(*CONTRACT)
     assert refused.exit_code == InvalidSpec.exit_code and "s3cr3t" not in refused.output
-    assert not (lab / "envs" / "lab" / "environment.yml").exists()
 
 
 class BrokenValues(UserDict[str, str]):
@@ -134,21 +102,21 @@ class BrokenValues(UserDict[str, str]):
 
 
 def test_error_outside_of_a_lab_template_is_not_blamed_on_it(lab: Path) -> None:
-    template(lab, "environment.yml", "{{ name }}\n")
+    template(lab, "Dockerfile", "{{ name }}\n")
     templates = render.Templates(lab / "templates")
     with pytest.raises(KeyError, match="a bug of ours"):
-        templates.render("environment.yml", BrokenValues(name="lab"))
+        templates.render("Dockerfile", BrokenValues(name="lab"))
 
 
 def test_mistake_in_an_included_file_names_that_file(lab: Path) -> None:
-    template(lab, "environment.yml", 'a\n{% include "part.j2" %}\n')
+    contract = template(lab, "contract-docker.sh", 'a\n{% include "part.j2" %}\n')
     path = template(lab, "part", "\n\n{{ nothing }}\n")
-    assert f"{path}, line 3: 'nothing' is undefined" in run("render", "lab").stderr
+    assert f"{path}, line 3: 'nothing' is undefined" in run(*CONTRACT).stderr
     path.unlink()
     path.mkdir()
-    assert run("render", "lab").exit_code == InvalidSpec.exit_code
-    (lab / "templates" / "environment.yml.j2").write_bytes(b"\xff")
-    assert "can't decode byte 0xff" in run("render", "lab").stderr
+    assert run(*CONTRACT).exit_code == InvalidSpec.exit_code
+    contract.write_bytes(b"\xff")
+    assert "can't decode byte 0xff" in run(*CONTRACT).stderr
 
 
 def test_spec_and_evidence_pages_ignore_lab_templates(lab: Path) -> None:
@@ -236,17 +204,13 @@ def contract_values(reference: str) -> dict[str, Any]:
 
 def template_variables() -> dict[str, dict[str, Any]]:
     """What each template is given, by real calls."""
-    resolved = resolver.resolve(spec.combine({}, {"torch": "2.3", "cuda": "12.1"}, name="lab"))
     contract = {
         **contract_values("lab/toy:1"),
         "made_by": "",
     }
     settings = ci.WorkflowSettings(install=".")
     paths = ci.WorkflowPaths(jobs_command=("provision",))
-    values = dict.fromkeys(
-        (render.ENVIRONMENT, render.VIRTUAL_PACKAGES), render.input_values(resolved)
-    )
-    values |= {
+    values = {
         render.DOCKERFILE: image.dockerfile_context(resolution(), LOCK),
         **dict.fromkeys(render.CONTRACTS.values(), contract),
         **{
@@ -269,7 +233,8 @@ def test_docs_list_the_variables_of_each_template() -> None:
     assert listed == {file: set(values) for file, values in values_by_file.items()}
     pages = {"report.html", "nodes.html", "lab.html", "page.html", "page-macros", "page-style.css"}
     scripts = {render.HEALTH_CHECK, render.MOUNT_SCRIPT, render.MOUNT_UNIT}
-    fixed = {"spec.yml", *scripts, *pages}
+    inputs = {render.ENVIRONMENT, render.VIRTUAL_PACKAGES}
+    fixed = {"spec.yml", *inputs, *scripts, *pages}
     parts = set(re.findall(r"part-[a-z-]+", DOCS.read_text()))
     assert {path.name.removesuffix(".j2") for path in TEMPLATES.glob("*.j2")} == set(
         values_by_file
@@ -288,13 +253,14 @@ def test_lab_templates_have_the_json_filter(lab: Path) -> None:
 def test_copy_of_our_template_is_not_a_lab_template(lab: Path) -> None:
     """In a clone of provision, `templates/` of the working folder holds our own templates."""
     templates = render.Templates(TEMPLATES)
-    assert {templates.lab_file(name) for name in (render.ENVIRONMENT, render.DOCKERFILE)} == {None}
-    path = template(lab, "environment.yml", (TEMPLATES / "environment.yml.j2").read_text())
-    copied = run("render", "lab")
+    assert templates.lab_file(render.DOCKERFILE) is None
+    file = "contract-docker.sh"
+    path = template(lab, file, (TEMPLATES / f"{file}.j2").read_text())
+    copied = run(*CONTRACT)
     assert copied.exit_code == 0 and "is rendered from" not in copied.stderr
-    assert "templates/" not in (lab / "envs" / "lab" / "environment.yml").read_text()
+    assert "templates/" not in copied.stdout
     path.write_text(path.read_text() + "# the lab's own\n")
-    assert "is rendered from" in run("render", "lab").stderr
+    assert "is rendered from" in run(*CONTRACT).stderr
 
 
 def test_own_clone_templates_are_not_lab_templates(
@@ -308,19 +274,17 @@ def test_own_clone_templates_are_not_lab_templates(
 def test_a_template_that_is_a_link_out_of_its_folder_is_refused(lab: Path) -> None:
     elsewhere = lab.parent / "elsewhere.j2"
     elsewhere.write_text("name: x\n")
-    (lab / "templates" / "environment.yml.j2").symlink_to(elsewhere)
-    refused = run("render", "lab")
+    (lab / "templates" / "contract-docker.sh.j2").symlink_to(elsewhere)
+    refused = run(*CONTRACT)
     assert refused.exit_code == 3
-    assert "environment.yml.j2 is a link to" in refused.stderr
-    assert not (lab / "envs" / "lab" / "environment.yml").exists()
+    assert "contract-docker.sh.j2 is a link to" in refused.stderr
 
 
 def test_an_include_does_not_lead_out_of_the_folder_of_templates(lab: Path) -> None:
     (lab.parent / "secret").write_text("top-secret\n")
     (lab / "templates" / "part.j2").symlink_to(lab.parent / "secret")
-    template(lab, "environment.yml", "{% include 'part.j2' %}")
-    refused = run("render", "lab")
+    template(lab, "contract-docker.sh", "{% include 'part.j2' %}")
+    refused = run(*CONTRACT)
     assert refused.exit_code == 3
     assert "part.j2 is a link to" in refused.stderr
     assert "top-secret" not in refused.output
-    assert not (lab / "envs" / "lab" / "environment.yml").exists()

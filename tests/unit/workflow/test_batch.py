@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from provision import lockfile
+from provision import lockfile, render
 from provision.adapters import conda
 from provision.cli.main import cli
 from provision.core.paths import default_folders
@@ -51,36 +51,6 @@ def outcomes(result: Result) -> Mapping[str, tuple[str, str]]:
 
 def texts(folder: Path) -> dict[str, str]:
     return {str(path): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
-def test_render_all_dry_run_predicts_what_rendering_does(lab: Path, force: tuple[str, ...]) -> None:
-    before = texts(lab / "envs")
-    result = run("render", "--all", "--dry-run", "--json", *force)
-    assert texts(lab / "envs") == before
-    assert result.exit_code == 1
-    rows = outcomes(result)
-    folder = lab / "envs"
-    assert rows["new"] == (
-        "pending",
-        f"would write environment.yml, virtual-packages.yml in {folder / 'new'}",
-    )
-    assert rows["rendered"] == ("kept", "all files are as rendered")
-    assert rows["wrong"][0] == "failed" and "no build for torch 2.1, CUDA 12.9" in rows["wrong"][1]
-    if force:
-        assert rows["edited"] == (
-            "pending",
-            f"would write environment.yml (undoing an edit by hand) in {folder / 'edited'}",
-        )
-    else:
-        assert rows["edited"][0] == "failed" and "was edited by hand" in rows["edited"][1]
-    locked = outcomes(run("render", "--all", "--json", *force))
-    assert {name for name, (status, _) in locked.items() if status == "made"} == {
-        n for n, (status, _) in rows.items() if status == "pending"
-    }
-    assert {name: row for name, row in locked.items() if row[0] == "failed"} == {
-        n: row for n, row in rows.items() if row[0] == "failed"
-    }
 
 
 def inputs(folder: Path) -> lockfile.LockInputs:
@@ -127,14 +97,38 @@ def test_copied_or_renamed_folder_needs_no_new_lock(lab: Path) -> None:
 
 
 def test_nodefaults_makes_no_lock_stale(lab: Path) -> None:
+    """An earlier provision wrote it."""
     folder = lab / "envs" / "rendered"
     write_lock(folder)
     lock_inputs = inputs(folder)
     environment = folder / "environment.yml"
-    edited = environment.read_text().replace("dependencies:", "  - nodefaults\ndependencies:")
-    environment.write_text(edited)
+    body = environment.read_text().split("\n", 2)[2]
+    body = body.replace("dependencies:", "  - nodefaults\ndependencies:")
+    environment.write_text(render.with_header("rendered", body))
     assert inputs(folder).sha256 == lock_inputs.sha256
     assert run("lock", "rendered").stdout.startswith("already locked")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "render",
+        "lock",
+        "lock --relock",
+        "lock --dry-run",
+        "build --no-image --dry-run",
+        "env create",
+    ],
+)
+def test_hand_edits_are_refused_and_stay(lab: Path, verb: str) -> None:
+    """spec.yml alone decides what is locked, and nobody's work is overwritten."""
+    write_lock(lab / "envs" / "edited")
+    before = texts(lab / "envs" / "edited")
+    refused = run(*verb.split(), "edited")
+    assert refused.exit_code == 6, refused.output
+    assert "environment.yml was edited by hand" in refused.stderr
+    assert "Write the change into" in refused.stderr
+    assert texts(lab / "envs" / "edited") == before
 
 
 def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
@@ -149,11 +143,9 @@ def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
     assert result.exit_code == 3 and "passport.json belongs to another environment" in result.stderr
 
 
-def test_render_all_check_with_dry_run_is_still_a_check(lab: Path) -> None:
-    rows = outcomes(run("render", "--all", "--check", "--dry-run", "--json"))
-    assert {name: status for name, (status, _) in rows.items()} == {
-        "edited": "differs",
-        "new": "differs",
-        "rendered": "current",
-        "wrong": "failed",
-    }
+def test_check_says_what_differs(lab: Path) -> None:
+    statuses = {}
+    for name in ("edited", "new", "rendered"):
+        checked = run("render", name, "--check", "--dry-run", "--json")
+        statuses[name] = (checked.exit_code, outcomes(checked)[name][0])
+    assert statuses == {"edited": (1, "differs"), "new": (1, "differs"), "rendered": (0, "current")}

@@ -47,7 +47,7 @@ def plan(path: Path, pins: tuple[Pin, ...] = ()) -> Any:
         folder=path.parent / "envs" / "lab",
         prefix_path=path,
         reusable_prefix=lambda lock: None,
-        pins_in_environment_file=lambda: pins,
+        pins=pins,
         resolution=SimpleNamespace(warnings=()),
     )
 

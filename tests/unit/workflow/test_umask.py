@@ -122,7 +122,7 @@ def test_work_is_protected_from_its_first_moment(
         folder=tmp_path / "envs" / "lab",
         prefix_path=tmp_path / "lab",
         reusable_prefix=lambda lock: None,
-        pins_in_environment_file=tuple,
+        pins=(),
         resolution=SimpleNamespace(warnings=()),
     )
     with pytest.raises(Reached):
