@@ -297,7 +297,7 @@ RESULTS = (
         "image-sbom",
         "image sbom",
         "the SBOM's text, or the file with it",
-        {"path": Path | None, "text": str | None, "unread": list[str]},
+        {"path": Path | None, "text": str | None},
     ),
     _result(
         "image-contract",

@@ -56,7 +56,6 @@ class Sbom:
     purl: str = ""
     sha256: str = ""
     epoch: int | None = None
-    unread: tuple[str, ...] = ()  # what may hold more packages, each described
 
 
 def sbom_text(sbom: Sbom) -> str:
@@ -81,9 +80,9 @@ def sbom_text(sbom: Sbom) -> str:
         "metadata": _metadata(sbom),
         "components": [_component(package) for package in packages],
         "dependencies": dependencies,
+        # The packages of the base are not listed.
+        "compositions": [{"aggregate": "incomplete", "assemblies": [sbom.reference]}],
     }
-    if sbom.unread:
-        document["compositions"] = [{"aggregate": "incomplete", "assemblies": [sbom.reference]}]
     return json.dumps(document, indent=2) + "\n"
 
 
@@ -109,8 +108,6 @@ def _metadata(sbom: Sbom) -> dict[str, object]:
     if sbom.purl:
         subject["purl"] = sbom.purl
     properties = [{"name": name, "value": value} for name, value in sbom.properties]
-    for description in sbom.unread:
-        properties.append({"name": "provision:unread", "value": description})
     metadata: dict[str, object] = {
         "tools": {"components": [{"type": "application", "name": "provision"}]},
         "component": subject,

@@ -36,7 +36,6 @@ QUEUE_MINUTES = 10
 HOME_FREE_GIB = 1.0
 
 Engine = Literal["slurm", "ssh", "kubernetes"]
-EnvironmentSource = Literal["lock", "image"]
 FailOn = Literal["fail", "warn"]
 
 
@@ -54,10 +53,10 @@ class Cluster:
 
 @frozen
 class LabEnvironment:
-    """An environment that every member gets. image: in a registry, by digest."""
+    """An environment that every member gets. image: that of it in a registry, by digest, for jobs on
+    Kubernetes."""
 
     name: str
-    source: EnvironmentSource = "lock"
     image: str | None = None
 
 
@@ -194,9 +193,8 @@ def _lab(document: Mapping[str, Any], folder: Path) -> Lab:
         sync=document.get("sync"),
         facts=absolute_facts(document.get("facts", {}), folder),
         environments=tuple(
-            LabEnvironment(name=name, source=row.get("from", "lock"), image=row.get("image"))
+            LabEnvironment(name=name, image=(content or {}).get("image"))
             for name, content in document.get("environments", {}).items()
-            for row in [content or {}]
         ),
         policy=Policy(
             **{

@@ -21,14 +21,11 @@ from typing import Any
 
 import pytest
 
-from provision import image
 from tests.faulty import Server
 from tests.integration import shared_parts
-from tests.integration.registries import make_image, serving
 from tests.integration.short_folders import short_folder
 from tests.integration.test_git import refusing_server as refusing_server
 from tests.integration.test_git import run_git
-from tests.integration.test_image import Watching
 from tests.integration.test_mirrors import NAME, WHEELS
 from tests.integration.test_mirrors import locked as locked
 from tests.integration.test_mirrors import world as world
@@ -472,27 +469,6 @@ def test_a_lock_that_is_not_portable(
     assert row["verdict"] == "fail" and "not portable" in row["message"]
 
 
-IMAGE = "127.0.0.1:1/serve@sha256:" + "0" * 64
-
-
-@pytest.mark.exhaustive
-def test_an_image_that_cannot_be_pulled(member: Member, lab: Path) -> None:
-    """With a lock in the repository that is used, without one the step stays open."""
-    text = (lab / "lab.yml").read_text()
-    from_image = f"{{from: image, image: '{IMAGE}'}}"
-    (lab / "lab.yml").write_text(
-        text.replace(f"  {NAME}:", f"  {NAME}: {from_image}\n  serve: {from_image}")
-    )
-    status, report = member.join(str(lab))
-    assert (status, report["open"]) == (1, ["environments"])
-    fallback, unreachable = notes(report, "environments")
-    assert fallback.startswith(f"warning: {NAME}: its image cannot be pulled, so its lock is used")
-    assert unreachable.startswith("open: serve: The registry 127.0.0.1:1 refuses connections")
-    [row] = [row for row in report["steps"] if row["step"] == "environments"]
-    assert [note["status"] for note in row["notes"]] == ["warning", "done", "open"]
-    assert row["notes"][1]["message"].startswith(f"{NAME} was shipped to this machine")
-
-
 @pytest.mark.exhaustive
 def test_a_kernel_of_somebody_elses_name(member: Member, lab: Path) -> None:
     folder = member.home / ".local" / "share" / "jupyter" / "kernels" / NAME
@@ -530,39 +506,3 @@ def test_a_cluster_of_kubernetes_leaves_nothing_open(member: Member, lab: Path) 
         [note] = notes(report, "first-job")
         assert note.startswith("warning: pods: join starts no job on Kubernetes")
         assert f"provision launch {NAME} --on kube --image HOST/NAME:TAG" in note
-
-
-@pytest.mark.exhaustive
-@pytest.mark.needs("docker-registry")
-def test_an_image_by_its_digest(member: Member, tmp_path: Path) -> None:
-    """Without an engine here the registry has it, which is enough for nodes that pull it."""
-    lab = tmp_path / "lab"
-    lab.mkdir()
-    with serving(tmp_path / "registry") as host:
-        toy = make_image(tmp_path / "toy", small=os.urandom(8))
-        pushed = image.push_image(
-            toy, image.parse_registry_reference(f"{host}/lab/toy:1"), Watching()
-        )
-        reference = pushed.reference
-        (lab / "lab.yml").write_text(
-            "schema: 1\nname: images\ncontact: me\npolicy: {home_free_gib: 0}\n"
-            f"environments: {{toy: {{from: image, image: '{reference}'}}}}\n"
-        )
-        no_engine = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
-        status, report = member.join(str(lab), **no_engine)
-        assert (status, report["open"]) == (0, []), report
-        [row] = [row for row in report["steps"] if row["step"] == "environments"]
-        assert "no container engine answers here" in row["notes"][0]["message"]
-        engine, _ = image.connect_engine()
-        if engine is None:
-            return
-        try:
-            status, report = member.join("--dry-run")
-            assert (status, report["open"]) == (1, ["environments"]), report
-            status, report = member.join()
-            assert (status, report["open"]) == (0, []), report
-            assert engine.images.get(toy.image_id).id == toy.image_id
-            assert not any(row["changed"] for row in member.join()[1]["steps"])
-        finally:
-            engine.images.remove(toy.image_id, force=True)
-            engine.close()

@@ -213,24 +213,20 @@ def diff(console: Console, before: str, after: str, envs: Path | None) -> None:
 def sbom(console: Console, name: str, envs: Path | None, output: Path | None) -> None:
     """Write the SBOM of an environment's image, as CycloneDX 1.6.
 
-    It lists the packages of the lock and of the base image. The same image always gives the same
-    bytes. Reports parts of the base image that could not be read; the SBOM lists them too.
+    It lists the packages of the lock, with their licenses; those of the base image are for a scanner.
+    The same image always gives the same bytes.
     """
     from provision.core.atomic import atomic_write
     from provision.core.sbom import sbom_text
     from provision.workflow.image.sbom import environment_image, image_sbom
 
     context = context_of(console, envs)
-    document = image_sbom(context, name, environment_image(context, name))
-    for part in document.unread:
-        console.info(f"{name}: not read: {part}")
-    text = sbom_text(document)
-    result: dict[str, Any] = {"path": output, "text": text, "unread": document.unread}
+    text = sbom_text(image_sbom(context, name, environment_image(context, name)))
     if output is None:
-        console.document("image-sbom", result, text)
+        console.document("image-sbom", {"path": None, "text": text}, text)
         return
     atomic_write(output, text)
-    console.result("image-sbom", {**result, "text": None}, f"wrote {output}")
+    console.result("image-sbom", {"path": output, "text": None}, f"wrote {output}")
 
 
 @image.command("contract")

@@ -11,9 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from provision import image as images
 from provision import lockfile as locks
-from provision.adapters.docker import pull_into_engine
 from provision.adapters.slurm import nodes as slurm_nodes
 from provision.cluster import pack as packs
 from provision.cluster.failures import REASONS
@@ -22,7 +20,6 @@ from provision.core import host, prefix_registry, process
 from provision.core.errors import IntegrityError, ProvisionError, SystemRefused, ToolMissing
 from provision.core.json_text import parse_json
 from provision.core.mirrors import path_from_url
-from provision.core.platforms import build_platform
 from provision.core.types import Lock, Prefix
 from provision.environment import drift as drifts
 from provision.environment import kernel as kernels
@@ -53,8 +50,7 @@ def environments(run: JoinRun) -> Iterator[Note]:
     if not run.lab.environments:
         yield settled("lab.yml names no environments")
     for environment in run.lab.environments:
-        install = _image if environment.source == "image" else _prefix
-        yield from guarded(install(run, environment), environment.name)
+        yield from guarded(_prefix(run, environment), environment.name)
 
 
 def _prefix(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
@@ -176,32 +172,6 @@ def _use_shipped(run: JoinRun, name: str, prefix: Prefix) -> Iterator[Note]:
     yield _installed(name, prefix, "was shipped to this machine")
 
 
-def _image(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
-    """The image by its digest: in the engine here, or at least in its registry."""
-    assert environment.image is not None
-    name, reference = environment.name, environment.image
-    try:
-        remote = images.find_remote(images.parse_registry_reference(reference), build_platform())
-        client = images.connect_engine()[0]
-        if client is None:
-            text = f"{name}: {reference} is in its registry; no container engine answers here"
-            yield settled(text)
-        elif images.has_image(client, remote.config_digest):
-            yield settled(f"{name}: {reference} is in the engine here")
-        elif run.act:
-            pull_into_engine(client, reference, run.context.progress)
-            run.changed = True
-            yield settled(f"{name}: pulled {reference}")
-        else:
-            yield pending(f"{name}: would pull {reference}")
-    except ProvisionError as error:
-        if not (run.context.folders.envs / name / locks.FILE).is_file():
-            raise
-        message = f"{name}: its image cannot be pulled, so its lock is used: {error.message}"
-        yield warning(message.rstrip("."), advice=error.advice)
-        yield from _prefix(run, environment)
-
-
 # Kernels
 
 
@@ -229,10 +199,7 @@ def _kernel(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
     name = environment.name
     prefix = installed_prefix(run, environment)
     if prefix is None:
-        if environment.source == "lock":
-            yield pending(f"{name}: waits for its environment")
-        else:
-            yield settled(f"{name} runs in its image, without a kernel")
+        yield pending(f"{name}: waits for its environment")
         return
     if not kernels.has_launcher(prefix):
         yield settled(f"{name} has no {kernels.LAUNCHER}, so no kernel")
@@ -255,10 +222,10 @@ def _kernel(run: JoinRun, environment: LabEnvironment) -> Iterator[Note]:
 
 def first_job(run: JoinRun) -> Iterator[Note]:
     """The first environment of lab.yml, here and on one node of each cluster."""
-    environment, prefix = _tested_environment(run)
-    if environment is None:
-        yield settled("no environment runs in a prefix, so nothing was tested")
+    if not run.lab.environments:
+        yield settled("lab.yml names no environments, so nothing was tested")
         return
+    environment, prefix = _tested_environment(run)
     if prefix is None:
         yield pending(f"waits for the environment {environment.name}")
         return
@@ -268,14 +235,13 @@ def first_job(run: JoinRun) -> Iterator[Note]:
         yield from guarded(_test_on(run, environment, prefix, cluster), cluster.name)
 
 
-def _tested_environment(run: JoinRun) -> tuple[LabEnvironment | None, Prefix | None]:
-    candidates = [candidate for candidate in run.lab.environments if candidate.source == "lock"]
-    for environment in candidates:
+def _tested_environment(run: JoinRun) -> tuple[LabEnvironment, Prefix | None]:
+    for environment in run.lab.environments:
         with suppress(ProvisionError):
             prefix = installed_prefix(run, environment)
             if prefix is not None:
                 return environment, prefix
-    return (candidates[0] if candidates else None), None
+    return run.lab.environments[0], None
 
 
 def _out(run: JoinRun) -> Path:

@@ -53,7 +53,7 @@ class JoinRequest:
 
 @frozen
 class Possession:
-    """What a member has. kind: environment, kernel, image, cluster or contact."""
+    """What a member has. kind: environment, cluster or contact."""
 
     kind: str
     text: str
@@ -245,8 +245,6 @@ def _possessions(run: JoinRun) -> Iterator[Possession]:
                 torch = run.plan(environment).resolution.local_version
                 text = f"{environment.name}: torch {torch} in {prefix.path}"
                 yield Possession(kind="environment", text=text)
-            elif environment.image:
-                yield Possession(kind="image", text=f"{environment.name}: {environment.image}")
     for cluster in run.lab.clusters:
         login = f", login {', '.join(cluster.login)}" if cluster.login else ""
         text = f"{cluster.name}: {cluster.nodes} ({cluster.engine}{login})"

@@ -133,10 +133,9 @@ def _check_environment(
     context: Context, lab: Lab, environment: LabEnvironment
 ) -> Iterator[LabCheck]:
     subject = f"environments.{environment.name}"
-    if environment.source == "image":
-        yield _check_image(subject, environment)
-        return
     try:
+        if environment.image is not None:
+            images.parse_registry_reference(environment.image)
         plan = make_plan(context, BuildRequest(name=environment.name))
         lock = plan.lock
         if lock is None or not plan.lock_is_current:
@@ -173,16 +172,6 @@ def _not_portable(subject: str, lab: Lab, name: str, lock: Lock) -> LabCheck:
         )
         advice = "add each as a wheel (`provision add NAME ./FOLDER`) or by a git address"
     return LabCheck(subject=subject, verdict="fail", message=message, advice=advice)
-
-
-def _check_image(subject: str, environment: LabEnvironment) -> LabCheck:
-    assert environment.image is not None
-    try:
-        images.parse_registry_reference(environment.image)
-    except ProvisionError as error:
-        return _failed(subject, error)
-    message = f"{environment.image}: not asked for; `provision join --dry-run` asks its registry"
-    return LabCheck(subject=subject, verdict="unknown", message=message)
 
 
 def _check_runners(path: Path) -> LabCheck:

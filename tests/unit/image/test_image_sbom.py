@@ -1,4 +1,4 @@
-"""SBOMs of images: the packages of base and lock, valid by CycloneDX's schema and SPDX's own validator."""
+"""SBOMs of images: the packages of the lock, valid by CycloneDX's schema."""
 
 from __future__ import annotations
 
@@ -18,12 +18,8 @@ from provision.core.paths import default_folders
 from provision.core.types import Layer
 from provision.environment import runtime_package
 from provision.image import config, oci_layout
-from provision.image.contents import ImageContents, read_files
-from provision.image.sbom import (
-    SYSTEM_FILES,
-    base_packages,
-    unread_databases,
-)
+from provision.image.contents import read_files
+from provision.image.sbom import RECORDS
 from tests import evidence
 from tests.conftest import ROOT
 from tests.unit.image.test_image_base import with_link
@@ -31,25 +27,7 @@ from tests.unit.image.test_image_layers import archive
 from tests.unit.lockfile.test_lock_verify import sound
 
 RELEASE = ("usr/lib/os-release", b'NAME="Debian GNU/Linux"\nVERSION_ID="12"\nID=debian\n')
-STATUS = b"""Package: libc6
-Status: install ok installed
-Architecture: amd64
-Version: 2.36-9+deb12u10
-Depends: libgcc-s1
-Description: GNU C Library
- Version: a line that goes on
-
-Package: gone
-Status: deinstall ok config-files
-Architecture: all
-Version: 1.0
-
-Package: libgcc-s1
-Status: install ok installed
-Architecture: amd64
-Version: 12.2.0-14
-"""
-DEBIAN = archive(RELEASE, ("./var/lib/dpkg/status", STATUS))
+DEBIAN = archive(RELEASE)
 LINKED = with_link("etc/os-release", "../usr/lib/os-release")
 RUNTIME = runtime_package.load()
 OWN = archive(
@@ -69,64 +47,13 @@ OWN = archive(
 )
 
 
-def base_of(folder: Path, *layers: bytes) -> ImageContents:
-    paths = []
-    for index, layer in enumerate(layers):
-        paths.append(folder / str(index))
-        paths[-1].write_bytes(layer)
-    return read_files(paths, SYSTEM_FILES)
-
-
-def test_packages_that_dpkg_recorded(tmp_path: Path) -> None:
-    base = base_of(tmp_path, DEBIAN, LINKED)
-    assert [(part.name, part.version) for part in base_packages(base)] == [
-        ("libc6", "2.36-9+deb12u10"),
-        ("libgcc-s1", "12.2.0-14"),
-    ]
-    assert (
-        base_packages(base)[0].purl
-        == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"
-    )
-    assert unread_databases(base) == ()
-
-
 def test_records_of_unlimited_size_are_refused(tmp_path: Path) -> None:
     """However many files they are in: 80 files of 1 MiB each."""
-    many = archive(*((f"var/lib/dpkg/status.d/{number}", bytes(1 << 20)) for number in range(80)))
+    names = (f"opt/env/conda-meta/{number}.json" for number in range(80))
+    layer = tmp_path / "layer"
+    layer.write_bytes(archive(*((name, bytes(1 << 20)) for name in names)))
     with pytest.raises(IntegrityError, match="more than 64 MiB"):
-        base_of(tmp_path, many)
-
-
-def test_packages_of_distroless_images(tmp_path: Path) -> None:
-    status = (b"Package: tzdata\nVersion: 2024a\nArchitecture: all\n", b"no package\n")
-    distroless = archive(
-        ("var/lib/dpkg/status.d/tzdata", status[0]),
-        ("var/lib/dpkg/status.d/tzdata.md5sums", status[1]),
-    )
-    assert [part.purl for part in base_packages(base_of(tmp_path, distroless))] == [
-        "pkg:deb/debian/tzdata@2024a?arch=all&distro=debian"
-    ]
-
-
-@pytest.mark.parametrize(
-    "layers",
-    [
-        [archive(RELEASE)],
-        [archive(("var/lib/rpm/rpmdb.sqlite", b"SQLite"))],
-        [DEBIAN, archive(("var/lib/.wh.dpkg", b""))],
-    ],
-)
-def test_a_base_without_dpkg_is_reported(tmp_path: Path, layers: list[bytes]) -> None:
-    base = base_of(tmp_path, *layers)
-    assert base_packages(base) == ()
-    assert len(unread_databases(base)) == 1
-
-
-def test_a_later_layer_overrides_an_earlier_one(tmp_path: Path) -> None:
-    newer = archive(
-        ("var/lib/dpkg/status", b"Package: libc6\nStatus: install ok installed\nVersion: 2.37\n")
-    )
-    assert [part.version for part in base_packages(base_of(tmp_path, DEBIAN, newer))] == ["2.37"]
+        read_files([layer], RECORDS)
 
 
 @pytest.fixture
@@ -182,14 +109,12 @@ def test_cyclonedx_of_an_image(folder: Path) -> None:
     )
     assert sbom_document["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
     parts = {part["name"]: part for part in sbom_document["components"]}
-    assert {"libc6", "libgcc-s1", "numpy", "torch"} <= parts.keys() and len(parts) == len(
-        sound()["package"]
-    ) + 3
+    assert {"numpy", "torch"} <= parts.keys() and len(parts) == len(sound()["package"]) + 1
     assert parts["provision-runtime"]["version"] == RUNTIME.version  # no lock names it
     assert parts["provision-runtime"]["purl"].startswith("pkg:generic/provision")
     assert parts["numpy"]["licenses"] == [{"expression": "BSD-3-Clause"}]
     assert parts["torch"]["licenses"] == [{"expression": "LicenseRef-Lab-Own"}]
-    assert "compositions" not in sbom_document
+    assert sbom_document["compositions"][0]["aggregate"] == "incomplete"  # the base is not listed
 
 
 def test_the_output_is_a_file_too(folder: Path) -> None:

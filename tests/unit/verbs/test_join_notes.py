@@ -27,7 +27,7 @@ def commands(folder: Path, engine: Engine, environment: LabEnvironment) -> list[
 def test_the_commands_at_the_end(tmp_path: Path) -> None:
     """Without an installed environment there is no notebook yet."""
     train = LabEnvironment(name="train")
-    serve = LabEnvironment(name="serve", source="image", image=IMAGE)
+    serve = LabEnvironment(name="serve", image=IMAGE)
     assert commands(tmp_path, "slurm", train) == [
         "provision shell train",
         "provision launch train --on gpu -- train.py",

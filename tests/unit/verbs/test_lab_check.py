@@ -75,8 +75,8 @@ def test_the_sample_lab_is_valid(lab: Path) -> None:
         ("envs/train/conda-lock.yml", "provision_portable: 'true'", "provision_portable: 'false'",
          "environments.train", "its lock is not portable"),
         ("runners.yml", "gpus: 2", "gpus: two", "runners.yml", "runners.yml:10"),
-        ("lab.yml", "  train:", f"  tune: {{from: image, image: '-v/:/h@sha256:{'0' * 64}'}}",
-         "environments.tune", "is not a reference to a registry"),
+        ("lab.yml", "  train:", f"  train: {{image: '-v/:/h@sha256:{'0' * 64}'}}",
+         "environments.train", "is not a reference to a registry"),
     ],
 )  # fmt: skip
 def test_a_mistake_fails_the_check(

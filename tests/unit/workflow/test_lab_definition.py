@@ -37,7 +37,7 @@ smoke: [require_gpu=true, timeout=900]
 facts: {{address: facts/facts.json, signers: facts_signers}}
 environments:
   train:
-  serve: {{from: image, image: "registry.vision.example/serve@{DIGEST}"}}
+  serve: {{image: "registry.vision.example/serve@{DIGEST}"}}
 policy: {{groups: [ml], umask: "027", home_free_gib: 2, test_here: false, job_minutes: 4, queue_minutes: 0.5, fail_on: warn}}
 """
 
@@ -68,9 +68,7 @@ def test_everything_that_a_lab_can_say(tmp_path: Path) -> None:
     assert lab.smoke == ("require_gpu=true", "timeout=900")
     assert lab.environments == (
         LabEnvironment(name="train"),
-        LabEnvironment(
-            name="serve", source="image", image=f"registry.vision.example/serve@{DIGEST}"
-        ),
+        LabEnvironment(name="serve", image=f"registry.vision.example/serve@{DIGEST}"),
     )
     assert lab.policy == Policy(
         groups=("ml",),
@@ -120,7 +118,7 @@ def test_the_least_that_a_lab_must_say(tmp_path: Path) -> None:
         ("schema: 1\nname: a\ncontact: me\nsmoke: [strict]\n", "lab.yml:4: smoke"),
         (
             "schema: 1\nname: a\ncontact: me\nenvironments:\n  b: {from: image}\n",
-            'lab.yml:5: environments.b: "image" is a required property',
+            "lab.yml:5: .*from",
         ),
         (
             "schema: 1\nname: a\ncontact: me\nenvironments:\n  b: {image: 'r/b:latest'}\n",
