@@ -43,7 +43,7 @@ from provision.verbs.image.registry import VerifiedImage
 from provision.verbs.init.init import Proposal
 from provision.verbs.join.join import Possession
 from provision.verbs.join.steps import Note, StepName, StepStatus
-from provision.verbs.lab.check import LabCheck
+from provision.verbs.lab.check import LabProblem
 from provision.verbs.launch.jobs import Engine as LaunchEngine
 from provision.verbs.launch.launch import SubmittedJob
 from provision.verbs.lock.inspection import ExportedLock
@@ -404,7 +404,7 @@ RESULTS = (
             "commands": list[str],
         },
     ),
-    _result("lab-check", "lab check", "a verdict for each subject", {"checks": list[LabCheck]}),
+    _result("lab-check", "lab check", "what is wrong", {"problems": list[LabProblem]}),
     _result(
         "clean",
         "clean",

@@ -58,15 +58,6 @@ def locked_keys(folder: Path) -> tuple[Path, ...]:
     return tuple(keys)
 
 
-def has_host_key(known_hosts: Path, host: str) -> bool:
-    """Whether a known_hosts file has a key of a host. False also without ssh-keygen here."""
-    command = ["ssh-keygen", "-F", host, "-f", str(known_hosts)]
-    try:
-        return process.run(command, timeout_s=COMMAND_TIMEOUT_S, check=False).returncode == 0
-    except ProvisionError:
-        return False
-
-
 def verify_signature(content: bytes, signature: bytes, signers: Path, namespace: str) -> str:
     """Who of the allowed signers signed the content: the principal that the file names.
 

@@ -240,10 +240,3 @@ def test_a_closed_cluster(joined: JoinedLab, slurm_cluster: SlurmCluster) -> Non
     assert pending.startswith("pending: would run `provision smoke ")
     report_file.write_text(text)
     assert joined.member.join()[0] == 0
-
-
-def test_a_check_asks_the_engines_of_this_machine(joined: JoinedLab) -> None:
-    checked = parse_result(joined.member.run("lab", "check", str(joined.folder), "--json").stdout)
-    verdicts = {row["subject"]: row["verdict"] for row in checked["checks"]}
-    assert verdicts["clusters.main.nodes"] == "pass"
-    assert verdicts["clusters.main.login"] == "unknown"

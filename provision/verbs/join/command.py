@@ -37,7 +37,6 @@ def join(
     from provision.verbs.join import join as command
     from provision.verbs.join.output import join_json, join_lines
 
-    request = command.JoinRequest(source=source, act=not dry_run, wait=not no_wait)
-    report = command.join(request, console)
+    report = command.join(source, console, act=not dry_run, wait=not no_wait)
     console.result("join", join_json(report), join_lines(report))
     return 1 if report.open_steps else 0

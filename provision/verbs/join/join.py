@@ -42,16 +42,6 @@ WORK: Mapping[StepName, Step] = {
 
 
 @frozen
-class JoinRequest:
-    """source: the address or folder of a lab's repository; None for the lab that was joined. act:
-    False only says how each step stands."""
-
-    source: str | None
-    act: bool = True
-    wait: bool = True
-
-
-@frozen
 class Possession:
     """What a member has. kind: environment, cluster or contact."""
 
@@ -79,45 +69,48 @@ class JoinReport:
         return any(result.changed for result in self.steps)
 
 
-def join(request: JoinRequest, progress: Progress) -> JoinReport:
+def join(
+    address: str | None, progress: Progress, *, act: bool = True, wait: bool = True
+) -> JoinReport:
     """Join a lab, or say how that stands.
 
-    Raises what makes the lab's repository unreadable; everything later is a step of the report.
+    address: of a lab's repository, or its folder; None for the lab that was joined. act: False only
+    says how each step stands. Raises what makes the lab's repository unreadable; everything later is a step of the report.
     """
     labs = records.labs_folder()
-    source = _source(request, labs)
+    source = _source(address, labs)
     if problem := credential_problem(source):
         raise InvalidSpec(problem)
     folder = records.lab_folder(labs, source)
     with ExitStack() as stack:
-        if request.act:
+        if act:
             if records.read_record(folder) is None:
                 _check_writable(folder)
             owner = Folders(data=labs.parent, cache=labs.parent, envs=labs)
             lock_name = f"{folder.name}.join"
-            stack.enter_context(environment_lock(owner, lock_name, progress, wait=request.wait))
-        if request.act:
+            stack.enter_context(environment_lock(owner, lock_name, progress, wait=wait))
+        if act:
             progress.info(_title("lab"))
-        lab, notes, changed = _read_repository(source, folder, request, progress, stack)
+        lab, notes, changed = _read_repository(source, folder, progress, stack, act=act)
         earlier = records.read_record(folder)
         run = JoinRun(
             lab=lab,
             folder=folder,
             progress=progress,
-            act=request.act,
-            wait=request.wait,
+            act=act,
+            wait=wait,
             tests=dict(earlier.tests) if earlier else {},
         )
         results = [StepResult(step="lab", notes=tuple(notes), changed=changed)]
         for name, work in WORK.items():
             results.append(_run_step(run, name, work))
-            if request.act:
+            if act:
                 _record(folder, source, run)
         results.append(StepResult(step="summary", notes=()))
         return JoinReport(
             lab=lab.name,
             source=source,
-            acted=request.act,
+            acted=act,
             steps=tuple(results),
             possessions=tuple(_possessions(run)),
             commands=tuple(_commands(run)),
@@ -149,12 +142,10 @@ def _record(folder: Path, source: str, run: JoinRun) -> None:
 # The lab's repository
 
 
-def _source(request: JoinRequest, labs: Path) -> str:
+def _source(address: str | None, labs: Path) -> str:
     """The address, or the absolute path of the folder."""
-    if request.source is not None:
-        if git.is_url(request.source):
-            return request.source
-        return str(Path(request.source).expanduser().absolute())
+    if address is not None:
+        return address if git.is_url(address) else str(Path(address).expanduser().absolute())
     sources = [record.source for record in records.records(labs)]
     if len(sources) == 1:
         return sources[0]
@@ -188,9 +179,10 @@ def _check_writable(folder: Path) -> None:
 def _read_repository(
     source: str,
     folder: Path,
-    request: JoinRequest,
     progress: Progress,
     stack: ExitStack,
+    *,
+    act: bool,
 ) -> tuple[Lab, list[Note], bool]:
     """The lab, what to say of its repository, and whether it was fetched now."""
     if not git.is_url(source):
@@ -198,8 +190,8 @@ def _read_repository(
         return lab, [settled(f"{lab.name}, from {source}")], False
     clone = folder / records.REPOSITORY
     if clone.is_dir():
-        return _refresh_clone(source, clone, request)
-    if not request.act:
+        return _refresh_clone(source, clone, act=act)
+    if not act:
         clone = stack.enter_context(temporary_directory("join")) / records.REPOSITORY
         git.clone(source, clone)
         lab = read_lab(clone)
@@ -214,13 +206,13 @@ def _read_repository(
     return lab, [settled(f"{lab.name}, cloned from {source} to {clone}")], True
 
 
-def _refresh_clone(source: str, clone: Path, request: JoinRequest) -> tuple[Lab, list[Note], bool]:
+def _refresh_clone(source: str, clone: Path, *, act: bool) -> tuple[Lab, list[Note], bool]:
     """An earlier clone, brought up to date; as it is if its origin cannot be reached now."""
     notes = []
     changed = False
     try:
         if git.remote_head(clone, source) != git.head(clone):
-            if request.act:
+            if act:
                 git.fast_forward(clone, source)
                 changed = True
             else:

@@ -28,13 +28,18 @@ def lab() -> None:
 def check(console: Console, folder: Path) -> int:
     """Check a lab's repository: lab.yml, nodes.yml, environments and locks, runners.yml.
 
-    For the lab's CI: the exit code is 1 if something is wrong. Contacts no host and no registry: that
-    is `provision join --dry-run`.
+    For the lab's CI: the exit code is 1 if something is wrong. Contacts no host, scheduler and registry:
+    that is `provision join --dry-run`.
     """
     from provision.verbs.lab import check as command
-    from provision.verbs.lab.output import check_lines
 
     folder = folder.absolute()
-    checks = command.check(context_of(console, folder / "envs"), folder)
-    console.result("lab-check", {"checks": checks}, check_lines(checks))
-    return 1 if any(check.verdict == "fail" for check in checks) else 0
+    lab, problems = command.check(context_of(console, folder / "envs"), folder)
+    lines = []
+    for problem in problems:
+        lines.append(f"{problem.subject}: {problem.message}")
+        if problem.advice:
+            lines.append(f"  > {problem.advice}")
+    nothing = f"{lab.name}: nothing wrong; hosts and clusters were not asked"
+    console.result("lab-check", {"problems": problems}, lines or nothing)
+    return 1 if problems else 0

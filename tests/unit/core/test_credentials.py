@@ -19,7 +19,7 @@ from provision.core.errors import InvalidSpec, ToolFailed
 from provision.environment import passport
 from provision.project_files.request import Request, decide
 from provision.resolver import spec as specs
-from provision.verbs.join.join import JoinRequest, join
+from provision.verbs.join.join import join
 from provision.workflow.lab_definition import read_lab
 from provision.workflow.project_files import read_file
 from tests.conftest import ROOT
@@ -210,9 +210,8 @@ def test_a_lab_is_joined_by_an_address_without_one(
 ) -> None:
     """The record of the lab and the clone's settings hold the address."""
     monkeypatch.setenv("PROVISION_DATA", str(tmp_path))
-    request = JoinRequest(source="https://u:s3cr3t@h.invalid/lab.git")
     with pytest.raises(InvalidSpec, match="machine h") as refusal:
-        join(request, Console())
+        join("https://u:s3cr3t@h.invalid/lab.git", Console())
     assert SECRET not in str(refusal.value) and not list(tmp_path.iterdir())
 
 
