@@ -41,7 +41,7 @@ def render(
     They are environment.yml, virtual-packages.yml and, with a current lock, the Dockerfile. All
     are made from spec.yml.
     """
-    from provision.workflow import render as command
+    from provision.verbs.render import render as command
     from provision.workflow.ensure import previewed_plan
 
     context = context_of(console, envs, options)

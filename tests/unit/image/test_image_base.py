@@ -102,7 +102,7 @@ def hostile() -> bytes:
             ("lib64/libc.so.6", tarfile.LNKTYPE, "../../../etc/shadow"),
             ("lib/libc.so.6", tarfile.SYMTYPE, "/proc/self/mem"),
             ("lib/x86_64-linux-gnu/libc.so.6", tarfile.FIFOTYPE, ""),
-            ("etc/os-release", tarfile.LNKTYPE, "nowhere"),
+            ("opt/env/conda-meta/x.json", tarfile.LNKTYPE, "nowhere"),
             ("../.wh..wh..opq", tarfile.REGTYPE, ""),
             ("usr/.wh.", tarfile.REGTYPE, ""),
             ("x" * 5000, tarfile.REGTYPE, ""),
@@ -128,7 +128,7 @@ def test_hostile_base_is_never_unpacked(tmp_path: Path) -> None:
     assert [blob.read_bytes() for blob in blobs] == [bad, good]
     assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
     base.check_base("lab:1", blobs, "2.28")
-    assert contents.read_files(blobs, sbom.SYSTEM_FILES).files == {}
+    assert contents.read_files(blobs, sbom.RECORDS).files == {}
     with pytest.raises(InvalidSpec, match="has no glibc"):
         base.check_base("lab:1", blobs[:1], "2.28")
 
@@ -160,7 +160,7 @@ def test_garbled_layer_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     with contextlib.suppress(IntegrityError, InvalidSpec):
         base.check_base("lab:1", [tmp_path / "layer"], "2.28")
     with contextlib.suppress(IntegrityError):
-        contents.read_files([tmp_path / "layer"], sbom.SYSTEM_FILES)
+        contents.read_files([tmp_path / "layer"], sbom.RECORDS)
 
 
 def test_layer_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
