@@ -142,7 +142,7 @@ RESULTS = (
     ),
     _result(
         "outcomes",
-        "lock --all, render --check",
+        "lock --all",
         "what became of each environment",
         {"environments": list[EnvironmentOutcome]},
     ),

@@ -14,15 +14,14 @@ from provision.core.types import EnvironmentOutcome, SmokeResult
 
 
 def outcome_lines(outcomes: Sequence[EnvironmentOutcome]) -> list[str]:
-    """Diffs first, then a row for each environment, then the number that failed."""
-    diffs = [outcome.diff.rstrip() for outcome in outcomes if outcome.diff]
+    """A row for each environment, then the number that failed."""
     rows = [
         (outcome.name, outcome.status, f"{outcome.seconds:.1f} s", outcome.detail)
         for outcome in outcomes
     ]
     failed = sum(outcome.exit_code != 0 for outcome in outcomes)
     verdict = f"{failed} of {len(outcomes)} failed"
-    return [*diffs, table(rows, ("environment", "status", "time", "what")), "", verdict]
+    return [table(rows, ("environment", "status", "time", "what")), "", verdict]
 
 
 def smoke_lines(result: SmokeResult, *, brief: bool = False) -> list[str]:

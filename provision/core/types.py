@@ -259,13 +259,10 @@ class EnvironmentOutcome:
     """The outcome for one environment of many."""
 
     name: str
-    status: Literal[
-        "made", "kept", "solved", "pending", "current", "differs", "failed"
-    ]  # solved, pending: with --dry-run
+    status: Literal["made", "kept", "solved", "failed"]  # solved: with --dry-run
     detail: str
     seconds: float = 0.0
     exit_code: int = 0  # what the verb would have ended with for this environment alone
-    diff: str = ""
 
 
 @frozen

@@ -18,7 +18,7 @@ def guard(packages: Sequence[LockedPackage], resolution: Resolution, cause: str 
     name = source.torch_package
     torch = next((package for package in packages if package.name == name), None)
     if torch is None:
-        problem = f"The solver's answer has no {name}; was it removed from environment.yml by hand?"
+        problem = f"The solver's answer has no {name}."
     else:
         mismatch = source.locked_torch_problem(packages, torch, resolution)
         if mismatch is None:
@@ -28,8 +28,7 @@ def guard(packages: Sequence[LockedPackage], resolution: Resolution, cause: str 
     raise CheckFailed(
         f"{problem} {cause}".rstrip(),
         advice=(
-            "Nothing was written. Compare environment.yml and virtual-packages.yml with what "
-            "`provision render --check` shows."
+            "Nothing was written. `provision matrix explain` shows which build was requested, and why."
         ),
     )
 

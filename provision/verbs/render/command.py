@@ -9,7 +9,7 @@ import click
 
 from provision.cli.options import dry_run_option, no_wait_option
 from provision.cli.spec_options import build_request, name_argument, request_options
-from provision.cli.verb import context_of, print_outcomes, verb
+from provision.cli.verb import context_of, verb
 
 if TYPE_CHECKING:
     from provision.cli.console import Console
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 @name_argument
 @request_options
 @click.option("--force", is_flag=True, help="Overwrite generated files that were edited by hand.")
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Change nothing; show what differs, and exit with 1 if anything does.",
-)
 @dry_run_option
 @no_wait_option
 @verb
@@ -32,10 +27,9 @@ def render(
     name: str | None,
     envs: Path | None,
     force: bool,
-    check: bool,
     dry_run: bool,
     **options: Any,
-) -> int | None:
+) -> None:
     """Write the generated files of an environment.
 
     They are environment.yml, virtual-packages.yml and, with a current lock, the Dockerfile. All
@@ -46,16 +40,13 @@ def render(
 
     context = context_of(console, envs, options)
     request = build_request(name, options, force=force)
-    if check:
-        return print_outcomes(console, [command.check(context, request)])
     if dry_run:
         with previewed_plan(context, request) as plan:
             texts = plan.texts
         console.document("render-preview", {"files": texts}, "\n".join(texts.values()))
-        return None
+        return
     written = command.render(context, request)
     lines = [f"wrote {file}" for file in written]
     if not written:
         lines = ["nothing to write: all files are as rendered"]
     console.result("render", {"written": written}, lines)
-    return None

@@ -141,11 +141,3 @@ def test_copied_passport_belongs_to_another_environment(lab: Path) -> None:
     assert run("passport", "show", "rendered").exit_code == 0
     result = run("passport", "show", "copy")
     assert result.exit_code == 3 and "passport.json belongs to another environment" in result.stderr
-
-
-def test_check_says_what_differs(lab: Path) -> None:
-    statuses = {}
-    for name in ("edited", "new", "rendered"):
-        checked = run("render", name, "--check", "--dry-run", "--json")
-        statuses[name] = (checked.exit_code, outcomes(checked)[name][0])
-    assert statuses == {"edited": (1, "differs"), "new": (1, "differs"), "rendered": (0, "current")}

@@ -89,7 +89,6 @@ def invoke(*command_line: str) -> str:
         ("build", "lab", "--dry-run"),
         ("render", "lab"),
         ("render", "lab", "--dry-run"),
-        ("render", "lab", "--check"),
         ("lock", "lab"),
         ("lock", "lab", "--dry-run"),
         ("env", "create", "lab", "--dry-run"),
