@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision import ci
@@ -11,8 +10,8 @@ from provision import image as images
 from provision import lockfile as locks
 from provision.catalog import facts
 from provision.cluster.inventory import Inventory, read_inventory, select_nodes
-from provision.core.errors import ProvisionError
 from provision.core.dataclass import frozen
+from provision.core.errors import ProvisionError
 from provision.core.paths import LAB_FACTS
 from provision.core.types import Lock
 from provision.workflow.context import Context
