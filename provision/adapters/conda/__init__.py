@@ -16,7 +16,6 @@ from provision.adapters.conda.matchspec import (
     spec_errors,
     spec_name,
     unsatisfied,
-    without_build,
     without_version,
 )
 from provision.adapters.conda.repodata import (
@@ -48,6 +47,5 @@ __all__ = [
     "spec_errors",
     "spec_name",
     "unsatisfied",
-    "without_build",
     "without_version",
 ]
