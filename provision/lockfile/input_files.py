@@ -10,17 +10,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from provision.adapters import conda
 from provision.core.dataclass import dataclass
 from provision.core.errors import InvalidSpec
 from provision.core.paths import ENVIRONMENT, VIRTUAL_PACKAGES
 from provision.core.platforms import PLATFORMS, Platform
+from provision.core.schema import schema_error
 from provision.core.yaml_text import YamlError, parse_yaml
 
 SELECTOR = re.compile(r"#.*\[")
-T = TypeVar("T")
 _ADVICE = "Correct it, or restore what spec.yml renders: provision render {name} --force"
 
 
@@ -63,16 +63,20 @@ def read_inputs(
 
     Raises InvalidSpec with the file and the mistake.
     """
-    environment_path, machines_path = folder / ENVIRONMENT, folder / VIRTUAL_PACKAGES
-    document = _parse(environment, environment_path)
-    machines = _parse(virtual_packages, machines_path)
-    dependencies = _value(document, "dependencies", list, environment_path)
-    channels = _value(document, "channels", list, environment_path)
+    document = _parse(environment, folder / ENVIRONMENT)
+    machines = _parse(virtual_packages, folder / VIRTUAL_PACKAGES)
+    problem = schema_error({ENVIRONMENT: document, VIRTUAL_PACKAGES: machines}, "lock-inputs")
+    if problem:
+        raise InvalidSpec(
+            f"The inputs of the lock in {folder} are not valid: {problem}.",
+            advice=_ADVICE.format(name=folder.name),
+        )
+    dependencies = document["dependencies"]
     sections = [item for item in dependencies if isinstance(item, dict)]
-    pip = _value(sections[0], "pip", list, environment_path) if sections else []
+    pip = sections[0]["pip"] if sections else []
     # A folder that was copied or renamed need not be solved again.
     nameless = {key: value for key, value in document.items() if key != "name"}
-    channels = [channel for channel in channels if channel != "nodefaults"]
+    channels = [channel for channel in document["channels"] if channel != "nodefaults"]
     content = {**nameless, "channels": channels}
     return LockInputs(
         environment=environment,
@@ -81,7 +85,11 @@ def read_inputs(
         conda=tuple(str(item) for item in dependencies if not isinstance(item, dict)),
         pip=tuple(str(item) for item in pip),
         channels=tuple(map(str, channels)),
-        machines=_machines(machines, machines_path),
+        machines={
+            platform: tuple(sorted(machines["subdirs"][platform]["packages"].items()))
+            for platform in PLATFORMS
+            if platform in machines["subdirs"]
+        },
         sha256=_sha256(content, machines, as_of, sources),
         as_of=as_of,
         sources=tuple(sources),
@@ -138,41 +146,6 @@ def _selector_lines(environment: str) -> list[int]:
     return numbers
 
 
-def _machines(document: Any, path: Path) -> dict[Platform, VirtualPackages]:
-    subdirs = _value(document, "subdirs", dict, path)
-    unknown = sorted(str(name) for name in subdirs if name not in PLATFORMS)
-    if unknown or not subdirs:
-        problem = f"names the platform {unknown[0]}" if unknown else "names no platform"
-        raise InvalidSpec(
-            f"{path} {problem}; the platforms are {', '.join(PLATFORMS)}.",
-            advice=_ADVICE.format(name=path.parent.name),
-        )
-    machines = {}
-    for platform in PLATFORMS:
-        if platform in subdirs:
-            machines[platform] = _machine(subdirs[platform], platform, path)
-    return machines
-
-
-def _machine(document: Any, platform: Platform, path: Path) -> VirtualPackages:
-    packages = _value(document, "packages", dict, path)
-    problem = ""
-    for name, version in packages.items():  # what conda-lock or the solver would refuse
-        if not isinstance(name, str) or not name.startswith("__"):
-            problem = f"names {name}, which is not a virtual package (they begin with __),"
-        elif not isinstance(version, str):
-            problem = f'must have the version of {name} in quotes ({name}: "{version}")'
-        if problem:
-            break
-    if not problem and "__glibc" not in packages:
-        problem = "names no __glibc"
-    if problem:
-        raise InvalidSpec(
-            f"{path} {problem} for {platform}.", advice=_ADVICE.format(name=path.parent.name)
-        )
-    return tuple(sorted(packages.items()))
-
-
 def _parse(text: str, path: Path) -> Any:
     try:
         return parse_yaml(text)
@@ -181,13 +154,3 @@ def _parse(text: str, path: Path) -> Any:
             error.in_file(path),
             advice=_ADVICE.format(name=path.parent.name),
         ) from error
-
-
-def _value(document: Any, key: str, kind: type[T], path: Path) -> T:
-    value = document.get(key) if isinstance(document, dict) else None
-    if not isinstance(value, kind):
-        name = "list" if kind is list else "mapping"
-        raise InvalidSpec(
-            f"{path} has no {name} `{key}`.", advice=_ADVICE.format(name=path.parent.name)
-        )
-    return value
