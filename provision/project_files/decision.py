@@ -19,6 +19,8 @@ from provision.project_files.account import Entry, Outcome
 CPU = "cpu"
 TORCH = ("torch", "pytorch", "pytorch-gpu", "pytorch-cpu", "libtorch")
 COMPANIONS = ("torchvision", "torchaudio")
+# What chooses a build of torch.
+OF_TORCH = (*TORCH, *COMPANIONS, "pytorch-cuda", "cudatoolkit", "cuda-version", "cpuonly")
 _OF_CONDA = ("python", "cudatoolkit", "pytorch-cuda", "cpuonly")
 _LOCAL = re.compile(r"\+(?:cu\d{3}|cpu|rocm[\d.]*|xpu)\b")
 
