@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -165,19 +165,19 @@ def read_uv_settings(environ: Mapping[str, str]) -> IndexSettings:
     further: dict[str, object] = {}
     ignored = []
     for path in uv_files(environ):
-        tables = _setting_tables(path)
-        for name in sorted({key for table in tables for key in table if key != "pip"}):
-            if name in INDEX_KEYS or name in HONORED_KEYS or _is_link_mode(name, tables):
-                origins.append(f"{name} of {path}")
-            else:
-                ignored.append(f"{name} of {path}")
-        for table in tables:
+        names: dict[str, bool] = {}  # whether a setting is honored
+        for table in _setting_tables(path):
             file_indexes, file_links = _indexes_of(table, path.parent)
             indexes += file_indexes
             find_links += file_links
             for name, value in table.items():
-                if name in HONORED_KEYS or _is_link_mode(name, tables):
+                is_honored = name in HONORED_KEYS or (name == "link-mode" and value in LINK_MODES)
+                if is_honored:
                     further.setdefault(name, value)
+                if name != "pip":
+                    names[name] = names.get(name, True) and (is_honored or name in INDEX_KEYS)
+        for name in sorted(names):
+            (origins if names[name] else ignored).append(f"{name} of {path}")
     # The first default wins, as for uv.
     defaults = [index for index in indexes if index.get("default")]
     return IndexSettings(
@@ -288,12 +288,6 @@ def _setting_tables(path: Path) -> list[UvTable]:
         ) from error
     section = content.get("pip")
     return [section, content] if isinstance(section, dict) else [content]
-
-
-def _is_link_mode(name: str, tables: Iterable[UvTable]) -> bool:
-    if name != "link-mode":
-        return False
-    return all(table.get(name, "copy") in LINK_MODES for table in tables)
 
 
 def _indexes_of(table: UvTable, folder: Path) -> tuple[list[IndexTable], list[str]]:

@@ -155,7 +155,7 @@ def solutions(
     """The beginning of an advice: the option for the nearest Python, and those that leave default
     packages out, each of which solves the conflict by itself. core: the requirements that conflict.
     solves: whether an option does."""
-    enough = []
+    enough: list[str] = []
     for other in nearest_pythons(python, pythons) if python else ():
         if not enough and solves(f"--python {other}"):
             enough.append(f"--python {other}")
