@@ -114,8 +114,9 @@ class Solver:
         sources = [rattler.Channel(url) for url in self._channel_urls(request)]
 
         def read() -> list[rattler.RepoDataRecord]:
-            platforms = [request.platform, "noarch"]
-            query = self.gateway().query(sources, platforms, list(specs), recursive=False)
+            query = self.gateway().query(
+                sources, [request.platform, "noarch"], list(specs), recursive=False
+            )
             return [record for records in run(query) for record in records]
 
         return _from_channels(request, read)

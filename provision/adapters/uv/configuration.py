@@ -92,35 +92,28 @@ class IndexTable(TypedDict, total=False):
 class IndexSettings:
     """Where uv finds wheels, in the terms of uv.toml.
 
-    indexes: tables of `[[index]]`. local_indexes, local_find_links: those on this machine's disk,
-    used only if the others have no answer. best_match: the best version of all indexes, as pip
+    indexes: tables of `[[index]]`. local: those on this machine's disk, used only if the others have
+    no answer. best_match: the best version of all indexes, as pip
     does; uv by itself stops at the first index that has the name. further: other keys of uv.toml.
     origins: the settings that were taken over, and ignored: uv's that are left out, for people.
     """
 
     indexes: tuple[IndexTable, ...] = ()
     find_links: tuple[str, ...] = ()
-    local_indexes: tuple[IndexTable, ...] = ()
-    local_find_links: tuple[str, ...] = ()
+    local: IndexSettings | None = None
     best_match: bool = False
     offline: bool = False
     further: Mapping[str, object] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
-    @property
-    def has_local(self) -> bool:
-        return bool(self.local_indexes or self.local_find_links)
-
-    @property
-    def with_local(self) -> IndexSettings:
+    def with_local(self, local: IndexSettings) -> IndexSettings:
         """The same with the disk's locations, after the others."""
         return replace(
             self,
-            indexes=(*self.indexes, *self.local_indexes),
-            find_links=(*self.find_links, *self.local_find_links),
-            local_indexes=(),
-            local_find_links=(),
+            indexes=(*self.indexes, *local.indexes),
+            find_links=(*self.find_links, *local.find_links),
+            local=None,
         )
 
     @property
@@ -163,7 +156,7 @@ def read_uv_settings(environ: Mapping[str, str]) -> IndexSettings:
     """
     indexes, find_links, origins = _from_variables(environ)
     further: dict[str, object] = {}
-    ignored = []
+    ignored: list[str] = []
     for path in uv_files(environ):
         names: dict[str, bool] = {}  # whether a setting is honored
         for table in _setting_tables(path):

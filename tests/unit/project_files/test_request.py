@@ -23,7 +23,7 @@ def test_an_environment_stays_and_the_rest_is_added() -> None:
     statements = parse_lines(LINES, "more.txt")
     request = decide(statements, choices, default_python="3.11", located=str)
     assert request.content["pip"] == ["torchvision==0.18.1", "einops", "./libs/pointops"]
-    assert request.contradictions == ()
+    assert request.contradictions == []
     outcomes = {entry.text: entry.outcome for entry in request.entries}
     assert outcomes.pop("torch>=2.4") == outcomes.pop("torch==2.3.1+cu118") == "left out"
     assert set(outcomes.values()) == {"taken"}
