@@ -134,6 +134,7 @@ def test_local_sources_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(uv.TORCH_INDEX, "https://torch.invalid/whl")
     result = uv.index_settings("cu126")
     assert "/srv/wheels" not in result.to_toml()
+    assert result.local is not None
     content = tomllib.loads(result.with_local(result.local).to_toml())
     assert content == {
         "index-strategy": "unsafe-best-match",

@@ -42,3 +42,11 @@ def test_an_index_for_everything_is_set_as_it_was_stated() -> None:
         "pip config set global.index-url https://a.example/simple",
         "pip config set global.extra-index-url https://b.example/simple",
     ]
+
+
+def test_a_build_for_other_gpus_is_not_taken_as_one_for_cpus() -> None:
+    statements = parse_lines("torch==2.4.1+rocm6.1\n", "requirements.txt")
+    request = decide(statements, Choices(cpu=True), default_python="3.11", located=str)
+    assert request.content == {"torch": "2.4.1", "cpu": True, "companions": False}
+    (entry,) = request.entries
+    assert entry.outcome == "translated" and "+rocm6.1" in entry.reason
