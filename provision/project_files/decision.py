@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from provision.adapters import conda
 from provision.core.package_names import parse_distribution, url_filename
-from provision.core.platforms import Platform
+from provision.core.platforms import PLATFORM
 from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Entry, Outcome
 
@@ -77,7 +77,6 @@ class Request:
     statements: Sequence[Statement]
     choices: Choices
     python: str
-    platform: Platform
     located: Callable[[PipRequirement], str] | None
     content: dict[str, Any] = field(default_factory=dict)
     name: str | None = None
@@ -112,8 +111,8 @@ class Request:
     def _pip_package(self, statement: Statement) -> Iterator[Package]:
         requirement = statement.requirement
         assert requirement is not None
-        if not requirement.applies(self.python, self.platform):
-            reason = f"its marker does not hold for Python {self.python} on {self.platform}"
+        if not requirement.applies(self.python):
+            reason = f"its marker does not hold for Python {self.python} on {PLATFORM}"
             self.leave_out(statement, reason)
             return
         name = canonicalize_name(requirement.name)

@@ -45,7 +45,7 @@ _CODE_SPAN = re.compile(r"`([^`]+)`")
 Condition = list[list[Statement]]
 
 
-def statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a Dockerfile, a definition of Apptainer or a shell script states."""
     variables: dict[str, str] = {}
     stages: set[str] = set()
@@ -116,7 +116,7 @@ def _name(statement: Statement) -> str:
     return statement.value if statement.kind == "include" else package_name(statement.value)
 
 
-def readme_statements(file: str, text: str, selection: Selection | None = None) -> list[Statement]:
+def readme_statements(file: str, text: str, selection: Selection) -> list[Statement]:
     """What a README's code blocks, code spans and indented lines install. Files that it names are
     notes: it may name one for each build."""
     stated: list[Statement] = []

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from provision import catalog
 from provision.core.credentials import public_request
 from provision.core.package_names import url_filename
-from provision.core.platforms import PLATFORMS
+from provision.core.platforms import PLATFORM, PLATFORMS
 from provision.core.statements import PipRequirement, Statement
 from provision.project_files.account import Outcome
 from provision.project_files.cuda_choice import statement_line
@@ -179,11 +179,11 @@ def _take_index(request: Request, statement: Statement) -> None:
 
 
 def _take_platform(request: Request, statement: Statement) -> None:
-    name, platform = statement.value, request.platform
-    if name == platform:
+    name = statement.value
+    if name == PLATFORM:
         request.end(statement, "taken", became=f"platforms: {name}")
     elif name in PLATFORMS:
-        step = f"provision lock NAME --platform {platform} --platform {name}"
+        step = f"provision lock NAME --platform {PLATFORM} --platform {name}"
         request.leave_out(statement, "one platform unless more are requested", step)
     else:
         request.leave_out(statement, "environments are for Linux")

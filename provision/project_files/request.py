@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from provision.core.platforms import PLATFORM, Platform
 from provision.core.statements import PipRequirement, Statement
 from provision.project_files.cuda_choice import decide_cuda
 from provision.project_files.decision import COMPANIONS, TORCH
@@ -26,7 +25,6 @@ def decide(
     choices: Choices | None = None,
     *,
     default_python: str,
-    platform: Platform = PLATFORM,
     located: Callable[[PipRequirement], str] | None = None,
 ) -> Request:
     """The keys of spec.yml that statements come to, and what became of each statement.
@@ -39,7 +37,6 @@ def decide(
         Request,
         statements=list(dict.fromkeys(statements)),
         choices=choices or Choices(),
-        platform=platform,
         located=located,
     )
     requests = []

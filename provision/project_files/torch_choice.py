@@ -11,6 +11,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from provision import catalog, sources
 from provision.core.errors import InvalidSpec, NoSuchBuild
+from provision.core.platforms import PLATFORM
 from provision.core.statements import Statement
 from provision.project_files.account import Outcome
 from provision.project_files.decision import COMPANIONS, Narrowing, Package, Request
@@ -58,7 +59,7 @@ def decide_torch(request: Request, torch: Sequence[Package], companions: Sequenc
     is_exact = any(one.requirement and EXACT.fullmatch(one.specifier) for one in torch)
     release = releases.get(request.releases[0])
     if is_exact and release and len(request.releases) == 1:
-        default = release.index_default.get(request.platform)
+        default = release.index_default.get(PLATFORM)
         request.index_cuda = catalog.cuda_of_tag(default.build) if default else None
 
 
