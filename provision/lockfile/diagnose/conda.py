@@ -28,6 +28,7 @@ from provision.lockfile.diagnose.unsat_core import (
 BUDGET_S = 10.0
 MAX_SHOWN = 6
 MAX_LINES = 16
+NEWEST = "9999"  # of a virtual package: newer than any package requires
 # The solver draws a tree (py-rattler 0.28).
 SOLVER_PREFIX = "Cannot solve the request because of: "
 TREE = re.compile(r"[│├└─]")
@@ -126,11 +127,14 @@ def _conflict(
 
     pythons = {".".join(record.version.split(".")[:2]) for record in records.find("python")}
     advice = solutions(core, reasons, solves, python, pythons)
-    if match := UNMET_BY_MACHINE.search("\n".join(explanation)):
-        offered = dict(request.virtual_packages).get(match[1], "none")
+    machine = dict(request.virtual_packages)
+    lacking = sorted(set(UNMET_BY_MACHINE.findall("\n".join(explanation))))
+    newest = tuple({**machine, **dict.fromkeys(lacking, NEWEST)}.items())
+    if lacking and is_solvable(replace(part(core), virtual_packages=newest)):
+        assumed = ", ".join(f"{name} {machine.get(name, 'none')}" for name in lacking)
         advice += (
-            f"Of {match[1]}, {offered} is assumed (virtual-packages.yml, {request.platform}): "
-            "--cuda and --glibc change that. "
+            f"A newer machine than virtual-packages.yml assumes for {request.platform} ({assumed}) "
+            "solves it: --cuda and --glibc say which. "
         )
     elif not advice:
         leave_out = ", or leave one of them out" if len(core) > 1 else ""

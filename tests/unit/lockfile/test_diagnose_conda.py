@@ -205,16 +205,16 @@ def test_transitive_conflict(lab: conda.Solver) -> None:
 @pytest.mark.parametrize(
     "spec,machine,bound,assumed",
     [
-        ("pytorch=2.3.1=py311_cuda121", {}, "__cuda >=12", "Of __cuda, none is assumed"),
+        ("pytorch=2.3.1=py311_cuda121", {}, "__cuda >=12", "(__cuda none) solves it"),
         (
             "pytorch=2.3.1=py311_cuda121",
             {"__cuda": "11.4"},
             "__cuda >=12",
-            "Of __cuda, 11.4 is assumed (virtual-packages.yml, linux-64): --cuda and --glibc",
+            "than virtual-packages.yml assumes for linux-64 (__cuda 11.4) solves it: --cuda and --glibc",
         ),
-        ("old-glibc", {}, "__glibc >=2.34", "Of __glibc, 2.28 is assumed"),
+        ("old-glibc", {}, "__glibc >=2.34", "(__glibc 2.28) solves it"),
         # A dependency needs it: the package's own bound, 2.17, is met.
-        ("on-new-glibc", {}, "__glibc >=2.31", "Of __glibc, 2.28 is assumed"),
+        ("on-new-glibc", {}, "__glibc >=2.31", "(__glibc 2.28) solves it"),
     ],
 )
 def test_insufficient_machine(
