@@ -69,9 +69,12 @@ def _explained(error: Unsolvable, request: uv.ResolveRequest, reasons: PinReason
 
     pythons = {python for release in releases().values() for python in release.python}
     advice = solutions(core, reasons, solves, request.python, pythons)
+    sentence = _uv_sentence(failure(elements) or error)
+    if "matching platform tag" in sentence:
+        advice += f"The machine is assumed to have glibc {request.glibc} (--glibc). "
     return Unsolvable(
         f"No wheels for {request.platform}, Python {request.python} satisfy "
-        f"{reasons.describe(core)}{together}: {_uv_sentence(failure(elements) or error)}",
+        f"{reasons.describe(core)}{together}: {sentence}",
         advice=f"{advice}{_index_advice(request, core)}{DETAILS_ADVICE}",
         details=error.details,
     )
@@ -89,7 +92,8 @@ def _index_advice(request: uv.ResolveRequest, core: Sequence[str]) -> str:
 
 
 def _uv_sentence(error: Unsolvable) -> str:
-    """uv's sentence and hint, without its conclusion."""
-    sentence = error.message.partition(": ")[2]
+    """uv's sentence and hint, without its conclusion and options that are uv's own."""
+    sentence = error.message.partition(": ")[2].partition(" Consider using ")[0]
     conclusion = r",? (we can conclude that|it follows that) your requirements are unsatisfiable"
-    return re.sub(conclusion, "", sentence).rstrip(". ") + "."
+    sentence = re.sub(conclusion, "", sentence).replace("`exclude-newer`", "--as-of")
+    return sentence.rstrip(". ") + "."
