@@ -266,7 +266,7 @@ def test_nvidia_smi_runs_once(tmp_path: Path) -> None:
         (["--torch", "newest", "--cuda", "12.1"], 3, "`torch` must be like 2, 2.3, 2.3.1, >=2.3,<2.6 or latest"),
         (["--torch", ">=3", "--cuda", "12.1"], 4, "not in the table"),
         (["--torch", "2.3", "--cuda", "twelve"], 3, "`cuda` must be like 12.1, 12 (the newest 12.x) or auto"),
-        (["--torch", "2.3", "--cuda", "12.1", "--as-of", "2024-02-30"], 3, "`as_of` is a day"),
+        (["--torch", "2.3", "--cuda", "12.1", "--as-of", "2024-02-30"], 3, "`as_of` must be a day"),
         (["--torch", "2.3", "--cuda", "12.1", "--glibc", "new"], 3, "`glibc` must be like 2.28"),
         (["--torch", "2.3", "--cpu", "--gpu", "H100"], 3, "`gpu` is about GPUs"),
         (["--torch", "2.3", "--cuda", "12.1", "--platform", "win-64"], 2, "linux-aarch64"),
